@@ -1,17 +1,132 @@
-"""`mpsd agent`: the part that grants and watches."""
+"""`mpsd agent`, and `mpsd up`, which is an agent with the supervision of its daemons in one process."""
 
-from typing import TYPE_CHECKING
+import asyncio
+import platform
+import shutil
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mpsd.cli.running import AgentPlace, MakeClusterPart, MakeReviewer, serve
+from mpsd.agent.agent import AgentRole
+from mpsd.cli import foreground
+from mpsd.grants.ledger import GrantableGpus, LocalGrants
 from mpsd.kubelet.settings import KUBELET_SETTINGS, KubeletSettings, kubelet_settings
+from mpsd.model.domain import domains
+from mpsd.platform import event_loop, logs
 from mpsd.platform.imports import lasting
+from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.options import taking
-from mpsd.platform.settings import LISTEN_SETTINGS, LOG_FORMAT, NODE_SETTINGS, listen_settings, settings
+from mpsd.platform.settings import (
+    LISTEN_SETTINGS,
+    LOG_FORMAT,
+    NODE_SETTINGS,
+    Listen,
+    Settings,
+    listen_settings,
+    settings,
+)
+from mpsd.simulator.machine import find_node
 
 if TYPE_CHECKING:
-    from mpsd.platform.readers import Reviewer
+    from mpsd.platform.listener import Listener
+    from mpsd.platform.readers import ReadersPort
+    from mpsd.status.page.server import PageApi
 
 _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory", "run_directory")}
+
+
+class Parts:
+    """The agent of one node, and the supervision of its daemons too where that is wanted, in one event loop.
+
+    listen: where readers are served beside the Unix socket. kubelet: None on a machine of its own.
+    """
+
+    def __init__(
+        self, settings: Settings, listen: Listen, kubelet: KubeletSettings | None, *, with_control: bool
+    ) -> None:
+        self._settings, self._listen, self._kubelet = settings, listen, kubelet
+        self._files = LimitsFiles(settings.limits_directory)
+        self._node = node = find_node(settings, self._files.facts)
+        policy = self._files.policy_now
+        self._control = self._cluster = self._ledger = None
+        self._wake = asyncio.Event()
+        if with_control:
+            from mpsd.cli.control import ControlRole  # only `mpsd up` has one
+
+            self._control = ControlRole(settings, domains(node.gpus, policy()), node, policy)
+        if kubelet:
+            with lasting():  # half of what the agent needs in memory, and only beside a kubelet
+                from mpsd.cli.kubelet_node import KubeletNode
+
+            self._cluster = KubeletNode(kubelet, settings, node, policy, self._wake.set)
+        else:
+            self._ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), GrantableGpus(node.gpus, policy))
+        ledger = self._cluster.ledger if self._cluster else self._ledger
+        assert ledger
+        self._agent = AgentRole(settings, node, policy, ledger, self._wake)
+
+    async def run(self) -> int:
+        """Until a signal; then the daemons are drained and stopped, and the agent after them."""
+        stop = event_loop.until_signalled(self._control.hurry if self._control else lambda: None)
+        cluster_stop, agent_stop = asyncio.Event(), asyncio.Event()
+        async with AsyncExitStack() as opened:
+            for server in self._servers():
+                await server.start()
+                opened.push_async_callback(server.stop)
+            if self._cluster:
+                await self._cluster.start()
+            await opened.enter_async_context(foreground.watching(self._settings, self._files))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._agent.run(agent_stop))
+                cluster = self._cluster.run(self._agent, cluster_stop) if self._cluster else cluster_stop.wait()
+                serving: asyncio.Task[object] = tasks.create_task(cluster)
+                await (self._control.run(stop) if self._control else stop.wait())
+                cluster_stop.set()
+                await serving  # until then limits must be raised for what still comes
+                agent_stop.set()
+                self._wake.set()
+        self._node.nvml.close()
+        if self._control and self._settings.simulate:
+            shutil.rmtree(self._settings.simulation)
+        return 0
+
+    def _servers(self) -> "Iterator[Listener | ReadersPort | PageApi]":
+        """Stopped in the opposite order: a stream ends before its server waits for the answers that are under way."""
+        with lasting():
+            from mpsd.agent.sources import AgentSources
+            from mpsd.cli.agent_api import AgentApi
+            from mpsd.status.node_api import MetricsApi
+            from mpsd.status.page.node import NodePage
+            from mpsd.status.page.server import PageApi
+
+        sources = AgentSources(self._settings, self._agent, self._node, self._files, self._ledger)
+        name, pods, calls = platform.node(), None, None
+        if beside := self._cluster:
+            name, pods, calls = beside.name, beside.pods, beside.calls
+            sources = replace(sources, unheard=beside.unheard)
+        page = PageApi(NodePage(self._agent, self._files.policy_now, name, bare=beside is not None, pods=pods))
+        api = AgentApi(sources, MetricsApi(sources, calls), page)
+        yield api.server
+        if (listen := self._listen).addresses:
+            from mpsd.platform.readers import ReadersPort, TokenReviewer  # bring TLS: only where it was asked for
+
+            reviewer = TokenReviewer(self._kubelet.kubeconfig) if self._kubelet and listen.asks_who else None
+            yield ReadersPort(api.readers_routes, listen.addresses, reviewer, listen.certificate)
+        yield page
+
+
+def _serve(
+    flags: Mapping[str, str | None], listen: Listen, kubelet: KubeletSettings | None = None, *, with_control: bool
+) -> NoReturn:
+    """Runs an agent, with the supervision of its daemons or without, until a signal; exits with 1 where it cannot."""
+    given: dict[str, Any] = {name: flags[name] for name in (*_OF_NODE, "log_format")}
+    chosen = settings(**given)
+
+    def run() -> Coroutine[None, None, int]:
+        return Parts(chosen, listen, kubelet, with_control=with_control).run()
+
+    foreground.serve(chosen, run, with_control=with_control)
 
 
 @taking({**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, "log_format": LOG_FORMAT})
@@ -25,30 +140,18 @@ def agent(**flags: str | None) -> None:
         mpsd agent --node "$(hostname)" --kubeconfig ~/.kube/config
     """
     kubelet = kubelet_settings(flags)
-    readers = listen_settings(flags, in_cluster=kubelet is not None)
-    place = AgentPlace(readers, _kubelet_part(kubelet), _reviewer(kubelet)) if kubelet else AgentPlace(readers)
-    chosen = settings(
-        run_directory=flags["run_directory"],
-        limits_directory=flags["limits_directory"],
-        simulate=flags["simulate"],
-        log_format=flags["log_format"],
-    )
-    serve(chosen, place, with_control=False)
+    _serve(flags, listen_settings(flags, in_cluster=kubelet is not None), kubelet, with_control=False)
 
 
-def _kubelet_part(kubelet: KubeletSettings) -> MakeClusterPart:
-    with lasting():  # half of what the agent needs in memory, and only beside a kubelet
-        from mpsd.cli.kubelet_node import KubeletNode
+@taking({**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})
+def up(**flags: str | None) -> None:
+    """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
 
-    return lambda around: KubeletNode(kubelet, around)
+    After Ctrl-C (or SIGTERM) it accepts no new programs, waits for those that run, stops the daemons and restores the
+    GPUs; a second Ctrl-C does not wait. If it is killed, its daemons and programs continue, and the next `mpsd up`
+    takes them over.
 
-
-def _reviewer(kubelet: KubeletSettings) -> MakeReviewer:
-    """Called where others than this machine are served, and only there."""
-
-    def make() -> "Reviewer":
-        from mpsd.platform.readers import token_reviewer
-
-        return token_reviewer(kubelet.kubeconfig)
-
-    return make
+        mpsd up
+        mpsd up --simulate H200x2     # no GPU needed
+    """
+    _serve(flags, listen_settings(flags, in_cluster=False), with_control=True)

@@ -3,25 +3,25 @@
 A grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another or end one.
 """
 
+import os
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
-import msgspec
 from aiohttp import web
 
 import mpsd
 from mpsd.agent.rules.decide import Refuse
-from mpsd.agent.sources import AgentSources
+from mpsd.agent.sources import AgentSources, No, read
 from mpsd.containers.api import ContainersApi, GrantSetApi
-from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest, Refusal
+from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest
 from mpsd.model.client_limits import ClientLimit, environment
-from mpsd.model.cuda_limit_parser import VISIBLE_DEVICES
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES
 from mpsd.model.domain import SERVING, after_is
+from mpsd.model.events import Reason
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.grants import Grant, Request
+from mpsd.model.grants import Request
 from mpsd.model.node_status import NodeStatus, without_arguments
 from mpsd.model.node_view import WaitingRequest
 from mpsd.model.policy import Policy
@@ -30,21 +30,24 @@ from mpsd.model.quantity import memory_unit, whole_units
 from mpsd.model.request import GPUS, PERCENT, GpuRequest, each_mib, each_percent, problems_with_asked
 from mpsd.model.times import DAY_S
 from mpsd.platform import processes
-from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, json_answer, peer_pid
+from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, health_routes, json_answer, peer
 from mpsd.platform.settings import GRANT
 from mpsd.status.node_api import MetricsApi, UseApi
 from mpsd.status.page.server import PageApi
 from mpsd.status.rules.node_status import node_status
 
-# What `mpsd run` asks for: text from a command line into a request, or every problem in it.
-#
-# The same numbers mean the same as in a pod; with several GPUs the amounts are divided over them evenly.
-
+LONGEST_WAIT_S = 7 * DAY_S
+_MOST_ENDS = 10  # of control daemons, in a status
+_NO_CGROUP = "no cgroup could be created for it (see mpsd's log), so it holds its grant by MPSD_GRANT alone"
+_NO_CGROUP += ": a process that detaches without this variable is reported, and not limited"
 _MEMORY, _PERCENT, _GPUS = "--gpu-mem", "--gpu-core", "--gpus"
 
 
 def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) -> Request:
-    """The request, or InvalidInput with every problem."""
+    """What `mpsd run` asks for, from the text of its command line; InvalidInput with every problem in it.
+
+    The same numbers mean the same as in a pod; with several GPUs the amounts are divided over them evenly.
+    """
     numbers = (
         whole_units(asks.gpu_mem, _MEMORY, memory_unit(policy.resources.memory_unit_mib)),
         None if asks.gpu_core is None else whole_units(asks.gpu_core, _PERCENT, PERCENT),
@@ -55,26 +58,19 @@ def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) 
     if problems or not (isinstance(memory_units, int) and isinstance(gpus, int)) or isinstance(percent, Problem):
         raise InvalidInput("mpsd run", problems)
     asked = GpuRequest(memory_units, percent, gpus, _MEMORY, _PERCENT)
-    if found := problems_with_asked(asked, policy, facts):
+    if found := [*problems_with_asked(asked, policy, facts)]:
         raise InvalidInput("mpsd run", found)
     return Request(each_mib(asked, policy), each_percent(asked), gpus)
-
-
-LONGEST_WAIT_S = 7 * DAY_S
 
 
 class AgentApi:
     """Everything that is answered on the Unix socket, and of it what other ports answer too."""
 
     def __init__(self, sources: AgentSources, metrics: MetricsApi, page: PageApi) -> None:
-        self._sources = sources
-        self._agent = sources.agent
-        self._metrics = metrics
-        self._page = page
-        self._server = Listener(
+        self._sources, self._agent, self._metrics, self._page = sources, sources.agent, metrics, page
+        self.server = Listener(
             {
-                "GET /healthz": self._health,
-                "GET /readyz": self._readiness,
+                **health_routes(self._trouble),
                 "GET /v1/node": self._node,
                 "POST /v1/grants": self._grant,
                 **ContainersApi(sources).routes,
@@ -89,65 +85,66 @@ class AgentApi:
             ListenerSettings(last_requests_s=2, cancels=True),
         )
 
-    async def start(self) -> None:
-        """AlreadyServed where another agent answers."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        await self._server.stop()
-
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
         """What is told on the ports for readers too: it only looks, and gives nothing away that grants anything."""
         return {"GET /v1/node": self._node_for_readers, **self._metrics.routes, **self._page.routes}
 
-    async def _health(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _readiness(self, _request: web.Request) -> web.Response:
-        """200 once any domain takes programs."""
+    def _trouble(self) -> str:
         domains = self._agent.look().domains
         if any(domain.state in SERVING for domain in domains):
-            return web.Response(text="ok\n")
-        said = ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains) or "no domains yet"
-        return web.Response(text=f"{said}\n", status=503)
+            return ""
+        return ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains) or "no domains yet"
 
     async def _node(self, _request: web.Request) -> web.Response:
         return json_answer(self._status())
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
-        """Of pods others read than who is on the machine, where everybody sees what programs were started with."""
-        are_pods = self._sources.ledger is None
-        return json_answer(without_arguments(self._status()) if are_pods else self._status())
+        """Without arguments where pods are: their readers are not on the machine, where everybody sees these."""
+        status = self._status()
+        return json_answer(without_arguments(status) if self._sources.ledger is None else status)
 
     def _status(self) -> NodeStatus:
-        told = node_status(self._agent.look(), self._sources.policy, self._agent.watchdog.status(), mpsd.__version__)
-        return replace(told, limits_directory=str(self._sources.limits.folder.absolute()))
+        view, violations = self._agent.look(), self._agent.watchdog.status()
+        status = node_status(view, self._sources.policy, violations, mpsd.__version__)
+        unheard = self._sources.unheard()
+        unknown = (*status.unknown, *([unheard] if unheard else ()))
+        own = [one for one in self._agent.events.all() if not one.where]  # those of pods repeat it
+        ends = tuple(one for one in own if one.what == Reason.DAEMON_DOWN)[-_MOST_ENDS:]
+        folder = str(self._sources.limits.folder.absolute())
+        return replace(status, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""
-        if self._sources.ledger is None:
-            return json_answer(Refusal(("kubelet gives this node's GPUs to pods; write a pod",), True), status=400)
         try:
-            asks = msgspec.json.decode(await request.read(), type=ProgramRequest)
-            wanted = read_program_request(asks, self._sources.policy, self._sources.facts)
-        except msgspec.MsgspecError as error:
-            return json_answer(Refusal((f"the request is not understood: {error}",), True), status=400)
+            return await self._granted(request)
         except InvalidInput as error:
-            return json_answer(Refusal(tuple(map(str, error.problems)), True), status=400)
-        holder = processes.identity_of(peer_pid(request) or 0)
+            return No(400, *map(str, error.problems), for_ever=True).answer
+        except No as no:
+            return no.answer
+
+    async def _granted(self, request: web.Request) -> web.Response:
+        sources = self._sources
+        if sources.ledger is None:
+            raise No(400, "kubelet assigns this node's GPUs to pods; create a pod", for_ever=True)
+        asks = await read(request, ProgramRequest)
+        wanted = read_program_request(asks, sources.policy, sources.facts)
+        asker = peer(request)
+        holder = processes.identity_of(asker.pid) if asker and asker.pid else None
         if holder is None:
-            reason = "the kernel does not say which process asks; run mpsd in the same pid namespace"
-            return json_answer(Refusal((reason,), True), status=400)
+            reason = "the kernel does not report which process asks; run mpsd in the same pid namespace"
+            raise No(400, reason, for_ever=True)
         deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
         waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
         answer = await self._agent.queue.wait(waiting)
         if isinstance(answer, Refuse):
-            return json_answer(Refusal((answer.reason,), answer.for_ever), status=400 if answer.for_ever else 409)
-        return json_answer(self._answer(answer.grant), status=201)
-
-    def _answer(self, grant: Grant) -> GrantAnswer:
-        pipe_directory: Path = self._sources.settings.domain(grant.domain).client
-        variables = environment(ClientLimit(grant.memory_mib, grant.thread_percent), str(pipe_directory))
-        variables |= {VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
-        return GrantAnswer(grant.id, variables | self._sources.node.extra, self._sources.node.path_first)
+            raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
+        grant = answer.grant
+        pipe_directory = str(sources.settings.domain(grant.domain).client)
+        variables = environment(ClientLimit(grant.memory_mib, grant.thread_percent), pipe_directory)
+        variables |= {CUDA_VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
+        # A user's own mpsd may create none, and serves nobody else.
+        loose = os.geteuid() == 0 and not sources.ledger.has_cgroup(grant.id)
+        messages = (_NO_CGROUP,) if loose else ()
+        found = GrantAnswer(grant.id, variables | sources.node.extra, sources.node.path_first, messages)
+        return json_answer(found, status=201)

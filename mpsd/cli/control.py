@@ -1,29 +1,111 @@
 """`mpsd control`: supervises the control daemons, and can put back what an mpsd that is gone has left behind.
 
-Its composition is its own and small: this process must seldom change, because programs end with their daemon.
+Its composition is its own and small: this process must seldom change, because programs end with their daemon. So it
+stops daemons only when asked to, and not before the programs have ended or their time is over.
 """
 
 import asyncio
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, NoReturn
 
 import typer
 
 from mpsd.cli import foreground
-from mpsd.cli.domains import ControlRole
-from mpsd.model.domain import domains
+from mpsd.grants.ledger import living
+from mpsd.model.domain import Domain, domains
 from mpsd.model.policy import Policy
-from mpsd.mps import compute_modes
+from mpsd.mps import compute_modes, gate
+from mpsd.mps.canary import CanarySetup
 from mpsd.mps.compute_modes import Released, ReleaseOutcome
+from mpsd.mps.daemon import DaemonPlace
+from mpsd.mps.daemon_cgroup import DaemonCgroup
+from mpsd.mps.node_gpus import Node
+from mpsd.mps.supervisor import DomainSupervisor
 from mpsd.platform import event_loop, logs, run_directory
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
-from mpsd.platform.limits_files import LimitsFiles, watch_limits
+from mpsd.platform.event_loop import Shortages, until
+from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.options import LimitsDirectory, LogFormat, OutputFormat, RunDirectory, Simulate, option
 from mpsd.platform.settings import DAEMON_CGROUP, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
+
+_FILES_LOOK_S = 0.25
+_LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
+
+
+class ControlRole:
+    """Every domain of this node."""
+
+    def __init__(self, settings: Settings, domains: Sequence[Domain], node: Node, policy: Callable[[], Policy]) -> None:
+        self._policy = policy
+        self._grants = settings.grants
+        self._log = logs.logger(role="control")
+        self._shortages = Shortages(self._log)
+        self._hurry = asyncio.Event()
+        gate.remove_all_but(settings.run_directory, {domain.name for domain in domains})
+        no_gate = gate.why_impossible(settings.run_directory)
+        if no_gate:
+            self._log.info("no gates", reason=f"{no_gate}; a container would not wait for its domain to serve")
+        self._supervisors = []
+        for domain in domains:
+            cgroup = DaemonCgroup(settings.daemon_cgroup, domain.name) if settings.daemon_cgroup else None
+            canary = CanarySetup(node.canary, [gpu for gpu in node.gpus if gpu.uuid in domain.gpus], node.nvml.driver)
+            place = DaemonPlace(settings.domain(domain.name), node.environment, not no_gate, cgroup, canary)
+            self._supervisors.append(DomainSupervisor(domain, place, node.nvml, policy))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""
+        ended = asyncio.Event()
+
+        async def watch_files() -> None:  # one timer for all domains, so that an idle node is seldom woken
+            while not ended.is_set():
+                await asyncio.sleep(_FILES_LOOK_S)
+                for supervisor in self._supervisors:
+                    with self._shortages.survived("look at files"):
+                        supervisor.look_at_files()
+
+        async with asyncio.TaskGroup() as tasks:
+            for supervisor in self._supervisors:
+                tasks.create_task(supervisor.run(ended))
+            tasks.create_task(watch_files())
+            await stop.wait()
+            await self._drain()
+            ended.set()
+            for supervisor in self._supervisors:
+                supervisor.wake()
+        await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in self._supervisors))
+
+    def hurry(self) -> None:
+        """Ends the drain that is under way: the programs that are left lose their GPU."""
+        self._hurry.set()
+
+    async def _drain(self) -> None:
+        """Waits until no domain has programs left, the policy's drain time is over, or somebody is in a hurry."""
+        drain_s = self._policy().graces.drain_s
+        for supervisor in self._supervisors:
+            supervisor.drain()
+        self._log.info("draining", deadline_s=drain_s, again="a second signal ends the programs that are left")
+        try:
+            await until(self._is_drained, drain_s, "the drain ends", look_again_s=0.05)
+        except TimeoutError:
+            self._log.warning("drain given up", reason=f"programs are left after {drain_s:g} s")
+        left: list[str] = []
+        with self._shortages.survived("look at grants"):
+            left += living(self._grants)
+        left += [supervisor.left for supervisor in self._supervisors if not supervisor.is_empty]
+        if left:
+            self._log.warning("programs lose their GPU", programs=left)
+
+    def _is_drained(self) -> bool:
+        """A granted program counts as long as it lives: without mpsd it would come to its GPU unlimited."""
+        is_empty = False
+        with self._shortages.survived("look at grants"):
+            is_empty = all(supervisor.is_empty for supervisor in self._supervisors) and not living(self._grants)
+        return self._hurry.is_set() or is_empty
 
 
 def control(
@@ -62,25 +144,12 @@ def control(
 
 
 async def _run(chosen: Settings) -> int:
-    """Until a signal; then the daemons are drained and stopped."""
-    files, log = LimitsFiles(chosen.limits_directory), logs.logger()
+    files = LimitsFiles(chosen.limits_directory)
     node = find_node(chosen, files.facts)
-
-    def policy() -> Policy:
-        return files.policy
-
-    role = ControlRole(chosen, domains(node.gpus, policy()), node, policy)
-    stop = asyncio.Event()
-    event_loop.on_stop_signals(stop.set, role.hurry)
-    with foreground.directory_in_sight(chosen.run_directory) as directory:
-        async with asyncio.TaskGroup() as tasks:
-            watches = [
-                tasks.create_task(watch_limits(files, log)),
-                tasks.create_task(foreground.watch_directory(directory)),
-            ]
-            await role.run(stop)
-            for watch in watches:
-                watch.cancel()
+    role = ControlRole(chosen, domains(node.gpus, files.policy), node, files.policy_now)
+    stop = event_loop.until_signalled(role.hurry)
+    async with foreground.watching(chosen, files):
+        await role.run(stop)
     node.nvml.close()
     if chosen.simulate:
         shutil.rmtree(chosen.simulation)
@@ -89,32 +158,24 @@ async def _run(chosen: Settings) -> int:
 
 def _release(chosen: Settings, output: Format) -> NoReturn:
     try:
-        released = _of_this_directory(chosen)
+        released: tuple[Released, ...] = ()
+        if chosen.run_directory.exists():
+            with run_directory.held(chosen.run_directory):
+                released = compute_modes.release(chosen.run_directory, lambda: find_tools(chosen))
     except (run_directory.AlreadyHeld, NvmlFailed, OSError) as error:
         complaints().print(f"mpsd control --release: {error}")
         sys.exit(ExitCode.NO)
     if output is Format.JSON:
         print_json([asdict(row) for row in released])
     else:
-        for line in map(_line, released):
-            answers().print(line)
+        for row in released:
+            words = f"compute mode {row.mode} {_WORDS[row.outcome]}" if row.gpu else "compute mode not restored"
+            answers().print(
+                f"{' '.join(filter(None, (row.domain, row.gpu)))}: {words}{row.reason and f': {row.reason}'}"
+            )
         if not released:
             answers().print(f"nothing to restore: no record of this boot in {chosen.run_directory} has a compute mode")
     sys.exit(ExitCode.NO if any(row.outcome is ReleaseOutcome.LEFT for row in released) else ExitCode.YES)
-
-
-def _of_this_directory(chosen: Settings) -> tuple[Released, ...]:
-    if not chosen.run_directory.exists():
-        return ()
-    with run_directory.held(chosen.run_directory):
-        return compute_modes.release(chosen.run_directory, lambda: find_tools(chosen))
-
-
-def _line(row: Released) -> str:
-    if row.gpu is None:
-        return f"{row.domain}: compute mode not restored: {row.reason}"
-    why = f": {row.reason}" if row.reason else ""
-    return f"{row.domain} {row.gpu}: compute mode {row.mode} {_WORDS[row.outcome]}{why}"
 
 
 _WORDS = {

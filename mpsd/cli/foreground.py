@@ -7,17 +7,18 @@ killed.
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
 from mpsd.mps import gate
 from mpsd.platform import event_loop, logs, run_directory
 from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.run_directory import AlreadyHeld, DirectoryIdentity, Vanished
-from mpsd.platform.settings import Settings
+from mpsd.platform.settings import CannotListen, Settings
 
 _LOOK_S = 0.5
 
@@ -26,36 +27,39 @@ class CannotServe(Exception):
     """A part of the process cannot begin here; the message says why."""
 
 
-def serve(
-    settings: Settings,
-    run: Callable[[], Coroutine[None, None, int]],
-    *,
-    with_control: bool,
-    cannot: tuple[type[Exception], ...] = (),
-) -> NoReturn:
-    """Runs until a signal; exits with 1 where that cannot be done here. cannot: further errors that mean this.
+def serve(settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, with_control: bool) -> NoReturn:
+    """Runs until a signal; exits with 1 where that cannot be done here.
 
     with_control: whether this process supervises the daemons, for which it must hold the run directory.
     """
-    expected: tuple[type[Exception], ...] = (NvmlFailed, CannotServe, AlreadyHeld, Vanished, OSError, *cannot)
     logs.configure(settings.log_format)
     try:
         with run_directory.held(settings.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
                 gate.close_before_start(settings.run_directory, logs.logger())
             code = event_loop.run(run())
-    except expected as error:
+    except (NvmlFailed, CannotServe, CannotListen, AlreadyHeld, Vanished, OSError) as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)
 
 
-async def watch_directory(directory: DirectoryIdentity) -> None:
-    """Vanished once it is not there."""
-    while True:
-        if not directory.is_there:
-            raise Vanished(directory.directory)
-        await asyncio.sleep(_LOOK_S)
+@asynccontextmanager
+async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None]:
+    """Follows the limits files, and ends what is within with Vanished once the run directory is not there."""
+    with directory_in_sight(settings.run_directory) as directory:
+
+        async def watch() -> None:
+            while True:
+                if not directory.is_there:
+                    raise Vanished(directory.directory)
+                await asyncio.sleep(_LOOK_S)
+
+        async with asyncio.TaskGroup() as tasks:
+            watches = [tasks.create_task(watch()), tasks.create_task(watch_limits(files, logs.logger()))]
+            yield
+            for task in watches:
+                task.cancel()
 
 
 @contextmanager

@@ -5,23 +5,24 @@ it goes to standard error.
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode, silence
-from mpsd.operations.explain.room import ClusterCapacity, look_for_room
+from mpsd.model.cluster_status import silence
+from mpsd.operations.explain.pod import look_for_room
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.kube import Kube
 from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import UNKNOWN_ADDRESS
 from mpsd.platform.verbs import CONTEXT_SETTINGS, Version, help_of, run
-from mpsd.scheduler.rules.gpushare import CgpuNode, cgpu_node, detailed, summary
+from mpsd.scheduler.rules.inspect_formats import CgpuNode, cgpu_node, detailed, summary
 from mpsd.status.cluster import policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, offer
+from mpsd.status.rules.pods import ExplanationContext
 
 _PROGRAM = "kubectl inspect cgpu"
 _RIGHTS = (
@@ -30,13 +31,6 @@ _RIGHTS = (
 )
 
 Details = Annotated[bool, typer.Option("-d", "--details", help="The pods of each node, and what they have.")]
-
-
-@dataclass(frozen=True, slots=True)
-class _CgpuReport:
-    unit_mib: int
-    nodes: Sequence[CgpuNode]
-    room: ClusterCapacity
 
 
 def cgpu(
@@ -57,59 +51,46 @@ def cgpu(
         kubectl inspect cgpu -d gpu-a1            its pods too
         kubectl inspect cgpu -o json | jq '.nodes[].gpus[] | .total - .allocated'
     """
-    report = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS).ask(lambda kube: _look(kube, nodes or ()))
+    unit_mib, found, doubts = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS).ask(
+        lambda kube: _look(kube, nodes or ())
+    )
     if output is Format.JSON:
-        print_json(_record(report))
+        sums = ("allocated", "total", "pending")
+        with_gpus = [asdict(node) | {name: getattr(node, name) for name in sums} for node in found if node.gpus]
+        print_json({"unit_mib": unit_mib, "nodes": with_gpus, "doubts": doubts})
     else:
-        _print(report, in_detail=details)
-    for sentence in _doubts(report):
+        text = detailed(found) if details else summary(found, unit_mib)
+        for line in text.splitlines():
+            answers().print(one_line(line))
+    for sentence in doubts:
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
-    sys.exit(ExitCode.YES if any(node.gpus for node in report.nodes) else ExitCode.NO)
+    sys.exit(ExitCode.YES if any(node.gpus for node in found) else ExitCode.NO)
 
 
-async def _look(kube: Kube, names: Sequence[str]) -> _CgpuReport:
+async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNode], Sequence[str]]:
+    """The unit in MiB, the nodes, and what keeps the numbers from being believed, a sentence each."""
     in_force = await policy_in_force(kube)
-    room = await look_for_room(kube, names, in_force)
+    unseen: list[str] = []
+    context, pending = await look_for_room(kube, names, in_force, unseen)
     unit_mib = in_force.policy.resources.memory_unit_mib
-    bound = {pod.name.uid: pod.request for pod in room.pending if pod.node}
-    addresses = {one.name: one.address for one in (room.machines or {}).values()}
-    report = [
-        cgpu_node(room.ledger[name], addresses.get(name, UNKNOWN_ADDRESS), bound, unit_mib)
-        for name in sorted(room.ledger)
+    bound = {pod.name.uid: pod.request for pod in pending if pod.node}
+    addresses = {one.name: one.address for one in (context.machines or {}).values()}
+    found = [
+        cgpu_node(context.ledger[name], addresses.get(name, UNKNOWN_ADDRESS), bound, unit_mib)
+        for name in sorted(context.ledger)
     ]
-    return _CgpuReport(unit_mib, report, room)
+    return unit_mib, found, [*_doubts(context), *unseen]
 
 
-def _print(report: _CgpuReport, *, in_detail: bool) -> None:
-    text = detailed(report.nodes) if in_detail else summary(report.nodes, report.unit_mib)
-    for line in text.splitlines():
-        answers().print(one_line(line))
-
-
-def _doubts(report: _CgpuReport) -> list[str]:
-    """What keeps the numbers from being believed, a sentence each."""
-    said = [sentence for node in report.room.told.values() if (sentence := _doubt(node, report.room.now))]
-    if not report.room.told:
-        said.append(
-            "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
-            " kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
-        )
-    return [*said, *report.room.unseen]
-
-
-def _doubt(node: ClusterNode, now: float) -> str | None:
-    if node.told_at is not None and node.pods is None:
-        return f"{node.name}: kubelet has not said who holds what, so that nothing of it is counted"
-    return silence(node, now)
-
-
-def _record(report: _CgpuReport) -> dict[str, object]:
-    nodes = [
-        {**asdict(node), "allocated": node.allocated, "total": node.total, "pending": node.pending}
-        for node in report.nodes
-        if node.gpus
-    ]
-    return {"unit_mib": report.unit_mib, "nodes": nodes, "doubts": _doubts(report)}
+def _doubts(context: ExplanationContext) -> Iterator[str]:
+    for node in context.told.values():
+        if node.told_at is not None and node.pods is None:
+            yield f"{node.name}: kubelet has not reported its allocations, so nothing of it is counted"
+        elif silent := silence(node, context.now):
+            yield silent
+    if not context.told:
+        why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
+        yield f"{why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
 
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=CONTEXT_SETTINGS)

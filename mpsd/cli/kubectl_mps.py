@@ -20,41 +20,24 @@ _VALUED = frozenset(
     | {"--wait", "--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
 )
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
-_VERBS = {
-    "status": Verb(
-        "Show nodes, GPUs and pods: granted, used, states. The default command.",
-        "mpsd.status.cluster_verbs",
-        "kubectl",
-    ),
-    "doctor": Verb(
-        "Show why MPS does not start or limits are not enforced, and what to do.",
+_CHANGES = "mpsd.operations.lifecycle"
+_LINES = {
+    "status": ("mpsd.status.cluster_verbs", "Show nodes, GPUs and pods: granted, used, states. The default command."),
+    "doctor": (
         "mpsd.operations.doctor.cluster",
-        "kubectl",
+        "Show why MPS does not start or limits are not enforced, and what to do.",
     ),
-    "top": Verb("Show GPUs and the pods that use them, live, sorted.", "mpsd.status.cluster_top", "kubectl"),
-    "bundle": Verb("Create a support bundle, without secrets.", "mpsd.operations.bundle.cluster", "kubectl"),
-    "explain": Verb("Show why a pod waits for a GPU, in one sentence.", "mpsd.operations.explain.pod", "kubectl"),
-    "cordon": Verb(
-        "Take GPUs of a node out of use; running programs continue.", "mpsd.operations.lifecycle.cordon", "kubectl"
-    ),
-    "uncordon": Verb("Put GPUs of a node back into use.", "mpsd.operations.lifecycle.cordon", "kubectl"),
-    "drain": Verb(
-        "Empty GPUs of a node, and wait until no program is left.", "mpsd.operations.lifecycle.drain", "kubectl"
-    ),
-    "undrain": Verb(
-        "Put GPUs of a node back into use, and wait until they are ready.",
-        "mpsd.operations.lifecycle.drain",
-        "kubectl",
-    ),
-    "upgrade": Verb(
-        "Replace the control pods node by node; no program loses its GPU.",
-        "mpsd.operations.lifecycle.upgrade",
-        "kubectl",
-    ),
-    "uninstall": Verb(
-        "Remove mpsd from a cluster that does not use it.", "mpsd.operations.lifecycle.uninstall", "kubectl"
-    ),
+    "top": ("mpsd.status.cluster_verbs", "Show GPUs and the pods that use them, live, sorted."),
+    "bundle": ("mpsd.operations.bundle.cluster", "Create a support bundle, without secrets."),
+    "explain": ("mpsd.operations.explain.pod", "Show why a pod waits for a GPU, in one sentence."),
+    "cordon": (f"{_CHANGES}.drain", "Take GPUs of a node out of use; running programs continue."),
+    "uncordon": (f"{_CHANGES}.drain", "Put GPUs of a node back into use."),
+    "drain": (f"{_CHANGES}.drain", "Empty GPUs of a node, and wait until no program is left."),
+    "undrain": (f"{_CHANGES}.drain", "Put GPUs of a node back into use, and wait until they are ready."),
+    "upgrade": (f"{_CHANGES}.upgrade", "Replace the control pods node by node; no program loses its GPU."),
+    "uninstall": (f"{_CHANGES}.uninstall", "Remove mpsd from a cluster that does not use it."),
 }
+_VERBS = {name: Verb(line, module, "kubectl") for name, (module, line) in _LINES.items()}
 
 
 def with_verb(words: Sequence[str], *, completing: bool = False) -> list[str]:

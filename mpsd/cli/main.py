@@ -28,8 +28,8 @@ _LINES = {
     "webhook": "Answer Kubernetes admission reviews: refuse what breaks sharing, with a remedy for each problem.",
     "scheduler": "Extend kube-scheduler: filter nodes by the free capacity of each GPU, and bind pods.",
 }
-_EXTRAS = {"webhook": "webhook", "scheduler": "scheduler"}  # all others need what a node needs, or nothing
 _MODULES = {
+    "up": "mpsd.cli.agent",
     "status": "mpsd.status.verbs",
     "doctor": "mpsd.operations.doctor.node",
     "top": "mpsd.status.verbs",
@@ -41,8 +41,8 @@ _MODULES = {
     "install": "mpsd.containers.install",
     "uninstall": "mpsd.containers.install",
 }
-_VERBS = {
-    name: Verb(line, _MODULES.get(name, f"mpsd.cli.{name}"), _EXTRAS.get(name, "agent"))
+_VERBS = {  # what is neither of these two needs what a node needs, or nothing
+    name: Verb(line, _MODULES.get(name, f"mpsd.cli.{name}"), name if name in {"webhook", "scheduler"} else "agent")
     for name, line in _LINES.items()
 }
 

@@ -36,12 +36,10 @@ def kubectl_mps() -> None:
     """The entry point of `kubectl-mps`."""
     words = sys.argv[1:]
     if not _is_completing("KUBECTL_MPS"):
-        if words[:1] == ["top"] and words.count("--once") == 1:
-            one = plain([word for word in words[1:] if word != "--once"], TOP)
-            if one is not None:
-                _cluster_top(one)
-        asked = plain(words[1:] if words[:1] == ["status"] else words, STATUS)
-        if asked is not None:
+        once = plain([word for word in words[1:] if word != "--once"], TOP) if words[:1] == ["top"] else None
+        if once is not None and words.count("--once") == 1:
+            _cluster("kubectl mps top", "kubectl-mps", once, is_top=True)
+        if (asked := plain(words[1:] if words[:1] == ["status"] else words, STATUS)) is not None:
             _cluster("kubectl mps", "kubectl-mps", asked)
     with starting():
         from mpsd.cli.kubectl_mps import main
@@ -53,7 +51,12 @@ def mpsd() -> None:
     words = sys.argv[1:]
     if words[:1] == ["status"] and not _is_completing("MPSD"):
         if (here := plain(words[1:], MACHINE)) is not None:
-            _machine(here)
+            with starting():
+                from mpsd.platform.console import StatusFormat, ending
+                from mpsd.status.machine import show_machine
+
+            with ending("mpsd"):
+                show_machine(here.get("run_dir"), StatusFormat(here.get("output", "text")), watch=False)
         asked = plain([word for word in words[1:] if word != "--cluster"], STATUS)
         if asked is not None and words.count("--cluster") == 1:
             _cluster("mpsd status", "mpsd", asked)
@@ -66,45 +69,26 @@ def _is_completing(program: str) -> bool:
     return f"_{program}_COMPLETE" in os.environ
 
 
-def _machine(asked: Mapping[str, str]) -> None:
-    """Shows this machine and ends the program."""
-    with starting():
-        from mpsd.platform.console import StatusFormat, ending
-        from mpsd.status.machine import show_machine
-
-    with ending("mpsd"):
-        show_machine(asked.get("run_dir"), StatusFormat(asked.get("output", "text")), watch=False)
-
-
-def _cluster(verb: str, program: str, asked: Mapping[str, str]) -> None:
-    """Shows the cluster and ends the program."""
+def _cluster(verb: str, program: str, asked: Mapping[str, str], *, is_top: bool = False) -> None:
+    """Shows the cluster, or one look of `top` at it, and ends the program."""
     from mpsd.status.glance import Glance
 
     kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
     glance = Glance((), kubeconfig, context)
     with starting():  # while kubectl asks
         from mpsd.platform.console import StatusFormat, ending
-        from mpsd.status.cluster_answers import ClusterAccess, show_cluster
-
-    with ending(program):
-        output = StatusFormat(asked.get("output", "text"))
-        show_cluster(ClusterAccess(verb, kubeconfig, context), (), output, watch=False, glance=glance)
-
-
-def _cluster_top(asked: Mapping[str, str]) -> None:
-    """Shows one look and ends the program."""
-    from mpsd.status.glance import Glance
-
-    kubeconfig, context = asked.get("kubeconfig"), asked.get("context")
-    glance = Glance((), kubeconfig, context)
-    with starting():  # while kubectl asks
-        from mpsd.platform.console import ending
         from mpsd.platform.imports import unswept
-        from mpsd.status.cluster_answers import ClusterAccess, cluster_tops
-        from mpsd.status.rules.top import Sort
-        from mpsd.status.top_show import TopOptions, show_top
+        from mpsd.status.cluster_answers import ClusterAccess, cluster_tops, show_cluster
 
-    with ending("kubectl-mps"), unswept():
-        once = TopOptions("kubectl mps top", Sort.MEMORY, interval_s=1.0, iterations=1, as_json=False, plain=True)
-        cluster = ClusterAccess(once.program, kubeconfig, context)
-        show_top(once, cluster_tops(cluster, (), asked.get("namespace"), glance))
+        if is_top:
+            from mpsd.status.rules.top import Sort
+            from mpsd.status.top_show import TopOptions, show_top
+
+    cluster = ClusterAccess(verb, kubeconfig, context)
+    with ending(program):
+        if is_top:
+            once = TopOptions(verb, Sort.MEMORY, interval_s=1.0, iterations=1, as_json=False, plain=True)
+            with unswept():
+                show_top(once, cluster_tops(cluster, (), asked.get("namespace"), glance))
+        output = StatusFormat(asked.get("output", "text"))
+        show_cluster(cluster, (), output, watch=False, glance=glance)

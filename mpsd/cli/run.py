@@ -23,17 +23,10 @@ _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
 def run(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- CMD [ARG]...", help="The command and its arguments.", show_default=False)
-    ],
-    gpu_mem: Annotated[
-        str, typer.Option(help="GiB of GPU memory, CUDA's own context included.", metavar="GIB", show_default=False)
-    ],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD [ARG]...", help="The command and its arguments.")],
+    gpu_mem: Annotated[str, typer.Option(help="GiB of GPU memory, CUDA's own context included.", metavar="GIB")],
     gpu_core: Annotated[
-        str | None,
-        typer.Option(
-            help="Percent of the GPU's threads, as a reservation and a limit.", metavar="PERCENT", show_default=False
-        ),
+        str | None, typer.Option(help="Percent of the GPU's threads, as a reservation and a limit.", metavar="PERCENT")
     ] = None,
     gpus: Annotated[str, typer.Option(help="GPUs that the request is divided over evenly.", metavar="N")] = "1",
     wait: Annotated[
@@ -55,7 +48,8 @@ def run(
     if not command[0]:
         _give_up("the command is empty; name a program after --", ExitCode.MISUSE)
     socket = settings(run_directory=run_dir).socket_to_ask
-    asks = ProgramRequest(gpu_mem, gpu_core, gpus, 0.0, shlex.join(command))
+    percent = None if gpu_core is None else _readable(gpu_core)
+    asks = ProgramRequest(_readable(gpu_mem), percent, _readable(gpus), 0.0, _readable(shlex.join(command)))
     try:
         answer = _ask(socket, asks)
         if isinstance(answer, Refusal) and wait and not answer.for_ever:
@@ -71,7 +65,14 @@ def run(
         remedy = "" if answer.for_ever or wait else "; use --wait to join the queue"
         reasons = "\n".join(answer.reasons)
         _give_up(f"{after}{reasons}{remedy}", ExitCode.MISUSE if answer.for_ever else ExitCode.NO)
+    for message in answer.messages:
+        complaints().print(f"mpsd run: {message}")
     _become(command, answer)
+
+
+def _readable(argument: str) -> str:
+    """An argument may hold any bytes; what is asked and shown is Unicode."""
+    return os.fsencode(argument).decode(errors="replace")
 
 
 def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:

@@ -1,15 +1,12 @@
 """`mpsd set`: another size of memory, percentage or weight for a container or program that runs."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from mpsd.containers.rules.grant_change import known_as
-from mpsd.grants.rules.messages import CardLimits, GrantChanged, GrantChangeRequest, GrantLimits, Refusal
+from mpsd.grants.rules.messages import GrantChanged, GrantChangeRequest, GrantLimits, Refusal
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import written_mib
@@ -17,7 +14,7 @@ from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, Format, answers, one_line, print_json
 from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import settings
-from mpsd.status.grant_options import completed, give_up, named, the_one
+from mpsd.status.grant_options import give_up, holders, known_as, named, the_one
 
 _OK = 200
 _PATIENCE_S = 40.0  # the agent gives up earlier, and says why
@@ -28,26 +25,20 @@ def set(  # noqa: A001 - the verb's name
     container: Annotated[
         str,
         typer.Argument(
-            metavar="CONTAINER",
-            help="An id, its beginning, or a name; or a grant's id.",
-            show_default=False,
-            autocompletion=completed,
+            metavar="CONTAINER", help="An id, its beginning, or a name; or a grant's id.", autocompletion=holders
         ),
     ],
     mem: Annotated[
-        str | None,
-        typer.Option("--mem", metavar="MIB", help="Of each GPU: 3276, or 3276MiB, or 6GiB.", show_default=False),
+        str | None, typer.Option("--mem", metavar="MIB", help="Of each GPU: 3276, or 3276MiB, or 6GiB.")
     ] = None,
     percent: Annotated[
-        int | None,
-        typer.Option("--percent", metavar="N", help="Percent of the threads; 0 for no cap.", show_default=False),
+        int | None, typer.Option("--percent", metavar="N", help="Percent of the threads; 0 for no cap.")
     ] = None,
     weight: Annotated[
-        int | None, typer.Option("--weight", metavar="N", help="cGPU's weight, at most max_inst.", show_default=False)
+        int | None, typer.Option("--weight", metavar="N", help="cGPU's weight, at most max_inst.")
     ] = None,
     gpu: Annotated[
-        int | None,
-        typer.Option("--gpu", metavar="N", help="Only on this GPU, by nvidia-smi's index.", show_default=False),
+        int | None, typer.Option("--gpu", metavar="N", help="Only on this GPU, by nvidia-smi's index.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Accept less memory than is used now; processes above it are ended.")
@@ -68,13 +59,15 @@ def set(  # noqa: A001 - the verb's name
     """
     chosen = settings(run_directory=run_dir)
     socket = chosen.socket_to_ask
-    memory_mib = _written(mem)
+    memory_mib = None if mem is None else written_mib(mem, "--mem")
+    if isinstance(memory_mib, Problem):
+        raise InvalidInput("mpsd set", [memory_mib])
     try:
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeStatus)
         grant = the_one("mpsd set", named(node.grants, chosen), container)
         asks = GrantChangeRequest(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
-        code, body = _ask(socket, grant.id, asks)
+        code, body = local_api.ask(socket, "POST", f"/v1/grants/{grant.id}", asks, _PATIENCE_S)
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd set: {error}", ExitCode.NO)
     if code != _OK:
@@ -83,19 +76,6 @@ def set(  # noqa: A001 - the verb's name
         give_up(f"mpsd set: {known_as(grant)}: {reasons}", ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
     _show(grant, local_api.read(body, GrantChanged), body, output)
     sys.exit(ExitCode.YES)
-
-
-def _ask(socket: Path, grant: str, asks: GrantChangeRequest) -> tuple[int, bytes]:
-    return local_api.ask(socket, "POST", f"/v1/grants/{grant}", asks, _PATIENCE_S)
-
-
-def _written(mem: str | None) -> int | None:
-    if mem is None:
-        return None
-    memory_mib = written_mib(mem, "--mem")
-    if isinstance(memory_mib, Problem):
-        raise InvalidInput("mpsd set", [memory_mib])
-    return memory_mib
 
 
 def _uuid(ordinal: int | None, grant: GrantStatus, node: NodeStatus) -> str | None:
@@ -117,26 +97,17 @@ def _show(grant: GrantStatus, changed: GrantChanged, body: bytes, output: Format
         return
     to = answers()
     to.print(one_line(f"{known_as(grant)}{' would become' if changed.dry_run else ''}:"))
-    for line in _lines(changed):
-        to.print(f"  {line}")
-    for message in changed.messages:
-        to.print(one_line(message))
-
-
-def _lines(changed: GrantChanged) -> Iterator[str]:
     for old, new in zip(changed.before.cards, changed.after.cards, strict=True):
-        said = [
+        amounts = [
             _became("memory", f"{old.memory_mib} MiB", f"{new.memory_mib} MiB"),
             _became("compute limit", _limit(changed.before), _limit(changed.after)),
             _became("reserved", f"{old.reserved_percent} %", f"{new.reserved_percent} %"),
-            *_weights(old, new),
         ]
-        yield f"{new.label}: {', '.join(said)}"
-
-
-def _weights(old: CardLimits, new: CardLimits) -> Iterator[str]:
-    if new.weight is not None:
-        yield _became("weight", str(old.weight), str(new.weight))
+        if new.weight is not None:
+            amounts.append(_became("weight", str(old.weight), str(new.weight)))
+        to.print(f"  {new.label}: {', '.join(amounts)}")
+    for message in changed.messages:
+        to.print(one_line(message))
 
 
 def _limit(limits: GrantLimits) -> str:

@@ -1,10 +1,9 @@
 """`mpsd smi`: which containers and programs use what of the GPUs of this machine now, as cgpu-smi shows it."""
 
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, NoReturn
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -14,10 +13,11 @@ from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, Format, StatusFormat
 from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import settings
-from mpsd.status.grant_options import completed, give_up, named, the_one
+from mpsd.platform.terminal import WIDEST, Frame, console, print_frame
+from mpsd.status.grant_options import give_up, holders, named, the_one
+from mpsd.status.machine import watch_machine
 from mpsd.status.rules.use import CardUse, GpuUse, GrantUse, UseStatus
-from mpsd.status.tables import Column, table
-from mpsd.status.terminal import WIDEST, Frame, Screen, console, print_frame
+from mpsd.status.tables import Column, known, table
 
 _OK = 200
 _NO_LIMIT = 100
@@ -30,21 +30,13 @@ def smi(
         typer.Argument(
             metavar="[CONTAINER]",
             help="An id, its beginning, or a name; a pod; or a grant's id.",
-            show_default=False,
-            autocompletion=completed,
+            autocompletion=holders,
         ),
     ] = None,
     output: OutputFormat = Format.TEXT,
     watch: Annotated[
         float | None,
-        typer.Option(
-            "-w",
-            "--watch",
-            metavar="SECONDS",
-            help="Repeat after so many seconds, until Ctrl-C.",
-            min=0.2,
-            show_default=False,
-        ),
+        typer.Option("-w", "--watch", metavar="SECONDS", help="Repeat after so many seconds, until Ctrl-C.", min=0.2),
     ] = None,
     run_dir: RunDirectory = None,
 ) -> None:
@@ -60,69 +52,39 @@ def smi(
         mpsd smi train -w 2
         mpsd smi -o json | jq '.grants[].cards'
     """
-    asked = _SmiOptions(run_dir, container, StatusFormat(output.value))
-    if watch is not None:
-        asked.watch(watch)
-    try:
-        frame = asked.look()
-    except (local_api.NotRunning, TimeoutError) as error:
-        give_up(f"mpsd smi: {error}", ExitCode.NO)
-    print_frame(frame, asked.output, console(0 if sys.stdout.isatty() else WIDEST))
+    chosen = settings(run_directory=run_dir)
 
-
-class _SmiOptions:
-    """container: None for all."""
-
-    def __init__(self, run_dir: str | None, container: str | None, output: StatusFormat) -> None:
-        self._settings = settings(run_directory=run_dir)
-        self._socket = self._settings.socket_to_ask
-        self._container = container
-        self.output = output
-
-    def look(self) -> Frame:
+    def look() -> Frame:
         """NotRunning; TimeoutError. It ends the program where the container is none, or one of several."""
-        code, body = local_api.ask(self._socket, "GET", "/v1/use")
+        code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
         if code != _OK:
             raise local_api.NotRunning("mpsd that runs here is older than this program; restart it with this version")
         use = local_api.read(body, UseStatus)
-        grants = named(use.grants, self._settings)
-        if self._container is not None:
-            grants = (the_one("mpsd smi", grants, self._container),)
-        use = replace(use, grants=grants)
+        grants = named(use.grants, chosen)
+        use = replace(use, grants=grants if container is None else (the_one("mpsd smi", grants, container),))
         record: dict[str, Any] = msgspec.json.decode(body)
-        record["grants"] = msgspec.to_builtins(grants)
-        return Frame(record, tuple(_parts(use)))
+        return Frame(record | {"grants": msgspec.to_builtins(use.grants)}, tuple(_parts(use)))
 
-    def watch(self, pause_s: float) -> NoReturn:
-        """An agent that is being restarted is waited for."""
-        screen = Screen(self.output)
-        with screen.until_interrupted():
-            while True:
-                try:
-                    frame = self.look()
-                except (local_api.NotRunning, TimeoutError) as error:
-                    frame = Frame({"away": str(error)}, [str(error)])
-                screen.show(frame)
-                time.sleep(pause_s)
+    shape = StatusFormat(output.value)
+    if watch is not None:
+        watch_machine(look, shape, watch)
+    try:
+        frame = look()
+    except (local_api.NotRunning, TimeoutError) as error:
+        give_up(f"mpsd smi: {error}", ExitCode.NO)
+    print_frame(frame, shape, console(0 if sys.stdout.isatty() else WIDEST))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One grant on one GPU."""
-
+class _Row(NamedTuple):
     grant: GrantUse
     card: CardUse
 
 
 def _parts(use: UseStatus) -> Iterator[RenderableType]:
     rows = [_Row(grant, card) for grant in use.grants for card in grant.cards]
-    if rows:
-        yield table(_GRANTS, rows)
-    else:
-        yield "No container or program holds a share of a GPU."
+    yield table(_GRANTS, rows) if rows else "No container or program holds a share of a GPU."
     yield table(_GPUS, use.gpus)
-    for what in use.unknown:
-        yield f"unknown: {what}"
+    yield from (f"unknown: {what}" for what in use.unknown)
 
 
 def _name(grant: GrantUse) -> str:
@@ -131,26 +93,26 @@ def _name(grant: GrantUse) -> str:
     return (grant.container_name or "-") if grant.container else grant.command
 
 
-def _number(number: int | None, unknown: str, unit: str = "") -> str:
-    return unknown if number is None else f"{number}{unit}"
+def _or_none(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
 _GRANTS: tuple[Column[_Row], ...] = (
     Column("GPU", lambda row: row.card.label, left=True),
     Column("CONTAINER", lambda row: (row.grant.container or "-")[:_SHORT], left=True),
     Column("NAME", lambda row: _name(row.grant), left=True),
-    Column("GPU-UTIL", lambda row: _number(row.card.sm_percent, "?", " %")),
+    Column("GPU-UTIL", lambda row: known(row.card.sm_percent, " %")),
     Column("COMPUTE", lambda row: "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %"),
-    Column("WEIGHT", lambda row: _number(row.card.weight, "-")),
-    Column("MEM-USED", lambda row: _number(row.card.used_mib, "?", " MiB")),
+    Column("WEIGHT", lambda row: _or_none(row.card.weight)),
+    Column("MEM-USED", lambda row: known(row.card.used_mib, " MiB")),
     Column("MEM-GRANTED", lambda row: f"{row.card.memory_mib} MiB"),
 )
 _GPUS: tuple[Column[GpuUse], ...] = (
     Column("GPU", lambda gpu: gpu.label, left=True),
-    Column("GPU-UTIL", lambda gpu: _number(gpu.sm_percent, "?", " %")),
+    Column("GPU-UTIL", lambda gpu: known(gpu.sm_percent, " %")),
     Column("POLICY", lambda gpu: f"{gpu.policy} {gpu.policy_name}", left=True),
-    Column("MAX-INST", lambda gpu: _number(gpu.max_inst, "-")),
-    Column("FREE-WEIGHT", lambda gpu: _number(gpu.free_weight, "-" if gpu.max_inst is None else "?")),
-    Column("FREE-MEM", lambda gpu: _number(gpu.free_mib, "?", " MiB")),
-    Column("FREE-PERCENT", lambda gpu: _number(gpu.free_percent, "?", " %")),
+    Column("MAX-INST", lambda gpu: _or_none(gpu.max_inst)),
+    Column("FREE-WEIGHT", lambda gpu: "-" if gpu.max_inst is None else known(gpu.free_weight)),
+    Column("FREE-MEM", lambda gpu: known(gpu.free_mib, " MiB")),
+    Column("FREE-PERCENT", lambda gpu: known(gpu.free_percent, " %")),
 )

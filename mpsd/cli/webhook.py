@@ -1,16 +1,16 @@
 """`mpsd webhook`: one replica of the admission webhook."""
 
-import asyncio
 import sys
 
 from mpsd.admission.settings import WEBHOOK_SETTINGS, WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
 from mpsd.platform import event_loop, logs
 from mpsd.platform.console import ExitCode, complaints
-from mpsd.platform.kube import Unavailable, open_kube
+from mpsd.platform.kube import Unavailable
+from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.listener import PortTaken
 from mpsd.platform.options import taking
+from mpsd.platform.settings import CannotListen
 
 
 @taking(WEBHOOK_SETTINGS)
@@ -27,7 +27,7 @@ def webhook(**flags: str | None) -> None:
     logs.configure(chosen.log_format)
     try:
         event_loop.run(_serve(chosen))
-    except (PortTaken, Unavailable) as error:
+    except (CannotListen, Unavailable) as error:
         complaints().print(f"mpsd webhook: {error}")
         sys.exit(ExitCode.NO)
 
@@ -35,9 +35,7 @@ def webhook(**flags: str | None) -> None:
 async def _serve(chosen: WebhookSettings) -> int:
     kube = open_kube(chosen.kubeconfig) if chosen.uses_api else None
     role = WebhookRole(chosen, LimitsFiles(chosen.limits_directory), kube)
-    stop = asyncio.Event()
-    event_loop.on_stop_signals(stop.set, role.hurry)
-    await role.run(stop)
+    await role.run(event_loop.until_signalled(role.hurry))
     if kube:
         kube.close()
     return ExitCode.YES

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from mpsd.cli import kubectl_mps
-from mpsd.operations.lifecycle import cordon, drain, uninstall, upgrade
-from mpsd.platform.kube import MPS_NODES, Kube, PatchKind, Resource, open_kube
+from mpsd.operations.lifecycle import drain
+from mpsd.platform.kube import MPS_NODES, Kube, PatchKind, Resource
+from mpsd.platform.kube_access import open_kube
 from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
 
@@ -75,8 +76,7 @@ class ClusterWorld:
     def hurry(self, counted_s: float) -> None:
         """What a person waits for at ease is looked at often. counted_s: evictions wait so long for kubelets."""
         self._monkeypatch.setattr(drain, "COUNTED_S", counted_s)
-        for module in (cordon, upgrade, uninstall):
-            self._monkeypatch.setattr(module, "PAUSE_S", _PAUSE_S)
+        self._monkeypatch.setattr(drain, "PAUSE_S", _PAUSE_S)
 
     def cordoned(self, node: str) -> list[str]:
         found: list[str] = self.ask(lambda kube: kube.get(MPS_NODES, node))["spec"].get("cordoned", [])

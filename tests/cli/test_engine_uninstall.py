@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
+from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.platform.processes import identity_of
 from tests.cli.asking import Done, ask
 from tests.cli.test_install import CONFIG_TOML, CONTAINERD, DAEMON_JSON, DOCKER, ENGINES, LAUNCHER, install, tree, write
@@ -33,12 +34,13 @@ def root(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def mpsd_up(socket: Path, grants: list[dict[str, Any]]) -> Iterator[None]:
+def mpsd_up(socket: Path, *grants: GrantStatus) -> Iterator[None]:
     """Answers GET /v1/node as mpsd up does, with these grants."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"now": 0.0, "driver": "1", "gpus": [], "grants": grants}).encode()
+            status = NodeStatus(0.0, "1", gpus=(), domains=(), grants=grants, clients=(), waiting=(), unknown=())
+            body = msgspec.json.encode(status)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -91,7 +93,7 @@ def test_what_was_written_since_stays(root: Path) -> None:
 def test_the_launcher_stays_for_another_engine_and_goes_with_the_last(root: Path) -> None:
     install(root, "docker")
     install(root, "podman")
-    assert "(the launcher, which is there for podman): unchanged" in uninstall(root, "docker").stdout
+    assert "(the launcher, which podman needs): unchanged" in uninstall(root, "docker").stdout
     assert (root / LAUNCHER).exists()
     assert "(the launcher): removed" in uninstall(root, "podman").stdout
     assert not (root / LAUNCHER).exists()
@@ -119,16 +121,30 @@ def test_a_runtime_of_another_path_is_not_taken_out(root: Path) -> None:
     assert tree(root).keys() == {DOCKER, CONTAINERD}
 
 
-HELD = [
-    {"id": "f46b9821f5ad", "gpus": ["GPU-1"], "command": "x", "container": "3f4e" * 16, "container_name": "train"},
-    {"id": "8f52631f0ba6", "gpus": ["GPU-1"], "command": "python", "container": None},
-]
+def grant(name: str, command: str, container: str | None = None, container_name: str | None = None) -> GrantStatus:
+    return GrantStatus(
+        id=name,
+        gpus=("GPU-1",),
+        memory_mib=1024,
+        thread_percent=100,
+        used_mib=0,
+        clients=0,
+        holder_pid=7,
+        holder_alive=True,
+        command=command,
+        container=container,
+        container_name=container_name,
+    )
+
+
+OF_PROGRAM = grant("8f52631f0ba6", "python")
+HELD = (grant("f46b9821f5ad", "x", "3f4e" * 16, "train"), OF_PROGRAM)
 
 
 def test_d5_while_containers_use_it_nothing_is_changed_and_they_are_named(root: Path) -> None:
     install(root, "docker")
     before = tree(root)
-    with mpsd_up(root / "run/mpsd/mpsd.sock", HELD):
+    with mpsd_up(root / "run/mpsd/mpsd.sock", *HELD):
         done = uninstall(root, "docker")
         machines = uninstall(root, "docker", "-o", "json")
     assert (done.returncode, done.stdout) == (1, "")
@@ -142,16 +158,15 @@ def test_d5_while_containers_use_it_nothing_is_changed_and_they_are_named(root: 
 
 def test_an_mpsd_that_names_no_containers_has_none(root: Path) -> None:
     install(root, "docker")
-    held = [{"id": "8f52631f0ba6", "gpus": ["GPU-1"], "command": "python"}]
-    with mpsd_up(root / "run/mpsd/mpsd.sock", held):
+    with mpsd_up(root / "run/mpsd/mpsd.sock", OF_PROGRAM):
         assert uninstall(root, "docker").returncode == 0
 
 
 def test_while_the_launcher_stays_it_costs_less(root: Path) -> None:
     install(root, "docker")
     install(root, "podman")
-    with mpsd_up(root / "run/mpsd/mpsd.sock", HELD):
-        assert "since the launcher stays for others" in uninstall(root, "docker").stderr
+    with mpsd_up(root / "run/mpsd/mpsd.sock", *HELD):
+        assert "because the launcher stays for other engines" in uninstall(root, "docker").stderr
         assert uninstall(root, "docker", "--force").returncode == 0
         assert "until a link to runc is put in its place" in uninstall(root, "podman").stderr
 
@@ -159,7 +174,7 @@ def test_while_the_launcher_stays_it_costs_less(root: Path) -> None:
 def test_force_says_what_it_costs_and_does_it(root: Path) -> None:
     before = tree(root)
     install(root, "docker")
-    with mpsd_up(root / "run/mpsd/mpsd.sock", HELD):
+    with mpsd_up(root / "run/mpsd/mpsd.sock", *HELD):
         done = uninstall(root, "docker", "--force")
     assert done.returncode == 0
     for said in ("they keep running with their limits", "cannot be started again (docker start fails)", "(train)"):
@@ -198,7 +213,7 @@ def test_without_mpsd_up_its_books_name_those_that_live(root: Path) -> None:
     done = uninstall(root, "docker")
     assert done.returncode == 1
     assert "  alive (train): holds grant grant-alive" in done.stderr
-    assert "ended" not in done.stderr
+    assert "grant-ended" not in done.stderr
 
 
 def test_a_bundle_that_cannot_be_read_may_use_it(root: Path) -> None:
@@ -206,7 +221,7 @@ def test_a_bundle_that_cannot_be_read_may_use_it(root: Path) -> None:
     write(root / "run/containerd/io.containerd.runtime.v2.task/default/c1/config.json", '{"hooks": ')
     done = uninstall(root, "docker")
     assert done.returncode == 1
-    assert "so it may be one" in done.stderr
+    assert "so it may use mpsd" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("runc"), reason="needs root and runc")

@@ -96,7 +96,7 @@ def test_every_object_of_every_file_is_said_and_one_refusal_is_a_no() -> None:
         ("CronJob default/nightly", False),
         ("Job default/mps-sample", True),
     ]
-    assert [warning["rule"] for warning in verdicts[1]["warnings"]] == ["environment-unseen", "host-root"]
+    assert [warning["rule"] for warning in verdicts[1]["warnings"]] == ["environment-unseen", "host-root", "host-root"]
     assert [problem["rule"] for problem in verdicts[2]["problems"]] == [
         "quantity-malformed",
         "percent-step",
@@ -157,7 +157,7 @@ def test_people_read_every_problem_with_place_value_and_remedy() -> None:
     template = "spec.jobTemplate.spec.template.spec"
     assert (
         f'  {template}.containers[train].resources.limits[aliyun.com/gpu-mem] is "40Gb": '
-        "is not a number as Kubernetes writes them; write whole GiB, such as 40"
+        "is not a Kubernetes quantity; write whole GiB, such as 40"
     ) in lines
 
 
@@ -197,7 +197,7 @@ def test_misuse_exits_with_2_and_says_why_on_standard_error_alone(
     ("text", "said"),
     [
         ("a: b: c", "standard input: 1 problem\n  line 1, column 5: "),
-        ("a: &a [*a]", "stands inside what it stands for"),
+        ("a: &a [*a]", "refers to a value that contains it"),
         ("", "holds no object"),
         ("a: 1\na: 2\n", "is written twice in one mapping"),
     ],

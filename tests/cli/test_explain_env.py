@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.operations.explain.environment import card_named
+from mpsd.operations.explain.manifest import card_named
 from tests.cli.asking import ask
 from tests.model.manifests import FACTS
 

@@ -74,7 +74,7 @@ def test_room_where_the_pod_may_not_go_is_said_with_what_keeps_it_away(cluster: 
     said = explain(cluster, "train")
     assert said.output == (
         "pod default/train waits: there is room only where it may not go: gpu0 of node2 (cordoned); "
-        "kubectl uncordon takes pods there again; elsewhere, no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu1\n"
+        "kubectl uncordon allows pods there again; elsewhere, no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu1\n"
     )
 
 
@@ -103,7 +103,7 @@ def test_a_promise_that_is_its_own_is_said_and_one_of_a_pod_that_is_gone_takes_n
         "gone": {"pod": "default/gone", "gpus": [uuid("node2", 0)], "mib": 7168, "percent": 0},
     }
     cluster.nodes(machine("node1"), machine("node2"), mpsnode("node1", 7, promised=json.dumps(promises)))
-    assert "its scheduler has promised it gpu0 of node1, and binds it there" in explain(cluster, "train").output
+    assert "its scheduler has reserved gpu0 of node1 for it, and binds it there" in explain(cluster, "train").output
     gone = {"gone": promises["gone"]}
     cluster.nodes(mpsnode("node2", 7, promised=json.dumps(gone)))
     cluster.pod(gpu_pod("other", 7))
@@ -211,7 +211,7 @@ def test_the_policy_is_the_cluster_s_where_it_may_be_read(cluster: GpuCluster) -
     assert read["policy"] == {"from": "ConfigMap mpsd-system/mpsd-limits", "why": ""}
     assert read["sentence"] == (
         'pod default/train waits: it names the scheduler "mpsd-scheduler", which does not ask mpsd; '
-        "make it anew with spec.schedulerName: volcano"
+        "recreate it with spec.schedulerName: volcano"
     )
 
 
@@ -233,7 +233,10 @@ def test_what_may_not_be_looked_at_is_said(cluster: GpuCluster, tmp_path: Path) 
         pod["spec"]["nodeName"] = "node1"
         server.put("/api/v1/namespaces/default/pods/train", pod | {"status": {"phase": "Running"}})
         runs = explain(cluster, "train", "--kubeconfig", config)
-        assert (runs.code, runs.output) == (0, "pod default/train runs on node1; mpsd has not told which GPU it has\n")
+        assert (runs.code, runs.output) == (
+            0,
+            "pod default/train runs on node1; mpsd has not reported which GPU it has\n",
+        )
 
 
 def test_a_pod_is_explained_whatever_it_is_called(cluster: GpuCluster) -> None:

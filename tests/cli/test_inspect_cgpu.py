@@ -138,7 +138,7 @@ def test_a_node_that_is_silent_is_said_beside_the_table(cluster: GpuCluster) -> 
     cluster.nodes(machine("node1", "10.0.0.1"), mpsnode("node1", 15, told_ago_s=3600))
     said = inspect(cluster)
     assert (said.code, said.output.splitlines()[1]) == (0, "node1  10.0.0.1   0/15                   0/15")
-    assert said.errors.startswith("kubectl inspect cgpu: node1 has reported nothing for 60 min, and should every 5 min")
+    assert said.errors.startswith("kubectl inspect cgpu: node1 has reported nothing for 60 min (expected every 5 min)")
 
 
 def test_a_node_that_is_not_there_is_a_wrong_question(cluster: GpuCluster) -> None:
@@ -151,7 +151,7 @@ def test_a_node_that_is_not_there_is_a_wrong_question(cluster: GpuCluster) -> No
 def test_a_cluster_without_gpus_is_an_empty_table_and_no_answer(cluster: GpuCluster) -> None:
     said = inspect(cluster)
     assert (said.code, said.output.splitlines()[-1]) == (1, "0/0 (0%)")
-    assert "no node has told anything yet; see whether the pods of the DaemonSet mpsd-agent run" in said.errors
+    assert "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run" in said.errors
 
 
 def test_a_missing_right_leaves_out_what_it_is_for(cluster: GpuCluster, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_root_that_is_not_there_is_misuse(root: Path) -> None:
     done = install(root / "nowhere", "docker")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nowhere" in done.stderr
-    assert "is no existing folder" in done.stderr
+    assert "is not an existing folder" in done.stderr
     assert not (root / "nowhere").exists()
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 
 from mpsd.operations.bundle import cluster as cluster_bundle
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Resource
-from mpsd.platform.kube_transport import Ask, Transport
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, Kube, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.doctored_cluster import DAEMON_SETS, NODE, SYSTEM, DoctoredCluster
 from tests.operations.test_bundle_contents import JWT, PEM
@@ -85,16 +85,16 @@ def test_what_is_in_it(cluster: DoctoredCluster, tmp_path: Path) -> None:
 def test_what_may_not_be_read_is_in_the_index_with_the_right_that_is_missing(
     cluster: DoctoredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = Transport.exchange
+    send = Access.send
     asked: list[str] = []
 
-    def refuse(transport: Transport, ask: Ask, deadline_s: float) -> tuple[int, bytes]:
+    def refuse(access: Access, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         asked.append(ask.resource.plural)
         if ask.resource.plural in {"daemonsets", "events"}:
-            return 403, json.dumps({"message": "forbidden"}).encode()
-        return exchange(transport, ask, deadline_s)
+            return urllib3.HTTPResponse(json.dumps({"message": "forbidden"}).encode(), status=403)
+        return send(access, ask, deadline_s)
 
-    monkeypatch.setattr(Transport, "exchange", refuse)
+    monkeypatch.setattr(Access, "send", refuse)
     said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "out.tar.gz"))
     missing = contents(tmp_path / "out.tar.gz")["INDEX.txt"].partition("Not here: ")[2]
     assert said.code == 0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mpsd.operations.lifecycle.cordon import change_cordon
+from mpsd.operations.lifecycle.drain import change_cordon
 from mpsd.platform.kube import Kube
 from tests.cli.cluster_world import ClusterWorld, played_agent
 from tests.mpsnodes import mpsnode
@@ -25,8 +25,8 @@ def test_a_gpu_is_taken_out_of_use_and_put_back(world: ClusterWorld) -> None:
         out = world.kubectl_mps("cordon", "gpu-a1", "gpu0")
         assert (out.code, out.errors) == (0, "")
         assert world.cordoned("gpu-a1") == [A1[0]]
-        assert out.output.startswith("gpu-a1: no new pods on gpu0 from now on; what runs there goes on\n")
-        assert "\npod default/train-0 holds 12 GiB of gpu0 until it ends\n" in out.output
+        assert out.output.startswith("gpu-a1: no new pods on gpu0 from now on; running programs continue\n")
+        assert "\npod default/train-0 (12 GiB of gpu0) runs until it ends\n" in out.output
         assert out.row("gpu-a1", "gpu0")[4] == "draining"
         assert out.row("gpu-a1", "default/train-0")[2] == "gpu0"
         back = world.kubectl_mps("uncordon", "gpu-a1", A1[0])
@@ -40,8 +40,8 @@ def test_a_whole_node_is_waited_for_until_nothing_is_left(world: ClusterWorld) -
     with played_agent(world, "gpu-a1") as ended:
         in_vain = world.kubectl_mps("cordon", "gpu-a1", "--wait", "0.5s")
         assert in_vain.code == 1
-        assert "kubectl mps cordon: programs are left there after 0.5s\n" in in_vain.errors
-        assert "; left: default/mps-sample-7xk2p, default/train-0, research/notebook-ada\n" in in_vain.output
+        assert "kubectl mps cordon: programs still use these GPUs after 0.5s\n" in in_vain.errors
+        assert "; left: default/mps-sample-7xk2p (7 GiB of gpu0), default/train-0 (12 GiB of gpu0), " in in_vain.output
         ended.set()
         done = world.kubectl_mps("cordon", "gpu-a1", "--wait", "1m")
         assert (done.code, done.errors) == (0, "")

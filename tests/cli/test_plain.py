@@ -67,7 +67,7 @@ def test_this_machine_is_asked_without_the_library_of_the_command_line() -> None
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "1\n"
-    assert done.stderr.startswith("mpsd status: mpsd does not run here: nobody answers on ")
+    assert done.stderr.startswith("mpsd status: mpsd does not run here: no process answers on ")
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def test_what_kubectl_does_not_answer_is_asked_by_a_client_of_its_own(
     kubectl.write_text(f"#!/bin/sh\n{said}\n")
     kubectl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("mpsd.status.kubectl_raw._LONGEST_S", 1.0)
-    monkeypatch.setattr("mpsd.status.kubectl_raw._PATIENCE_S", 0.2)
+    monkeypatch.setattr("mpsd.status.glance._LONGEST_S", 1.0)
+    monkeypatch.setattr("mpsd.status.glance._PATIENCE_S", 0.2)
     world.put("gpu-a1")
     answer = world.run(quick.kubectl_mps, "kubectl-mps")
     assert (answer.code, answer.errors) == (0, "")
@@ -139,7 +139,7 @@ def test_what_kubectl_says_is_shown_where_it_takes_long(
     kubectl.chmod(0o755)
     world.put("gpu-a1")
     code = (
-        "import sys\nimport mpsd.status.kubectl_raw as raw\nraw._PATIENCE_S = 0.2\n"
+        "import sys\nimport mpsd.status.glance as raw\nraw._PATIENCE_S = 0.2\n"
         "from mpsd.cli.plain import kubectl_mps\nsys.argv = ['kubectl-mps']\nkubectl_mps()\n"
     )
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}

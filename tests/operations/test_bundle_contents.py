@@ -21,7 +21,7 @@ from mpsd.operations.bundle.rules.contents import (
     mpsnode_kept,
     object_kept,
 )
-from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.limits_files import read_policy
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.hid3den-c2lnbmF0dXJl"
 PEM = "-----BEGIN PRIVATE KEY-----\nhid3denhid3den\n-----END PRIVATE KEY-----"

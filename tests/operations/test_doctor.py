@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.containers.engines.change import LAUNCHER, Engine
+from mpsd.containers.engines.configuration import LAUNCHER, Engine
 from mpsd.containers.engines.launcher import Launched, launched, launcher
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
@@ -22,27 +22,21 @@ from mpsd.operations.doctor.rules.checks import (
     CheckVerdict,
     Finding,
     NotApplicable,
-    NotKnown,
     Severity,
     Unknown,
     diagnose,
     each,
 )
 from mpsd.operations.doctor.rules.components import SKEWS, Component, compare, skew_of
-from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
-from mpsd.operations.doctor.rules.node_facts import (
-    AgentSeen,
+from mpsd.operations.doctor.rules.machine_checks import (
     DaemonSeen,
     DomainSeen,
-    EngineSeen,
     GpuSeen,
-    KubeletSeen,
     LauncherSeen,
-    LimitsSeen,
     NodeFacts,
     RunDirectorySeen,
-    SelinuxSeen,
 )
+from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.platform.limits_files import load_limits
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
@@ -64,27 +58,30 @@ RECORD = DomainRecord(
 )
 DOCKER = f'{{"runtimes": {{"mpsd": {{"path": "{LAUNCHER}"}}}}}}'
 WELL = NodeFacts(
-    limits=LimitsSeen("limits", (), ("8.0",), load_limits(None).policy),
+    ours="0.1.0",
+    limits_folder="limits",
+    limits_faults=(),
+    policy=load_limits(None).policy,
+    gpu_facts=load_limits(None).facts,
     nvml="",
     driver="580.1",
     gpus=(GpuSeen(0, UUID, "NVIDIA A30", "", "8.0", False, 3),),
     control_program=True,
-    run_directory=RunDirectorySeen("/run/mpsd", True, 0, 0, "", True, "tmpfs"),
+    run_directory=RunDirectorySeen("/run/mpsd", 0, 0, "", "tmpfs"),
     holder=60,
     domains=(DomainSeen(RECORD, daemon_lives=True),),
     unreadable=(),
-    daemons=(DaemonSeen(70, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe"),),
-    agent=AgentSeen(NodeStatus(0.0, "580.1", (), (), (), (), (), (), version="0.1.0")),
+    daemons=(DaemonSeen(70, "/run/mpsd/gpu0/pipe"),),
+    agent=NodeStatus(0.0, "580.1", (), (), (), (), (), (), version="0.1.0"),
     uvm=True,
     default_pipe=False,
-    selinux=SelinuxSeen(True, (("/run/mpsd/gpu0/client", "container_file_t"),)),
-    engines=(EngineSeen(Engine.DOCKER, "/etc/docker/daemon.json", DOCKER),),
-    launcher=LauncherSeen(LAUNCHER, True, (), ("runc",), "usr/bin/runc"),
+    selinux={"/run/mpsd/gpu0/client": "container_file_t"},
+    engines={Engine.DOCKER: DOCKER},
+    launcher=LauncherSeen((), ("runc",), "usr/bin/runc"),
     toolkit=True,
-    kubelet=KubeletSeen("/var/lib/kubelet", True),
-    ours="0.1.0",
+    kubelet="",
 )
-NAMES = [field.name for field in fields(NodeFacts)]
+NAMES = [field.name for field in fields(NodeFacts) if field.name not in {"ours", "limits_folder"}]
 
 
 def verdicts(facts: NodeFacts) -> dict[str, CheckVerdict]:
@@ -100,17 +97,39 @@ def test_where_nothing_is_wrong_every_check_is_well() -> None:
     assert diagnose(WELL, NODE_CHECKS).headline == f"all is well: {len(NODE_CHECKS)} checks"
 
 
+class Recorder:
+    """Facts that keep in mind which of them a check reads."""
+
+    def __init__(self) -> None:
+        self.read: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.read.add(name)
+        return getattr(WELL, name)
+
+
+def looks_at(check: Check[Any]) -> set[str]:
+    recorder = Recorder()
+    assert not list(check.find(recorder))
+    return recorder.read & set(NAMES)
+
+
+LOOKS_AT = {check.id: looks_at(check) for check in NODE_CHECKS}
+
+
 def test_ids_are_unique_and_every_row_looks_at_facts_and_every_fact_is_looked_at() -> None:
-    assert len({check.id for check in NODE_CHECKS}) == len(NODE_CHECKS)
-    looked_at = [name for check in NODE_CHECKS for name in check.looks_at]
-    assert set(looked_at) == set(NAMES)
+    assert len(LOOKS_AT) == len(NODE_CHECKS)
+    assert all(LOOKS_AT.values())
+    assert set.union(*LOOKS_AT.values()) == set(NAMES)
 
 
-@pytest.mark.parametrize(("check", "name"), [(check, name) for check in NODE_CHECKS for name in check.looks_at])
-def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: Check, name: str) -> None:
+@pytest.mark.parametrize(
+    ("check", "name"), [(check, name) for check, names in LOOKS_AT.items() for name in sorted(names)]
+)
+def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: str, name: str) -> None:
     unknown: dict[str, Any] = {name: Unknown("nobody knows")}
     diagnosis = diagnose(replace(WELL, **unknown), NODE_CHECKS)
-    (outcome,) = (one for one in diagnosis.outcomes if one.check is check)
+    (outcome,) = (one for one in diagnosis.outcomes if one.check.id == check)
     assert (outcome.verdict, outcome.why) == (CheckVerdict.UNKNOWN, "nobody knows")
     assert not diagnosis.is_well
     assert diagnosis.headline.startswith("nothing wrong was found, but not known is whether ")
@@ -120,7 +139,7 @@ def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: Check, nam
 def test_what_is_hidden_makes_nothing_wrong_and_nothing_well(hidden: dict[str, Any]) -> None:
     diagnosis = diagnose(replace(WELL, **hidden), NODE_CHECKS)
     for outcome in diagnosis.outcomes:
-        is_hidden = not hidden.keys().isdisjoint(outcome.check.looks_at)
+        is_hidden = not hidden.keys().isdisjoint(LOOKS_AT[outcome.check.id])
         assert outcome.verdict in (
             {CheckVerdict.UNKNOWN, CheckVerdict.NOT_APPLICABLE} if is_hidden else {CheckVerdict.WELL}
         ), outcome
@@ -136,18 +155,19 @@ def test_notes_alone_are_no_failure() -> None:
 # -- the order -------------------------------------------------------------------------------------------------------
 
 
-def row(number: int, severity: Severity, verdict: CheckVerdict) -> Check:
+def row(number: int, severity: Severity, verdict: CheckVerdict) -> Check[Any]:
     def find(_facts: NodeFacts) -> Any:
         if verdict is CheckVerdict.UNKNOWN:
-            raise NotKnown(Unknown("hidden"))
+            raise Unknown("hidden")
         if verdict is CheckVerdict.NOT_APPLICABLE:
-            raise NotKnown(NotApplicable("none here"))
+            raise NotApplicable("none here")
         if verdict is CheckVerdict.FOUND:
             yield Finding(f"check{number} is wrong", "mend it")
 
-    return Check(f"check{number}", severity, "all is good", (), "looking", find)
+    return Check(f"check{number}", severity, "all is good", "looking", find)
 
 
+VERDICTS, SEVERITIES = list(CheckVerdict), list(Severity)
 KINDS = st.lists(st.tuples(st.sampled_from(Severity), st.sampled_from(CheckVerdict)), max_size=8)
 
 
@@ -156,14 +176,14 @@ def test_found_come_first_then_the_worst_then_the_cause(kinds: list[tuple[Severi
     checks = [row(number, *kind) for number, kind in enumerate(kinds)]
     diagnosis = diagnose(WELL, checks)
     keys = [
-        (list(CheckVerdict).index(one.verdict), one.check.severity, checks.index(one.check))
+        (VERDICTS.index(one.verdict), SEVERITIES.index(one.check.severity), checks.index(one.check))
         for one in diagnosis.outcomes
     ]
     assert keys == sorted(keys)
     assert len(set(keys)) == len(checks), "the order is total"
     found = [one for one in diagnosis.outcomes if one.verdict is CheckVerdict.FOUND]
     if found:
-        worst = min(one.check.severity for one in found)
+        worst = min((one.check.severity for one in found), key=SEVERITIES.index)
         first = next(one for one in checks if one.severity is worst and one in [each.check for each in found])
         assert diagnosis.headline == f"{first.id} is wrong; mend it"
 
@@ -182,11 +202,29 @@ def test_what_was_found_before_something_unknown_is_still_found() -> None:
 
 def test_of_things_that_are_not_known_the_unknown_one_is_said_and_not_that_there_is_none() -> None:
     facts = {1: NotApplicable("none here"), 2: Unknown("hidden"), 3: NotApplicable("none here")}
-    with pytest.raises(NotKnown, match="hidden"):
+    with pytest.raises(Unknown, match="hidden"):
         list(each(facts, facts.__getitem__))
 
 
 # -- single rows that no machine of ours can play --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "lives", "is_well"),
+    [
+        (State.DOWN, 3, False, False),
+        (State.STARTING, 3, True, False),
+        (State.STARTING, 3, False, False),
+        (State.STARTING, 0, True, True),  # for the first time
+        (State.READY, 3, True, True),  # a count that nothing has added to since
+    ],
+)
+def test_a_domain_whose_daemons_end_one_after_the_other_is_never_well_between_two_of_them(
+    state: State, restarts: int, lives: bool, is_well: bool
+) -> None:
+    record = replace(RECORD, state=state, restarts=restarts, daemon=None if state is State.DOWN else DAEMON)
+    seen = verdicts(replace(WELL, domains=(DomainSeen(record, daemon_lives=lives),)))
+    assert seen["domain-stopped"] is (CheckVerdict.WELL if is_well else CheckVerdict.FOUND)
 
 
 def test_a_run_directory_on_a_disk() -> None:
@@ -205,17 +243,17 @@ def test_a_run_directory_that_takes_no_files() -> None:
 def test_what_a_canary_doubts_what_drains_and_what_the_agent_cannot_see() -> None:
     doubt = replace(RECORD, canary=Canary("boot", "580.1", 0, "", 1, 1, "a context costs 90 MiB, not 57"))
     assert headline(domains=(DomainSeen(doubt, daemon_lives=True),)).startswith(
-        "gpu0: its canary found: a context costs"
+        "gpu0: the canary found: a context costs"
     )
     drains = replace(RECORD, state=State.DRAINING, reason="asked by ops")
     expected = "gpu0 is draining and takes no new programs: asked by ops; "
     assert headline(domains=(DomainSeen(drains, daemon_lives=True),)).startswith(expected)
     blind = NodeStatus(0.0, "580.1", (), (), (), (), (), ("NVML: GPU is lost",))
-    assert headline(agent=AgentSeen(blind)).startswith("the agent cannot see: NVML: GPU is lost; ")
+    assert headline(agent=blind).startswith("the agent cannot read: NVML: GPU is lost; ")
 
 
 def test_an_older_canary_of_another_driver_says_nothing_of_this_one() -> None:
-    assert headline(driver="575.2").startswith("driver 575.2 was never tried")
+    assert headline(driver="575.2").startswith("driver 575.2 is untested")
 
 
 def test_a_driver_whose_version_is_no_number_is_not_too_old() -> None:
@@ -224,31 +262,33 @@ def test_a_driver_whose_version_is_no_number_is_not_too_old() -> None:
 
 @pytest.mark.parametrize(("label", "is_well"), [("container_file_t", True), ("var_run_t", False), ("", False)])
 def test_what_containers_may_use_under_selinux(label: str, is_well: bool) -> None:
-    told = verdicts(replace(WELL, selinux=SelinuxSeen(True, (("/run/mpsd/gpu0/client", label),))))["selinux"]
+    told = verdicts(replace(WELL, selinux={"/run/mpsd/gpu0/client": label}))["selinux"]
     assert told is (CheckVerdict.WELL if is_well else CheckVerdict.FOUND)
 
 
 def test_a_configuration_that_nobody_can_read_is_not_said_to_name_mpsd() -> None:
-    told = verdicts(replace(WELL, engines=(EngineSeen(Engine.DOCKER, "daemon.json", "{"),), toolkit=False))
+    told = verdicts(replace(WELL, engines={Engine.DOCKER: "{"}, toolkit=False))
     assert (told["no-toolkit"], told["launcher-broken"]) == (CheckVerdict.UNKNOWN, CheckVerdict.UNKNOWN)
 
 
 def test_a_daemon_in_the_run_directory_is_of_whoever_holds_it() -> None:
-    fresh = (DaemonSeen(99, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe"),)
+    fresh = (DaemonSeen(99, "/run/mpsd/gpu0/pipe"),)
     assert verdicts(replace(WELL, daemons=fresh))["other-daemon"] is CheckVerdict.WELL
-    assert headline(daemons=fresh, holder=None).startswith("another control daemon (pid 99 in /run/mpsd/gpu0/pipe) is")
+    assert headline(daemons=fresh, holder=None).startswith(
+        "another control daemon (pid 99 in /run/mpsd/gpu0/pipe) runs on"
+    )
     unsure = verdicts(replace(WELL, daemons=fresh, holder=None, unreadable=("gpu0/record.json: cut off",)))
     assert unsure["other-daemon"] is CheckVerdict.UNKNOWN
 
 
 def test_a_daemon_whose_folder_was_removed_is_killed_by_its_pid_for_nobody_can_command_it() -> None:
-    ours = DaemonSeen(99, "nvidia-cuda-mps-control -f", "/run/mpsd/gpu0/pipe", pipe_is_there=False)
+    ours = DaemonSeen(99, "/run/mpsd/gpu0/pipe", pipe_is_there=False)
     said = headline(daemons=(ours,), domains=(), holder=None)
-    assert said.startswith("a control daemon (pid 99) runs on though its folder /run/mpsd/gpu0/pipe was removed; run")
+    assert said.startswith("a control daemon (pid 99) still runs, but its folder /run/mpsd/gpu0/pipe was removed; run")
     assert "`kill 99` once its programs have ended" in said
     assert verdicts(replace(WELL, daemons=(ours,)))["other-daemon"] is CheckVerdict.WELL
     foreign = headline(daemons=(replace(ours, pipe="/tmp/nvidia-mps"),))
-    assert "which mpsd has not started; stop it (kill 99)" in foreign
+    assert "mpsd did not start it; stop it (kill 99)" in foreign
 
 
 # -- the launcher, read back -----------------------------------------------------------------------------------------
@@ -271,14 +311,15 @@ def test_what_is_no_launcher_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("label", ["", "var_run_t", "container_ro_file_t", "container_file_t:s0:c1,c2"])
 def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
-    selinux = SelinuxSeen(True, (("/run/mpsd/gpu0/client", label),))
-    assert headline(selinux=selinux).endswith("chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client")
+    assert headline(selinux={"/run/mpsd/gpu0/client": label}).endswith(
+        "chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client"
+    )
 
 
 def test_versions_that_are_not_the_same_are_found_and_which_of_them_matters() -> None:
-    def told(agent: str, control: str) -> AgentSeen:
+    def told(agent: str, control: str) -> NodeStatus:
         domain = DomainStatus("gpu0", (UUID,), State.READY, 0.0, "", 0, 70, (71,), version=control)
-        return AgentSeen(NodeStatus(0.0, "580.1", (), (domain,), (), (), (), (), version=agent))
+        return NodeStatus(0.0, "580.1", (), (domain,), (), (), (), (), version=agent)
 
     ahead, behind = replace(WELL, agent=told("0.1.0", "0.2.0")), replace(WELL, agent=told("0.1.0", "0.0.9"))
     assert [verdicts(ahead)[name] for name in ("version-skew", "version-behind")] == [

@@ -10,17 +10,17 @@ from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
-from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.times import seconds, stamp
-from mpsd.operations.lifecycle.rules.drain import (
+from mpsd.operations.lifecycle.rules.emptying import (
     EvictionFate,
     again_after_s,
     are_empty,
     closed_for_s,
+    fate_of,
     offers_room,
     states,
     undrain_words,
-    verdict,
     what_is_left,
 )
 from mpsd.status.rules.cordon import cordon_change
@@ -62,6 +62,11 @@ def test_a_node_that_has_told_nothing_is_not_said_to_have_no_gpu() -> None:
     assert states(replace(silent, told_at=NOW), []) == "no GPU"
 
 
+def test_the_way_to_drained_is_reported_with_who_is_left() -> None:
+    one = node(state="draining")
+    assert what_is_left(one, [one.gpus[0].uuid]) == "gpu0 draining (clients: 1); left: default/train-1 (11 GiB of gpu0)"
+
+
 def test_nothing_that_a_silent_node_told_is_believed() -> None:
     drained = node("gpu-b1", state="drained", clients=0)
     assert not are_empty(drained, every(drained))
@@ -75,7 +80,7 @@ def test_whatever_a_node_tells_somebody_who_holds_a_gpu_is_shown(thing: Any) -> 
     if any(set(pod.gpus).intersection(gpus) for pod in read.pods or ()):
         assert "; left: " in shown
     if read.pods is None:
-        assert "does not know" in shown
+        assert "does not report its pods" in shown
 
 
 @given(st.sets(st.sampled_from([0, 1, 2, 3])), st.sets(st.sampled_from([0, 1, 2, 3]), min_size=1), st.booleans())
@@ -105,9 +110,9 @@ JOB = [{"kind": "Job", "name": "train", "controller": True}]
     ("metadata", "fate"),
     [
         ({"ownerReferences": JOB}, EvictionFate.EVICT),
-        ({}, EvictionFate.EVICT),
-        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, EvictionFate.STAYS),
-        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, EvictionFate.STAYS),
+        ({}, EvictionFate.EVICT_FOR_GOOD),
+        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, EvictionFate.RECREATED),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, EvictionFate.STATIC),
         ({"deletionTimestamp": "2026-11-21T08:30:00Z"}, EvictionFate.ENDING),
         ({"uid": "another"}, EvictionFate.GONE),
         (None, EvictionFate.GONE),
@@ -115,8 +120,8 @@ JOB = [{"kind": "Job", "name": "train", "controller": True}]
 )
 def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back_here(metadata: Any, fate: EvictionFate) -> None:
     pod = None if metadata is None else {"metadata": {"uid": HOLDER.uid, **metadata}}
-    assert verdict(pod, HOLDER).fate is fate
-    assert verdict(pod, changed(HOLDER, uid="")).fate is EvictionFate.STAYS
+    assert fate_of(pod, HOLDER)[0] is fate
+    assert fate_of(pod, changed(HOLDER, uid=""))[0] is EvictionFate.UNKNOWN
 
 
 def test_a_refused_eviction_is_asked_for_again_and_ever_more_seldom() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.mpsnode_reading import cluster_status
-from mpsd.operations.lifecycle.rules.uninstall import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
+from mpsd.model.mpsnode import cluster_status
+from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
 
 groups = st.sampled_from(
@@ -65,15 +65,15 @@ def test_what_is_not_known_counts_as_use_where_a_daemon_runs() -> None:
     idle = mpsnode("gpu-b1")
     assert users(idle, daemons=()) == []
     (silent,) = users(idle, daemons=("gpu-b1",))
-    assert silent.startswith("who uses the GPUs of gpu-b1 is not known: gpu-b1 has reported nothing for 87 min")
+    assert silent.startswith("the users of the GPUs of gpu-b1 are not known: gpu-b1 has reported nothing for 87 min")
     (missing,) = users(daemons=("gpu-b7",))
-    assert missing == "gpu-b7 runs a control daemon and has no MPSNode, so who uses its GPUs is not known"
+    assert missing == "gpu-b7 runs a control daemon and has no MPSNode, so the users of its GPUs are not known"
     unknown = mpsnode("gpu-a1")
     del unknown["status"]["grants"]
-    assert "who uses the GPUs of gpu-a1 is not known: it cannot say which pods hold them" in users(unknown)
+    assert "the users of the GPUs of gpu-a1 are not known: it does not report its pods" in users(unknown)
     for gpu in unknown["status"]["gpus"]:
         gpu.pop("clients")
-    assert "gpu-a1: how many programs run on gpu1 is not known" in users(unknown, daemons=("gpu-a1",))
+    assert "gpu-a1: the number of programs on gpu1 is not known" in users(unknown, daemons=("gpu-a1",))
 
 
 def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus() -> None:
@@ -86,7 +86,7 @@ def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus
     assert not any("gpu-b1:" in one or "of gpu-b1 " in one for one in left(idle))
     idle["status"]["gpus"][0]["clients"] = 1
     assert "gpu-b1: gpu0 has 1 client of no pod" in left(idle)
-    assert any("who uses the GPUs of gpu-b2 is not known" in one for one in left(mpsnode("gpu-b2")))
+    assert any("the users of the GPUs of gpu-b2 are not known" in one for one in left(mpsnode("gpu-b2")))
 
 
 @given(damaged())

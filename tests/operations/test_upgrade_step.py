@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.domain import after_is
-from mpsd.model.mpsnode_reading import read_mpsnode
+from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.times import stamp
 from mpsd.operations.lifecycle.rules.upgrade import (
     MARK,
@@ -73,7 +73,7 @@ class Node:
         """What an upgrade does, and what the node makes of it."""
         match step:
             case UpgradeStep.CORDON | UpgradeStep.PUT_BACK | UpgradeStep.FINISH:
-                self.merge(patch_of(step, self.seen(), "7"))
+                self.merge(patch_of(step, self.seen()))
             case UpgradeStep.DRAIN:
                 self.held.pop()
             case UpgradeStep.END:
@@ -180,21 +180,23 @@ def test_nobody_is_ended_while_the_newest_revision_is_not_known() -> None:
     node = walked_to(UpgradeStep.END)
     decided = next_step(replace(node.seen(), revision=""))
     assert decided.step is UpgradeStep.REPLACE
-    assert "has not taken up the last change" in decided.why
+    assert "has not processed its last change" in decided.why
 
 
 def test_the_plan_says_of_each_node_what_is_cordoned_by_whom_and_what_is_left_to_do() -> None:
-    control = ControlSet("mpsd-system", "mps-control-daemon", "ds", "control", "mpsd:2", "OnDelete", "r2")
+    control = ControlSet("mpsd-system", "mps-control-daemon", "ds", "control", "mpsd:2", "OnDelete", "r2", "")
 
     def planned(node: Node, image: str | None = None) -> str:
         return list(plan(control, [node.seen()], image))[-1]
 
     fresh = planned(Node({"0"}, {"0"}))
     assert "image mpsd:1; cordon gpu1, gpu2, gpu3; wait for default/GPU-000000a2-0000-" in fresh
-    assert fresh.endswith("replace the pod, put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else and stays so")
+    assert fresh.endswith(
+        "replace the pod, put back gpu1, gpu2, gpu3; gpu0 was cordoned by another client and stays cordoned"
+    )
     begun = planned(walked_to(UpgradeStep.DRAIN, "1"))
     assert "cordon " not in begun
-    assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 was cordoned by somebody else and stays so")
+    assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 was cordoned by another client and stays cordoned")
     assert "is new, and the upgrade of this node was not finished; put back nothing" in planned(
         walked_to(UpgradeStep.FINISH)
     )

@@ -16,11 +16,9 @@ from functools import partial
 from pathlib import Path
 from socket import gethostname
 
-import msgspec
-
 import mpsd
 from mpsd.containers import engine_files
-from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER
+from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER
 from mpsd.containers.engines.launcher import launched
 from mpsd.model.metrics import CommandTimes
 from mpsd.model.node_status import NodeStatus, without_arguments
@@ -28,24 +26,14 @@ from mpsd.model.node_view import DomainRecord
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.drain import DrainRequest
 from mpsd.operations.bundle.archive import Output, bundle_to
-from mpsd.operations.bundle.rules.contents import (
-    MOST_BYTES,
-    BundlePart,
-    daemon_log_kept,
-    engine_kept,
-    faults_kept,
-    json_part,
-    log_part,
-    missing_part,
-    text_part,
-)
+from mpsd.operations.bundle.rules import contents
+from mpsd.operations.bundle.rules.contents import MOST_BYTES, BundlePart, json_text, log_kept, missing_part
 from mpsd.operations.doctor import node
 from mpsd.operations.doctor.host import Host
 from mpsd.operations.doctor.node import KubeletDirectory, Root
 from mpsd.operations.doctor.report import record
-from mpsd.operations.doctor.rules.checks import diagnose, known
+from mpsd.operations.doctor.rules.checks import Unknown, diagnose, known
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
-from mpsd.operations.doctor.rules.node_facts import AgentSeen, NodeFacts
 from mpsd.platform import local_api, records
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed
@@ -53,15 +41,14 @@ from mpsd.platform.options import LimitsDirectory, RunDirectory, Simulate
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import settings
 
+Source = tuple[str, str, Callable[[], str]]  # the file, what it is, and its text or why there is none
+
 _DEADLINE_S = 10.0
-_RUNTIME_LOG = "var/log/mpsd/runtime.log"  # below the root
-_JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
 
 
 def tail(path: Path, most_bytes: int) -> str:
     """The end of a file, whatever bytes it has. A link is not followed: mpsd makes none. OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
         return file.read(most_bytes).decode(errors="replace")
 
@@ -81,13 +68,13 @@ def printed(*command: str) -> str:
     return done.stdout
 
 
-def system() -> dict[str, object]:
-    """The kernel, the distribution, and which version of cgroups is in use."""
+def _versions() -> dict[str, object]:
     try:
         distribution = platform.freedesktop_os_release()
     except OSError:
         distribution = {}
     return {
+        "mpsd": mpsd.__version__,
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
@@ -100,167 +87,132 @@ def system() -> dict[str, object]:
 
 
 def parts(survey: node.NodeSurvey) -> Iterator[BundlePart]:
-    """Everything that a bundle of a machine holds."""
-    yield json_part("versions.json", "versions of mpsd, kernel and system", {"mpsd": mpsd.__version__, **system()})
-    facts = _bare(node.look(survey))
-    diagnosis = diagnose(facts, NODE_CHECKS)
-    yield text_part("doctor.txt", "the worst that `mpsd doctor` found", f"{diagnosis.headline}\n")
-    yield json_part("doctor.json", "`mpsd doctor -o json`", record(diagnosis))
-    yield from _agent(survey)
-    yield _gpus(survey.nvml)
-    yield from _limits(Path(known(facts.limits).folder))
-    directory = survey.settings.socket_to_ask.parent
-    for path in sorted(directory.glob("gpu*")):
-        yield from _domain(DomainFolder(path))
-    yield from _around(survey.host)
-    yield _tried("log/journal.log", "mpsd's own log, by systemd", partial(printed, *_JOURNAL), log_part)
-
-
-def _bare(facts: NodeFacts) -> NodeFacts:
-    """Without the arguments of anybody's commands, which the doctor would repeat."""
-    status = isinstance(facts.agent, AgentSeen) and facts.agent.status
-    return replace(facts, agent=AgentSeen(without_arguments(status))) if status else facts
-
-
-def _agent(survey: node.NodeSurvey) -> Iterator[BundlePart]:
-    socket = survey.settings.socket_to_ask
-    for file, about, path, read in (
-        ("node.json", "what the agent sees, GET /v1/node", "/v1/node", _node_json),
-        ("metrics.txt", "the agent's metrics, GET /metrics", "/metrics", lambda body: body.decode(errors="replace")),
-    ):
+    for file, about, read in _sources(survey):
         try:
-            code, body = local_api.ask(socket, "GET", path)
-            yield text_part(file, about, read(body)) if code == 200 else missing_part(file, about, f"HTTP {code}")
-        except (local_api.NotRunning, TimeoutError, OSError) as error:
+            yield BundlePart(file, about, read())
+        except (OSError, InvalidInput, local_api.NotRunning, records.UnreadableRecord, Unknown) as error:
             yield missing_part(file, about, str(error))
+    if survey.host is None:
+        yield missing_part("engines", "container engines", "GPUs are simulated: no container engines belong to them")
 
 
-def _node_json(body: bytes) -> str:
-    return _json(without_arguments(local_api.read(body, NodeStatus)))
+def _sources(survey: node.NodeSurvey) -> Iterator[Source]:
+    yield "versions.json", "versions of mpsd, kernel and system", lambda: json_text(_versions())
+    facts = node.look(survey)
+    if isinstance(facts.agent, NodeStatus):  # whose commands the doctor would repeat
+        facts = replace(facts, agent=without_arguments(facts.agent))
+    diagnosis = diagnose(facts, NODE_CHECKS)
+    yield "doctor.txt", "the worst that `mpsd doctor` found", lambda: f"{diagnosis.headline}\n"
+    yield "doctor.json", "`mpsd doctor -o json`", lambda: json_text(record(diagnosis))
+
+    yield "node.json", "what the agent sees, GET /v1/node", lambda: json_text(known(facts.agent))
+    yield "metrics.txt", "the agent's metrics, GET /metrics", lambda: _metrics(survey.settings.socket_to_ask)
+    yield "gpus.json", "driver and GPUs, by NVML", lambda: _driver(survey.nvml)
+    folder = Path(facts.limits_folder)
+    found = read_limits(folder)
+    for name, read in ((POLICY_FILE, found.policy), (GPU_FACTS_FILE, found.facts)):
+        yield f"limits/{name}", f"{folder / name}, as it was read", partial(_limits, read)
+    for path in sorted(survey.settings.socket_to_ask.parent.glob("gpu*")):
+        yield from _domain(DomainFolder(path))
+    if survey.host:
+        yield from _engines(survey.host)
+    journal = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
+    yield "log/journal.log", "mpsd's own log, by systemd", lambda: log_kept(printed(*journal))
 
 
-def _json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
+def _metrics(socket: Path) -> str:
+    code, body = local_api.ask(socket, "GET", "/metrics")
+    if code != 200:
+        raise OSError(f"HTTP {code}")
+    return body.decode(errors="replace")
 
 
-def _gpus(nvml: Nvml | str) -> BundlePart:
-    file, about = "gpus.json", "driver and GPUs, by NVML"
-    if isinstance(nvml, str):
-        return missing_part(file, about, nvml)
-    found = node.within(node.NVML_S, lambda: _driver(nvml))
-    if not isinstance(found, dict):
-        return missing_part(file, about, found or f"NVML does not answer within {node.NVML_S:g} s")
-    return json_part(file, about, found)
+def _driver(nvml: Nvml | str) -> str:
+    def seen(nvml: Nvml) -> dict[str, object]:
+        gpus = [_gpu(nvml, ordinal) for ordinal in range(nvml.count())]
+        return {"driver": nvml.driver(), "cuda": nvml.cuda(), "gpus": gpus}
 
-
-def _driver(nvml: Nvml) -> dict[str, object] | str:
-    """Why not, where it does not say."""
-    try:
-        nvml.open()
-        try:
-            gpus = [_gpu(nvml, ordinal) for ordinal in range(nvml.count())]
-            return {"driver": nvml.driver(), "cuda": nvml.cuda(), "gpus": gpus}
-        finally:
-            nvml.close()
-    except NvmlFailed as error:
-        return str(error)
+    found = node.ask_driver(nvml, seen)
+    if isinstance(found, str):
+        raise OSError(found)
+    return json_text(found)
 
 
 def _gpu(nvml: Nvml, ordinal: int) -> dict[str, object]:
+    def answered(question: Callable[..., object]) -> object:
+        try:
+            return question(uuid)
+        except NvmlFailed as error:
+            return str(error)
+
     try:
         uuid, name, capability = nvml.found(ordinal)
     except NvmlFailed as error:
         return {"index": ordinal, "why": str(error)}
-    asked: dict[str, Callable[[], object]] = {
-        "mig": lambda: nvml.mig_enabled(uuid),
-        "compute_mode": lambda: nvml.compute_mode(uuid),
-        "busy_percent": lambda: nvml.busy_percent(uuid),
-        "processes": lambda: [{"pid": pid, "used": used} for pid, used in nvml.uses(uuid)],
-        "mps_clients": lambda: sorted(nvml.mps_pids(uuid)),
+    return {
+        "index": ordinal,
+        "uuid": uuid,
+        "name": name,
+        "capability": capability,
+        "mig": answered(nvml.mig_enabled),
+        "compute_mode": answered(nvml.compute_mode),
+        "busy_percent": answered(nvml.busy_percent),
+        "processes": answered(lambda uuid: [{"pid": pid, "used": used} for pid, used in nvml.uses(uuid)]),
+        "mps_clients": answered(lambda uuid: sorted(nvml.mps_pids(uuid))),
     }
-    found: dict[str, object] = {"index": ordinal, "uuid": uuid, "name": name, "capability": capability}
-    for what, ask in asked.items():
-        try:
-            found[what] = ask()
-        except NvmlFailed as error:
-            found[what] = str(error)
-    return found
 
 
-def _limits(folder: Path) -> Iterator[BundlePart]:
-    """The values in each file, without its comments; none of a file that is not read as limits."""
-    found = read_limits(folder)
-    for name, read in ((POLICY_FILE, found.policy), (GPU_FACTS_FILE, found.facts)):
-        file, about = f"limits/{name}", f"{folder / name}, as it was read"
-        yield (
-            missing_part(file, about, faults_kept(read))
-            if isinstance(read, InvalidInput)
-            else json_part(file, about, msgspec.to_builtins(read))
-        )
+def _limits(read: object) -> str:
+    """The values in a file, without its comments; none of a file that is not read as limits."""
+    if isinstance(read, InvalidInput):
+        raise OSError(contents.faults_kept(read))
+    return json_text(read)
 
 
-def _domain(folder: DomainFolder) -> Iterator[BundlePart]:
+def _domain(folder: DomainFolder) -> Iterator[Source]:
     name = folder.path.name
     for path, about, kind in (
         (folder.record, "record of mpsd control", DomainRecord),
         (folder.limits, "limits that were read back", int),
         (folder.commands, "how long the daemon took for commands", CommandTimes),
-        (folder.drain, "drain that was asked for", DrainRequest),
+        (folder.drain, "drain that was requested", DrainRequest),
     ):
-        if path.exists():
-            yield _tried(f"domains/{name}/{path.name}", f"{name}: {about}", partial(_record, path, kind))
+        if path.exists():  # the fields that such a record has, whatever others are in the file
+            yield f"domains/{name}/{path.name}", f"{name}: {about}", partial(_record, path, kind)
     gate = {"serves": folder.gate.exists(), "client": sorted(one.name for one in folder.client.glob("*"))}
-    yield json_part(f"domains/{name}/gate.json", f"{name}: whether containers may start there", gate)
+    yield f"domains/{name}/gate.json", f"{name}: whether containers may start there", partial(json_text, gate)
     for log in sorted(folder.log.parent.glob("*.log*")):
-        about = f"{name}: the end of the daemon's log"
-        yield _tried(f"domains/{name}/{log.name}", about, partial(_daemon_log, log))
-
-
-def _daemon_log(path: Path) -> str:
-    return daemon_log_kept(tail(path, MOST_BYTES))
+        yield f"domains/{name}/{log.name}", f"{name}: the end of the daemon's log", partial(_daemon_log, log)
 
 
 def _record(path: Path, kind: type[object]) -> str:
-    """The fields that such a record has, whatever others are in the file."""
-    try:
-        return _json(records.read(path, kind))
-    except records.UnreadableRecord as error:
-        raise OSError(error.reason) from None
+    return json_text(records.read(path, kind))
 
 
-def _around(host: Host | None) -> Iterator[BundlePart]:
-    if host is None:
-        yield missing_part("engines", "container engines", "GPUs are simulated: no container engines belong to them")
-        return
-    for name, path in (*((str(engine), path) for engine, path in CONFIGURATION.items()), ("launcher", LAUNCHER)):
+def _daemon_log(path: Path) -> str:
+    return contents.daemon_log_kept(tail(path, MOST_BYTES))
+
+
+def _engines(host: Host) -> Iterator[Source]:
+    for name, path in (*((str(engine), one.file) for engine, one in CONFIGURATIONS.items()), ("launcher", LAUNCHER)):
         about = f"the runtimes in {path}, which `mpsd install` writes into"
-        yield _tried(f"engines/{name}", about, partial(_configuration, host, path))
-    runtime = partial(tail, host.root / _RUNTIME_LOG, MOST_BYTES)
-    yield _tried("log/runtime.log", "the end of the log of mpsd-runtime", runtime, log_part)
+        yield f"engines/{name}", about, partial(_configuration, host, path)
+    log = host.root / "var/log/mpsd/runtime.log"
+    yield "log/runtime.log", "the end of the log of mpsd-runtime", lambda: log_kept(tail(log, MOST_BYTES))
 
 
 def _configuration(host: Host, path: str) -> str:
-    """What it says of runtimes; of the launcher, which `mpsd install` wrote, what it starts."""
+    """What it configures of runtimes; of the launcher, which `mpsd install` wrote, what it starts."""
     found = engine_files.find(host.root / path.lstrip("/"), host.root)
     if found.text is None:
         raise FileNotFoundError(f"there is no {path}")
     if path == LAUNCHER:
-        value: object = launched(found.text)
-    else:
-        try:
-            value = engine_kept(json.loads(found.text) if path.endswith(".json") else tomllib.loads(found.text))
-        except (ValueError, RecursionError):
-            raise OSError(f"{path} cannot be decoded") from None
-    return _json(value)
-
-
-def _tried(
-    file: str, about: str, read: Callable[[], str], make: Callable[[str, str, str], BundlePart] = text_part
-) -> BundlePart:
+        return json_text(launched(found.text))
+    decode = json.loads if path.endswith(".json") else tomllib.loads
     try:
-        return make(file, about, read())
-    except (OSError, InvalidInput) as error:
-        return missing_part(file, about, str(error))
+        return json_text(contents.engine_kept(decode(found.text)))
+    except (ValueError, RecursionError):
+        raise OSError(f"{path} cannot be decoded") from None
 
 
 # -- the verb ---------------------------------------------------------------------------------------------------------
@@ -276,15 +228,15 @@ def bundle(
 ) -> None:
     """Create a support bundle of this machine: one file that only you may read.
 
-    In it: what `mpsd doctor` says, GET /v1/node, metrics, both limits files, records, limits and gates of the domains,
-    the ends of the daemons' logs and of mpsd's own, driver and GPUs by NVML, versions of kernel, system and cgroups,
-    the runtimes that container engines are configured with. INDEX.txt says what each part is, what was cut
-    (2 MiB a part, its end; 64 MiB in all), and what was not available and why.
+    In it: the output of `mpsd doctor`, GET /v1/node, metrics, both limits files, records, limits and gates of the
+    domains, the ends of the daemons' logs and of mpsd's own, driver and GPUs by NVML, versions of kernel, system and
+    cgroups, the runtimes that container engines are configured with. INDEX.txt describes each part, what was cut
+    (2 MiB a part, its end; 64 MiB in all), and what is not available and why.
 
     Not in it: environments and arguments of programs, Secrets, tokens, keys, kubeconfigs. Of logs and configurations
-    it takes what is known to be harmless; [left out] is in the place of the rest. Look through it before you send it.
+    it contains what is known to be harmless; [left out] replaces the rest. Review it before you send it.
 
-    It only looks. Exits with 0 when the file is written, 2 when it cannot be; 130 after Ctrl-C, with nothing left.
+    It changes nothing. Exits with 0 when the file is written, 2 when it cannot be; 130 after Ctrl-C, with nothing left.
 
         mpsd bundle
         mpsd bundle -o /tmp/for-support.tar.gz

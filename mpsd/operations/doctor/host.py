@@ -1,4 +1,4 @@
-"""What surrounds mpsd on a machine, as `mpsd doctor` and bundles look at it: control daemons of anybody's, container
+"""What surrounds mpsd on a machine, as `mpsd doctor` and bundles look at it: anybody's control daemons, container
 engines and the launcher, kubelet's folder, SELinux, device nodes.
 
 Files are looked for below one root, so that a machine can be examined from a container that has its / in a folder. A
@@ -9,72 +9,53 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from mpsd.containers import engine_files
-from mpsd.containers.engines.change import CONFIGURATION, LAUNCHER, Engine
+from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.containers.engines.launcher import launched
 from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.control_daemon import PROGRAM
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown
-from mpsd.operations.doctor.rules.node_facts import DaemonSeen, EngineSeen, KubeletSeen, LauncherSeen, SelinuxSeen
+from mpsd.operations.doctor.rules.machine_checks import DaemonSeen, LauncherSeen
 from mpsd.platform import processes
-from mpsd.platform.http_server import peer_of
+from mpsd.platform.run_directory import peer_of
+from mpsd.simulator.gpus import FOLDER
 
 _SERVES = re.compile(r"-[A-Za-z]*[df]|--(daemon|forground|foreground)")  # without one it only passes commands on
-_WORDS_BEFORE = 4  # of an interpreter
-_CONNECT_S = 1.0
 _PROGRAMS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "usr/local/nvidia/toolkit")
-_TOOLKIT = "nvidia-container-runtime"
 
 
-def daemons(is_here: Callable[[Mapping[str, str]], bool]) -> tuple[DaemonSeen, ...] | Unknown:
+def daemons(simulation: str) -> tuple[DaemonSeen, ...] | Unknown:
     """Those of this machine, by pid; Unknown where other users' processes are hidden, or it is not known which machine
-    they are of.
-
-    is_here: called with a process's environment; with an empty one, as on real GPUs, where that cannot be read.
+    they are of. simulation: the folder that processes of a simulated machine name; empty for the real one.
     """
     if not Path("/proc/1").exists():
         return Unknown("/proc hides the processes of other users; ask again as root")
-    found = dict(_serving())
+    found = [one.pid for one in psutil.process_iter(["cmdline"]) if _is_daemon(one.info["cmdline"] or ())]
     seen = []
-    for pid, command in sorted(found.items()):
+    for pid in sorted(found):
         environment = processes.environment_of(pid)
-        is_fork, has_ended = processes.parent_of(pid) in found, processes.identity_of(pid) is None
-        if is_fork or has_ended:
+        if processes.parent_of(pid) in found or processes.identity_of(pid) is None:  # a fork, or one that has ended
             continue
-        if environment is None and not is_here({}):
+        if environment is None and simulation:
             return Unknown(f"the environment of pid {pid} may not be read; ask again as root")
-        if is_here(environment or {}):
-            pipe = (environment or {}).get(PIPE_DIRECTORY, "")
-            seen.append(DaemonSeen(pid, command, pipe, pipe_is_there=_is_there(pipe)))
+        environment = environment or {}
+        if environment.get(FOLDER, "") == simulation:
+            pipe = environment.get(PIPE_DIRECTORY, "")
+            # A daemon goes on listening on a socket that was removed.
+            seen.append(DaemonSeen(pid, pipe, bool(pipe) and os.access(f"{pipe}/control", os.F_OK)))
     return tuple(seen)
 
 
-def _is_there(pipe: str) -> bool:
-    """Whether the pipe directory has a socket; a daemon goes on listening on one that was removed."""
-    try:
-        return bool(pipe) and Path(pipe, "control").exists()
-    except OSError:
-        return False
-
-
-def _serving() -> Iterator[tuple[int, str]]:
-    """Pid and command line of every control daemon that serves."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-        except OSError:  # it has ended
-            continue
-        if _is_daemon(words) and processes.identity_of(int(folder.name)):
-            yield int(folder.name), " ".join(words)
-
-
-def _is_daemon(words: list[str]) -> bool:
-    place = next((at for at, word in enumerate(words[:_WORDS_BEFORE]) if word.rpartition("/")[2] == PROGRAM), None)
+def _is_daemon(words: Sequence[str]) -> bool:
+    first = words[:4]  # what stands before it is an interpreter
+    place = next((at for at, word in enumerate(first) if word.rpartition("/")[2] == PROGRAM), None)
     return place is not None and any(_SERVES.fullmatch(word) for word in words[place + 1 :])
 
 
@@ -82,7 +63,7 @@ def other_namespace(path: Path) -> Unknown | None:
     """Unknown where the listener of this socket is in a pid namespace whose pids mean nothing here."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(_CONNECT_S)
+            probe.settimeout(1.0)
             probe.connect(str(path))
             seen = peer_of(probe).pid != 0
     except OSError:  # nobody does
@@ -96,46 +77,43 @@ class Host:
 
     root: Path
 
-    def uvm(self) -> bool:
-        return (self.root / "dev/nvidia-uvm").exists()
+    def has(self, path: str) -> bool:
+        return self._here(path).exists()
 
-    def default_pipe(self) -> bool:
-        return (self.root / "tmp/nvidia-mps").exists()
+    def program(self, name: str) -> str:
+        """The path of a program below the root; empty where there is none."""
+        places = [name.lstrip("/")] if name.startswith("/") else [f"{folder}/{name}" for folder in _PROGRAMS]
+        return next((place for place in places if os.access(self.root / place, os.X_OK)), "")
 
-    def toolkit(self) -> bool:
-        return bool(self._program(_TOOLKIT))
+    def engines(self) -> dict[Engine, Fact[str | None]]:
+        """The configuration of each; None where there is none."""
+        return {engine: self._text(one.file) for engine, one in CONFIGURATIONS.items()}
 
-    def engines(self) -> tuple[EngineSeen, ...]:
-        return tuple(EngineSeen(engine, CONFIGURATION[engine], self._text(CONFIGURATION[engine])) for engine in Engine)
-
-    def launcher(self) -> Fact[LauncherSeen]:
+    def launcher(self) -> Fact[LauncherSeen | None]:
         text = self._text(LAUNCHER)
-        if text is None:
-            return LauncherSeen(LAUNCHER, False, ())
-        if isinstance(text, Unknown):
+        if text is None or isinstance(text, Unknown):
             return text
         if (words := launched(text)) is None:
             return Unknown(f"{LAUNCHER} was not written by this version of mpsd")
-        package = f"{words.folder}/mpsd/runtime"
-        missing = tuple(path for path in (words.python, package) if not self._here(path).exists())
-        found = next((path for name in words.next_runtimes if (path := self._program(name))), "")
-        return LauncherSeen(LAUNCHER, True, missing, words.next_runtimes, found)
+        missing = tuple(path for path in (words.python, f"{words.folder}/mpsd/runtime") if not self.has(path))
+        found = next(filter(None, map(self.program, words.next_runtimes)), "")
+        return LauncherSeen(missing, words.next_runtimes, found)
 
-    def selinux(self, run_directory: Path) -> Fact[SelinuxSeen]:
-        """Whether it enforces, and the labels of the clients' folders. run_directory: as this process sees it."""
+    def selinux(self, run_directory: Path) -> Fact[Mapping[str, str]]:
+        """The types of the clients' folders, none where it does not enforce. run_directory: as this process sees it."""
         try:
-            enforcing = (self.root / "sys/fs/selinux/enforce").read_text().strip() == "1"
+            if (self.root / "sys/fs/selinux/enforce").read_text().strip() != "1":
+                return {}
         except FileNotFoundError:
             return NotApplicable("there is no SELinux")
         except OSError as error:
             return Unknown(f"/sys/fs/selinux/enforce cannot be read: {error.strerror}")
         try:
-            types = tuple((str(folder), _type(folder)) for folder in sorted(run_directory.glob("gpu*/client")))
+            return {str(folder): _type(folder) for folder in sorted(run_directory.glob("gpu*/client"))}
         except OSError as error:
             return Unknown(f"the label of {error.filename} cannot be read: {error.strerror}")
-        return SelinuxSeen(enforcing, types)
 
-    def _text(self, path: str) -> str | Unknown | None:
+    def _text(self, path: str) -> Fact[str | None]:
         """The text of a file below the root; None where there is none."""
         try:
             return engine_files.find(self._here(path), self.root).text
@@ -147,14 +125,9 @@ class Host:
     def _here(self, path: str) -> Path:
         return self.root / path.lstrip("/")
 
-    def _program(self, name: str) -> str:
-        """The path of a program below the root; empty where there is none."""
-        places = [name.lstrip("/")] if name.startswith("/") else [f"{folder}/{name}" for folder in _PROGRAMS]
-        return next((place for place in places if os.access(self.root / place, os.X_OK)), "")
 
-
-def kubelet(directory: Path) -> Fact[KubeletSeen]:
-    """Kubelet's root; NotApplicable where kubelet has never run."""
+def kubelet(directory: Path) -> Fact[str]:
+    """The folder for device plugins in kubelet's root if it is missing; NotApplicable where kubelet has never run."""
     try:
         if not any(directory.iterdir()):
             return NotApplicable(f"{directory} is empty: no kubelet has run here")
@@ -162,7 +135,8 @@ def kubelet(directory: Path) -> Fact[KubeletSeen]:
         return NotApplicable(f"there is no {directory}: no kubelet runs here")
     except OSError as error:
         return Unknown(f"{directory} cannot be read: {error.strerror}")
-    return KubeletSeen(str(directory), (directory / "device-plugins").is_dir())
+    plugins = directory / "device-plugins"
+    return "" if plugins.is_dir() else str(plugins)
 
 
 def _type(folder: Path) -> str:
@@ -175,4 +149,4 @@ def _type(folder: Path) -> str:
         if error.errno in {errno.ENODATA, errno.ENOTSUP}:
             return ""
         raise
-    return ":".join(parts[2:]) if len(parts) > 4 else parts[2] if len(parts) > 2 else ""
+    return ":".join(parts[2:]) if len(parts) > 4 else "".join(parts[2:3])

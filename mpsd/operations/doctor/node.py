@@ -7,71 +7,75 @@ be read is Unknown with the reason.
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeVar
 
+import psutil
 import typer
 
 import mpsd
 from mpsd.kubelet.settings import kubelet_directory
 from mpsd.model.node_status import NodeStatus
-from mpsd.model.node_view import DomainRecord, is_of_boot
 from mpsd.model.problem import InvalidInput, Problem, printable
 from mpsd.mps import control_daemon
+from mpsd.mps.records import of_this_boot
 from mpsd.operations.doctor.host import Host, daemons, kubelet, other_namespace
 from mpsd.operations.doctor.report import Verbose, answer
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
+from mpsd.operations.doctor.rules.machine_checks import AgentSilent, DomainSeen, GpuSeen, NodeFacts, RunDirectorySeen
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
-from mpsd.operations.doctor.rules.node_facts import (
-    AgentSeen,
-    DomainSeen,
-    GpuSeen,
-    LimitsSeen,
-    NodeFacts,
-    RunDirectorySeen,
-)
 from mpsd.platform import local_api, processes, records, run_directory
 from mpsd.platform.console import Format
-from mpsd.platform.limits_files import limits_folder, read_limits
+from mpsd.platform.limits_files import read_limits, shipped_folder
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.platform.options import LimitsDirectory, OutputFormat, RunDirectory, Simulate
 from mpsd.platform.settings import SYSTEM_DIRECTORY, Settings, settings
-from mpsd.simulator.gpus import FOLDER
 from mpsd.simulator.machine import find_tools
 from mpsd.simulator.node import open_node
 
-NVML_S = 15.0  # a GPU that nobody has used for long takes seconds to wake
+_NVML_S = 15.0  # a GPU that nobody has used for long takes seconds to wake
 _AGENT_S = 5.0
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSurvey:
-    """What is to be looked at. nvml: not open yet; the reason where there is none. is_here: whether a process with this
-    environment belongs to this machine, simulated or real. host, kubelet_directory: None where the GPUs are simulated.
+    """What is to be looked at. nvml: not open yet; the reason where there is none. simulation: its folder; empty for
+    real GPUs. host, kubelet_directory: None where the GPUs are simulated.
     """
 
     settings: Settings
     nvml: Nvml | str
     environment: Mapping[str, str]
-    is_here: Callable[[Mapping[str, str]], bool]
+    simulation: str
     host: Host | None
     kubelet_directory: Path | None
 
 
 def look(survey: NodeSurvey) -> NodeFacts:
     """The facts of this node; takes seconds where something does not answer."""
-    chosen = survey.settings
-    agent = agent_says(chosen.socket_to_ask)
-    directory = chosen.socket_to_ask.parent
-    stranger = other_namespace(chosen.socket_to_ask)
-    nvml, driver, gpus = _driver(survey.nvml)
+    chosen, host = survey.settings, survey.host
+    socket = chosen.socket_to_ask
+    directory = socket.parent
+    agent, stranger = _agent(socket), other_namespace(socket)
+    answered, silent = ask_driver(survey.nvml, _driver_and_gpus), Unknown("the driver does not answer")
+    nvml, driver, gpus = (answered, silent, silent) if isinstance(answered, str) else ("", *answered)
     domains, unreadable = _records(directory)
-    host = survey.host
+    reported = "" if isinstance(agent, Unknown) else agent.limits_directory
+    running = Path(reported) if reported and Path(reported).is_dir() else None  # of the mpsd that runs here
+    folder = chosen.limits_directory or running or shipped_folder()
+    reading = read_limits(folder)
+    wrong = [held for held in (reading.policy, reading.facts) if isinstance(held, InvalidInput)]
+    unsound = Unknown(f"a limits file in {folder} is not sound")
     skipped = NotApplicable("skipped: GPUs are simulated; use --root to inspect a host filesystem")
     return NodeFacts(
-        limits=_limits(_limits_folder(chosen, agent)),
+        ours=mpsd.__version__,
+        limits_folder=str(folder),
+        limits_faults=tuple(f"{error.subject}: {problem}" for error in wrong for problem in error.problems),
+        policy=unsound if isinstance(reading.policy, InvalidInput) else reading.policy,
+        gpu_facts=unsound if isinstance(reading.facts, InvalidInput) else reading.facts,
         nvml=nvml,
         driver=driver,
         gpus=gpus,
@@ -80,83 +84,60 @@ def look(survey: NodeSurvey) -> NodeFacts:
         holder=stranger or run_directory.holder(directory),
         domains=stranger or domains,
         unreadable=unreadable,
-        daemons=stranger or daemons(survey.is_here),
+        daemons=stranger or daemons(survey.simulation),
         agent=agent,
-        uvm=host.uvm() if host else skipped,
-        default_pipe=host.default_pipe() if host else skipped,
+        uvm=host.has("dev/nvidia-uvm") if host else skipped,
+        default_pipe=host.has("tmp/nvidia-mps") if host else skipped,
         selinux=host.selinux(directory) if host else skipped,
         engines=host.engines() if host else skipped,
         launcher=host.launcher() if host else skipped,
-        toolkit=host.toolkit() if host else skipped,
+        toolkit=bool(host.program("nvidia-container-runtime")) if host else skipped,
         kubelet=kubelet(survey.kubelet_directory) if survey.kubelet_directory else skipped,
-        ours=mpsd.__version__,
     )
 
 
-def agent_says(socket: Path) -> AgentSeen | Unknown:
+def _agent(socket: Path) -> Fact[NodeStatus]:
     if socket.exists() and not os.access(socket, os.W_OK):
         return Unknown(f"you may not use {socket}; ask again as root")
     try:
         _code, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=_AGENT_S)
-        return AgentSeen(local_api.read(body, NodeStatus))
+        return local_api.read(body, NodeStatus)
     except local_api.NotRunning as error:
-        return AgentSeen(None, str(error))
+        return AgentSilent(str(error))
     except TimeoutError:
-        why = f"the agent accepts calls on {socket} and answers none within {_AGENT_S:g} s; restart `mpsd agent`"
-        return AgentSeen(None, why)
+        late = f"answers none within {_AGENT_S:g} s; restart `mpsd agent`"
+        return AgentSilent(f"the agent accepts calls on {socket} and {late}")
     except OSError as error:
         return Unknown(f"{socket} cannot be used: {error.strerror}")
 
 
-def _limits_folder(chosen: Settings, agent: AgentSeen | Unknown) -> Path:
-    """The folder that was named, else that of the mpsd that runs here where it can be seen, else the shipped one."""
-    reported = agent.status.limits_directory if isinstance(agent, AgentSeen) and agent.status else ""
-    running = Path(reported) if reported and Path(reported).is_dir() else None
-    return limits_folder(chosen.limits_directory or running)
-
-
-def _limits(folder: Path) -> LimitsSeen:
-    reading = read_limits(folder)
-    facts, policy = reading.facts, reading.policy
-    wrong = [held for held in (policy, facts) if isinstance(held, InvalidInput)]
-    unsound = Unknown(f"a limits file in {folder} is not sound")
-    return LimitsSeen(
-        folder=str(folder),
-        wrong=tuple(f"{error.subject}: {problem}" for error in wrong for problem in error.problems),
-        capabilities=unsound
-        if isinstance(facts, InvalidInput)
-        else tuple(row.compute_capability for row in facts.capabilities),
-        policy=unsound if isinstance(policy, InvalidInput) else policy,
-    )
-
-
 # -- the driver --------------------------------------------------------------------------------------------------------
 
-_Driver: TypeAlias = tuple[str, Fact[str], Fact[tuple[GpuSeen, ...]]]  # why it does not answer, its version, its GPUs
 
-
-def _driver(nvml: Nvml | str) -> _Driver:
+def ask_driver(nvml: Nvml | str, question: Callable[[Nvml], Answer]) -> Answer | str:
+    """The answer, or why there is none. NVML has no deadline, and a call into a driver that hangs cannot be ended."""
     if isinstance(nvml, str):
-        return _no_driver(nvml)
-    seen = within(NVML_S, lambda: _ask_driver(nvml))
-    return seen or _no_driver(f"NVML does not answer within {NVML_S:g} s; see `dmesg | grep -i nvrm`")
+        return nvml
+    answers: list[Answer | str] = []
+
+    def ask() -> None:
+        try:
+            nvml.open()
+            try:
+                answers.append(question(nvml))
+            finally:
+                nvml.close()
+        except NvmlFailed as error:
+            answers.append(str(error))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_NVML_S)
+    return answers[0] if answers else f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
 
 
-def _no_driver(why: str) -> _Driver:
-    unknown = Unknown("the driver does not answer")
-    return why, unknown, unknown
-
-
-def _ask_driver(nvml: Nvml) -> _Driver:
-    try:
-        nvml.open()
-    except NvmlFailed as error:
-        return _no_driver(str(error))
-    try:
-        gpus = _fact(lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count())))
-        return "", _fact(nvml.driver), gpus
-    finally:
-        nvml.close()
+def _driver_and_gpus(nvml: Nvml) -> tuple[Fact[str], Fact[tuple[GpuSeen, ...]]]:
+    return _fact(nvml.driver), _fact(lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count())))
 
 
 def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
@@ -169,20 +150,11 @@ def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
     return GpuSeen(ordinal, uuid, name, "", capability, mig, mode)
 
 
-def _fact(ask: Callable[[], Answer]) -> Answer | Unknown:
+def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:
     try:
         return ask()
     except NvmlFailed as error:
         return Unknown(str(error))
-
-
-def within(deadline_s: float, ask: Callable[[], Answer]) -> Answer | None:
-    """None after the deadline. NVML has none of its own, and a call into a driver that hangs cannot be ended."""
-    answers: list[Answer] = []
-    asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
-    asking.start()
-    asking.join(deadline_s)
-    return answers[0] if answers else None
 
 
 # -- mpsd's own files ------------------------------------------------------------------------------------------------
@@ -191,96 +163,70 @@ def within(deadline_s: float, ask: Callable[[], Answer]) -> Answer | None:
 def _records(directory: Path) -> tuple[Fact[tuple[DomainSeen, ...]], tuple[str, ...]]:
     """The domains of this boot, by name, and why records cannot be read."""
     seen, unreadable = [], []
-    for path in sorted(directory.glob("gpu*/record.json"), key=lambda path: (len(path.parent.name), path)):
-        try:
-            record = records.read(path, DomainRecord)
-        except records.UnreadableRecord as error:
-            unreadable.append(f"{path}: {error.reason}")
-            continue
-        if record and is_of_boot(record, processes.boot_id()):
-            lives = record.daemon is not None and processes.is_alive(record.daemon)
-            seen.append(DomainSeen(record, lives))
+    for folder, record in of_this_boot(directory):
+        if isinstance(record, records.UnreadableRecord):
+            unreadable.append(f"{folder.record}: {record.reason}")
+        else:
+            seen.append(DomainSeen(record, record.daemon is not None and processes.is_alive(record.daemon)))
     if directory.exists() and not os.access(directory, os.R_OK | os.X_OK):
         return Unknown(f"you may not read {directory}"), tuple(unreadable)
     return tuple(seen), tuple(unreadable)
 
 
-def _run_directory(directory: Path) -> RunDirectorySeen | Unknown:
-    is_system = directory == SYSTEM_DIRECTORY
+def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
+    path = str(directory)
     try:
-        found = directory.stat()
+        owner = directory.stat().st_uid
     except FileNotFoundError:
-        return RunDirectorySeen(str(directory), False, 0, 0, "", is_system, Unknown("it does not exist"))
+        return RunDirectorySeen(path, 0, 0, "", NotApplicable("the run directory does not exist"))
     except OSError as error:
-        return Unknown(f"{directory} cannot be read: {error.strerror}")
-    return RunDirectorySeen(
-        path=str(directory),
-        is_there=True,
-        owner=found.st_uid,
-        wanted_owner=_wanted_owner(directory, is_system=is_system),
-        unwritable=_unwritable(directory, ours=found.st_uid == os.geteuid()),
-        is_system=is_system,
-        filesystem=_filesystem(directory),
-    )
-
-
-def _wanted_owner(directory: Path, *, is_system: bool) -> int:
-    holder = run_directory.holder(directory)
-    try:
-        return Path(f"/proc/{holder}").stat().st_uid if holder else 0 if is_system else os.geteuid()
-    except OSError:  # it ended meanwhile
-        return 0 if is_system else os.geteuid()
+        return Unknown(f"{path} cannot be read: {error.strerror}")
+    not_system = NotApplicable("the run directory is not the system's")
+    filesystem = _filesystem(directory) if directory == SYSTEM_DIRECTORY else not_system
+    unwritable = _unwritable(directory, ours=owner == os.geteuid())
+    wanted_owner = 0 if directory == SYSTEM_DIRECTORY else os.geteuid()
+    with suppress(OSError):  # the holder ended meanwhile
+        if holder := run_directory.holder(directory):
+            wanted_owner = Path(f"/proc/{holder}").stat().st_uid
+    return RunDirectorySeen(path, owner, wanted_owner, unwritable, filesystem)
 
 
 def _unwritable(directory: Path, *, ours: bool) -> str:
     """Why the run directory takes no files; of another user's only what holds for everybody."""
     try:
         found = os.statvfs(directory)
-        if found.f_flag & os.ST_RDONLY:
-            return "its file system is read-only"
-        if is_full(found):
-            return f"its file system is full (df -h {directory}; df -i {directory})"
     except OSError as error:
         return error.strerror or str(error)
+    if found.f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    if is_full(found):
+        return f"its file system is full (df -h {directory}; df -i {directory})"
     is_shut = ours and os.geteuid() and not os.access(directory, os.W_OK | os.X_OK)
     return "its mode does not let its owner write" if is_shut else ""
 
 
 def is_full(found: os.statvfs_result) -> bool:
-    """Whether a file system has no blocks left, not even those kept for root, or no files; one that counts none is not
-    full.
-    """
+    """Whether no blocks are left, not even those kept for root, or no files; one that counts none is not full."""
     return bool(found.f_blocks and not found.f_bfree) or bool(found.f_files and not found.f_ffree)
 
 
-def _filesystem(directory: Path) -> str | Unknown:
-    """The kind of file system. proc(5), mounts: device, place, kind; the last of the longest places leading there."""
-    try:
-        rows = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    except OSError as error:
-        return Unknown(f"/proc/self/mounts cannot be read: {error.strerror}")
-    leading = [(len(row[1]), row[2]) for row in rows if directory.is_relative_to(row[1])]
-    longest = max((length for length, _kind in leading), default=0)
-    return next((kind for length, kind in reversed(leading) if length == longest), Unknown("no mount leads there"))
+def _filesystem(directory: Path) -> Fact[str]:
+    """The kind of file system: of the last mount among those with the longest path that leads there."""
+    mounts = [one for one in psutil.disk_partitions(all=True) if directory.is_relative_to(one.mountpoint)]
+    if not mounts:
+        return Unknown("no mount leads there")
+    return max(reversed(mounts), key=lambda one: len(one.mountpoint)).fstype
 
 
 # -- the verb ---------------------------------------------------------------------------------------------------------
 
 
 Root = Annotated[
-    str | None,
-    typer.Option(
-        "--root", metavar="DIR", help="A folder that stands for /, such as a container's /host.", show_default=False
-    ),
+    str | None, typer.Option("--root", metavar="DIR", help="A folder to use as /, such as a container's /host.")
 ]
 KubeletDirectory = Annotated[
     str | None,
-    typer.Option(
-        "--kubelet-dir",
-        metavar="DIR",
-        help="Kubelet's root (MPSD_KUBELET_DIR; /var/lib/kubelet).",
-        show_default=False,
-    ),
+    typer.Option("--kubelet-dir", metavar="DIR", help="Kubelet's root (MPSD_KUBELET_DIR; /var/lib/kubelet)."),
 ]
 
 
@@ -321,28 +267,23 @@ def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> No
     kubelet_root = kubelet_directory(kubelet_dir) if host or kubelet_dir else None
     if kubelet_root and host and not kubelet_dir:
         kubelet_root = host.root / str(kubelet_root).lstrip("/")
-    simulation = str(chosen.simulation) if chosen.simulate else ""
-
-    def is_here(environment: Mapping[str, str]) -> bool:
-        return environment.get(FOLDER, "") == simulation
-
+    survey = NodeSurvey(chosen, "", {}, str(chosen.simulation) if chosen.simulate else "", host, kubelet_root)
     try:
         tools = find_tools(chosen)
     except OSError:
         why = f"no simulated GPUs are in {chosen.simulation}; `mpsd up --simulate {chosen.simulate}` makes them"
-        return NodeSurvey(chosen, why, {}, is_here, host, kubelet_root)
-    return NodeSurvey(chosen, tools.nvml, tools.environment, is_here, host, kubelet_root)
+        return replace(survey, nvml=why)
+    return replace(survey, nvml=tools.nvml, environment=tools.environment)
 
 
 def _as_it_runs(chosen: Settings) -> Settings:
     """The settings, with the simulation of the mpsd that runs here: its records of this boot name simulated GPUs."""
-    directory = chosen.socket_to_ask.parent
-    here = replace(chosen, run_directory=directory)
+    here = replace(chosen, run_directory=chosen.socket_to_ask.parent)
     try:
         simulated = {gpu.uuid: gpu.name for gpu in open_node(here.simulation).gpus}
     except OSError:
         return chosen
-    domains, _unreadable = _records(directory)
-    recorded = () if isinstance(domains, Unknown | NotApplicable) else domains
+    domains, _unreadable = _records(here.run_directory)
+    recorded = () if isinstance(domains, Unknown) else domains
     runs = any(not simulated.keys().isdisjoint(one.record.gpus) for one in recorded)
     return replace(here, simulate=",".join(simulated.values())) if runs and not chosen.simulate else chosen

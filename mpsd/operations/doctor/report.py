@@ -8,19 +8,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.text import Text
 
-from mpsd.model.problem import printable
 from mpsd.operations.doctor.rules.checks import CheckOutcome, CheckVerdict, Diagnosis, Severity
-from mpsd.platform.console import ExitCode, Format, answers, print_json
+from mpsd.platform.console import ExitCode, Format, answers, one_line, print_json
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also list checks that passed or do not apply.")]
-_STYLES = {
-    CheckVerdict.FOUND: "red",
-    CheckVerdict.UNKNOWN: "yellow",
-    CheckVerdict.WELL: "green",
-    CheckVerdict.NOT_APPLICABLE: "dim",
-}
+_STYLES = dict(zip(CheckVerdict, ("red", "yellow", "green", "dim"), strict=True))
 _SILENT = {CheckVerdict.WELL, CheckVerdict.NOT_APPLICABLE}
-_LONGEST = 1000
 
 
 def answer(diagnosis: Diagnosis, output: Format, *, verbose: bool) -> NoReturn:
@@ -34,57 +27,47 @@ def answer(diagnosis: Diagnosis, output: Format, *, verbose: bool) -> NoReturn:
 
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis as JSON."""
-    return {
-        "well": diagnosis.is_well,
-        "headline": diagnosis.headline,
-        "checks": [
-            {
-                "id": outcome.check.id,
-                "verdict": outcome.verdict,
-                "severity": outcome.check.severity.name.lower(),
-                "well": outcome.check.well,
-                "how": outcome.check.how,
-                "wrong": [asdict(finding) for finding in outcome.findings],
-                "why": outcome.why,
-            }
-            for outcome in diagnosis.outcomes
-        ],
-    }
+    checks = [
+        {
+            "id": outcome.check.id,
+            "verdict": outcome.verdict,
+            "severity": outcome.check.severity.name.lower(),
+            "well": outcome.check.well,
+            "how": outcome.check.how,
+            "wrong": [asdict(finding) for finding in outcome.findings],
+            "why": outcome.why,
+        }
+        for outcome in diagnosis.outcomes
+    ]
+    return {"well": diagnosis.is_well, "headline": diagnosis.headline, "checks": checks}
 
 
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
     to = answers()
     found = diagnosis.of(CheckVerdict.FOUND)
     style = "" if not found else "bold yellow" if found[0].check.severity is Severity.NOTE else "bold red"
-    to.print(Text(_line(diagnosis.headline), style))
+    to.print(Text(one_line(diagnosis.headline), style))
     for verdict in CheckVerdict:
         outcomes = diagnosis.of(verdict)
         if outcomes and (verbose or verdict not in _SILENT):
             to.print(Text.assemble("\n", (f"{verdict}: {len(outcomes)}", _STYLES[verdict])))
             for outcome in outcomes:
-                for line in _lines(outcome):
-                    to.print(line)
+                to.print(*_lines(outcome), sep="\n")
     silent = sum(len(diagnosis.of(verdict)) for verdict in _SILENT)
     if silent and not verbose and silent < len(diagnosis.outcomes):
         to.print(f"\n{silent} other checks passed or were skipped (-v)")
 
 
 def _lines(outcome: CheckOutcome) -> Iterator[Text]:
-    check = outcome.check
+    check, why = outcome.check, one_line(outcome.why)  # what processes and drivers write may hold anything
     match outcome.verdict:
         case CheckVerdict.FOUND:
             yield Text.assemble(f"  {check.id} ", (f"({check.severity}; seen in {check.how})", "dim"))
             for finding in outcome.findings:
-                yield Text.assemble(f"    {_line(finding.what)}; ", (_line(finding.remedy), "green"))
-            if outcome.why:
-                yield Text(f"    and not known for the rest: {_line(outcome.why)}")
-        case CheckVerdict.UNKNOWN | CheckVerdict.NOT_APPLICABLE:
-            yield Text(f"  {check.id}: whether {check.well}: {_line(outcome.why)}")
+                yield Text.assemble(f"    {one_line(finding.what)}; ", (one_line(finding.remedy), "green"))
+            if why:
+                yield Text(f"    and not known for the rest: {why}")
         case CheckVerdict.WELL:
             yield Text.assemble(f"  {check.id}: {check.well} ", (f"({check.how})", "dim"))
-
-
-def _line(text: str) -> str:
-    """Text of a process or a driver may hold anything."""
-    return printable(text, _LONGEST)
+        case _:
+            yield Text(f"  {check.id}: whether {check.well}: {why}")

@@ -1,7 +1,12 @@
-"""`mpsd explain`: what the objects in a manifest get of a GPU, or why they are refused."""
+"""`mpsd explain`: what the objects in a manifest get of a GPU, or why they are refused; and with `--env`, what a
+container's environment gets of each card, in the dialects that people already write.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+Nothing of this machine is looked at: the cards are those that `--gpu` names.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,26 +14,30 @@ import typer
 from rich.text import Text
 
 from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
-from mpsd.model.client_limits import environment
-from mpsd.model.gpu_facts import Card
+from mpsd.containers.dialects.names import VARIABLES
+from mpsd.containers.dialects.parsing import environment_in, read_dialect
+from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
+from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES, environment
+from mpsd.model.gpu_facts import Capability, Card, GpuFacts
+from mpsd.model.grants import Gpu
 from mpsd.model.pod import Role
-from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, client_limit
-from mpsd.operations.explain.environment import card_named, explain_environment
 from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
 from mpsd.platform.limits_files import Limits, load_limits
 from mpsd.platform.options import OutputFormat
-from mpsd.platform.yaml_files import name_of, read_yaml
+from mpsd.platform.yaml_files import name_of, read_bytes, read_yaml
 
 CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is
+_COUNTED = re.compile(r"([1-9][0-9]?)x(.+)", re.ASCII)  # 4xA10
+_INDEX = re.compile(r"(?:^|,|PGPU=)([0-9]{1,2})(?=,|$)", re.ASCII)
+_SUBJECT = "the environment"
 
 
 def explain(
     files: Annotated[
-        list[str] | None,
-        typer.Option("-f", "--filename", metavar="FILE", help="A manifest; - is standard input.", show_default=False),
+        list[str] | None, typer.Option("-f", "--filename", metavar="FILE", help="A manifest; - is standard input.")
     ] = None,
     env: Annotated[
         list[str] | None,
@@ -37,26 +46,16 @@ def explain(
             "--env",
             metavar="FILE|KEY=VALUE",
             help="A container's environment instead, as docker takes it: an --env-file, or variables one by one.",
-            show_default=False,
         ),
     ] = None,
     output: OutputFormat = Format.TEXT,
     limits: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            envvar="MPSD_LIMITS",
-            help="policy.yaml and gpus.yaml; else those shipped.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DIR", envvar="MPSD_LIMITS", help="policy.yaml and gpus.yaml; else those shipped."),
     ] = None,
     gpu: Annotated[
         str,
-        typer.Option(
-            metavar="MODEL",
-            help="Assume this GPU, such as H200; with --env for several too, such as 4xA10.",
-            show_default=False,
-        ),
+        typer.Option(metavar="MODEL", help="Assume this GPU, such as H200; with --env for several too, such as 4xA10."),
     ] = "",
 ) -> None:
     """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
@@ -75,18 +74,16 @@ def explain(
         raise InvalidInput("mpsd explain", [problem])
     in_force = load_limits(limits)
     if env:
-        raise typer.Exit(explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
+        raise typer.Exit(_explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
     card = card_named(gpu, in_force.facts) if gpu else None
-    context = _ManifestContext(
-        in_force if card is None else replace(in_force, facts=replace(in_force.facts, cards=[card])), card
-    )
-    verdicts, unreadable = _verdicts(files or (), context.limits)
+    chosen = replace(in_force, facts=replace(in_force.facts, cards=[card])) if card else in_force
+    verdicts, unreadable = _verdicts(files or (), chosen)
     if output is Format.JSON:
         unread = [AdmissionVerdict(wrong.subject, wrong.problems) for wrong in unreadable]
-        print_json([_record(verdict, context) for verdict in [*verdicts, *unread]])
+        print_json([_record(verdict, chosen, card) for verdict in [*verdicts, *unread]])
     else:
         for verdict in verdicts:
-            _print(verdict, context)
+            _print(verdict, chosen, card)
     for wrong in unreadable:
         print_invalid(wrong)
     if unreadable:
@@ -94,34 +91,42 @@ def explain(
     raise typer.Exit(ExitCode.YES if all(verdict.admitted for verdict in verdicts) else ExitCode.NO)
 
 
-@dataclass(frozen=True, slots=True)
-class _ManifestContext:
-    """What the objects are reviewed by. card: the one GPU they are to run on, None for any."""
+def card_named(model: str, facts: GpuFacts) -> Card:
+    found = next((card for card in facts.cards if card.short.casefold() == model.casefold()), None)
+    if found is None:
+        known = ", ".join(card.short for card in facts.cards)
+        remedy = f"write one of {known}; a card that is not listed works if its compute capability is (docs/policy.md)"
+        problem = Problem("gpu-unknown", "--gpu", shown(model), "is not a card in gpus.yaml", remedy)
+        raise InvalidInput("mpsd explain", [problem])
+    return found
 
-    limits: Limits
-    card: Card | None
+
+def _print_refused(name: str, problems: Sequence[Problem]) -> None:
+    title = Text.assemble((name, "bold"), " is ", ("refused", "bold red"), ", ", counted(problems, "red"))
+    answers().print(title, *(Text.assemble("  ", problem_line(problem)) for problem in problems), sep="\n")
+
+
+# -- manifests ---------------------------------------------------------------------------------------------------------
 
 
 def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdict], list[InvalidInput]]:
-    """The verdicts on what is in all files, and what is wrong with the files that cannot be read."""
-    verdicts: list[AdmissionVerdict] = []
-    unreadable = []
+    verdicts, unreadable = list[AdmissionVerdict](), list[InvalidInput]()
     for file in files:
         try:
             documents = read_yaml(file)
-            if not documents:
-                empty = Problem("no-object", "the file", "", "holds no object", "write a Kubernetes object in it")
-                raise InvalidInput(name_of(file), [empty])
         except InvalidInput as error:
             unreadable.append(error)
             continue
+        if not documents:
+            empty = Problem("no-object", "the file", "", "holds no object", "write a Kubernetes object in it")
+            unreadable.append(InvalidInput(name_of(file), [empty]))
         for document in documents:
             verdicts.extend(review_all(document.value, limits.policy, limits.facts))
     return verdicts, unreadable
 
 
-def _record(verdict: AdmissionVerdict, context: _ManifestContext) -> dict[str, object]:
-    policy = context.limits.policy
+def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:
+    """card: the one that the containers are to run on; None for any."""
     return {
         "object": verdict.object_name,
         "admitted": verdict.admitted,
@@ -129,62 +134,50 @@ def _record(verdict: AdmissionVerdict, context: _ManifestContext) -> dict[str, o
         "problems": [problem.record() for problem in verdict.problems],
         "warnings": [warning.record() for warning in verdict.warnings],
         "noted": [noted.record() for noted in verdict.noted],
-        "requests": [_request_record(request) for request in verdict.requests],
-        "limits": [_limit_record(request, context) for request in verdict.requests],
-        "environment": {request.container: _environment(request, policy) for request in verdict.requests},
+        "requests": [asdict(request) for request in verdict.requests],
+        "limits": [_limit_record(request, limits, card) for request in verdict.requests],
+        "environment": {request.container: _variables(request, limits) for request in verdict.requests},
     }
 
 
-def _request_record(request: ContainerRequest) -> dict[str, object]:
-    return {
-        "container": request.container,
-        "role": request.role,
-        "memory_units": request.memory_units,
-        "memory_mib": request.memory_mib,
-        "thread_percent": request.thread_percent,
-        "gpus": request.gpus,
-    }
-
-
-def _limit_record(request: ContainerRequest, context: _ManifestContext) -> dict[str, object]:
+def _limit_record(request: ContainerRequest, limits: Limits, card: Card | None) -> dict[str, object]:
     """What MPS is set to and, on one model of GPU, what that leaves for the program once its CUDA context is there."""
-    limit = client_limit(request, context.limits.policy)
-    record: dict[str, object] = {
-        "container": request.container,
-        "memory_mib": limit.memory_mib,
-        "thread_percent": limit.thread_percent,
-    }
-    if card := context.card:
-        capability = context.limits.facts.capability(card.compute_capability)
-        assert capability is not None, "GpuFacts does not load without a row for every card"
+    limit = client_limit(request, limits.policy)
+    record: dict[str, object] = {"container": request.container, **asdict(limit)}
+    if card:
+        capability = _capability(card, limits.facts)
         sms = capability.sms_given(limit.thread_percent, card.sms)
         cost_mib = capability.context_cost_mib(sms)
         record |= {"gpu": card.name, "sms": sms, "context_mib": cost_mib, "left_mib": limit.memory_mib - cost_mib}
     return record
 
 
-def _environment(request: ContainerRequest, policy: Policy) -> dict[str, str]:
-    return environment(client_limit(request, policy), CLIENT_DIRECTORY)
+def _capability(card: Card, facts: GpuFacts) -> Capability:
+    capability = facts.capability(card.compute_capability)
+    assert capability is not None, "GpuFacts does not load without a row for every card"
+    return capability
 
 
-def _print(verdict: AdmissionVerdict, context: _ManifestContext) -> None:
+def _variables(request: ContainerRequest, limits: Limits) -> dict[str, str]:
+    return environment(client_limit(request, limits.policy), CLIENT_DIRECTORY)
+
+
+def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None:
     out = answers()
-    state = Text("admitted", "green") if verdict.admitted else Text("refused", "bold red")
-    tail = Text(f": {verdict.remark}" if verdict.remark else "")
-    if verdict.problems:
-        tail = Text.assemble(", ", counted(verdict.problems, "red"))
-    out.print(Text.assemble((verdict.object_name, "bold"), " is ", state, tail))
-    for problem in verdict.problems:
-        out.print(Text.assemble("  ", problem_line(problem)))
+    if verdict.admitted:
+        remark = f": {verdict.remark}" if verdict.remark else ""
+        out.print(Text.assemble((verdict.object_name, "bold"), " is ", ("admitted", "green"), remark))
+    else:
+        _print_refused(verdict.object_name, verdict.problems)
     for request in verdict.requests:
-        out.print(f"  {_words(request, context.limits.policy)}")
-        if context.card:
-            given = _limit_record(request, context)
+        out.print(f"  {_sentence(request, limits)}")
+        if card:
+            given = _limit_record(request, limits, card)
             out.print(
-                f"    on {context.card.name} that is {given['sms']} of {context.card.sms} SMs; "
+                f"    on {card.name} that is {given['sms']} of {card.sms} SMs; "
                 f"a context takes {given['context_mib']} MiB and leaves {given['left_mib']} MiB"
             )
-        for name, value in _environment(request, context.limits.policy).items():
+        for name, value in _variables(request, limits).items():
             out.print(Text(f"    {name}={value}", "dim"))
     for word, style, problems in (("warning", "yellow", verdict.warnings), ("note", "dim", verdict.noted)):
         for problem in problems:
@@ -194,13 +187,109 @@ def _print(verdict: AdmissionVerdict, context: _ManifestContext) -> None:
 _ROLES = {Role.MAIN: "container", Role.INIT: "init container", Role.SIDECAR: "sidecar", Role.EPHEMERAL: "container"}
 
 
-def _words(request: ContainerRequest, policy: Policy) -> str:
-    """What a container gets, in a sentence."""
+def _sentence(request: ContainerRequest, limits: Limits) -> str:
     gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
-    percent = client_limit(request, policy).thread_percent
+    percent = client_limit(request, limits.policy).thread_percent
     share = "all" if percent == 100 else f"{percent} %"
     held = "none of them reserved" if request.thread_percent is None else "reserved for it"
     return (
         f"{_ROLES[request.role]} {request.container} gets {gib(request.memory_mib)} GiB of {gpus}, "
         f"CUDA's own context included, and {share} of its threads, {held}"
     )
+
+
+# -- the environment of a container ------------------------------------------------------------------------------------
+
+
+def _explain_environment(sources: Sequence[str], models: str, limits: Limits, *, as_json: bool) -> ExitCode:
+    """sources: files and KEY=VALUE, as docker takes them; KEY=VALUE beats files. InvalidInput for unreadable ones."""
+    files = [_file(source) for source in sources if "=" not in source]
+    words = [environment_in([source], shown(source), VARIABLES) for source in sources if "=" in source]
+    variables = {name: value for part in (*files, *words) for name, value in part.items()}
+    reading = read_dialect(variables, _cards(models, limits.facts, variables), limits.policy.compute)
+    if as_json:
+        print_json(_reading_record(reading))
+    else:
+        _print_reading(reading)
+    return ExitCode.NO if isinstance(reading, InvalidDialect) else ExitCode.YES
+
+
+def _file(source: str) -> dict[str, str]:
+    subject = name_of(source)
+    try:
+        text = read_bytes(source).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        value = f"byte 0x{error.object[error.start]:02x}"
+        problem = Problem("not-utf-8", "the file", value, "is not UTF-8 text", "save the file as UTF-8")
+        raise InvalidInput(subject, [problem]) from None
+    return environment_in(text.split("\n"), subject, VARIABLES)
+
+
+def _cards(models: str, facts: GpuFacts, variables: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """models: of `--gpu`: 4xA10 are four cards, A10 as many as the environment names. A UUID in the environment is one
+    of its cards', whichever no index names.
+    """
+    if not models:
+        known = ", ".join(card.short for card in facts.cards)
+        remedy = f"write one of {known}, or several of one, such as 4x{facts.cards[0].short}"
+        raise InvalidInput("mpsd explain", [Problem("gpu-unsaid", "--gpu", "", "is needed with --env", remedy)])
+    counted_models = _COUNTED.fullmatch(models)
+    card = card_named(counted_models[2] if counted_models else models, facts)
+    capability = _capability(card, facts)
+    names = variables.get(NVIDIA_VISIBLE_DEVICES, "").split(",")[:100]
+    written = f"{','.join(names)},{variables.get('EGPU', '').replace(':', ',')[:2048]}"
+    ordinals = {int(index) for index in _INDEX.findall(written)}
+    uuids = list(dict.fromkeys(name for name in names if name.startswith("GPU-")))
+    size = int(counted_models[1]) if counted_models else max(1, len(ordinals) + len(uuids), *(n + 1 for n in ordinals))
+    free = [ordinal for ordinal in range(size) if ordinal not in ordinals]
+    uuid_of = dict(zip(free, uuids, strict=False))
+    return tuple(
+        Gpu(uuid_of.get(ordinal, f"GPU-{ordinal}"), ordinal, card.name, card.memory_mib, card.sms, capability)
+        for ordinal in range(size)
+    )
+
+
+def _reading_record(reading: Reading) -> dict[str, object]:
+    """dialect: null where nothing is asked, or where it is refused."""
+    request = reading if isinstance(reading, DialectRequest) else None
+    return {
+        "object": _SUBJECT,
+        "dialect": request.dialect.value if request else None,
+        "admitted": not isinstance(reading, InvalidDialect),
+        "remark": f"nothing is asked: {reading.why}" if isinstance(reading, Off) else "",
+        "problems": [problem.record() for problem in reading.problems] if isinstance(reading, InvalidDialect) else [],
+        "cards": [_card_record(card) for card in request.cards] if request else [],
+    }
+
+
+def _card_record(card: CardRequest) -> dict[str, object]:
+    return {
+        "gpu": card.gpu.label,
+        "name": card.gpu.name,
+        "memory_bytes": card.memory_bytes,
+        "memory_mib": card.memory_mib,
+        "thread_percent": card.thread_percent,
+        "sms": card.gpu.capability.sms_given(card.thread_percent, card.gpu.sms),
+        "weight": card.weight,
+        "policy": card.policy,
+        "differs": list(card.differs),
+    }
+
+
+def _print_reading(reading: Reading) -> None:
+    out = answers()
+    match reading:
+        case Off(why=why):
+            out.print(f"nothing is asked, and the container is left as it is: {why}")
+        case InvalidDialect(problems=problems):
+            _print_refused(_SUBJECT, problems)
+        case DialectRequest(dialect=dialect, cards=cards):
+            out.print(Text.assemble((_SUBJECT, "bold"), f" asks in the words of {dialect.value}"))
+            for card in cards:
+                given = _card_record(card)
+                capped = f"{card.thread_percent} % of its threads, {given['sms']} of {card.gpu.sms} SMs"
+                cap = capped if card.thread_percent < 100 else "no cap on its threads"
+                memory = f"{card.memory_bytes} bytes ({card.memory_mib} MiB)"
+                out.print(f"  {card.gpu.label}, {card.gpu.name}: {memory}, {cap}")
+                for difference in card.differs:
+                    out.print(Text(f"    {difference}", "dim"))

@@ -3,48 +3,44 @@
 No more is read than the answer takes. A missing right leaves out what it is for, and that is reported; only about free
 capacity there is no answer without MPSNodes.
 
-Rights of whoever asks: get and list of pods in their namespace, list of its events; for pods that have no node those of
-`explain.room`; get of configmap mpsd-limits in mpsd-system.
+Rights of whoever asks: get and list of pods in their namespace, list of its events; get of configmap mpsd-limits in
+mpsd-system; for free capacity get and list of mpsnodes.mpsd.io, list of nodes and of pods in all namespaces.
 """
 
 import asyncio
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from mpsd.model.mpsnode_reading import read_mpsnode
-from mpsd.model.problem import InvalidInput, Problem, printable, shown
-from mpsd.operations.explain.room import allowed, both, look_for_room
-from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
-from mpsd.platform.kube import MPS_NODES, PODS, Forbidden, Kube, NotFound, Object, Resource
+from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
+from mpsd.model.mpsnode import cluster_status, read_mpsnode
+from mpsd.model.problem import InvalidInput, Problem, shortened, shown
+from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
+from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Forbidden, Kube, NotFound, Object
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.options import OutputFormat
-from mpsd.status.cluster import PolicyInForce, policy_in_force
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, Terms, node_capacity
+from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
+from mpsd.status.cluster import PolicyInForce, mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, PodName
+from mpsd.status.rules import pods as rules
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
-from mpsd.status.rules.pods import (
-    Explanation,
-    ExplanationContext,
-    Owner,
-    PodSeen,
-    last_warning,
-    named,
-    owned_by,
-    read_pod_seen,
-)
+from mpsd.status.rules.pods import Explanation, ExplanationContext, Owner, PodSeen, last_warning
 
-_EVENTS = Resource("v1", "events")
+Found = TypeVar("Found")
+Other = TypeVar("Other")
+
 _PENDING = {"fieldSelector": "status.phase=Pending"}
 _MOST_ASKED = 8  # pods whose events are asked for, and nodes that are, each with a request of its own
 _MOST_NAMED = 8
 _PROGRAM = "kubectl mps explain"
-_LONGEST = 4000
 _RIGHTS = (
     "an administrator gives it: kubectl create clusterrole mpsd-explain --verb=get,list"
     " --resource=mpsnodes.mpsd.io,nodes,pods,events, and a clusterrolebinding to it"
@@ -53,9 +49,7 @@ _RIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """An explanation of each pod. owner: what was named instead of a pod; None where a pod was. unseen: what could not
-    be read, a sentence each.
-    """
+    """owner: what was named instead of a pod; None where a pod was. unseen: what could not be read, a sentence each."""
 
     stories: Sequence[tuple[PodSeen, Explanation]]
     owner: Owner | None
@@ -65,80 +59,141 @@ class Answers:
 
 async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
     """words: a pod's name, or KIND/NAME of it or of what made it. InvalidInput where there is none."""
-    kind, name = named(words)
+    kind, name = rules.named(words)
     in_force, thing = await both(policy_in_force(kube), _pod(kube, kind, name, namespace))
-    look = _PodLook(kube, in_force)
     if thing is not None:
-        return await look.answers([read_pod_seen(thing, in_force.policy)], None)
-    pods = [read_pod_seen(one, in_force.policy) for one in await kube.list(PODS, namespace)]
-    owned, owner = owned_by(pods, kind, name)
+        return await _answers(kube, in_force, [rules.read_pod_seen(thing, in_force.policy)], None)
+    pods = [rules.read_pod_seen(one, in_force.policy) for one in await kube.list(PODS, namespace)]
+    owned, owner = rules.owned_by(pods, kind, name)
     if owner is None:
         raise _unknown(words, namespace, pods, await _elsewhere(kube, kind, name))
-    return await look.answers(owned, owner)
+    return await _answers(kube, in_force, owned, owner)
 
 
 async def explain_all(kube: Kube, namespace: str) -> Answers:
     """Every pod that requests a GPU and has not started. namespace: empty for all."""
     in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
-    pods = [read_pod_seen(one, in_force.policy) for one in things]
+    pods = [rules.read_pod_seen(one, in_force.policy) for one in things]
     asking = sorted((pod for pod in pods if pod.shared), key=lambda pod: (pod.name.namespace, pod.name.name))
-    return await _PodLook(kube, in_force).answers(asking, None)
+    return await _answers(kube, in_force, asking, None)
 
 
 async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | None:
     """None where another kind is meant, and where there is no such pod."""
-    if kind not in ("", "Pod"):
-        return None
     try:
-        return await kube.get(PODS, name, namespace)
+        return await kube.get(PODS, name, namespace) if kind in ("", "Pod") else None
     except NotFound:
         return None
 
 
-class _PodLook:
-    """One look. Its `unseen` grows by what may not be read."""
+async def _answers(kube: Kube, in_force: PolicyInForce, pods: Sequence[PodSeen], owner: Owner | None) -> Answers:
+    unseen: list[str] = []
+    context, warnings = await both(_context(kube, in_force, pods, unseen), _warnings(kube, pods, unseen))
+    stories = [(pod, story(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods]
+    return Answers(stories, owner, in_force, tuple(dict.fromkeys(unseen)))
 
-    def __init__(self, kube: Kube, in_force: PolicyInForce) -> None:
-        self._kube = kube
-        self._in_force = in_force
-        self._unseen: list[str] = []
 
-    async def answers(self, pods: Sequence[PodSeen], owner: Owner | None) -> Answers:
-        context, warnings = await both(self._context(pods), self._warnings(pods))
-        stories = [(pod, story(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods]
-        return Answers(stories, owner, self._in_force, tuple(self._unseen))
+async def _context(
+    kube: Kube, in_force: PolicyInForce, pods: Sequence[PodSeen], unseen: list[str]
+) -> ExplanationContext:
+    nodes = sorted({pod.node for pod in pods if needs(pod) is ExplanationNeeds.ITS_NODE})
+    if any(needs(pod) is ExplanationNeeds.CLUSTER for pod in pods) or len(nodes) > _MOST_ASKED:
+        return (await look_for_room(kube, (), in_force, unseen))[0]
 
-    async def _context(self, pods: Sequence[PodSeen]) -> ExplanationContext:
-        wanted = {needs(pod) for pod in pods}
-        nodes = sorted({pod.node for pod in pods if needs(pod) is ExplanationNeeds.ITS_NODE})
-        if ExplanationNeeds.CLUSTER in wanted or len(nodes) > _MOST_ASKED:
-            return await self._cluster()
-        things = [thing for thing in await asyncio.gather(*map(self._mpsnode, nodes)) if thing]
-        now = time.time()
-        told = {node.name: node for node in (read_mpsnode(thing, now) for thing in things)}
-        return ExplanationContext(self._in_force.policy, now, told, {}, None)
-
-    async def _cluster(self) -> ExplanationContext:
-        room = await look_for_room(self._kube, (), self._in_force)
-        self._unseen += room.unseen
-        return ExplanationContext(self._in_force.policy, room.now, room.told, room.ledger, room.machines)
-
-    async def _mpsnode(self, name: str) -> Object | None:
+    async def reported(name: str) -> Object | None:
         try:
-            return await allowed(self._kube.get(MPS_NODES, name), "where exactly it is was not read", self._unseen)
+            return await allowed(kube.get(MPS_NODES, name), "where exactly it is was not read", unseen)
         except NotFound:
             return None
 
-    async def _warnings(self, pods: Sequence[PodSeen]) -> Mapping[str, str]:
-        """By uid, of the first pods of which a warning would say more."""
-        asked = [pod for pod in pods if wants_warning(pod)][:_MOST_ASKED]
-        found = await asyncio.gather(*map(self._warning, asked))
-        return {pod.name.uid: warning for pod, warning in zip(asked, found, strict=True)}
+    status = cluster_status(filter(None, await asyncio.gather(*map(reported, nodes))), time.time())
+    return ExplanationContext(in_force.policy, status.now, {node.name: node for node in status.nodes}, {}, None)
 
-    async def _warning(self, pod: PodSeen) -> str:
+
+async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> Mapping[str, str]:
+    """By uid, of the first pods of which a warning would say more."""
+
+    async def warning(pod: PodSeen) -> str:
         query = {"fieldSelector": f"involvedObject.uid={pod.name.uid},type=Warning"}
-        listing = self._kube.list(_EVENTS, pod.name.namespace, query)
-        return last_warning(await allowed(listing, "its events were not read", self._unseen) or ())
+        listing = kube.list(EVENTS, pod.name.namespace, query)
+        return last_warning(await allowed(listing, "its events were not read", unseen) or ())
+
+    asked = [pod for pod in pods if wants_warning(pod)][:_MOST_ASKED]
+    found = await asyncio.gather(*map(warning, asked))
+    return {pod.name.uid: one for pod, one in zip(asked, found, strict=True)}
+
+
+# -- free capacity -------------------------------------------------------------------------------------------------
+
+
+async def look_for_room(
+    kube: Kube, names: Sequence[str], in_force: PolicyInForce, unseen: list[str]
+) -> tuple[ExplanationContext, Sequence[SharedPod]]:
+    """The free capacity of these nodes, of all where none is named, and the pods that request GPUs and have not
+    started. Raises as `mpsnodes` does. unseen: grows by what may not be read, a sentence each.
+    """
+    things, (machines, pending) = await both(
+        mpsnodes(kube, names),
+        both(
+            allowed(_machines(kube), "nodes are not read", unseen),
+            allowed(_pods(kube, in_force), "pods that kubelet has given nothing yet are not counted", unseen),
+        ),
+    )
+    now, terms = time.time(), Terms(in_force.policy, in_force.clients)
+    bound: dict[str, list[SharedPod]] = {}
+    for pod in pending or ():
+        bound.setdefault(pod.node, []).append(pod)
+    reported, ledger = {}, {}
+    for thing in things:
+        node = read_mpsnode(thing, now)
+        machine = (machines or {}).get(node.name)
+        placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
+        reserved = _reservations(thing, node.name, pending)
+        reported[node.name] = node
+        ledger[node.name] = node_capacity(node, placement, bound.get(node.name, ()), reserved, terms)
+    return ExplanationContext(in_force.policy, now, reported, ledger, machines), pending or ()
+
+
+async def both(first: Awaitable[Found], second: Awaitable[Other]) -> tuple[Found, Other]:
+    """Both answers, asked at once. An error is raised when both have ended, so that the connection can be closed."""
+    one, other = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(other, BaseException):
+        raise other
+    return one, other
+
+
+async def allowed(asked: Awaitable[Found], without: str, unseen: list[str]) -> Found | None:
+    """The answer; None where a right is missing, which `unseen` then reports."""
+    try:
+        return await asked
+    except Forbidden as error:
+        unseen.append(f"{without}: {error}")
+        return None
+
+
+async def _machines(kube: Kube) -> dict[str, KubernetesNode]:
+    return {one.name: one async for page in kube.pages(NODES) for one in map(read_kubernetes_node, page.items)}
+
+
+async def _pods(kube: Kube, in_force: PolicyInForce) -> list[SharedPod]:
+    """What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the others are read."""
+    pages = kube.pages(PODS, query=_PENDING)
+    return [pod async for page in pages for one in page.items if (pod := read_shared_pod(one, in_force.policy))]
+
+
+def _reservations(thing: Object, node: str, pending: Sequence[SharedPod] | None) -> tuple[Reservation, ...]:
+    """Reservations of pods that wait, for any node or for this one's kubelet; the others are only not removed yet.
+
+    All of them where pods may not be read.
+    """
+    written = (thing["metadata"].get("annotations") or {}).get(KEY, "")
+    reserved = read_reservations(written) if isinstance(written, str) else ()
+    if pending is None:
+        return reserved
+    waiting = {pod.name.uid for pod in pending if pod.node in ("", node)}
+    return tuple(one for one in reserved if one.pod.uid in waiting)
 
 
 # -- no such pod ---------------------------------------------------------------------------------------------------
@@ -156,26 +211,22 @@ async def _elsewhere(kube: Kube, kind: str, name: str) -> Sequence[str]:
 
 
 def _unknown(words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Sequence[str]) -> InvalidInput:
-    """pods: those of the namespace."""
     asking = sorted({pod.name.name for pod in pods if pod.shared})
     owners = {owner.name for pod in pods if pod.shared for owner in pod.owners}
-    near = get_close_matches(named(words)[1], [*asking, *sorted(owners)], _MOST_NAMED, 0.6)
-    listed = list(dict.fromkeys([*near, *asking]))[:_MOST_NAMED]
+    near = get_close_matches(rules.named(words)[1], [*asking, *sorted(owners)], _MOST_NAMED, 0.6)
+    named = list(dict.fromkeys([*near, *asking]))
     if elsewhere:
         remedy = f"there is one in {', '.join(elsewhere[:_MOST_NAMED])}: name the namespace with -n"
-    elif listed:
-        more = len(set(asking) - set(listed))
-        remedy = f"name one of {', '.join(listed)}{f' and {more} more' if more else ''}"
+    elif named:
+        remedy = f"name one of {shortened(named, _MOST_NAMED)}"
     else:
         remedy = "no pod there asks for a GPU; name another namespace with -n"
-    where = f"{shown(words, 300)} in namespace {namespace}"
-    message = "is no pod, and no Job, Deployment or other owner of pods"
-    return InvalidInput("the cluster", [Problem("pod-unknown", where, "", message, remedy)])
+    where, message = f"{shown(words, 300)} in namespace {namespace}", "is no pod, and no Job, Deployment or other owner"
+    return InvalidInput("the cluster", [Problem("pod-unknown", where, "", f"{message} of pods", remedy)])
 
 
 Namespace = Annotated[
-    str | None,
-    typer.Option("-n", "--namespace", metavar="NAME", help="Of the pod; else the context's.", show_default=False),
+    str | None, typer.Option("-n", "--namespace", metavar="NAME", help="Of the pod; else the context's.")
 ]
 Everywhere = Annotated[bool, typer.Option("-A", "--all-namespaces", help="Without POD: of all namespaces.")]
 
@@ -207,11 +258,15 @@ def explain(
     cluster = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS)
     found = cluster.ask(lambda kube: explain_all(kube, where) if pod is None else explain_one(kube, pod, where))
     if output is Format.JSON:
-        _print_json(found, one=pod is not None and found.owner is None)
+        policy = {"from": found.in_force.source, "why": found.in_force.why}
+        pods = [_record(pod, story) for pod, story in found.stories]
+        all_of_them = {"owner": asdict(found.owner) if found.owner else None, "pods": pods}
+        is_one = pod is not None and found.owner is None
+        print_json((pods[0] if is_one else all_of_them) | {"policy": policy, "not_looked_at": list(found.unseen)})
     else:
         _print(found, "any namespace" if everywhere else f"namespace {where}", every=pod is None)
-    for sentence in dict.fromkeys(found.unseen):
-        complaints().print(printable(f"{_PROGRAM}: {sentence}", _LONGEST))
+    for sentence in found.unseen:
+        complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
     sys.exit(ExitCode.YES if all(story.is_well for _pod, story in found.stories) else ExitCode.NO)
 
 
@@ -220,22 +275,11 @@ def _print(found: Answers, where: str, *, every: bool) -> None:
     if every and not found.stories:
         out.print(f"no pod of {where} waits for a GPU")
     if found.owner:
-        names = ", ".join(pod.name.name for pod, _story in found.stories)
-        pods = f"{len(found.stories)} pod{'' if len(found.stories) == 1 else 's'}"
-        out.print(printable(f"{found.owner} has {pods}: {names}", _LONGEST))
+        names = [pod.name.name for pod, _story in found.stories]
+        pods = f"{len(names)} pod{'' if len(names) == 1 else 's'}"
+        out.print(one_line(f"{found.owner} has {pods}: {', '.join(names)}"))
     for _pod, one in found.stories:
-        out.print(printable(one.sentence, _LONGEST))
-
-
-def _print_json(found: Answers, *, one: bool) -> None:
-    policy = {"from": found.in_force.source, "why": found.in_force.why}
-    around = {"policy": policy, "not_looked_at": list(dict.fromkeys(found.unseen))}
-    pods = [_record(pod, story) for pod, story in found.stories]
-    if one:
-        print_json(pods[0] | around)
-    else:
-        owner = {"kind": found.owner.kind, "name": found.owner.name} if found.owner else None
-        print_json({"owner": owner, "pods": pods} | around)
+        out.print(one_line(one.sentence))
 
 
 def _record(pod: PodSeen, story: Explanation) -> dict[str, object]:

@@ -1,249 +1,320 @@
-"""`kubectl mps drain` and `kubectl mps undrain`: empty GPUs of a node and say which pods are left, and put them back.
+"""`kubectl mps cordon`, `uncordon`, `drain` and `undrain`: take GPUs of a node out of use, empty them, put them back.
 
-GPUs are cordoned through the node's MPSNode. Nothing is changed for a node that cannot say when its GPUs are empty.
-Every eviction names the uid of the pod that holds the grant, so that no namesake is evicted; and none is requested
-while a pod that is recreated could come back to the same GPUs.
+`spec.cordoned` of the node's MPSNode is changed as it was read: after a conflict it is read again, so no change of
+somebody else's is lost. Nothing is drained of a node that cannot report when its GPUs are empty. Every eviction names
+the uid of the pod that holds the grant, so that no namesake is evicted; and none is requested while a pod that is
+recreated could come back to the same GPUs.
 
 Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict, get pods and create pods/eviction in the
 namespaces of those pods.
 """
 
+import asyncio
+import math
+import shlex
+import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode, PodStatus, silence
-from mpsd.model.domain import State
-from mpsd.operations.lifecycle.cordon import (
-    DRAIN_RIGHTS,
-    Evict,
-    ask_and_say_what_stays,
-    change_cordon,
-    command,
-    end,
-    node_when,
-    read_seconds,
-    say,
-    seen_node,
-)
-from mpsd.operations.lifecycle.rules.drain import (
-    EvictionFate,
-    again_after_s,
-    are_empty,
-    closed_for_s,
-    holders,
-    newly_cordoned,
-    no_answer,
-    not_taken_up,
-    offers_room,
-    refusals,
-    serving,
-    states,
-    undrain_words,
-    verdict,
-    what_is_left,
-)
-from mpsd.platform.console import Format, answers, one_line, print_json
-from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, NotFound, Object, Rejected, Throttled, Unavailable
+from mpsd.model.cluster_status import ClusterNode, PodStatus, pod_rows, silence
+from mpsd.model.mpsnode import read_mpsnode
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.operations.lifecycle.rules import emptying as rules
+from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
+from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
+from mpsd.platform.imports import INTERRUPTED
+from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, PatchKind, Rejected, Unavailable
 from mpsd.platform.options import OutputFormat
+from mpsd.platform.settings import seconds
+from mpsd.platform.terminal import WIDEST, console
+from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, GpuOptions, Kubeconfig, NodeName
-from mpsd.status.rules.cordon import CordonChange, cordon_change, effects
+from mpsd.status.cluster_options import Context, GpuNames, GpuOptions, Kubeconfig, NodeName
+from mpsd.status.rules.cordon import CordonChange, cordon_change, effects, holders, merge_patch
+from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
 
+PAUSE_S = 0.5  # between two looks at the cluster
 COUNTED_S = 10.0  # kubelet reports its devices to the API every so often; a pod placed in between would fail
-_HEARD_S = 15.0  # a node sees a cordon within a second, and reports within another
+_TRIES = 10  # an agent writes its node's status once a second at most
+_APPLIED_S = 15.0  # after which a node that has not done so is reported
+_RIGHTS = "docs/operations/upgrade-and-drain.md (Drain a node) lists the rights that this requires"
+Answer = TypeVar("Answer")
 
-Say = Callable[[str], None]
+Evict = Annotated[bool, typer.Option("--evict", help="Evict the pods that hold these GPUs, within disruption budgets.")]
+
+
+# -- what the verbs that change a cluster share: progress goes to standard error, the answer to standard output -------
+
+
+class NotDone(KubeError):
+    """It cannot begin, and nothing was changed; or it did not end in time."""
+
+
+def read_seconds(command: str, option: str, text: str, *, zero: bool = False) -> float:
+    """The seconds of an option; InvalidInput for what is no time. zero: whether 0 is allowed, for no wait."""
+    try:
+        if (found := seconds(text)) or zero:
+            return found
+        raise ValueError("write a time over 0, such as 10m")
+    except ValueError as error:
+        raise InvalidInput(command, [Problem("setting", option, shown(text), "cannot be used", str(error))]) from None
+
+
+def say(*sentences: str) -> None:
+    for sentence in sentences:
+        complaints().print(one_line(sentence))
+
+
+def answer(*sentences: str) -> None:
+    for sentence in sentences:
+        answers().print(one_line(sentence))
+
+
+def options(cluster: ClusterAccess) -> str:
+    """The options that name the cluster, with a leading blank; empty where there are none."""
+    words = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
+    words += ["--context", cluster.context] if cluster.context else []
+    return f" {shlex.join(words)}" if words else ""
+
+
+def ask(cluster: ClusterAccess, question: Callable[[Kube], Awaitable[Answer]], stays: Sequence[str]) -> Answer:
+    """As `cluster.ask`; after an interruption or failure half way it prints `stays`: what is so from now on."""
+    try:
+        return cluster.ask(question)
+    except (SystemExit, InvalidInput):
+        say(*stays)
+        raise
+    except KeyboardInterrupt:
+        say(f"{cluster.program}: interrupted", *stays)
+        sys.exit(INTERRUPTED)
+
+
+def end(*, well: bool) -> NoReturn:
+    sys.exit(ExitCode.YES if well else ExitCode.NO)
 
 
 @dataclass(slots=True)
-class _Try:
-    """The attempts on one pod. refused: times in a row. due: on the monotonic clock. said: the last sentence."""
-
-    refused: int = 0
-    due: float = 0.0
-    asked: bool = False
-    said: str = ""
-
-
-class Evictions:
-    """The evictions of one drain. say: gets a sentence whenever something about a pod is new."""
-
-    def __init__(self, kube: Kube, say: Callable[[str], None]) -> None:
-        self._kube = kube
-        self._say = say
-        self._tries: dict[tuple[str, str, str], _Try] = {}
-        self._closed_at: float | None = None  # when the GPUs were first seen to be offered no more; None before
-
-    def said(self, pod: PodStatus) -> str:
-        """The result of the attempt on this pod; empty where there was none."""
-        attempt = self._tries.get(_key(pod))
-        return attempt.said if attempt else ""
-
-    async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
-        """Requests the eviction of each pod that is due. Forbidden where a right is missing."""
-        there = holders(node, gpus)
-        if not there or not self._is_counted(node, gpus):
-            return
-        for holder in there:
-            attempt = self._tries.setdefault(_key(holder), _Try())
-            if not attempt.asked and time.monotonic() >= attempt.due:
-                await self._attempt(holder, attempt)
-
-    def _is_counted(self, node: ClusterNode, gpus: Collection[str]) -> bool:
-        """Whether the scheduler knows by now that nothing is free on these GPUs."""
-        if offers_room(node, gpus):
-            self._closed_at = None
-            return False
-        for_s = closed_for_s(node, gpus)
-        if self._closed_at is None:
-            self._closed_at = time.monotonic()
-            if for_s < COUNTED_S:
-                why = "kubelet first reports that nothing is free there, or recreated pods would come back"
-                self._say(f"evicts in {COUNTED_S:g} s: {why}")
-        return max(for_s, time.monotonic() - self._closed_at) >= COUNTED_S
-
-    async def _attempt(self, holder: PodStatus, attempt: _Try) -> None:
-        name = f"{holder.namespace}/{holder.pod}"
-        try:
-            found = verdict(await self._pod(holder), holder)
-            match found.fate:
-                case EvictionFate.EVICT:
-                    await self._kube.evict(holder.pod, holder.namespace, holder.uid)
-                    self._report(attempt, f"evicted {name}" + (f" ({found.why})" if found.why else ""))
-                case EvictionFate.STAYS:
-                    self._report(attempt, f"{name} is not evicted: {found.why}")
-                case EvictionFate.ENDING:
-                    self._report(attempt, f"{name} is already terminating")
-                case EvictionFate.GONE:
-                    self._report(attempt, f"{name} is gone from the API; its GPU will be free soon")
-            attempt.asked = True
-        except (NotFound, Conflict):  # it has just gone, or another pod has its name
-            attempt.asked = True
-        except Throttled as error:
-            self._refused(attempt, f"{name} cannot be evicted now and will be retried: {error}")
-        except (Unavailable, Rejected) as error:
-            self._refused(attempt, f"{name} could not be evicted and will be retried: {error}")
-
-    async def _pod(self, holder: PodStatus) -> Object | None:
-        try:
-            return await self._kube.get(PODS, holder.pod, holder.namespace)
-        except NotFound:
-            return None
-
-    def _refused(self, attempt: _Try, sentence: str) -> None:
-        attempt.refused += 1
-        attempt.due = time.monotonic() + again_after_s(attempt.refused)
-        self._report(attempt, sentence)
-
-    def _report(self, attempt: _Try, sentence: str) -> None:
-        if sentence != attempt.said:
-            attempt.said = sentence
-            self._say(sentence)
-
-
-def _key(pod: PodStatus) -> tuple[str, str, str]:
-    return pod.namespace, pod.pod, pod.uid
-
-
-class NodeSilent(KubeError):
-    """The node cannot report whether its GPUs are empty, so nothing was changed."""
-
-
 class ProgressReporter:
     """Prints a sentence about each subject only where it differs from the last one."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._said: dict[str, str] = {}
+    to: Callable[[str], None] = say
+    last: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, subject: str, sentence: str | None) -> None:
         """None: nothing to report, and the next sentence is new."""
         if sentence is None:
-            self._said.pop(subject, None)
-        elif self._said.get(subject) != sentence:
-            self._said[subject] = sentence
-            self._say(sentence)
+            self.last.pop(subject, None)
+        elif self.last.get(subject) != sentence:
+            self.last[subject] = sentence
+            self.to(sentence)
 
     def away(self, error: Unavailable | None) -> None:
         """None: the API server answers."""
         self("away", f"{error}; still waiting" if error else None)
 
 
-async def begin_drain(kube: Kube, name: str, named: Sequence[str]) -> tuple[ClusterNode, CordonChange]:
-    """Cordons the GPUs. The node as it was before, and the change.
+async def pause() -> None:
+    await asyncio.sleep(PAUSE_S)
 
-    Before anything is changed: InvalidInput where there is no such MPSNode or GPU, NodeSilent where nobody answers.
+
+async def looks(
+    look: Callable[[], Awaitable[Answer]], within_s: float, report: ProgressReporter
+) -> AsyncIterator[tuple[Answer, bool]]:
+    """What is seen, again and again for `within_s`, and whether that is the last time. Unavailable where the API server
+    goes away and does not come back.
     """
-    node = await seen_node(kube, name)
-    cordon_change(node, named, cordon=True)  # raises for GPUs that do not exist
-    if why := no_answer(node, time.time()):
-        raise NodeSilent(why)
-    return await change_cordon(kube, name, named, cordon=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Emptying:
-    """What is to be emptied. evictions None: the pods end by themselves."""
-
-    node: str
-    gpus: Collection[str]
-    within_s: float
-    evictions: Evictions | None
-
-
-async def until_empty(kube: Kube, emptying: Emptying, say: Say) -> tuple[ClusterNode, bool]:
-    """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that is so.
-
-    An API server that goes away meanwhile is waited for; Unavailable where it does not come back.
-    """
-    report, began = ProgressReporter(say), time.monotonic()
-
-    def is_done(node: ClusterNode) -> bool:
-        return are_empty(node, emptying.gpus)
-
-    async def seen(node: ClusterNode, is_last: bool) -> None:
-        if not is_last:  # else whoever asked says how it is
-            report("left", f"{node.name}: {what_is_left(node, emptying.gpus)}")
-        _report_delay(report, node, emptying, time.monotonic() - began)
-        if emptying.evictions and not node.stale and not is_done(node):
-            await emptying.evictions.look(node, emptying.gpus)
-
-    return await node_when(kube, emptying.node, is_done, emptying.within_s, seen, report.away)
-
-
-def _report_delay(report: ProgressReporter, node: ClusterNode, emptying: Emptying, waited_s: float) -> None:
-    report("silence", silence(node, time.time()))
-    unheard = waited_s >= _HEARD_S and any(
-        gpu.state == State.READY for gpu in node.gpus if gpu.uuid in emptying.gpus and not node.stale
-    )
-    report("unheard", not_taken_up(node, time.time(), _HEARD_S) if unheard else None)
-
-
-async def until_serving(kube: Kube, name: str, gpus: Collection[str], within_s: float, say: Say) -> ClusterNode:
-    """The node once all of these GPUs serve, or one never will, else as it is at the deadline.
-
-    A node without a recent report is not waited for. Unavailable where the API server stays away.
-    """
-    report = ProgressReporter(say)
-
-    def is_decided(node: ClusterNode) -> bool:
-        return serving(node, gpus) or bool(silence(node, time.time())) or any(refusals(node, gpus))
-
-    async def seen(node: ClusterNode, is_last: bool) -> None:
+    deadline, is_last = time.monotonic() + within_s, False
+    while not is_last:
+        is_last = time.monotonic() >= deadline
+        try:
+            seen = await look()
+        except Unavailable as error:
+            if is_last:
+                raise
+            report.away(error)
+        else:
+            report.away(None)
+            yield seen, is_last
         if not is_last:
-            report("states", f"{node.name}: {states(node, gpus)}")
-
-    node, _is_decided = await node_when(kube, name, is_decided, within_s, seen, report.away)
-    return node
+            await pause()
 
 
-Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long to wait, such as 90s or 2h; 0: not at all.")
+# -- cordons -----------------------------------------------------------------------------------------------------------
+
+
+async def seen_node(kube: Kube, name: str) -> ClusterNode:
+    """InvalidInput where there is no such MPSNode."""
+    (thing,) = await mpsnodes(kube, [name])
+    return read_mpsnode(thing, time.time())
+
+
+async def change_cordon(
+    kube: Kube, node: str, named: Sequence[str], *, cordon: bool
+) -> tuple[ClusterNode, CordonChange]:
+    """The node as it was before, and what was changed. InvalidInput where there is no such node or GPU."""
+    for _attempt in range(_TRIES):
+        (thing,) = await mpsnodes(kube, [node])
+        before, mark = read_mpsnode(thing, time.time()), read_mark(thing)
+        change = cordon_change(before, named, cordon=cordon)
+        patch = merge_patch(change, str(thing["metadata"]["resourceVersion"]))
+        if mark and not mark.isdisjoint(change.gpus):  # an upgrade in progress leaves these to others from now on
+            patch["metadata"]["annotations"] = {MARK: left_to_others(mark, change.gpus)}
+        elif not change.changes:
+            return before, change
+        with suppress(Conflict):
+            await kube.patch(MPS_NODES, node, patch, PatchKind.MERGE)
+            return before, change
+    raise Conflict(f"patch mpsnodes {node}: another client changed it first, {_TRIES} times")
+
+
+Wait = Annotated[
+    str | None, typer.Option("--wait", metavar="TIME", help="How long to wait for the programs there to end.")
 ]
+
+
+def cordon(
+    node: NodeName, gpus: GpuNames = None, wait: Wait = None, kubeconfig: Kubeconfig = None, context: Context = None
+) -> None:
+    """Take GPUs of a node out of use: no new pods are placed on them; running programs continue until they end.
+
+    A domain of several GPUs drains as a whole. Exits with 0 when it is requested (with --wait: when it is done), 1 when
+    it is not, 2 when there is no such node or GPU.
+
+        kubectl mps cordon gpu-a1 gpu0
+        kubectl mps cordon gpu-a1 --wait 30m      every GPU, and wait for the last program
+    """
+    _change(ClusterAccess("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True, wait=wait)
+
+
+def uncordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+    """Put GPUs of a node back into use.
+
+        kubectl mps uncordon gpu-a1 gpu0
+        kubectl mps uncordon gpu-a1               every GPU
+
+    The exit codes are those of cordon.
+    """
+    _change(ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait=None)
+
+
+def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool, wait: str | None) -> NoReturn:
+    """Changes it and waits. wait None: only until the node has applied it, if it does at once."""
+    wait_s = None if wait is None else read_seconds(cluster.program, "--wait", wait, zero=True)
+
+    async def change_it(kube: Kube) -> tuple[CordonChange, ClusterNode, bool]:
+        before, change = await change_cordon(kube, node, gpus, cordon=cordon)
+        answer(*effects(before, change))
+        report = ProgressReporter(answer)
+        if wait_s is not None:
+            return change, *await _until_empty(kube, node, change.touched, wait_s, report)
+        # A node sees a cordon within a second, and reports within another.
+        async for now, _last in looks(partial(seen_node, kube, node), 5.0 if rules.reports(before) else 0.0, report):
+            if done := change.is_done(now):
+                break
+        return change, now, done
+
+    change, after, done = cluster.ask(change_it)
+    rows = rules.chosen(after, change.touched.union(change.gpus))
+    labels = {gpu.label for gpu in rows}
+    pods = [pod for pod in pod_rows(after) if not labels.isdisjoint(pod.labels)]
+    if rows:
+        console(WIDEST).print(table(CLUSTER_GPU_COLUMNS, rows))
+    if pods:
+        console(WIDEST).print(table(CLUSTER_POD_COLUMNS, pods))
+    if not done and wait_s is None:
+        answer(silence(after, time.time()) or f"{node} has not applied it yet; `kubectl mps {node}` shows when it has")
+    elif not done:
+        say(f"{cluster.program}: programs still use these GPUs after {wait}")
+    end(well=done or wait_s is None)
+
+
+# -- drains ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Evictions:
+    """The evictions of one drain. report: gets a sentence whenever something about a pod is new."""
+
+    kube: Kube
+    report: ProgressReporter
+    _refused: Counter[str] = field(default_factory=Counter)  # by pod, times in a row
+    _due: dict[str, float] = field(default_factory=dict)  # by pod, on the monotonic clock
+    _closed_at: float | None = None  # when the GPUs were first seen to be offered no more; None before
+
+    async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
+        """Requests the eviction of each pod that is due. Forbidden where a right is missing."""
+        there = holders(node, gpus)
+        for holder in there if there and self._is_counted(node, gpus) else ():
+            if time.monotonic() >= self._due.get(_key(holder), 0.0):
+                await self._attempt(holder)
+
+    def _is_counted(self, node: ClusterNode, gpus: Collection[str]) -> bool:
+        """Whether the scheduler knows by now that nothing is free on these GPUs."""
+        if rules.offers_room(node, gpus):
+            self._closed_at = None
+            return False
+        for_s = rules.closed_for_s(node, gpus)
+        if self._closed_at is None:
+            self._closed_at = time.monotonic()
+            if for_s < COUNTED_S:
+                why = "kubelet must first report that these GPUs are full, or recreated pods would return to them"
+                say(f"evictions begin in {COUNTED_S:g} s: {why}")
+        return max(for_s, time.monotonic() - self._closed_at) >= COUNTED_S
+
+    async def _attempt(self, holder: PodStatus) -> None:
+        key, pod = _key(holder), None
+        self._due[key] = math.inf
+        try:
+            with suppress(NotFound):
+                pod = await self.kube.get(PODS, holder.pod, holder.namespace)
+            fate, sentence = rules.fate_of(pod, holder)
+            if fate in (rules.EvictionFate.EVICT, rules.EvictionFate.EVICT_FOR_GOOD):
+                await self.kube.evict(holder.pod, holder.namespace, holder.uid)
+            self.report(key, sentence)
+        except (Unavailable, Rejected) as error:
+            self._refused[key] += 1
+            self._due[key] = time.monotonic() + rules.again_after_s(self._refused[key])
+            self.report(key, f"{holder.namespace}/{holder.pod} cannot be evicted now and will be retried: {error}")
+        except (NotFound, Conflict):  # it has just gone, or another pod has its name
+            pass
+
+
+def _key(pod: PodStatus) -> str:
+    return f"{pod.namespace}/{pod.pod}/{pod.uid}"
+
+
+async def _until_empty(
+    kube: Kube,
+    name: str,
+    gpus: Collection[str],
+    within_s: float,
+    report: ProgressReporter,
+    evictions: Evictions | None = None,
+) -> tuple[ClusterNode, bool]:
+    """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that is so."""
+    began = time.monotonic()
+    async for node, is_last in looks(partial(seen_node, kube, name), within_s, report):
+        done, now = rules.are_empty(node, gpus), time.time()
+        if not done and not is_last:  # else whoever asked prints how it is
+            report("left", f"{name}: {rules.what_is_left(node, gpus)}")
+        report("silence", silence(node, now))
+        late = time.monotonic() - began >= _APPLIED_S
+        report("applied", rules.not_applied(node, gpus, now, _APPLIED_S) if late else None)
+        if done:
+            break
+        if evictions and not node.stale:
+            await evictions.look(node, gpus)
+    return node, done
+
+
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait, such as 90s; 0: do not.")]
 
 
 def drain(
@@ -255,161 +326,119 @@ def drain(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Empty GPUs of a node: no new pods, and wait until nobody is left there. The GPUs stay out of use afterwards.
+    """Empty GPUs of a node: cordon them, and wait until no pod is left. The GPUs stay cordoned afterwards.
 
-    The pods that are left, with what they hold, are listed as they change. Pods go on until they end by themselves;
-    --evict evicts those that hold something there, as `kubectl drain` does: within disruption budgets, and none of
-    DaemonSets or static ones. Exits with 0 when the GPUs are empty, 1 when they are still in use after --timeout or the
-    node does not report, 2 when there is no such node or GPU, 130 at Ctrl-C. `kubectl mps undrain` withdraws it.
+    The pods that are left, with what they hold, are listed as they change. Pods run until they end by themselves;
+    --evict evicts those that hold something there, as `kubectl drain` does: within disruption budgets, and no static
+    pods and none of DaemonSets. Exits with 0 when the GPUs are empty, 1 when they are still in use after --timeout or
+    the node does not report, 2 when there is no such node or GPU, 130 after Ctrl-C. `kubectl mps undrain` undoes it.
 
         kubectl mps drain gpu-a1                      every GPU of the node
         kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h
         kubectl mps drain gpu-a1 --evict
-        kubectl mps drain gpu-a1 --timeout 0 -o json  ask for it; who is there?
+        kubectl mps drain gpu-a1 --timeout 0 -o json  request it, and list who is there
     """
-    cluster = ClusterAccess("kubectl mps drain", kubeconfig, context, DRAIN_RIGHTS)
+    cluster = ClusterAccess("kubectl mps drain", kubeconfig, context, _RIGHTS)
     within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
-    begun: list[tuple[ClusterNode, CordonChange]] = []
+    stays: list[str] = []
 
-    def stays() -> str:
-        return _stays(cluster, *begun[0]) if begun else ""
+    async def drain_it(kube: Kube) -> tuple[dict[str, Any], list[str]]:
+        """The record, and the lines for people."""
+        before = await seen_node(kube, node)
+        cordon_change(before, gpus or (), cordon=True)  # raises for GPUs that do not exist
+        if why := rules.no_answer(before, time.time()):
+            raise NotDone(why)
+        before, change = await change_cordon(kube, node, gpus or (), cordon=True)
+        stays.append(rules.what_stays(before, change, options(cluster)))
+        say(*effects(before, change, with_pods=False))
+        evictions = Evictions(kube, ProgressReporter()) if evict else None
+        after, done = await _until_empty(kube, node, change.touched, within_s, ProgressReporter(), evictions)
+        left = rules.what_is_left(after, change.touched)
+        lines = [f"{'' if done else 'not drained: '}{left}", *rules.refusals(after, change.touched)]
+        return _record(before, change, after, evictions, done=done), [f"{node}: {line}" for line in lines]
 
-    async def drain_it(kube: Kube) -> tuple[ClusterNode, bool, Mapping[str, str]]:
-        before, change = await begin_drain(kube, node, gpus or ())
-        begun.append((before, change))
-        for sentence in effects(before, change, with_pods=False):
-            say(sentence)
-        evictions = Evictions(kube, say) if evict else None
-        after, done = await until_empty(kube, Emptying(node, change.touched, within_s, evictions), say)
-        said = {pod.uid: evictions.said(pod) for pod in holders(after, change.touched)} if evictions else {}
-        return after, done, said
-
-    after, done, said = ask_and_say_what_stays(cluster, drain_it, stays)
-    before, change = begun[0]
+    record, lines = ask(cluster, drain_it, stays)
     if output is Format.JSON:
-        print_json(_record(before, change, after, said, done=done))
+        print_json(record)
     else:
-        left = what_is_left(after, change.touched)
-        answers().print(one_line(f"{node}: {'' if done else 'not drained: '}{left}"))
-        for refusal in refusals(after, change.touched):
-            answers().print(one_line(f"{node}: {refusal}"))
-    if not done:
-        say(f"{cluster.program}: {f'GPUs are still in use after {timeout}' if within_s else 'not waited for'}")
-        say(_stays(cluster, before, change))
-    end(well=done)
+        answer(*lines)
+    if not record["drained"]:
+        say(f"{cluster.program}: {f'GPUs are still in use after {timeout}' if within_s else 'not waited for'}", *stays)
+    end(well=record["drained"])
 
 
-def _stays(cluster: ClusterAccess, before: ClusterNode, change: CordonChange) -> str:
-    """What is so from now on, and how to withdraw it."""
-    words = undrain_words(before, change)
-    labels = ", ".join(before.labels.get(uuid, uuid) for uuid in newly_cordoned(before, change))
-    if not words:
-        return f"{before.name}: what was cordoned before stays so"
-    return f"{before.name}: still cordoned: {labels}; to put them back into use: {command(cluster, words)}"
+def _rows(things: Iterable[object], *fields: str) -> list[dict[str, Any]]:
+    return [{field: getattr(one, field) for field in fields} for one in things]
 
 
 def _record(
-    before: ClusterNode, change: CordonChange, after: ClusterNode, said: Mapping[str, str], *, done: bool
+    before: ClusterNode, change: CordonChange, after: ClusterNode, evictions: Evictions | None, *, done: bool
 ) -> dict[str, Any]:
-    gpus = [gpu for gpu in after.gpus if gpu.uuid in change.touched]
+    there, results = holders(after, change.touched), evictions.report.last if evictions else {}
+    left = _rows(there, "namespace", "pod", "uid", "gpus", "memory_mib", "clients")
+    for row, pod in zip(left, there, strict=True):
+        row["eviction"] = results.get(_key(pod), "")
     return {
         "node": after.name,
         "now": time.time(),
         "told_at": after.told_at,
         "drained": done,
-        "cordoned": list(after.cordoned),
-        "newly_cordoned": list(newly_cordoned(before, change)),
-        "gpus": [
-            {"uuid": gpu.uuid, "label": gpu.label, "domain": gpu.domain, "state": gpu.state, "clients": gpu.clients}
-            for gpu in gpus
-        ],
-        "left": None
-        if after.pods is None
-        else [
-            {
-                "namespace": pod.namespace,
-                "pod": pod.pod,
-                "uid": pod.uid,
-                "gpus": list(pod.gpus),
-                "memory_mib": pod.memory_mib,
-                "clients": pod.clients,
-                "eviction": said.get(pod.uid, ""),
-            }
-            for pod in holders(after, change.touched)
-        ],
+        "cordoned": after.cordoned,
+        "newly_cordoned": rules.newly_cordoned(before, change),
+        "gpus": _rows(rules.chosen(after, change.touched), "uuid", "label", "domain", "state", "clients"),
+        "left": None if after.pods is None else left,
     }
 
 
 # -- and back ----------------------------------------------------------------------------------------------------------
 
-UndrainTimeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long to wait until they serve; 0: not at all.")
-]
-
 
 def undrain(
     node: NodeName,
     gpus: GpuOptions = None,
-    timeout: UndrainTimeout = "2m",
+    timeout: Timeout = "2m",
     output: OutputFormat = Format.TEXT,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Put GPUs of a node back into use, and wait until they serve.
 
-    A GPU that shares its control daemon with one that stays cordoned stays out of use, which is said. Exits with 0 when
-    all that were named serve, 1 when one does not (and says why), 2 when there is no such node or GPU, 130 at Ctrl-C.
+    A GPU that shares its control daemon with one that stays cordoned stays out of use; this is reported. Exits with 0
+    when all that were named serve, 1 when one does not (with the reason), 2 when there is no such node or GPU, 130
+    after Ctrl-C.
 
         kubectl mps undrain gpu-a1                    every GPU of the node
         kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1
     """
-    cluster = ClusterAccess("kubectl mps undrain", kubeconfig, context, DRAIN_RIGHTS)
+    cluster = ClusterAccess("kubectl mps undrain", kubeconfig, context, _RIGHTS)
     within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
-    begun: list[CordonChange] = []
+    stays: list[str] = []
 
-    def stays() -> str:
-        look = command(cluster, ("status", node))
-        return f"{node}: the request is saved and continues by itself; to see its state: {look}" if begun else ""
-
-    async def undrain_it(kube: Kube) -> ClusterNode:
+    async def undrain_it(kube: Kube) -> tuple[CordonChange, ClusterNode]:
         before, change = await change_cordon(kube, node, gpus or (), cordon=False)
-        begun.append(change)
-        for sentence in effects(before, change):
-            say(sentence)
-        return await until_serving(kube, node, change.touched, within_s, say)
+        look = f"kubectl mps status {shlex.quote(node)}{options(cluster)}"
+        stays.append(f"{node}: the request is saved and continues by itself; to see its state: {look}")
+        say(*effects(before, change))
+        report, named = ProgressReporter(), change.touched
+        async for after, is_last in looks(partial(seen_node, kube, node), within_s, report):
+            if rules.serving(after, named) or silence(after, time.time()) or any(rules.refusals(after, named)):
+                break
+            if not is_last:
+                report("states", f"{node}: {rules.states(after, named)}")
+        return change, after
 
-    after = ask_and_say_what_stays(cluster, undrain_it, stays)
-    change = begun[0]
-    well = serving(after, change.touched) and not change.kept
+    change, after = ask(cluster, undrain_it, stays)
+    well, named = rules.serving(after, change.touched) and not change.kept, change.touched.union(change.kept)
     if output is Format.JSON:
-        print_json(_undrain_record(after, change, well=well))
+        domains = [domain for domain in after.domains if not named.isdisjoint(domain.gpus)]
+        record = {"node": after.name, "told_at": after.told_at, "serving": well, "cordoned": after.cordoned}
+        gpus_shown = _rows(rules.chosen(after, named), "uuid", "label", "domain", "state")
+        print_json({**record, "gpus": gpus_shown, "domains": _rows(domains, "name", "state", "reason")})
     else:
-        answers().print(one_line(f"{node}: {states(after, change.touched.union(change.kept))}"))
-    for refusal in refusals(after, change.touched):
-        say(f"{node}: {refusal}")
+        answer(f"{node}: {rules.states(after, named)}")
+    say(*(f"{node}: {refusal}" for refusal in rules.refusals(after, change.touched)))
     if silent := silence(after, time.time()):
         say(silent)
     if not well:
-        how_long = f" after {timeout}" if within_s else ", and they were not waited for"
-        say(f"{cluster.program}: not all of them serve{how_long}")
+        say(f"{cluster.program}: not all of them serve{f' after {timeout}' if within_s else '; not waited for'}")
     end(well=well)
-
-
-def _undrain_record(after: ClusterNode, change: CordonChange, *, well: bool) -> dict[str, Any]:
-    shown = change.touched.union(change.kept)
-    return {
-        "node": after.name,
-        "told_at": after.told_at,
-        "serving": well,
-        "cordoned": list(after.cordoned),
-        "gpus": [
-            {"uuid": gpu.uuid, "label": gpu.label, "domain": gpu.domain, "state": gpu.state}
-            for gpu in after.gpus
-            if gpu.uuid in shown
-        ],
-        "domains": [
-            {"name": domain.name, "state": domain.state, "reason": domain.reason}
-            for domain in after.domains
-            if not shown.isdisjoint(domain.gpus)
-        ],
-    }

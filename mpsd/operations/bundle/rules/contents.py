@@ -1,15 +1,17 @@
 """The parts of a support bundle, their index, and what of logs, configurations and Kubernetes objects is kept in them.
 
 Everything is kept by name: fields of a log line, keys of a configuration, variables of an environment, words of the
-daemon's messages. What has another name is left out, and the bundle says that something was. The index names every part
-that is not available, with the reason, and every part that was cut.
+daemon's messages. What has another name is left out, and the bundle marks where something was. The index names every
+part that is not available, with the reason, and every part that was cut.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from mpsd.model.events import COMPONENT
 from mpsd.model.node_status import program_of
@@ -28,7 +30,7 @@ reason reasons registered request reserved reserved_percent resource root script
 starts_later step subject thread_percent tls took_s until used_mib watched what
 """
 _LOG_FIELDS = frozenset(_LOG_FIELDS_WRITTEN.split())
-_JOURNAL = re.compile(r"(?P<before>\S+ \S+ (?P<program>[\w.@-]+)\[\d+\]: )(?P<said>.*)")
+_JOURNAL = re.compile(r"(?P<before>\S+ \S+ (?P<program>[\w.@-]+)\[\d+\]: )(?P<message>.*)")
 _OF_SYSTEMD = re.compile(
     r"mpsd[\w@.-]*\.service: (?:Main process exited, code=\w+, status=[\w/]+|Failed with result '[\w-]+'\."
     r"|Deactivated successfully\.|Scheduled restart job, restart counter is at \d+\."
@@ -45,30 +47,28 @@ def log_kept(text: str) -> str:
 
 def daemon_log_kept(text: str) -> str:
     """Lines of nvidia-cuda-mps-control's log with the words that its messages are known to have."""
-    return _lines_kept(text, _daemon_line)
+
+    def line_kept(line: str) -> str:
+        found = _DAEMON_LINE.fullmatch(line)
+        return f"{found['before'] or ''}{_words_kept(found['message'])}" if found else LEFT_OUT
+
+    return _lines_kept(text, line_kept)
 
 
 def _lines_kept(text: str, kept_of: Callable[[str], str | None]) -> str:
-    kept: list[str] = []
-    unknown = 0
-    for line in text.splitlines():
-        kept_line = kept_of(line) if line and len(line) <= _LONGEST_LINE else None
-        if kept_line is not None:
-            kept.append(kept_line)
-        else:
-            unknown += bool(line)
-    if unknown:
+    lines = [kept_of(line) if len(line) <= _LONGEST_LINE else None for line in text.splitlines() if line]
+    kept = [line for line in lines if line is not None]
+    if unknown := len(lines) - len(kept):
         kept.append(f"[{unknown} lines are not of a known form and left out]")
     return "".join(f"{line}\n" for line in kept)
 
 
 def _log_line(line: str) -> str | None:
-    """None where it is of no known form."""
     if found := _JOURNAL.fullmatch(line):
         if found["program"] == "systemd":
-            return line if _OF_SYSTEMD.fullmatch(found["said"]) else None
-        said = _log_line(found["said"])
-        return None if said is None else f"{found['before']}{said}"
+            return line if _OF_SYSTEMD.fullmatch(found["message"]) else None
+        message = _log_line(found["message"])
+        return None if message is None else f"{found['before']}{message}"
     if line.startswith("{"):
         try:
             fields = json.loads(line)
@@ -82,20 +82,15 @@ def _log_line(line: str) -> str | None:
 
 
 def _log_field(name: str, value: Any) -> Any:
-    match name, value:
-        case ("command", str()):
-            return program_of(value)
-        case ("text", str()):
-            return _words_kept(value)
-        case ("environment", Mapping()):
-            return {key: told if _VARIABLE.fullmatch(key) else LEFT_OUT for key, told in value.items()}
-        case ("exception", str()):
-            return log_kept(value)
-        case _:
-            return value if name in _LOG_FIELDS else LEFT_OUT
+    kept_of = {"command": program_of, "text": _words_kept, "exception": log_kept}
+    if name in kept_of and isinstance(value, str):
+        return kept_of[name](value)
+    if name == "environment" and isinstance(value, Mapping):
+        return {key: text if _VARIABLE.fullmatch(key) else LEFT_OUT for key, text in value.items()}
+    return value if name in _LOG_FIELDS else LEFT_OUT
 
 
-_DAEMON_LINE = re.compile(r"(?P<before>\[[0-9-]+ [0-9:.]+ \w+ +[0-9]{1,10}\] )?(?P<said>.*)")
+_DAEMON_LINE = re.compile(r"(?P<before>\[[0-9-]+ [0-9:.]+ \w+ +[0-9]{1,10}\] )?(?P<message>.*)")
 _DAEMON_WORDS_WRITTEN = """
 are be did n/a progress there error-trigging error-triggering linux/unix device_query -t -uid a accept accepting
 active all already anonymous applications associated assuming attributes backoff been being belonging binary by bytes
@@ -122,17 +117,11 @@ _KNOWN_WORD = re.compile(
 )
 
 
-def _daemon_line(line: str) -> str:
-    found = _DAEMON_LINE.fullmatch(line)
-    return f"{found['before'] or ''}{_words_kept(found['said'])}" if found else LEFT_OUT
-
-
 def _words_kept(text: str) -> str:
-    return _WORD.sub(lambda word: word[0] if _is_daemon_word(word[0]) else LEFT_OUT, text)
+    def kept(word: re.Match[str]) -> str:
+        return word[0] if word[0].casefold() in _DAEMON_WORDS or _KNOWN_WORD.fullmatch(word[0]) else LEFT_OUT
 
-
-def _is_daemon_word(word: str) -> bool:
-    return word.casefold() in _DAEMON_WORDS or bool(_KNOWN_WORD.fullmatch(word))
+    return _WORD.sub(kept, text)
 
 
 def faults_kept(error: InvalidInput) -> str:
@@ -150,16 +139,12 @@ _ENGINE_KEYS = frozenset(_ENGINE_KEYS_WRITTEN.split())
 
 
 def engine_kept(value: Any) -> Any:
-    """Of a decoded configuration what says which runtimes an engine has."""
+    """Of a decoded configuration the keys that name an engine's runtimes."""
     if not isinstance(value, Mapping):
         return LEFT_OUT
-    kept = {}
-    for key, inner in value.items():
-        if key in _ENGINE_KEYS and not isinstance(inner, Mapping):
-            kept[key] = inner
-        elif isinstance(inner, Mapping) and (below := engine_kept(inner)):
-            kept[key] = below
-    return kept
+    maps = {key: engine_kept(inner) for key, inner in value.items() if isinstance(inner, Mapping)}
+    known = {key: inner for key, inner in value.items() if key in _ENGINE_KEYS and key not in maps}
+    return known | {key: inner for key, inner in maps.items() if inner}
 
 
 # -- objects of Kubernetes -------------------------------------------------------------------------------------------
@@ -182,8 +167,6 @@ reinvocationPolicy admissionReviewVersions rules apiGroups apiVersions operation
 objectSelector matchExpressions values taints nodeInfo
 """
 _OBJECT_KEYS = frozenset(_OBJECT_KEYS_WRITTEN.split())
-_LABEL_MAPS = frozenset({"labels", "annotations", "matchLabels", "nodeSelector"})
-_QUANTITY_MAPS = frozenset({"limits", "requests", "capacity", "allocatable"})
 _LABEL = re.compile(
     r"(?:app|node|node-role|topology|beta|failure-domain\.beta)?\.?kubernetes\.io/[\w./-]+"
     r"|mpsd\.io/[\w.-]+|ack\.[\w./-]+|(?:[\w-]+\.)*(?:aliyun|alibabacloud)\.com/[\w./-]+|aliyun\.accelerator/[\w.-]+"
@@ -192,32 +175,21 @@ _LABEL = re.compile(
 _LONGEST_LABEL = 2048  # annotations of gpushare's kind are JSON
 _QUANTITY = re.compile(r"-?[0-9.]{1,20}(?:[numkKMGTPE]i?)?")
 _VARIABLE = re.compile(
-    r"(?:MPSD_|CUDA_MPS_|NVIDIA_|ALIYUN_COM_GPU_)\w+|AMP_VGPU_ENABLE|GPU_(?:MEM|UTIL)_PER_DEVICE|EGPU|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER"
+    r"(?:MPSD_|CUDA_MPS_|NVIDIA_|ALIYUN_COM_GPU_)\w+|AMP_VGPU_ENABLE|GPU_(?:MEM|UTIL)_PER_DEVICE|EGPU"
+    r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER"
 )
 _OPTION = re.compile(r"(?P<option>--[a-z][a-z-]{0,40})(?:=.*)?", re.DOTALL)
 _PROGRAMS = frozenset({"mpsd", "agent", "control", "webhook", "scheduler"})
-_SPEAKERS = frozenset(
-    {
-        COMPONENT,
-        "kubelet",
-        "default-scheduler",
-        "daemonset-controller",
-        "deployment-controller",
-        "replicaset-controller",
-    }
-)
+_CONTROLLERS = {"daemonset-controller", "deployment-controller", "replicaset-controller"}
+_SPEAKERS = {*_CONTROLLERS, COMPONENT, "kubelet", "default-scheduler"}
 
 
 def object_kept(value: Any) -> Any:
     """Of an object of Kubernetes, or a list of them, the fields that are known. MPSNodes are `mpsnode_kept`."""
-    match value:
-        case Mapping():
-            kept = {key: _field_kept(key, inner) for key, inner in value.items() if _is_taken(key, value)}
-            return {key: inner for key, inner in kept.items() if inner is not None}
-        case list() | tuple():
-            return [object_kept(inner) for inner in value]
-        case _:
-            return value
+    if isinstance(value, Mapping):
+        kept = {key: _field_kept(key, inner, value) for key, inner in value.items()}
+        return {key: inner for key, inner in kept.items() if inner is not None}
+    return [object_kept(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def mpsnode_kept(thing: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,52 +197,49 @@ def mpsnode_kept(thing: Mapping[str, Any]) -> dict[str, Any]:
     return {**object_kept(thing), "spec": thing.get("spec"), "status": thing.get("status")}
 
 
-def _is_taken(key: str, of: Mapping[str, Any]) -> bool:
-    if key == "message":  # what anybody may write but where the writer is known, or it is of mpsd's own condition
-        source = of.get("source")
-        said_by = source.get("component") if isinstance(source, Mapping) else None
-        return said_by in _SPEAKERS or of.get("type") == "MPSReady"
-    return key in _OBJECT_KEYS | _LABEL_MAPS | _QUANTITY_MAPS | {"env", "args", "command"}
-
-
-def _field_kept(key: str, value: Any) -> Any:
-    if key in _LABEL_MAPS:
-        return labels_kept(value)
-    if key in _QUANTITY_MAPS and isinstance(value, Mapping):
-        return {name: amount for name, amount in value.items() if _QUANTITY.fullmatch(str(amount))}
-    if key == "env":
-        return environment_kept(value) if isinstance(value, list) else None
-    if key in {"args", "command"}:
-        return arguments_kept(value) if isinstance(value, list) else None
-    if key == "nodeInfo" and isinstance(value, Mapping):
-        return dict(value)
-    return value if key == "message" else object_kept(value)
+def _field_kept(key: str, value: Any, of: Mapping[str, Any]) -> Any:
+    match key, value:
+        case ("message", _):  # what anybody may write but where the writer is known, or it is of mpsd's own condition
+            source = of.get("source")
+            writer = source.get("component") if isinstance(source, Mapping) else None
+            return value if writer in _SPEAKERS or of.get("type") == "MPSReady" else None
+        case ("labels" | "annotations" | "matchLabels" | "nodeSelector", _):
+            return labels_kept(value)
+        case ("limits" | "requests" | "capacity" | "allocatable", Mapping()):
+            return {name: amount for name, amount in value.items() if _QUANTITY.fullmatch(str(amount))}
+        case ("env", list()):
+            return environment_kept(value)
+        case ("args" | "command", list()):
+            return arguments_kept(value)
+        case ("nodeInfo", Mapping()):
+            return dict(value)
+        case _:
+            return object_kept(value) if key in _OBJECT_KEYS else None
 
 
 def labels_kept(value: Any) -> Any:
     """Of labels or annotations those of Kubernetes, of NVIDIA, of mpsd and of whose names it reads."""
     if not isinstance(value, Mapping):
         return None
-    return {key: told for key, told in value.items() if _LABEL.fullmatch(key) and len(str(told)) <= _LONGEST_LABEL}
+    return {key: text for key, text in value.items() if _LABEL.fullmatch(key) and len(str(text)) <= _LONGEST_LABEL}
 
 
 def environment_kept(entries: Sequence[Any]) -> list[dict[str, Any]]:
     """Every variable by its name, and the values of mpsd's and of NVIDIA's own."""
-    named = [entry for entry in entries if isinstance(entry, Mapping) and isinstance(entry.get("name"), str)]
     return [
-        {"name": entry["name"], "value": entry.get("value") if _VARIABLE.fullmatch(entry["name"]) else LEFT_OUT}
-        for entry in named
+        {"name": name, "value": entry.get("value") if _VARIABLE.fullmatch(name) else LEFT_OUT}
+        for entry in entries
+        if isinstance(entry, Mapping) and isinstance(name := entry.get("name"), str)
     ]
 
 
 def arguments_kept(words: Sequence[Any]) -> list[str]:
     """mpsd's own words and the names of options; what an option is set to is left out."""
-    kept = []
-    for word in map(str, words):
-        option = _OPTION.fullmatch(word)
-        kept.append(option["option"] if option else word if word in _PROGRAMS else LEFT_OUT)
-    return kept
+    options = [(str(word), _OPTION.fullmatch(str(word))) for word in words]
+    return [option["option"] if option else word if word in _PROGRAMS else LEFT_OUT for word, option in options]
 
+
+# -- the parts and their index ---------------------------------------------------------------------------------------
 
 MOST_BYTES = 2 * 1024**2  # of a part
 MOST_IN_ALL = 64 * 1024**2
@@ -280,9 +249,7 @@ _CREDENTIALS = re.compile(r"://[^\s/]*@")
 
 @dataclass(frozen=True, slots=True)
 class BundlePart:
-    """A file of the bundle, with only what may be in it. about: what it is, as the end of a sentence. missing: why it
-    could not be had; empty where it could.
-    """
+    """A file. about: what it is, as the end of a sentence. missing: why it is not available; empty where it is."""
 
     file: str
     about: str
@@ -290,68 +257,47 @@ class BundlePart:
     missing: str = ""
 
 
-def text_part(file: str, about: str, text: str) -> BundlePart:
-    return BundlePart(file, about, text)
-
-
-def log_part(file: str, about: str, text: str) -> BundlePart:
-    """Of a log of mpsd's own."""
-    return BundlePart(file, about, log_kept(text))
-
-
-def json_part(file: str, about: str, value: Any) -> BundlePart:
-    return BundlePart(file, about, json.dumps(value, indent=1) + "\n")
+def json_text(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
 
 def missing_part(file: str, about: str, why: str) -> BundlePart:
     return BundlePart(file, about, missing=" ".join(_CREDENTIALS.sub("://", why).split()) or "no reason given")
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A part as it is written. left_out: bytes of its beginning that are not; the end of a log says more."""
-
-    data: bytes
-    left_out: int
-
-
-def cut(text: str, most_bytes: int = MOST_BYTES) -> Cut:
-    """Where it is too long, its end from a new line on, after a line that says so. The whole is never longer."""
+def cut(text: str, most_bytes: int = MOST_BYTES) -> tuple[bytes, int]:
+    """As it is written, and how many bytes of its beginning are not; the end of a log is worth more. Where it is too
+    long: its end from a new line on, after a line that reports this. The whole is never longer.
+    """
     data = text.encode(errors="replace")
     if len(data) <= most_bytes:
-        return Cut(data, 0)
-    said = b"[%d bytes before this are left out]\n"
-    room = max(0, most_bytes - len(said % len(data)))
+        return data, 0
+    notice = b"[%d bytes before this are left out]\n"
+    room = max(0, most_bytes - len(notice % len(data)))
     end = data[len(data) - room :]
     end = end[end.find(b"\n") + 1 :] if b"\n" in end[:-1] else end
     left_out = len(data) - len(end)
-    return Cut((said % left_out + end)[:most_bytes] if room else b"", left_out)
+    return (notice % left_out + end)[:most_bytes] if room else b"", left_out
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the index says of a part."""
+    """What the index reports of a part. size, left_out: bytes."""
 
     part: BundlePart
     size: int
     left_out: int = 0
 
+    def __str__(self) -> str:
+        missing = f": {self.part.missing}" if self.part.missing else ""
+        cut_words = f" (its last {self.size} bytes; {self.left_out} before them are left out)" if self.left_out else ""
+        return f"{self.part.file}: {self.part.about}{missing}{cut_words}"
 
-def index(of: str, version: str, made_at: str, entries: Iterable[IndexEntry]) -> str:
+
+def index(of: str, version: str, made_at: str, entries: Sequence[IndexEntry]) -> str:
     """of: what the bundle is of, such as `node gpu-a1`. made_at: for people."""
-    entries = list(entries)
-    here = [entry for entry in entries if not entry.part.missing]
-    missing = [entry for entry in entries if entry.part.missing]
+    missing = [str(entry) for entry in entries if entry.part.missing]
     lines = [f"Support bundle of {of}, made by mpsd {version} at {made_at}", ""]
-    lines += ["Only what is known to be harmless was taken; [left out] is in the place of other values.", ""]
-    lines += [f"{entry.part.file}: {entry.part.about}{_cut_words(entry)}" for entry in here]
-    lines += [
-        "",
-        f"Not here: {len(missing)}",
-        *(f"{entry.part.file}: {entry.part.about}: {entry.part.missing}" for entry in missing),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _cut_words(entry: IndexEntry) -> str:
-    return f" (its last {entry.size} bytes; {entry.left_out} before them are left out)" if entry.left_out else ""
+    lines += ["Only what is known to be harmless is included; [left out] is in the place of other values.", ""]
+    lines += [str(entry) for entry in entries if not entry.part.missing]
+    return "\n".join([*lines, "", f"Not here: {len(missing)}", *missing]) + "\n"

@@ -1,12 +1,13 @@
 """Checks of a node or of a cluster, and the diagnosis that they add up to: the most serious finding first.
 
-A check that cannot be made is unknown, never passed. What is looked at is a frozen picture of facts; a fact that could
-not be read is Unknown, and one that does not exist here is NotApplicable.
+A check that cannot be made is unknown, never passed. What is looked at is a frozen picture of facts; one that could not
+be read is Unknown, and one that does not exist here is NotApplicable. A check is well where it has come to its end: it
+reads every fact that it needs before it finds anything.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 Value = TypeVar("Value")
@@ -14,67 +15,56 @@ Thing = TypeVar("Thing")
 Facts = TypeVar("Facts")
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A fact that could not be read. why: the reason, as the end of a sentence."""
+class Unknown(Exception):
+    """In place of a fact that could not be read; a check that needs it raises it. why: as the end of a sentence."""
 
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class NotApplicable:
-    """A fact that does not exist here. why: as the end of a sentence."""
-
-    why: str
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
 
 
-Fact: TypeAlias = Value | Unknown | NotApplicable
+class NotApplicable(Unknown):
+    """In place of a fact that does not exist here."""
 
 
-class NotKnown(Exception):
-    """A check cannot be made."""
-
-    def __init__(self, fact: Unknown | NotApplicable) -> None:
-        super().__init__(fact.why)
-        self.fact = fact
+Fact: TypeAlias = Value | Unknown
 
 
 def known(fact: Fact[Value]) -> Value:
-    """The value. NotKnown where there is none."""
-    if isinstance(fact, Unknown | NotApplicable):
-        raise NotKnown(fact)
+    """The value; raises Unknown where there is none."""
+    if isinstance(fact, Unknown):
+        raise fact
     return fact
 
 
 def each(things: Iterable[Thing], fact: Callable[[Thing], Fact[Value]]) -> Iterator[tuple[Thing, Value]]:
-    """Every thing with this fact where it is known; then NotKnown if it is not known of another."""
-    missing: Unknown | NotApplicable | None = None
+    """Every thing with this fact where it is known; then Unknown if it is not known of another."""
+    missing: Unknown | None = None
     for thing in things:
         value = fact(thing)
-        if isinstance(value, Unknown | NotApplicable):
-            missing = value if missing is None or isinstance(value, Unknown) else missing
-        else:
+        if not isinstance(value, Unknown):
             yield thing, value
+        elif missing is None or not isinstance(value, NotApplicable):
+            missing = value
     if missing:
-        raise NotKnown(missing)
+        raise missing
 
 
-class Severity(IntEnum):
-    """The lower, the worse."""
+class Severity(StrEnum):
+    """The worst first."""
 
-    STOPS = 0
-    BREAKS = 1
-    NOTE = 2
-
-    def __str__(self) -> str:
-        return _SEVERITY_TEXT[self]
+    STOPS = "programs cannot start on MPS"
+    BREAKS = "limits are not enforced"
+    NOTE = "worth knowing"
 
 
-_SEVERITY_TEXT = {
-    Severity.STOPS: "programs cannot start on MPS",
-    Severity.BREAKS: "limits are not enforced",
-    Severity.NOTE: "worth knowing",
-}
+class CheckVerdict(StrEnum):
+    """In the order in which they are shown."""
+
+    FOUND = "found"
+    UNKNOWN = "unknown"
+    WELL = "well"
+    NOT_APPLICABLE = "does not apply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +73,6 @@ class Finding:
 
     what: str
     remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.what}; {self.remedy}"
 
 
 Find: TypeAlias = Callable[[Facts], Iterator[Finding]]
@@ -100,42 +87,26 @@ def at_most(most: int, findings: Sequence[Finding], others: str, remedy: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Facts]):
-    """One check. well: what holds where nothing is found. looks_at: fields of the facts. how: the source of those."""
+    """One check. well: what holds where nothing is found. how: where the facts that it reads are from."""
 
     id: str
     severity: Severity
     well: str
-    looks_at: tuple[str, ...]
     how: str
     find: Find[Facts]
 
 
-class CheckTable(Generic[Facts]):
+class CheckTable(list[Check[Facts]]):
     """Checks in the order in which they are written: a cause stands before its consequences."""
 
-    def __init__(self) -> None:
-        self._checks: list[Check[Facts]] = []
-
-    def __iter__(self) -> Iterator[Check[Facts]]:
-        return iter(self._checks)
-
-    def check(
-        self, name: str, severity: Severity, well: str, *looks_at: str, how: str
-    ) -> Callable[[Find[Facts]], Find[Facts]]:
+    def check(self, name: str, severity: Severity, well: str, how: str) -> Callable[[Find[Facts]], Find[Facts]]:
         """Adds the function below it as the check of this id."""
 
         def add(find: Find[Facts]) -> Find[Facts]:
-            self._checks.append(Check(name, severity, well, looks_at, how, find))
+            self.append(Check(name, severity, well, how, find))
             return find
 
         return add
-
-
-class CheckVerdict(StrEnum):
-    FOUND = "found"
-    UNKNOWN = "unknown"
-    WELL = "well"
-    NOT_APPLICABLE = "does not apply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +138,7 @@ class Diagnosis:
     def headline(self) -> str:
         """The most serious finding with its remedy, in one line."""
         for outcome in self.of(CheckVerdict.FOUND):
-            return str(outcome.findings[0])
+            return f"{outcome.findings[0].what}; {outcome.findings[0].remedy}"
         unknown = self.of(CheckVerdict.UNKNOWN)
         if unknown:
             more = f", and {len(unknown) - 1} more checks" if len(unknown) > 1 else ""
@@ -176,11 +147,12 @@ class Diagnosis:
         return f"all is well: {made} checks"
 
 
-def diagnose(facts: Facts, checks: Sequence[Check[Facts]]) -> Diagnosis:
+def diagnose(facts: Facts, checks: Iterable[Check[Facts]]) -> Diagnosis:
     """Found before unknown before well; of those found the worst first, and a cause before its consequences."""
-    rank = {verdict: place for place, verdict in enumerate(CheckVerdict)}
+    verdicts, severities = list(CheckVerdict), list(Severity)
     outcomes = [_outcome(check, facts) for check in checks]
-    return Diagnosis(tuple(sorted(outcomes, key=lambda one: (rank[one.verdict], one.check.severity))))
+    order = sorted(outcomes, key=lambda one: (verdicts.index(one.verdict), severities.index(one.check.severity)))
+    return Diagnosis(tuple(order))
 
 
 def _outcome(check: Check[Facts], facts: Facts) -> CheckOutcome:
@@ -188,12 +160,9 @@ def _outcome(check: Check[Facts], facts: Facts) -> CheckOutcome:
     try:
         for one in check.find(facts):
             findings.append(one)  # noqa: PERF402 - those before what is not known are kept
-        if not findings:
-            for _fact in each(check.looks_at, lambda name: getattr(facts, name)):
-                pass  # nothing was found in what was seen: that is well only where all of it was
-    except NotKnown as error:
+    except Unknown as missing:
         if findings:
-            return CheckOutcome(check, CheckVerdict.FOUND, tuple(findings), str(error))
-        verdict = CheckVerdict.NOT_APPLICABLE if isinstance(error.fact, NotApplicable) else CheckVerdict.UNKNOWN
-        return CheckOutcome(check, verdict, why=str(error))
+            return CheckOutcome(check, CheckVerdict.FOUND, tuple(findings), missing.why)
+        is_unknown = not isinstance(missing, NotApplicable)
+        return CheckOutcome(check, CheckVerdict.UNKNOWN if is_unknown else CheckVerdict.NOT_APPLICABLE, (), missing.why)
     return CheckOutcome(check, CheckVerdict.FOUND if findings else CheckVerdict.WELL, tuple(findings))

@@ -1,10 +1,9 @@
-"""What `kubectl mps doctor` saw of a cluster, and how it is read from objects of the API.
-
-Any JSON is read as far as it can be: nothing here raises, and nothing is judged.
-"""
+"""What `kubectl mps doctor` saw of a cluster, and how it is read from objects of the API. Nothing is judged here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
 
 from mpsd.admission.rules.requests import named, ours
 from mpsd.admission.rules.rule import RequestContext
@@ -12,65 +11,41 @@ from mpsd.admission.rules.verdict import judge, modes_in
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.mpsnode import cluster_status
 from mpsd.model.names import NAME_LABEL
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
-from mpsd.operations.doctor.rules.checks import Fact, Unknown
-from mpsd.platform.rules.certificates import ANNOTATION, Validity, read_annotation
+from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
+from mpsd.operations.doctor.rules.components import Right
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_object
-from mpsd.status.rules.pods import quoted, read_pod_seen
+from mpsd.status.rules.pods import PodSeen, quoted, read_pod_seen
 
-# How a node is known to have NVIDIA GPUs: what NVIDIA's operator, node feature discovery and clouds write.
-_GPU_LABELS: Mapping[str, str] = {
+Object: TypeAlias = Mapping[str, Any]
+Objects: TypeAlias = Fact[Sequence[Object]]
+
+# How a node is known to have NVIDIA GPUs: what NVIDIA's operator, node feature discovery and clouds write; "" for any.
+_GPU_LABELS = {
     "nvidia.com/gpu.present": "true",
     "feature.node.kubernetes.io/pci-10de.present": "true",
     "feature.node.kubernetes.io/pci-0302_10de.present": "true",
+    "cloud.google.com/gke-accelerator": "",
+    "aliyun.accelerator/nvidia_name": "",
+    "k8s.amazonaws.com/accelerator": "",
 }
-_GPU_KEYS = ("cloud.google.com/gke-accelerator", "aliyun.accelerator/nvidia_name", "k8s.amazonaws.com/accelerator")
-# What of kube-scheduler's options can name extenders; the policies are of versions before 1.23.
-_CONFIGURING = frozenset({"--config", "--policy-config-file", "--policy-configmap"})
-_STATUS_FIELDS = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
 # The rules of admission about ways to a GPU that no ledger sees; the others are about what a pod requests.
-_BYPASSES = frozenset(
-    {
-        RuleId.ENVIRONMENT_BLOCKED,
-        RuleId.PRIVILEGED,
-        RuleId.CAPABILITIES,
-        RuleId.HOST_PATH,
-        RuleId.MOUNT_PATH,
-        RuleId.MPSD_FILES,
-        RuleId.RUNTIME_CLASS,
-        RuleId.UNASKED_VISIBLE_DEVICES,
-        RuleId.UNASKED_PRIVILEGED,
-        RuleId.UNASKED_HOST_PATH,
-    }
-)
+_BYPASSES = {
+    *(RuleId.ENVIRONMENT_BLOCKED, RuleId.PRIVILEGED, RuleId.CAPABILITIES, RuleId.HOST_PATH, RuleId.MOUNT_PATH),
+    *(RuleId.MPSD_FILES, RuleId.RUNTIME_CLASS, RuleId.UNASKED_VISIBLE_DEVICES, RuleId.UNASKED_PRIVILEGED),
+    RuleId.UNASKED_HOST_PATH,
+}
 
 
-def _mapping(thing: object, *keys: str) -> Fields:
-    """The mapping at these keys; empty where there is none."""
+def inside(thing: Object | None, *keys: str) -> Any:
+    """What an object of the API has at these keys; None where one of them is missing."""
+    found: Any = thing
     for key in keys:
-        thing = thing.get(key) if isinstance(thing, dict) else None
-    return thing if isinstance(thing, dict) else {}
-
-
-def _entries(thing: object, *keys: str) -> list[Fields]:
-    """The mappings in the list at these keys."""
-    found = _mapping(thing, *keys[:-1]).get(keys[-1])
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-def _text(thing: object, *keys: str) -> str:
-    found = _mapping(thing, *keys[:-1]).get(keys[-1])
-    return found if isinstance(found, str) else ""
-
-
-def _number(thing: object, *keys: str, absent: int = 0) -> int:
-    found = _mapping(thing, *keys[:-1]).get(keys[-1])
-    return found if type(found) is int else absent
-
-
-# -- mpsd's own objects ------------------------------------------------------------------------------------------------
+        found = (found or {}).get(key)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,33 +65,31 @@ class OwnPod:
     image: str
 
 
-def read_own_pod(thing: object, policy: Policy) -> OwnPod:
+def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
     seen = read_pod_seen(thing, policy)
-    statuses = _entries(thing, "status", "containerStatuses")
-    images = [_text(entry, "image") for entry in _entries(thing, "spec", "containers")]
-    last = [_mapping(one, "lastState", "terminated") for one in statuses]
-    failed = [f"{seen.reason}: {quoted(seen.message)}"] if seen.phase == "Failed" else []
-    waiting = [
-        f"{one.name}: {one.reason}" + (f": {quoted(one.message)}" if one.message else "")
-        for one in seen.waiting
-        if not one.is_plain
-    ]
-    unscheduled = [quoted(seen.unscheduled)] if seen.unscheduled and not seen.node else []
+    statuses = inside(thing, "status", "containerStatuses") or ()
+    images = [one.get("image", "") for one in inside(thing, "spec", "containers") or ()]
+    ended = [inside(one, "lastState", "terminated") for one in statuses]
     return OwnPod(
         name=seen.name.name,
-        component=_text(thing, "metadata", "labels", NAME_LABEL),
+        component=inside(thing, "metadata", "labels", NAME_LABEL) or "",
         node=seen.node,
         ending=seen.terminating or seen.phase == "Succeeded",
-        trouble="; ".join([*failed, *waiting, *unscheduled]),
-        restarts=sum(_number(one, "restartCount") for one in statuses),
-        ended=next((_ended(one) for one in last if one), ""),
+        trouble="; ".join(_trouble(seen)),
+        restarts=sum(one.get("restartCount", 0) for one in statuses),
+        ended=next((f"{one.get('reason', 'ended')} (exit code {one.get('exitCode')})" for one in ended if one), ""),
         image=next((image for image in images if "kube-scheduler" not in image), ""),
     )
 
 
-def _ended(terminated: Fields) -> str:
-    reason, code = _text(terminated, "reason"), _number(terminated, "exitCode", absent=-1)
-    return f"{reason or 'ended'} (exit code {code})" if code >= 0 else reason
+def _trouble(seen: PodSeen) -> Iterator[str]:
+    if seen.phase == "Failed":
+        yield f"{seen.reason}: {quoted(seen.message)}"
+    for one in seen.waiting:
+        if not one.is_plain:
+            yield f"{one.name}: {one.reason}" + (f": {quoted(one.message)}" if one.message else "")
+    if seen.unscheduled and not seen.node:
+        yield quoted(seen.unscheduled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,98 +102,14 @@ class Workload:
     wanted: int
     ready: int
 
-    def __str__(self) -> str:
-        return f"{self.kind}/{self.name}"
 
-
-def read_workload(thing: object, kind: str) -> Workload:
-    """kind: `ds` or `deploy`."""
-    wanted = (
-        _number(thing, "status", "desiredNumberScheduled")
-        if kind == "ds"
-        else _number(thing, "spec", "replicas", absent=1)
-    )
-    return Workload(
-        kind=kind,
-        name=_text(thing, "metadata", "name"),
-        component=_text(thing, "metadata", "labels", NAME_LABEL),
-        wanted=wanted,
-        ready=_number(thing, "status", "numberReady" if kind == "ds" else "readyReplicas"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """MPSNode's definition. served: whether version v1alpha1 is. lacks: fields of a status that it drops and this mpsd
-    writes.
-    """
-
-    established: bool
-    served: bool
-    lacks: tuple[str, ...]
-
-
-def read_definition(thing: object) -> Definition:
-    """thing: a CustomResourceDefinition."""
-    said = [one.get("status") for one in _entries(thing, "status", "conditions") if one.get("type") == "Established"]
-    version = next((one for one in _entries(thing, "spec", "versions") if one.get("name") == "v1alpha1"), None)
-    schema = _mapping(version, "schema", "openAPIV3Schema", "properties", "status", "properties")
-    lacks = tuple(name for name in _STATUS_FIELDS if schema and name not in schema)
-    return Definition(not said or said[0] == "True", version is not None and version.get("served") is True, lacks)
-
-
-@dataclass(frozen=True, slots=True)
-class RightSeen:
-    """Whether a component has a right that it needs. what: verb and resource."""
-
-    component: str
-    what: str
-    allowed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Hook:
-    """A webhook in a configuration. policy: failurePolicy. bundle: its caBundle; empty for none.
-
-    serving: of the certificate that the webhook presents, as the configuration's annotation says.
-    """
-
-    kind: str
-    name: str
-    policy: str
-    bundle: str
-    serving: Fact[Validity]
-
-
-def read_hooks(thing: object, kind: str) -> Iterator[Hook]:
-    """The webhooks in a configuration."""
-    untold = f"no webhook has reported it (annotation {ANNOTATION}): it is older, or has not registered itself yet"
-    serving = read_annotation(_mapping(thing)) or Unknown(untold)
-    for entry in _entries(thing, "webhooks"):
-        bundle = _text(entry, "clientConfig", "caBundle")
-        yield Hook(kind, _text(entry, "name"), _text(entry, "failurePolicy"), bundle, serving)
-
-
-@dataclass(frozen=True, slots=True)
-class CaBundleCertificate:
-    """A certificate in a caBundle. ends_at: seconds since 1970."""
-
-    subject: str
-    ends_at: float
-
-
-def ready_addresses(thing: object) -> int:
-    """Of an Endpoints object."""
-    return sum(len(_entries(one, "addresses")) for one in _entries(thing, "subsets"))
-
-
-def is_refusal(event: object) -> bool:
-    """Whether an Event says that an API server could not ask mpsd's webhook."""
-    message = _text(event, "message")
-    return "failed calling webhook" in message and "mpsd.io" in message
-
-
-# -- nodes -------------------------------------------------------------------------------------------------------------
+def read_workload(thing: Object, kind: str) -> Workload:
+    metadata, status = thing["metadata"], thing.get("status") or {}
+    if kind == "ds":
+        wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+    else:
+        wanted, ready = inside(thing, "spec").get("replicas", 1), status.get("readyReplicas", 0)
+    return Workload(kind, metadata["name"], inside(metadata, "labels", NAME_LABEL) or "", wanted, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,149 +124,134 @@ class ClusterNodeFacts:
     whole_gpus: str
 
 
-def read_machine(thing: object, policy: Policy) -> ClusterNodeFacts:
+def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
     node = read_kubernetes_node(thing)
-    others = [f"{name}: {amount}" for name, amount in _whole_gpus(_mapping(thing, "status", "capacity"), policy)]
-    labels = [f"label {key}" for key, value in _GPU_LABELS.items() if node.labels.get(key) == value]
-    labels += [f"label {key}" for key in _GPU_KEYS if key in node.labels]
-    return ClusterNodeFacts(node.name, node.is_labelled, next(iter([*labels, *others]), ""), ", ".join(others))
+    others = _whole_gpus(inside(thing, "status", "capacity") or {}, policy)
+    labels = [key for key, value in _GPU_LABELS.items() if key in node.labels and value in ("", node.labels[key])]
+    gpus = f"label {labels[0]}" if labels else next(iter(others), "")
+    return ClusterNodeFacts(node.name, node.is_labelled, gpus, ", ".join(others))
 
 
-def _whole_gpus(amounts: Mapping[str, object], policy: Policy) -> Iterator[tuple[str, object]]:
-    """Resources of other device plugins."""
-    for name, amount in named(amounts, policy.admission.other_gpus):
-        if name not in ours(policy):
-            yield name, amount
+def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:
+    found = named(amounts, policy.admission.other_gpus)
+    return [f"{name}: {amount}" for name, amount in found if name not in ours(policy)]
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """behind_s: how far a clock is behind the API server's; negative: ahead of it. of: whose."""
-
-    of: str
-    behind_s: float
-
-
-def read_clock(thing: object) -> Clock | None:
+def seconds_behind(thing: Object) -> float | None:
     """How far the clock of a node is behind the API server's: when the node says that it wrote its MPSNode, against
     when the API server says that its status was written. None where either is missing.
     """
-    told = seconds(_text(thing, "status", "toldAt"))
-    written = [
-        seconds(_text(entry, "time"))
-        for entry in _entries(thing, "metadata", "managedFields")
-        if "f:status" in _mapping(entry, "fieldsV1")
-    ]
-    times = [time for time in written if time is not None]
-    if told is None or not times:
-        return None
-    return Clock(f"node {_text(thing, 'metadata', 'name')}", max(times) - told)
-
-
-# -- pods of others ----------------------------------------------------------------------------------------------------
+    reported = seconds(inside(thing, "status", "toldAt"))
+    written = [one for one in inside(thing, "metadata", "managedFields") or () if "f:status" in one.get("fieldsV1", {})]
+    times = [time for time in (seconds(one.get("time")) for one in written) if time is not None]
+    return None if reported is None or not times else max(times) - reported
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """A pod of anybody's that is on a node of mpsd's, or waits for its GPUs.
 
-    asks: for GPU memory. outside: how it gets at a GPU outside the ledger, in admission's words; empty where it does
-    not. whole_gpus: another resource of GPUs that it has. placed: a scheduler of mpsd's has written which GPU it has.
+    outside: how it gets at a GPU outside the ledger, in admission's words; empty where it does not. whole_gpus: another
+    resource of GPUs that it has; empty where it has none.
     """
 
-    name: str
-    node: str
-    asks: bool
+    seen: PodSeen
     outside: tuple[str, ...]
     whole_gpus: str
-    scheduler: str
-    placed: bool
-    pending: bool
 
 
-def read_user(thing: object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodFacts | None:
+def read_user(thing: Object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodFacts | None:
     """None where the pod has ended, or is exempt. namespaces: their labels, which choose the modes."""
     seen = read_pod_seen(thing, policy)
     if seen.phase in ("Succeeded", "Failed") or seen.name.namespace in policy.admission.exempt_namespaces:
         return None
-    found = read_object({"kind": "Pod", **thing} if isinstance(thing, dict) else thing)
-    outside: Sequence[str] = ()
-    whole = ""
-    if found.pod:
-        context = RequestContext(annotations_before=found.pod.annotations, is_placed=True, is_changed=True)
-        modes = modes_in(namespaces.get(seen.name.namespace, {}), policy.admission.rules).modes
-        judged = judge(found, policy, facts, context).found
-        outside = [
-            str(one.problem.fault)
-            for one in judged
-            if one.rule in _BYPASSES and modes.get(one.rule) is RuleMode.ENFORCE
-        ]
-        wholes = [pair for one in found.pod.containers for pair in _whole_gpus(one.limits, policy)]
-        whole = f"{wholes[0][0]}: {wholes[0][1]}" if wholes else ""
-    return PodFacts(
-        name=f"{seen.name.namespace}/{seen.name.name}",
-        node=seen.node,
-        asks=seen.shared is not None,
-        outside=tuple(outside),
-        whole_gpus=whole,
-        scheduler=seen.scheduler or "default-scheduler",
-        placed=bool(seen.shared and seen.shared.choice),
-        pending=seen.is_pending,
-    )
+    found = read_object({"kind": "Pod", **thing})
+    if not found.pod:
+        return PodFacts(seen, (), "")
+    context = RequestContext(annotations_before=found.pod.annotations, is_placed=True, is_changed=True)
+    modes = modes_in(namespaces.get(seen.name.namespace, {}), policy.admission.rules).modes
+    enforced = {rule for rule in _BYPASSES if modes.get(rule) is RuleMode.ENFORCE}
+    outside = tuple(str(one.problem.fault) for one in judge(found, policy, facts, context) if one.rule in enforced)
+    wholes = [whole for one in found.pod.containers for whole in _whole_gpus(one.limits, policy)]
+    return PodFacts(seen, outside, next(iter(wholes), ""))
 
 
-@dataclass(frozen=True, slots=True)
-class KubeScheduler:
-    """A pod of the cluster's own kube-scheduler. configured: its command names a file of configuration."""
-
-    name: str
-    configured: bool
-
-
-def read_kube_scheduler(thing: object) -> KubeScheduler | None:
-    """None for any other pod. kubeadm and its like label theirs so."""
-    metadata = _mapping(thing, "metadata")
-    if metadata.get("namespace") != "kube-system" or _text(metadata, "labels", "component") != "kube-scheduler":
-        return None
-    words = [word for one in _entries(thing, "spec", "containers") for word in _command(one)]
-    configured = any(word.partition("=")[0] in _CONFIGURING for word in words)
-    return KubeScheduler(f"kube-system/{metadata.get('name')}", configured)
-
-
-def _command(container: Fields) -> list[str]:
-    parts = [container.get(part) for part in ("command", "args")]
-    words = [str(word) for part in parts if isinstance(part, list) for word in part]
-    return " ".join(words).split()  # as a shell takes them, which some clusters start it by
-
-
-# -- all of it ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterFacts:
-    """now: seconds since 1970 by the clock of this machine. ours: the version of this command line.
+    """What the API server answered, and what is read of that; reading raises Unknown where there was no answer.
 
-    kubernetes: major and minor. namespace: whether mpsd's exists. definition: None where there is none. hooks: of
-    mpsd's configurations. authorities: by caBundle. endpoints: addresses behind the webhook's Service that are ready.
-    refusals: what API servers have reported of a webhook that they could not ask. mpsnodes: by name. users: pods on
-    mpsd's nodes, and those without a node yet. kube_schedulers: those that run as pods of kube-system.
+    now: seconds since 1970 by the clock of this machine. ours: the version of this command line. version: what the API
+    server answers of its own. own_clock: how many seconds behind the API server's; below zero, ahead. Each of the
+    others has objects of the API, none or one where an object of one name is meant. Where nodes were named, nodes,
+    mpsnodes and own_pods are of these alone; a pod that has no node yet is one of them.
     """
 
     now: float
     ours: str
-    kubernetes: Fact[tuple[int, int]]
-    namespace: Fact[bool]
-    definition: Fact[Definition | None]
-    rights: Fact[tuple[RightSeen, ...]]
-    pods: Fact[tuple[OwnPod, ...]]
-    workloads: Fact[tuple[Workload, ...]]
-    machines: Fact[tuple[ClusterNodeFacts, ...]]
-    mpsnodes: Fact[Mapping[str, ClusterNode]]
-    hooks: Fact[tuple[Hook, ...]]
-    authorities: Fact[Mapping[str, tuple[CaBundleCertificate, ...]]]
-    endpoints: Fact[int]
-    refusals: Fact[tuple[str, ...]]
-    own_clock: Fact[Clock]
-    node_clocks: Fact[tuple[Clock, ...]]
-    users: Fact[tuple[PodFacts, ...]]
-    kube_schedulers: Fact[tuple[KubeScheduler, ...]]
+    policy: Policy
+    gpu_facts: GpuFacts
+    version: Object
+    own_clock: Fact[float]
+    missing_rights: Fact[tuple[Right, ...]]
+    namespace: Objects
+    definition: Objects
+    own_pods: Objects
+    daemon_sets: Objects
+    deployments: Objects
+    nodes: Objects
+    mpsnodes: Objects
+    validating: Objects
+    mutating: Objects
+    endpoints: Objects
+    warnings: Objects
+    namespaces: Objects
+    pods: Objects
+
+    @cached_property
+    def kubernetes(self) -> tuple[int, int]:
+        """Major and minor version. Some clouds write a minor version of 27+."""
+        major, minor = (str(self.version.get(key, "")).rstrip("+") for key in ("major", "minor"))
+        if major.isdecimal() and minor.isdecimal():
+            return int(major), int(minor)
+        raise Unknown("the API server does not report its version")
+
+    @cached_property
+    def is_injected(self) -> bool:
+        """Whether cert-manager serves the webhook's certificates."""
+        return any("cert-manager.io/inject-ca-from" in str(one.get("metadata")) for one in known(self.validating))
+
+    @cached_property
+    def workloads(self) -> tuple[Workload, ...]:
+        kinds = {"ds": known(self.daemon_sets), "deploy": known(self.deployments)}
+        return tuple(read_workload(one, kind) for kind, things in kinds.items() for one in things)
+
+    @cached_property
+    def components(self) -> tuple[OwnPod, ...]:
+        return tuple(read_own_pod(thing, self.policy) for thing in known(self.own_pods))
+
+    @cached_property
+    def machines(self) -> tuple[ClusterNodeFacts, ...]:
+        return tuple(read_machine(thing, self.policy) for thing in known(self.nodes))
+
+    @cached_property
+    def reports(self) -> Mapping[str, ClusterNode]:
+        return {node.name: node for node in cluster_status(known(self.mpsnodes), self.now).nodes}
+
+    @cached_property
+    def node_clocks(self) -> Mapping[str, float]:
+        """How far each node's is behind the API server's, as far as that is known."""
+        things = [one for one in known(self.mpsnodes) if inside(one, "status", "toldAt")]
+        clocks = {str(one["metadata"]["name"]): seconds_behind(one) for one in things}
+        found = {name: behind_s for name, behind_s in clocks.items() if behind_s is not None}
+        if clocks and not found:
+            raise Unknown("the API server does not report when a node's status was written (managedFields)")
+        return found
+
+    @cached_property
+    def users(self) -> tuple[PodFacts, ...]:
+        """The pods on mpsd's nodes, and those that have no node yet."""
+        labels = {one["metadata"]["name"]: inside(one, "metadata", "labels") or {} for one in known(self.namespaces)}
+        pods = known(self.pods)
+        ours = {None, "", *(one.name for one in self.machines if one.is_shared)}
+        of_ours = [pod for pod in pods if inside(pod, "spec", "nodeName") in ours]
+        return tuple(filter(None, (read_user(pod, self.policy, self.gpu_facts, labels) for pod in of_ours)))

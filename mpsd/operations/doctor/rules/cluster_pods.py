@@ -4,31 +4,29 @@ A pod is outside the ledger where admission would refuse it now for a way to a G
 it one. A cluster that does without a webhook has no fault here.
 """
 
-from collections.abc import Iterator
+import binascii
+import ssl
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
 
 from mpsd.model.names import NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.times import DAY_S, lasting
-from mpsd.operations.doctor.rules.checks import (
-    CheckTable,
-    Finding,
-    NotApplicable,
-    NotKnown,
-    Severity,
-    Unknown,
-    at_most,
-    each,
-    known,
-)
-from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Hook
-from mpsd.platform.rules.certificates import ANNOTATION
+from mpsd.operations.doctor.rules import checks
+from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Unknown, each, known
+from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, inside
+from mpsd.platform.rules.certificates import ANNOTATION, read_annotation
+from mpsd.status.rules.pods import quoted
 
-_SHOWN = 5  # pods that are named
+_SHOWN, _MOST_REFUSALS = 5, 3  # pods that are named, and refusals
 _NEAR_S = 14 * DAY_S  # mpsd and cert-manager renew theirs when a third of its life is left, 30 days of 90
 _NEAR_PART = 6  # of the life that a serving certificate has, which operators choose: half of what renewal has
-_RENEW = "see the webhook's log why it was not renewed, or renew what cert-manager gives it"
-_KINDS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
+_RENEW = "see in the webhook's log why it was not renewed; with cert-manager, renew it there"
 _CONFIGURATIONS = f"webhook configurations {WEBHOOK}"
-_STOPS, _BREAKS, _NOTE = Severity
+# What of kube-scheduler's options can name extenders; the policies are of versions before 1.23.
+_CONFIGURING = {"--config", "--policy-config-file", "--policy-configmap"}
+_STOPS, _BREAKS, _NOTE = checks.Severity
 
 POD_CHECKS = CheckTable[ClusterFacts]()
 _check = POD_CHECKS.check
@@ -37,95 +35,101 @@ _check = POD_CHECKS.check
 # -- the webhook -------------------------------------------------------------------------------------------------------
 
 
-def _hooks(facts: ClusterFacts) -> tuple[Hook, ...]:
-    """NotKnown where the cluster has no webhook, by choice."""
-    if not any(one.component == WEBHOOK for one in known(facts.workloads)) and not known(facts.hooks):
-        raise NotKnown(NotApplicable("this cluster has no webhook of mpsd's"))
-    return known(facts.hooks)
+def _configurations(facts: ClusterFacts) -> list[Object]:
+    is_installed = any(one.component == WEBHOOK for one in facts.workloads)
+    found = [*known(facts.validating), *known(facts.mutating)]
+    if not found and not is_installed:  # by choice
+        raise NotApplicable("this cluster has no webhook of mpsd's")
+    return found
 
 
-@_check("webhook-unregistered", _BREAKS, "admission is registered", "workloads", "hooks", how=_CONFIGURATIONS)
+def _webhooks(facts: ClusterFacts) -> list[Object]:
+    return [one for thing in _configurations(facts) for one in thing.get("webhooks") or ()]
+
+
+@_check("webhook-unregistered", _BREAKS, "admission is registered", how=_CONFIGURATIONS)
 def _unregistered(facts: ClusterFacts) -> Iterator[Finding]:
-    kinds = {hook.kind for hook in _hooks(facts)}
-    for kind in _KINDS:
-        if kind not in kinds:
-            yield Finding(f"{kind} {WEBHOOK} is missing: every pod is admitted", "kubectl apply -k manifests")
+    _configurations(facts)
+    for kind, found in (("Validating", facts.validating), ("Mutating", facts.mutating)):
+        if not any(one.get("webhooks") for one in known(found)):
+            what = f"{kind}WebhookConfiguration {WEBHOOK} is missing: every pod is admitted"
+            yield Finding(what, "kubectl apply -k manifests")
 
 
-@_check(
-    "webhook-authority",
-    _BREAKS,
-    "API servers can verify the webhook",
-    *("workloads", "hooks"),
-    how=f"caBundle in {_CONFIGURATIONS}",
-)
+@_check("webhook-authority", _BREAKS, "API servers can verify the webhook", how=f"caBundle in {_CONFIGURATIONS}")
 def _bundle(facts: ClusterFacts) -> Iterator[Finding]:
-    hooks = _hooks(facts)
+    bundles = [(one["name"], inside(one, "clientConfig", "caBundle")) for one in _webhooks(facts)]
     restart = f"restart the webhook, which writes its own: kubectl -n {NAMESPACE} rollout restart deploy/{WEBHOOK}"
-    for hook in hooks:
-        if not hook.bundle:
-            yield Finding(f"webhook {hook.name} has no caBundle: no API server can verify the webhook", restart)
-    if len({hook.bundle for hook in hooks if hook.bundle}) > 1:
-        yield Finding("the two webhook configurations name different authorities (caBundle)", restart)
+    for name, bundle in bundles:
+        if not bundle:
+            yield Finding(f"webhook {name} has no caBundle: no API server can verify the webhook", restart)
+    if len({bundle for _name, bundle in bundles if bundle}) > 1:
+        yield Finding("the two webhook configurations name different CAs (caBundle)", restart)
 
 
-@_check(
-    "webhook-certificate",
-    _BREAKS,
-    "the webhook's authority lasts",
-    *("workloads", "hooks", "authorities"),
-    how=f"caBundle in {_CONFIGURATIONS}",
-)
+@_check("webhook-certificate", _BREAKS, "the webhook's authority lasts", how=f"caBundle in {_CONFIGURATIONS}")
 def _certificate(facts: ClusterFacts) -> Iterator[Finding]:
-    _hooks(facts)
-    for authorities in known(facts.authorities).values():
+    bundles = dict.fromkeys(inside(one, "clientConfig", "caBundle") for one in _webhooks(facts))
+    for authorities in map(_authorities, filter(None, bundles)):
         if not authorities:
-            yield Finding(f"a caBundle of {WEBHOOK} holds no certificate of an authority", f"restart deploy/{WEBHOOK}")
+            yield Finding(f"a caBundle of {WEBHOOK} contains no CA certificate", f"restart deploy/{WEBHOOK}")
             continue
-        last = max(authorities, key=lambda one: one.ends_at)
-        left_s = last.ends_at - facts.now
-        if left_s < _NEAR_S:
-            yield Finding(f"the authority that verifies the webhook ({last.subject}) {_ends(left_s)}", _RENEW)
+        ends_at, subject = max(authorities)
+        if ends_at - facts.now < _NEAR_S:
+            yield Finding(f"the webhook's CA certificate ({subject}) {_ends(ends_at - facts.now)}", _RENEW)
         return
 
 
+def _authorities(bundle: str) -> list[tuple[float, str]]:
+    """What OpenSSL takes for certificates of authorities: when each ends, and whose it is. bundle: base64 of PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=b64decode(bundle, validate=True).decode())
+    except (ssl.SSLError, ValueError, binascii.Error):
+        return []
+    return [(ssl.cert_time_to_seconds(str(one["notAfter"])), _subject(one)) for one in context.get_ca_certs()]
+
+
+def _subject(certificate: Mapping[str, Any]) -> str:
+    pairs = [pair for row in certificate.get("subject", ()) for pair in row]
+    return next((str(value) for key, value in pairs if key == "commonName"), str(pairs))
+
+
 def _ends(left_s: float) -> str:
-    return f"ends in {lasting(left_s)}" if left_s > 0 else "has ended"
+    return f"expires in {lasting(left_s)}" if left_s > 0 else "has expired"
 
 
 @_check(
     "webhook-serving",
     _BREAKS,
     "the webhook's own certificate lasts",
-    *("workloads", "hooks"),
     how=f"annotation {ANNOTATION} of {_CONFIGURATIONS}",
 )
 def _serving(facts: ClusterFacts) -> Iterator[Finding]:
-    hooks = _hooks(facts)
-    if not hooks:
-        raise NotKnown(Unknown("there is no webhook configuration that could tell it"))
-    for _hook, life in each(hooks, lambda hook: hook.serving):
+    configurations = _configurations(facts)
+    if not configurations:
+        raise Unknown("there is no webhook configuration that could report it")
+    if facts.is_injected:
+        raise NotApplicable(f"it is cert-manager's: kubectl -n {NAMESPACE} get certificates")
+    unreported = f"no webhook has reported it (annotation {ANNOTATION}): it is older, or has not registered itself yet"
+    for _thing, life in each(configurations, lambda one: read_annotation(one) or Unknown(unreported)):
         left_s = life.ends_at - facts.now
         if left_s < (life.ends_at - life.begins_at) / _NEAR_PART:
-            yield Finding(f"a certificate that the webhook serves with {_ends(left_s)}", _RENEW)
+            yield Finding(f"a serving certificate of the webhook {_ends(left_s)}", _RENEW)
             return
 
 
-@_check(
-    "webhook-unreachable",
-    _BREAKS,
-    "API servers reach the webhook",
-    *("workloads", "hooks", "refusals", "endpoints"),
-    how="Endpoints of its Service, and events",
-)
+@_check("webhook-unreachable", _BREAKS, "API servers reach the webhook", how="Endpoints of its Service, and events")
 def _unreachable(facts: ClusterFacts) -> Iterator[Finding]:
-    hooks = _hooks(facts)
-    for refusal in known(facts.refusals):
-        yield Finding(
-            f"an API server cannot ask the webhook: {refusal}", "see its pods, its Service, and network policies"
-        )
-    if known(facts.endpoints) == 0:
-        fails = any(hook.policy == "Fail" for hook in hooks)
+    webhooks = _webhooks(facts)
+    messages = dict.fromkeys(str(event.get("message")) for event in known(facts.warnings))
+    refusals = [one for one in messages if "failed calling webhook" in one and "mpsd.io" in one]
+    for refusal in map(quoted, refusals[:_MOST_REFUSALS]):
+        what = f"an API server cannot call the webhook: {refusal}"
+        yield Finding(what, "see its pods, its Service, and network policies")
+    subsets = [subset for one in known(facts.endpoints) for subset in one.get("subsets") or ()]
+    if not any(one.get("addresses") for one in subsets):
+        fails = any(one.get("failurePolicy") == "Fail" for one in webhooks)
         then = "the pods that it reviews are refused" if fails else "pods are admitted without review"
         see = f"see kubectl -n {NAMESPACE} get pods,endpoints -l {NAME_LABEL}={WEBHOOK}"
         yield Finding(f"no ready pod is behind the Service {WEBHOOK}: {then}", see)
@@ -134,27 +138,19 @@ def _unreachable(facts: ClusterFacts) -> Iterator[Finding]:
 # -- pods that use GPUs ------------------------------------------------------------------------------------------------
 
 
-@_check(
-    "no-scheduler",
-    _STOPS,
-    "the scheduler that pods wait for exists",
-    *("users", "workloads"),
-    how="pods that wait, and Deployments",
-)
+@_check("no-scheduler", _STOPS, "the scheduler that pods wait for exists", how="pods that wait, and Deployments")
 def _no_scheduler(facts: ClusterFacts) -> Iterator[Finding]:
-    there = any(one.component == SCHEDULER and one.ready for one in known(facts.workloads))
-    for pod in known(facts.users):
-        if pod.asks and pod.pending and not pod.node and pod.scheduler == SCHEDULER and not there:
-            what = f"pod {pod.name} waits for {SCHEDULER}, of which no pod is ready here"
-            yield Finding(what, "kubectl apply -k manifests/overlays/scheduler, or take schedulerName out of the pod")
+    there = any(one.component == SCHEDULER and one.ready for one in facts.workloads)
+    for pod in [one.seen for one in facts.users if not there]:
+        if pod.shared and pod.is_pending and not pod.node and pod.scheduler == SCHEDULER:
+            what = f"pod {pod.name} waits for {SCHEDULER}, but no pod of it is ready"
+            yield Finding(what, "kubectl apply -k manifests/overlays/scheduler, or remove schedulerName from the pod")
             return
 
 
-@_check(
-    "other-plugin", _BREAKS, "no other device plugin allocates these GPUs", "machines", how="Nodes: their resources"
-)
+@_check("other-plugin", _BREAKS, "no other device plugin allocates these GPUs", how="Nodes: their resources")
 def _other_plugin(facts: ClusterFacts) -> Iterator[Finding]:
-    for one in known(facts.machines):
+    for one in facts.machines:
         if one.is_shared and one.whole_gpus:
             what = f"another device plugin allocates GPUs of {one.name} too ({one.whole_gpus})"
             yield Finding(what, "keep its DaemonSet off nodes with mpsd's label, by a nodeSelector or affinity")
@@ -163,56 +159,54 @@ def _other_plugin(facts: ClusterFacts) -> Iterator[Finding]:
 _PODS = "pods on mpsd's nodes, as admission reads them"
 
 
-@_check("whole-gpus", _BREAKS, "no pod has a whole GPU of mpsd's", "users", how=_PODS)
+@_check("whole-gpus", _BREAKS, "no pod has a whole GPU of mpsd's", how=_PODS)
 def _whole_gpus(facts: ClusterFacts) -> Iterator[Finding]:
-    for pod in [pod for pod in known(facts.users) if pod.node and pod.whole_gpus][:_SHOWN]:
-        what = f"pod {pod.name} on {pod.node} has {pod.whole_gpus}, a whole GPU that mpsd shares as well"
+    for pod in [pod for pod in facts.users if pod.seen.node and pod.whole_gpus][:_SHOWN]:
+        what = f"pod {pod.seen.name} on {pod.seen.node} has {pod.whole_gpus}, a whole GPU that mpsd shares as well"
         yield Finding(what, "move it to a node without mpsd's label, and keep that device plugin off mpsd's nodes")
 
 
-@_check("outside-books", _BREAKS, "no pod uses GPUs outside the ledger", "users", how=_PODS)
+@_check("outside-books", _BREAKS, "no pod uses GPUs outside the ledger", how=_PODS)
 def _outside(facts: ClusterFacts) -> Iterator[Finding]:
     findings = []
-    for pod in known(facts.users):
-        if pod.node and pod.outside:
+    for pod in facts.users:
+        if pod.seen.node and pod.outside:
             more = f" (and {len(pod.outside) - 1} more)" if len(pod.outside) > 1 else ""
-            what = f"pod {pod.name} on {pod.node} can use GPUs outside the ledger: {pod.outside[0]}{more}"
+            what = f"pod {pod.seen.name} on {pod.seen.node} can use GPUs outside the ledger: {pod.outside[0]}{more}"
             findings.append(Finding(what, "correct and recreate it, or run it in an exempt namespace"))
-    yield from at_most(_SHOWN, findings, "pods can use GPUs outside the ledger", "correct these first")
+    yield from checks.at_most(_SHOWN, findings, "pods can use GPUs outside the ledger", "correct these first")
 
 
-@_check(
-    "not-asked",
-    _BREAKS,
-    "schedulers ask mpsd for free capacity",
-    *("users", "workloads"),
-    how="annotations of pods on mpsd's nodes",
-)
+@_check("not-asked", _BREAKS, "schedulers ask mpsd for free capacity", how="annotations of pods on mpsd's nodes")
 def _unplaced(facts: ClusterFacts) -> Iterator[Finding]:
-    there = any(one.component == SCHEDULER for one in known(facts.workloads))
-    unplaced = [pod for pod in known(facts.users) if pod.asks and pod.node and not pod.placed] if there else []
-    if unplaced:
+    there = any(one.component == SCHEDULER for one in facts.workloads)
+    unplaced = [pod for pod in (one.seen for one in facts.users) if pod.shared and pod.node and not pod.shared.choice]
+    if there and unplaced:
         pod = unplaced[0]
         more = f" (and {len(unplaced) - 1} more)" if len(unplaced) > 1 else ""
-        what = f"pod {pod.name}{more} requests GPU memory and was placed by {pod.scheduler}, which did not ask mpsd"
+        by = f"{pod.scheduler or 'default-scheduler'}, which did not ask mpsd"
         remedy = f"set schedulerName: {SCHEDULER}, or give that scheduler mpsd's extender (docs/scheduling.md)"
-        yield Finding(what, remedy)
+        yield Finding(f"pod {pod.name}{more} requests GPU memory and was placed by {by}", remedy)
 
 
 @_check(
     "scheduler-unconfigured",
     _BREAKS,
     "kube-scheduler is given a configuration",
-    *("workloads", "kube_schedulers"),
     how="commands of kube-scheduler's pods in kube-system, not what is in the file that they name",
 )
 def _unconfigured(facts: ClusterFacts) -> Iterator[Finding]:
-    if not any(one.component == SCHEDULER and one.kind == "ds" for one in known(facts.workloads)):
-        raise NotKnown(NotApplicable("no extender of mpsd's runs beside the cluster's own kube-scheduler"))
-    schedulers = known(facts.kube_schedulers)
+    if not any(one.component == SCHEDULER and one.kind == "ds" for one in facts.workloads):
+        raise NotApplicable("no extender of mpsd's runs beside the cluster's own kube-scheduler")
+    pods = [pod for pod in known(facts.pods) if pod["metadata"]["namespace"] == "kube-system"]
+    # kubeadm and its like label theirs so
+    schedulers = [pod for pod in pods if inside(pod, "metadata", "labels", "component") == "kube-scheduler"]
     if not schedulers:
-        raise NotKnown(Unknown("no pod of kube-scheduler is in kube-system: it may run as no pod, or out of sight"))
+        raise Unknown("no pod of kube-scheduler is in kube-system: it may run as no pod, or out of sight")
     for one in schedulers:
-        if not one.configured:
-            what = f"pod {one.name} has no --config in its command, so it asks no extender: pods are placed past mpsd"
-            yield Finding(what, "name a configuration with mpsd's extender there (docs/scheduling.md)")
+        lists = [of.get(part) or () for of in inside(one, "spec", "containers") or () for part in ("command", "args")]
+        words = " ".join(chain(*lists)).split()  # as a shell takes them, which some clusters start it by
+        if _CONFIGURING.isdisjoint(word.partition("=")[0] for word in words):
+            what = f"pod kube-system/{one['metadata']['name']} has no --config in its command, so it asks no extender"
+            to_do = "name a configuration with mpsd's extender there (docs/scheduling.md)"
+            yield Finding(f"{what}: pods are placed without mpsd", to_do)

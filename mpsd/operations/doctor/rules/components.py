@@ -3,13 +3,14 @@
 The rights are those of the manifests (rights.yaml of each part), no more and no less; tests/manifests compares the two.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
 from mpsd.model.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.operations.doctor.rules.checks import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,12 @@ class Right:
     verb: str
     group: str
     resource: str
-    names: tuple[str, ...] = ()
-    namespace: str = ""
+    names: tuple[str, ...]
+    namespace: str
+
+    @property
+    def is_for_certificates(self) -> bool:
+        return self.resource == "secrets" or (self.group, self.verb) == (_HOOKS, "patch")
 
     def __str__(self) -> str:
         full = f"{self.resource}.{self.group}" if self.group else self.resource
@@ -32,70 +37,48 @@ class Right:
 
     @property
     def review(self) -> dict[str, Any]:
-        """A SubjectAccessReview."""
         resource, _slash, subresource = self.resource.partition("/")
         wanted = {"verb": self.verb, "group": self.group, "resource": resource, "subresource": subresource}
-        wanted |= {"name": self.names[0]} if self.names else {}
-        wanted |= {"namespace": self.namespace} if self.namespace else {}
-        groups = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"]
-        return {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "metadata": {},
-            "spec": {
-                "user": f"system:serviceaccount:{NAMESPACE}:{self.component}",
-                "groups": groups,
-                "resourceAttributes": wanted,
-            },
+        wanted |= {"name": next(iter(self.names), ""), "namespace": self.namespace}
+        spec = {
+            "user": f"system:serviceaccount:{NAMESPACE}:{self.component}",
+            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"],
+            "resourceAttributes": wanted,
         }
+        return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec}
 
 
-_HOOKS = "admissionregistration.k8s.io"
-_REVIEWS = (
-    ("authentication.k8s.io", "tokenreviews", "create"),
-    ("authorization.k8s.io", "subjectaccessreviews", "create"),
+_HOOKS, _NAMES = "admissionregistration.k8s.io", ("mpsd-webhook",)
+# Service account, group, resource, verbs, names, namespace.
+_ROWS: tuple[tuple[str, str, str, str, tuple[str, ...], str], ...] = (
+    (AGENT, "", "pods", "list watch", (), ""),
+    (AGENT, "", "pods/status", "patch", (), ""),
+    (AGENT, "", "pods/eviction", "create", (), ""),
+    (AGENT, "", "nodes", "get", (), ""),
+    (AGENT, "", "nodes/status", "patch", (), ""),
+    (AGENT, "", "events", "create patch", (), ""),
+    (AGENT, "mpsd.io", "mpsnodes", "get list watch create patch", (), ""),
+    (AGENT, "mpsd.io", "mpsnodes/status", "patch", (), ""),
+    (AGENT, "authentication.k8s.io", "tokenreviews", "create", (), ""),
+    (AGENT, "authorization.k8s.io", "subjectaccessreviews", "create", (), ""),
+    (WEBHOOK, _HOOKS, "validatingwebhookconfigurations", "get patch", _NAMES, ""),
+    (WEBHOOK, _HOOKS, "mutatingwebhookconfigurations", "get patch", _NAMES, ""),
+    (WEBHOOK, "", "namespaces", "patch", ("kube-system", NAMESPACE), ""),
+    (WEBHOOK, "", "namespaces", "get", (), ""),
+    (WEBHOOK, "", "configmaps", "get", (), ""),
+    (WEBHOOK, "", "secrets", "get update", ("mpsd-webhook-certificates",), NAMESPACE),
+    (WEBHOOK, "", "secrets", "create", (), NAMESPACE),
+    (SCHEDULER, "mpsd.io", "mpsnodes", "get list watch patch", (), ""),
+    (SCHEDULER, "", "pods", "get list watch", (), ""),
+    (SCHEDULER, "", "nodes", "get list watch", (), ""),
+    (SCHEDULER, "", "pods/binding", "create", (), ""),
+    (SCHEDULER, "authentication.k8s.io", "tokenreviews", "create", (), ""),
+    (SCHEDULER, "authorization.k8s.io", "subjectaccessreviews", "create", (), ""),
 )
-
-
-def _rights(
-    component: str, *rows: tuple[str, str, str], names: tuple[str, ...] = (), namespace: str = ""
-) -> Iterator[Right]:
-    """rows: group, resource, verbs."""
-    for group, resource, verbs in rows:
-        for verb in verbs.split():
-            yield Right(component, verb, group, resource, names, namespace)
-
-
-RIGHTS: tuple[Right, ...] = (
-    *_rights(
-        AGENT,
-        ("", "pods", "list watch patch"),
-        ("", "pods/eviction", "create"),
-        ("", "nodes", "get"),
-        ("", "nodes/status", "patch"),
-        ("", "events", "create patch"),
-        ("mpsd.io", "mpsnodes", "get list watch create patch"),
-        ("mpsd.io", "mpsnodes/status", "patch"),
-        *_REVIEWS,
-    ),
-    *_rights(
-        WEBHOOK,
-        (_HOOKS, "validatingwebhookconfigurations", "get patch"),
-        (_HOOKS, "mutatingwebhookconfigurations", "get patch"),
-        names=("mpsd-webhook",),
-    ),
-    *_rights(WEBHOOK, ("", "namespaces", "patch"), names=("kube-system", NAMESPACE)),
-    *_rights(WEBHOOK, ("", "namespaces", "get"), ("", "configmaps", "get")),
-    *_rights(WEBHOOK, ("", "secrets", "get update"), names=("mpsd-webhook-certificates",), namespace=NAMESPACE),
-    *_rights(WEBHOOK, ("", "secrets", "create"), namespace=NAMESPACE),
-    *_rights(
-        SCHEDULER,
-        ("mpsd.io", "mpsnodes", "get list watch patch"),
-        ("", "pods", "get list watch"),
-        ("", "nodes", "get list watch"),
-        ("", "pods/binding", "create"),
-        *_REVIEWS,
-    ),
+RIGHTS = tuple(
+    Right(component, verb, group, resource, names, namespace)
+    for component, group, resource, verbs, names, namespace in _ROWS
+    for verb in verbs.split()
 )
 
 
@@ -128,7 +111,7 @@ SKEWS = (
         Component.CONTROL,
         Component.AGENT,
         normal=True,
-        why="normal after an upgrade, for the DaemonSet mps-control-daemon is OnDelete: control's end would end every"
+        why="normal after an upgrade: the DaemonSet mps-control-daemon is OnDelete, because a new pod of it ends every"
         " program on its GPUs",
         remedy="when it suits, `kubectl mps upgrade` replaces it without a program losing its GPU",
     ),
@@ -136,21 +119,21 @@ SKEWS = (
         Component.AGENT,
         Component.CONTROL,
         normal=False,
-        why="the agent reads records that a later version writes, and may not know what they say",
+        why="the agent reads records that a later version writes, and may not understand them",
         remedy=f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}",
     ),
     Skew(
         Component.COMMAND,
         Component.AGENT,
         normal=True,
-        why="what later versions tell is not shown",
+        why="what only later versions report is not shown",
         remedy="pip install --upgrade 'mpsd[kubectl]'",
     ),
     Skew(
         Component.AGENT,
         Component.COMMAND,
         normal=True,
-        why="what the node does not tell yet is shown as unknown",
+        why="what the node does not report yet is shown as unknown",
         remedy="upgrade the cluster when it suits: kubectl apply -k manifests",
     ),
 )
@@ -159,21 +142,20 @@ SKEWS = (
 def skew_of(one: tuple[Component, str], other: tuple[Component, str]) -> Skew | None:
     """The row of these two; None where they are of one version, or no row is about them."""
     order = compare(one[1], other[1])
-    if not order:
-        return None
-    older, newer = (one[0], other[0]) if order < 0 else (other[0], one[0])
-    return next((row for row in SKEWS if (row.older, row.newer) == (older, newer)), None)
+    pair = (one[0], other[0]) if order < 0 else (other[0], one[0])
+    return next((row for row in SKEWS if order and (row.older, row.newer) == pair), None)
 
 
-def skews(agent: str, controls: Collection[str], command: str, node: str = "") -> Iterator[tuple[str, Skew]]:
-    """Every difference that a row is about, with whose versions differ. agent, controls, command: versions."""
+def skews(agent: str, controls: Iterable[str], command: str, node: str = "") -> Iterator[tuple[Skew, Finding]]:
+    """Every difference that a row is about. agent, controls, command: versions; of control empty where not reported."""
     of_node, on_node = (f"{node}: ", f" of {node}") if node else ("", "")
-    for version in sorted(set(controls)):
+    for version in sorted(set(filter(None, controls))):
         if row := skew_of((Component.CONTROL, version), (Component.AGENT, agent)):
-            yield f"{of_node}control is of version {version} and the agent of {agent}", row
+            what = f"{of_node}control is of version {version} and the agent of {agent}: {row.why}"
+            yield row, Finding(what, row.remedy)
     if row := skew_of((Component.COMMAND, command), (Component.AGENT, agent)):
-        of_agent = f"the agent{on_node} of {agent}"
-        yield f"{Component.COMMAND} is of version {command} and {of_agent}", row
+        what = f"{Component.COMMAND} is of version {command} and the agent{on_node} of {agent}: {row.why}"
+        yield row, Finding(what, row.remedy)
 
 
 def compare(one: str, other: str) -> int:

@@ -7,25 +7,13 @@ machine is no fault: an engine counts only where its configuration names mpsd's 
 
 from collections.abc import Iterator
 
-from mpsd.containers.engines.change import LAUNCHER, Engine, has_runtime
+from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.model.domain import State, after_is, remedy
-from mpsd.model.node_status import NodeStatus
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
-from mpsd.operations.doctor.rules.checks import (
-    Check,
-    CheckTable,
-    Finding,
-    NotApplicable,
-    NotKnown,
-    Severity,
-    Unknown,
-    at_most,
-    known,
-)
-from mpsd.operations.doctor.rules.components import Skew, skews
-from mpsd.operations.doctor.rules.machine_checks import MACHINE_CHECKS, RECORDS, domains_of, is_in
-from mpsd.operations.doctor.rules.node_facts import NodeFacts
+from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Severity, Unknown, at_most, known
+from mpsd.operations.doctor.rules.components import skews
+from mpsd.operations.doctor.rules.machine_checks import MACHINE_CHECKS, RECORDS, AgentSilent, NodeFacts, domains, parted
 
 _SHOWN = 3  # processes that are named
 _AGENT = "GET /v1/node on mpsd.sock"
@@ -44,24 +32,25 @@ _check = _CHECKS.check
 # -- domains -----------------------------------------------------------------------------------------------------------
 
 
-@_check("canary-failed", _STOPS, "the driver holds limits", "domains", how=RECORDS)
+@_check("canary-failed", _STOPS, "the driver holds limits", how=RECORDS)
 def _canary_failed(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains_of(facts):
+    for one in domains(facts):
         if (canary := one.record.canary) and canary.problem:
             what = f"{one.record.domain}: the canary failed under driver {canary.driver}: {canary.problem}"
             yield Finding(what, "install a driver that holds limits (docs/operations/canary.md)")
 
 
-@_check("canary-doubt", _NOTE, "the canary found what gpus.yaml says", "domains", how=RECORDS)
+@_check("canary-doubt", _NOTE, "the canary agrees with gpus.yaml", how=RECORDS)
 def _canary_doubt(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains_of(facts):
+    for one in domains(facts):
         if one.record.canary and one.record.canary.warning:
-            yield Finding(f"{one.record.domain}: its canary found: {one.record.canary.warning}", "correct gpus.yaml")
+            yield Finding(f"{one.record.domain}: the canary found: {one.record.canary.warning}", "correct gpus.yaml")
 
 
-@_check("record-strange", _STOPS, "records are of this version", "unreadable", "domains", how=RECORDS)
+@_check("record-strange", _STOPS, "records are of this version", how=RECORDS)
 def _record_strange(facts: NodeFacts) -> Iterator[Finding]:
-    upgrade = "restart `mpsd control` with the version of this program (programs go on), or use the version it has"
+    restart = "restart `mpsd control` in the version of this command (programs continue)"
+    upgrade = f"{restart}, or use the version that it has"
     for why in known(facts.unreadable):
         yield Finding(f"a domain's record cannot be read: {why}", upgrade)
     for one in known(facts.domains):
@@ -70,21 +59,21 @@ def _record_strange(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(f"{what} {RECORD_VERSION}", upgrade)
 
 
-@_check("not-running", _STOPS, "mpsd runs", "holder", how="/proc/locks: the run directory")
+@_check("not-running", _STOPS, "mpsd runs", how="/proc/locks: the run directory")
 def _not_running(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.holder) is not None:
         return
-    domains = () if isinstance(facts.domains, Unknown | NotApplicable) else facts.domains
-    if living := [one.record.domain for one in domains if one.daemon_lives]:
+    seen = () if isinstance(facts.domains, Unknown) else facts.domains
+    if living := [one.record.domain for one in seen if one.daemon_lives]:
         what = f"neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of {', '.join(living)}"
-        yield Finding(what, "start it again: it adopts them, and no program is interrupted")
+        yield Finding(what, "start it again: it adopts these daemons, and no program is interrupted")
     else:
-        yield Finding("mpsd does not run here, and no daemon of its own", "start it with `mpsd up`")
+        yield Finding("neither mpsd nor a daemon of mpsd runs here", "start it with `mpsd up`")
 
 
-@_check("domain-stopped", _STOPS, "every domain takes programs", "domains", how=RECORDS)
+@_check("domain-stopped", _STOPS, "every domain takes programs", how=RECORDS)
 def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains_of(facts):
+    for one in domains(facts):
         record, state = one.record, one.record.state
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
@@ -92,44 +81,39 @@ def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
         elif what_to_do := remedy(state, record.reason):
             why = f": {record.reason}" if record.reason else ""
             yield Finding(f"{record.domain} is {after_is(state)}{why}", what_to_do)
+        elif state is State.STARTING and record.restarts:  # one that cannot start is never down for long
+            times = "once" if record.restarts == 1 else f"{record.restarts} times in a row"
+            what = f"{record.domain} is starting again: its control daemon has ended {times}, and none serves since"
+            yield Finding(what, remedy(State.DOWN, ""))
 
 
-@_check("draining", _NOTE, "no domain is drained", "domains", how=RECORDS)
+@_check("draining", _NOTE, "no domain is drained", how=RECORDS)
 def _draining(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains_of(facts):
-        if is_in(one, State.DRAINING) or is_in(one, State.DRAINED):
+    for one in domains(facts):
+        if one.is_in(State.DRAINING) or one.is_in(State.DRAINED):
             why = f": {one.record.reason}" if one.record.reason else ""
             what = f"{one.record.domain} is {one.record.state} and takes no new programs{why}"
-            yield Finding(what, "put it back when the work is done (`kubectl mps undrain NODE`)")
+            yield Finding(what, "when the work is done, put it back into use (`kubectl mps undrain NODE`)")
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------
 
 
-@_check("agent-silent", _STOPS, "the agent answers", "agent", how=_AGENT)
+@_check("agent-silent", _STOPS, "the agent answers", how=_AGENT)
 def _agent_silent(facts: NodeFacts) -> Iterator[Finding]:
-    agent = known(facts.agent)
-    if agent.status:
-        return
-    if known(facts.holder) is None:
-        raise NotKnown(NotApplicable("mpsd does not run here"))
-    what, _semicolon, what_to_do = agent.why_not.rpartition("; ")
-    yield Finding(what or agent.why_not, what_to_do if what else "see its log")
+    if not isinstance(facts.agent, AgentSilent):
+        known(facts.agent)
+    elif known(facts.holder) is None:
+        raise NotApplicable("mpsd does not run here")
+    else:
+        yield parted(facts.agent.why, "see its log")
 
 
-def _status(facts: NodeFacts) -> NodeStatus:
-    """What the agent reports. NotKnown where it does not answer."""
-    agent = known(facts.agent)
-    if agent.status is None:
-        raise NotKnown(Unknown(agent.why_not))
-    return agent.status
-
-
-@_check("outside-books", _BREAKS, "every process on a GPU has a grant", "agent", how=_AGENT)
+@_check("outside-books", _BREAKS, "every process on a GPU has a grant", how=_AGENT)
 def _outside_ledger(facts: NodeFacts) -> Iterator[Finding]:
-    status = _status(facts)
+    status = known(facts.agent)
     if status.clients is None:
-        raise NotKnown(Unknown("NVML does not tell the agent which processes use the GPUs"))
+        raise Unknown("NVML does not report to the agent which processes use the GPUs")
     labels = {gpu.uuid: gpu.label for gpu in status.gpus}
     findings = []
     for client in status.clients:
@@ -140,73 +124,70 @@ def _outside_ledger(facts: NodeFacts) -> Iterator[Finding]:
     yield from at_most(_SHOWN, findings, "processes use a GPU without a grant", "`mpsd status` lists them")
 
 
-@_check("agent-blind", _BREAKS, "the agent sees everything", "agent", how=_AGENT)
+@_check("agent-blind", _BREAKS, "the agent sees everything", how=_AGENT)
 def _agent_blind(facts: NodeFacts) -> Iterator[Finding]:
-    for what in _status(facts).unknown:
-        yield Finding(f"the agent cannot see: {what}", "see its log; until then it grants nothing that this concerns")
+    to_do = "the agent's log has details; until this is fixed, nothing that depends on it is granted"
+    for what in known(facts.agent).unknown:
+        yield Finding(f"the agent cannot read: {what}", to_do)
 
 
-def _skews(facts: NodeFacts) -> Iterator[tuple[str, Skew]]:
-    """NotKnown where the agent is too old to report its version."""
-    status, ours = _status(facts), known(facts.ours)
+def _skews(facts: NodeFacts, *, normal: bool) -> Iterator[Finding]:
+    status = known(facts.agent)
     if not status.version:
-        raise NotKnown(Unknown("the agent is too old to report its version"))
-    yield from skews(status.version, {domain.version for domain in status.domains if domain.version}, ours)
+        raise Unknown("the agent is too old to report its version")
+    for row, finding in skews(status.version, [domain.version for domain in status.domains], facts.ours):
+        if row.normal is normal:
+            yield finding
 
 
-@_check("version-skew", _BREAKS, "the agent can read what control writes", "agent", "ours", how=_VERSIONS)
+@_check("version-skew", _BREAKS, "the agent can read what control writes", how=_VERSIONS)
 def _skewed(facts: NodeFacts) -> Iterator[Finding]:
-    for what, row in _skews(facts):
-        if not row.normal:
-            yield Finding(f"{what}: {row.why}", row.remedy)
+    return _skews(facts, normal=False)
 
 
-@_check("version-behind", _NOTE, "all parts are of one version", "agent", "ours", how=_VERSIONS)
+@_check("version-behind", _NOTE, "all parts are of one version", how=_VERSIONS)
 def _behind(facts: NodeFacts) -> Iterator[Finding]:
-    for what, row in _skews(facts):
-        if row.normal:
-            yield Finding(f"{what}: {row.why}", row.remedy)
+    return _skews(facts, normal=True)
 
 
 # -- containers and kubelet --------------------------------------------------------------------------------------------
 
 
 def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
-    """Those whose configuration names the launcher. NotKnown where there is none, or it cannot be known."""
-    naming, unread = [], ""
-    for seen in known(facts.engines):
-        text = seen.text
-        if isinstance(text, Unknown | NotApplicable):
-            unread = f"{seen.file} cannot be read: {text.why}"
+    """Those whose configuration names the launcher. Unknown where there is none, or it cannot be known."""
+    naming: list[Engine] = []
+    missing: Unknown = NotApplicable("no container engine here names mpsd")
+    for engine, text in known(facts.engines).items():
+        configuration = CONFIGURATIONS[engine]
+        if isinstance(text, Unknown):
+            missing = text
             continue
         try:
-            if text is not None and has_runtime(seen.engine, text, seen.file, LAUNCHER):
-                naming.append(seen.engine)
+            if text is not None and configuration(configuration.file, LAUNCHER).has_runtime(text):
+                naming.append(engine)
         except InvalidInput as error:
-            unread = str(error)
-    if naming:
-        return tuple(naming)
-    raise NotKnown(Unknown(unread) if unread else NotApplicable("no container engine here names mpsd"))
+            missing = Unknown(str(error))
+    if not naming:
+        raise missing
+    return tuple(naming)
 
 
-@_check("launcher-broken", _STOPS, "mpsd-runtime can start", "engines", "launcher", how=f"{_ENGINES}, and {LAUNCHER}")
+@_check("launcher-broken", _STOPS, "mpsd-runtime can start", how=f"{_ENGINES}, and {LAUNCHER}")
 def _launcher(facts: NodeFacts) -> Iterator[Finding]:
     engines = _engines(facts)
-    names, again = " and ".join(engines), f"`mpsd install {engines[0]}` writes it anew"
+    names, again = " and ".join(engines), f"`mpsd install {engines[0]}` writes it again"
     launcher = known(facts.launcher)
-    if not launcher.is_there:
-        yield Finding(f"{launcher.path} is missing, and {names} would start containers with it", again)
+    if launcher is None:
+        yield Finding(f"{LAUNCHER} is missing, and {names} would start containers with it", again)
         return
-    for missing in known(launcher.missing):
-        yield Finding(f"{launcher.path}, with which {names} starts containers, needs {missing}, which is gone", again)
+    for missing in launcher.missing:
+        yield Finding(f"{LAUNCHER}, with which {names} starts containers, needs {missing}, which is gone", again)
     if not launcher.next_found:
-        tried = " or ".join(launcher.next_runtimes)
-        yield Finding(
-            f"{launcher.path} finds no {tried} to hand containers to", "install one, or name one: --next PATH"
-        )
+        what = f"{LAUNCHER} finds no {' or '.join(launcher.next_runtimes)} to hand containers to"
+        yield Finding(what, "install one, or name one: --next PATH")
 
 
-@_check("no-toolkit", _STOPS, "containers can have GPUs", "engines", "toolkit", how=f"{_ENGINES}, and program folders")
+@_check("no-toolkit", _STOPS, "containers can have GPUs", how=f"{_ENGINES}, and program folders")
 def _toolkit(facts: NodeFacts) -> Iterator[Finding]:
     engines = _engines(facts)
     if not known(facts.toolkit):
@@ -214,28 +195,26 @@ def _toolkit(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(what, "install the package nvidia-container-toolkit")
 
 
-@_check("kubelet-folder", _STOPS, "kubelet takes device plugins", "kubelet", how="kubelet's root")
+@_check("kubelet-folder", _STOPS, "kubelet takes device plugins", how="kubelet's root")
 def _kubelet(facts: NodeFacts) -> Iterator[Finding]:
-    kubelet = known(facts.kubelet)
-    if not kubelet.device_plugins:
-        what = f"{kubelet.directory}/device-plugins is missing: kubelet takes no device plugin, so pods get no share"
+    if missing := known(facts.kubelet):
+        what = f"{missing} is missing: kubelet takes no device plugin, so pods get no share"
         yield Finding(what, "give `mpsd agent` the root that kubelet has: --kubelet-dir (MPSD_KUBELET_DIR)")
 
 
-@_check("selinux", _BREAKS, "SELinux lets containers in", "selinux", how="/sys/fs/selinux, labels")
+@_check("selinux", _BREAKS, "SELinux lets containers use mpsd's folders", how="/sys/fs/selinux, labels")
 def _selinux(facts: NodeFacts) -> Iterator[Finding]:
-    selinux = known(facts.selinux)
-    for folder, kind in selinux.types if selinux.enforcing else ():
+    for folder, kind in known(facts.selinux).items():
         if kind not in _CONTAINERS_MAY_USE:
             what = f"SELinux is enforcing, and {folder} has the type {kind or '(none)'}, which confined containers"
             yield Finding(f"{what} may not use", f"chcon -R -t container_file_t -l s0 {folder}")
 
 
-@_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", "default_pipe", how="its folder")
+@_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", how="the folder")
 def _default_pipe(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.default_pipe):
-        what = "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container, past mpsd"  # noqa: S108
-        yield Finding(what, "see that no daemon serves in it, then remove it")
+        what = "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container, which bypasses mpsd"  # noqa: S108
+        yield Finding(what, "remove it once no daemon uses it")
 
 
-NODE_CHECKS: tuple[Check[NodeFacts], ...] = (*MACHINE_CHECKS, *_CHECKS)
+NODE_CHECKS = (*MACHINE_CHECKS, *_CHECKS)

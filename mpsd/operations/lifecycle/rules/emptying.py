@@ -1,0 +1,269 @@
+"""Emptying GPUs of a node: whether they are empty, which pods are left, and which of them a drain may evict. Emptying a
+cluster of mpsd: what is mpsd's, in which order an uninstall deletes it, and who would lose something by that.
+
+What is unknown is not empty, and the report of a silent node is not believed. As `kubectl drain`, it evicts no pod that
+would be back on the same node at once: those of DaemonSets, and static ones.
+"""
+
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from mpsd.model.cluster_status import ClusterNode, ClusterStatus, GpuRow, PodStatus, silence
+from mpsd.model.domain import ALL, State
+from mpsd.model.names import CONTROL, LABEL, NAME_LABEL, PRODUCT
+from mpsd.model.times import lasting
+from mpsd.status.rules.cordon import CordonChange, holders, holding
+
+# No daemon of ours runs there, so nobody waits for a drain: what is there is counted instead.
+_WITHOUT_DAEMON = frozenset({None, State.REFUSED.value, State.DOWN.value})
+_MIRROR = "kubernetes.io/config.mirror"  # kubelet's, on what stands for a static pod in the API
+_LONGEST_PAUSE_S = 10.0
+_OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
+
+
+def reports(node: ClusterNode) -> bool:
+    return node.told_at is not None and not node.stale
+
+
+def chosen(node: ClusterNode, gpus: Collection[str]) -> list[GpuRow]:
+    return [gpu for gpu in node.gpus if gpu.uuid in gpus]
+
+
+def are_empty(node: ClusterNode, gpus: Collection[str]) -> bool:
+    """Whether nobody could lose anything by the end of these GPUs' control daemons. gpus: UUIDs."""
+    others = [gpu for gpu in chosen(node, gpus) if gpu.state != State.DRAINED]
+    unused = all(gpu.state in _WITHOUT_DAEMON and gpu.clients == 0 for gpu in others)
+    unheld = not others or (node.pods is not None and not holders(node, [gpu.uuid for gpu in others]))
+    return reports(node) and unused and unheld
+
+
+def what_is_left(node: ClusterNode, gpus: Collection[str]) -> str:
+    """Each GPU's state, and the pods that are there with what they hold, in one line."""
+    each = states(node, gpus, with_clients=True)
+    if node.pods is None:
+        return f"{each}; {node.name} does not report its pods"
+    left = ", ".join(holding(pod, node.labels) for pod in holders(node, gpus))
+    return f"{each}; left: {left}" if left else each
+
+
+def states(node: ClusterNode, gpus: Collection[str], *, with_clients: bool = False) -> str:
+    """Each GPU's state, in one line. Clients are reported twice a minute at most, so none is no news."""
+    found = []
+    for gpu in chosen(node, gpus):
+        known = f" (clients: {gpu.clients})" if gpu.clients and gpu.state != State.DRAINED else ""
+        clients = " (clients unknown)" if gpu.clients is None else known
+        found.append(f"{gpu.label} {gpu.state or 'without a daemon'}{clients if with_clients else ''}")
+    return ", ".join(found) or ("it has reported no GPU yet" if node.told_at is None else "no GPU")
+
+
+def refusals(node: ClusterNode, gpus: Collection[str]) -> Iterator[str]:
+    """The domains of these GPUs that mpsd refuses to serve, each with its reason."""
+    for domain in node.domains:
+        if domain.state == State.REFUSED and not set(domain.gpus).isdisjoint(gpus):
+            yield f"{domain.name} is refused: {domain.reason or 'no reason reported'}"
+
+
+def serving(node: ClusterNode, gpus: Collection[str]) -> bool:
+    """Whether programs may start on all of these GPUs."""
+    return reports(node) and all(gpu.state == State.READY for gpu in chosen(node, gpus))
+
+
+def no_answer(node: ClusterNode, now: float) -> str | None:
+    """Why a node cannot report whether its GPUs are empty, and what to do; None where it can."""
+    if reports(node):
+        return None if node.gpus else f"{node.name} has no GPU that mpsd shares"
+    never = f"{node.name} has reported nothing yet"
+    why = never if node.told_at is None else f"{node.name} last reported {lasting(now - node.told_at)} ago"
+    look = f"check that the pod of the DaemonSet mpsd-agent runs on {node.name} and reaches the API server"
+    anyway = f"to take its GPUs out of use without waiting: kubectl mps cordon {node.name}"
+    return f"{why}, so it is not known whether its GPUs are empty; {look}; {anyway}"
+
+
+def not_applied(node: ClusterNode, gpus: Collection[str], now: float, for_s: float) -> str | None:
+    """The sentence on a node that reports, and does not act on the cordon of these GPUs; None for one that does."""
+    if node.told_at is None or node.stale or all(gpu.state != State.READY for gpu in chosen(node, gpus)):
+        return None
+    last = f"its last report was {lasting(now - node.told_at)} ago"
+    what = f"{node.name} has not applied the cordon for {lasting(for_s)}, and {last}"
+    return f"{what}; check that mpsd-agent and mps-control-daemon run there"
+
+
+def newly_cordoned(before: ClusterNode, change: CordonChange) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that this change takes out of use, and nobody had before."""
+    had = frozenset(before.cordoned)
+    return () if ALL in had or not change.changes else tuple(uuid for uuid in change.gpus if uuid not in had)
+
+
+def undrain_words(before: ClusterNode, change: CordonChange) -> tuple[str, ...]:
+    """The command, after `kubectl mps`, that withdraws this change alone; no words where it changed nothing."""
+    newly = newly_cordoned(before, change)
+    named = newly if len(newly) < len(before.gpus) else ()
+    gpus = [word for uuid in named for word in ("--gpu", before.labels.get(uuid, uuid))]
+    return ("undrain", before.name, *gpus) if newly else ()
+
+
+def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
+    """What is so from now on, and how to undo it. where: options of the command, with a leading blank."""
+    if not (words := undrain_words(before, change)):
+        return f"{before.name}: GPUs that were cordoned before stay cordoned"
+    labels = ", ".join(before.labels.get(uuid, uuid) for uuid in newly_cordoned(before, change))
+    return f"{before.name}: still cordoned: {labels}; to put them back into use: kubectl mps {shlex.join(words)}{where}"
+
+
+# -- evictions ---------------------------------------------------------------------------------------------------------
+
+
+class EvictionFate(StrEnum):
+    """What becomes of a pod that holds a GPU. The value: how that is reported, of the pod's name and why."""
+
+    EVICT = "evicted {name}"
+    EVICT_FOR_GOOD = "evicted {name} (no controller recreates it)"
+    ENDING = "{name} is already terminating"
+    GONE = "{name} is gone from the API; its GPU will be free soon"
+    UNKNOWN = "{name} is not evicted: its uid is unknown, and another pod may have its name"
+    STATIC = "{name} is not evicted: it is a static pod, which kubelet would recreate"
+    RECREATED = "{name} is not evicted: it belongs to the DaemonSet {owner}, which would recreate it here"
+
+
+def fate_of(pod: Mapping[str, Any] | None, holder: PodStatus) -> tuple[EvictionFate, str]:
+    """What becomes of the pod of a grant, and the sentence on it. pod: what has its name in the API, None for none."""
+    metadata = (pod or {}).get("metadata") or {}
+    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    if not holder.uid:
+        fate = EvictionFate.UNKNOWN
+    elif metadata.get("uid") != holder.uid:
+        fate = EvictionFate.GONE
+    elif metadata.get("deletionTimestamp"):
+        fate = EvictionFate.ENDING
+    elif _MIRROR in (metadata.get("annotations") or {}):
+        fate = EvictionFate.STATIC
+    elif owner is None:
+        fate = EvictionFate.EVICT_FOR_GOOD
+    else:
+        fate = EvictionFate.RECREATED if owner.get("kind") == "DaemonSet" else EvictionFate.EVICT
+    return fate, fate.format(name=f"{holder.namespace}/{holder.pod}", owner=(owner or {}).get("name"))
+
+
+def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:
+    """Whether kubelet may still count on room on these GPUs: the node has not applied their cordon."""
+    return any(gpu.state in _OFFERED for gpu in chosen(node, gpus))
+
+
+def closed_for_s(node: ClusterNode, gpus: Collection[str]) -> float:
+    """How long these GPUs have not been offered any more, at least, by the node's own clock."""
+    since = [domain.since for domain in node.domains if not set(domain.gpus).isdisjoint(gpus)]
+    known = [at for at in since if at is not None]
+    if node.told_at is None or not known or len(known) < len(since):
+        return 0.0
+    return max(0.0, node.told_at - max(known))
+
+
+def again_after_s(refused: int) -> float:
+    """Seconds until an eviction that was refused so many times is requested again."""
+    return min(2.0 ** max(refused - 1, 0), _LONGEST_PAUSE_S)
+
+
+# -- uninstalling: nothing that remains depends on what is gone --------------------------------------------------------
+
+
+class Stage(IntEnum):
+    ADMISSION = 1  # first, so that nothing is refused by a webhook that is gone
+    SERVERS = 2  # agents, webhook and whatever else runs: no pod gets a GPU any more
+    DAEMONS = 3  # control daemons, which put the compute modes back as they end
+    REST = 4
+    RIGHTS = 5
+    PLACES = 6
+    KINDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One object of mpsd's. api: group and version. namespace: empty where its kind has none."""
+
+    api: str
+    plural: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+
+    @property
+    def group(self) -> str:
+        return self.api.rpartition("/")[0]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+def is_deleted(metadata: Mapping[str, Any], group: str, own_groups: Collection[str]) -> bool:
+    """Whether an object with mpsd's label is to be deleted itself. own_groups: those of mpsd's definitions, whose
+    objects go with them; as what another object owns goes with that one.
+    """
+    return group not in own_groups and not metadata.get("ownerReferences")
+
+
+_STAGES = {
+    "admissionregistration.k8s.io": Stage.ADMISSION,
+    "rbac.authorization.k8s.io": Stage.RIGHTS,
+    "apiextensions.k8s.io": Stage.KINDS,
+    "ServiceAccount": Stage.RIGHTS,
+    "Namespace": Stage.PLACES,
+}  # by group, and by kind in the core group
+
+
+def stage_of(thing: Thing) -> Stage:
+    if thing.group in ("apps", "batch", "extensions"):
+        return Stage.DAEMONS if thing.labels.get(NAME_LABEL) == CONTROL else Stage.SERVERS
+    return _STAGES.get(thing.group or thing.kind, Stage.REST)
+
+
+def in_order(things: Iterable[Thing]) -> list[Thing]:
+    """As they are to be deleted; a binding before what it binds."""
+    return sorted(things, key=lambda one: (stage_of(one), not one.kind.endswith("Binding"), one.kind, str(one)))
+
+
+def in_use(status: ClusterStatus, daemons: Collection[str], *, agents: bool = True) -> Iterator[str]:
+    """Who would lose something, or might, a sentence each. daemons: the nodes where a control pod is.
+
+    agents False: there are none any more that could give anybody a GPU, so what nodes reported last still holds.
+    """
+    for name in sorted(set(daemons) - {node.name for node in status.nodes}):
+        yield f"{name} runs a control daemon and has no MPSNode, so the users of its GPUs are not known"
+    for node in status.nodes:
+        silent = silence(node, status.now)
+        if silent and node.name in daemons and (agents or node.told_at is None):
+            yield f"the users of the GPUs of {node.name} are not known: {silent}"
+        elif not silent or node.name in daemons:  # without a daemon nothing can be on MPS there
+            yield from _users(node, has_daemon=node.name in daemons)
+
+
+def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
+    if node.unreadable or node.pods is None:
+        why = node.unreadable[0] if node.unreadable else "it does not report its pods"
+        yield f"the users of the GPUs of {node.name} are not known: {why}"
+    for pod in node.pods or ():  # also of GPUs that the node does not name
+        yield f"{node.name}: pod {holding(pod, node.labels)}"
+    for gpu in node.gpus:
+        if gpu.clients is None and has_daemon:
+            yield f"{node.name}: the number of programs on {gpu.label} is not known"
+        elif gpu.clients and not holders(node, [gpu.uuid]):
+            yield f"{node.name}: {gpu.label} has {gpu.clients} client{'' if gpu.clients == 1 else 's'} of no pod"
+
+
+# -- what is in a namespace of ours and not ours ------------------------------------------------------------------
+
+_EVERYWHERE = frozenset({("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")})
+_OF_THE_CLUSTER = frozenset({"Event", "Endpoints", "EndpointSlice", "Lease"})
+_TOKENS = "kubernetes.io/service-account-token"
+
+
+def is_strange(kind: str, thing: Mapping[str, Any]) -> bool:
+    """Whether somebody has put this there: it is neither mpsd's, nor the cluster's own, nor owned by something."""
+    metadata = thing["metadata"]
+    known = (metadata.get("labels") or {}).get(LABEL) == PRODUCT or bool(metadata.get("ownerReferences"))
+    made_by_it = kind in _OF_THE_CLUSTER or (kind, metadata["name"]) in _EVERYWHERE or thing.get("type") == _TOKENS
+    return not known and not made_by_it

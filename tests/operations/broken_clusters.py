@@ -1,0 +1,154 @@
+"""A cluster in which nothing is wrong, as `kubectl mps doctor` saw it, and what each of its checks finds broken."""
+
+import time
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from mpsd.model.times import DAY_S, stamp
+from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts
+from mpsd.operations.doctor.rules.components import RIGHTS
+from mpsd.platform.limits_files import load_limits
+from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation
+from tests.cli.doctored_cluster import NODE, a_gpu_pod, bundle, own_pod
+from tests.cli.gpu_cluster import gpu_pod, machine, mpsnode
+
+Object = dict[str, Any]
+NOW = float(int(time.time()))
+BUNDLE, OTHER, ENDED = bundle(), bundle(), bundle(-float(DAY_S), "old")
+
+
+def workload(name: str, **rest: Any) -> Object:
+    return {"metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}}, "spec": {}, **rest}
+
+
+def report(behind_s: float = 0.0, **status: Any) -> Object:
+    """What a node wrote, by a clock that is so far behind."""
+    thing = mpsnode(NODE, 24, 24)
+    written = {"time": stamp(NOW), "fieldsV1": {"f:status": {}}}
+    condition = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "2 of 2 domains serve"}
+    own = {"toldAt": stamp(NOW - behind_s), "version": "0.1.0", "conditions": [condition]}
+    domains = [one | {"version": "0.1.0"} for one in thing["status"]["domains"]]
+    return {
+        **thing,
+        "metadata": {"name": NODE, "managedFields": [written]},
+        "status": thing["status"] | {"domains": domains} | own | status,
+    }
+
+
+def domains(**changes: Any) -> list[Object]:
+    first, second = report()["status"]["domains"]
+    return [first, second | changes]
+
+
+def not_ready(reason: str, message: str) -> list[Object]:
+    return [{"type": "MPSReady", "status": "False", "reason": reason, "message": message}]
+
+
+def configuration(name: str, authority: str = BUNDLE, left_days: float = 20) -> Object:
+    ends_at = NOW + left_days * DAY_S
+    told = {ANNOTATION: annotation(Validity(ends_at - 30 * DAY_S, ends_at))}
+    webhook = {"name": name, "clientConfig": {"caBundle": authority}, "failurePolicy": "Ignore"}
+    return {"metadata": {"annotations": told}, "webhooks": [webhook]}
+
+
+def definition(*fields: str, served: bool = True) -> Object:
+    status: Object = {"properties": {"status": {"properties": {key: {} for key in fields}}}}
+    version = {"name": "v1alpha1", "served": served, "schema": {"openAPIV3Schema": status}}
+    return {"spec": {"versions": [version]}}
+
+
+def pod(name: str = "sly", **container: Any) -> Object:
+    spec = {"nodeName": NODE, "containers": [{"name": "main", **container}]}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def ours(component: str, **status: Any) -> Object:
+    return own_pod(component, containerStatuses=[{"name": component, "restartCount": 0} | status])
+
+
+def kube_scheduler(*command: str) -> Object:
+    metadata = {"name": "kube-scheduler-cp-1", "namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "command": list(command)}]}}
+
+
+STATUS = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
+WELL = ClusterFacts(
+    now=NOW,
+    ours="0.1.0",
+    policy=load_limits(None).policy,
+    gpu_facts=load_limits(None).facts,
+    version={"major": "1", "minor": "20"},
+    own_clock=0.0,
+    missing_rights=(),
+    namespace=[{}],
+    definition=[definition(*STATUS)],
+    own_pods=[ours("mpsd-agent"), ours("mpsd-control"), ours("mpsd-webhook")],
+    daemon_sets=[workload("mpsd-control"), workload("mpsd-agent")],
+    deployments=[workload(name, status={"readyReplicas": 1}) for name in ("mpsd-webhook", "mpsd-scheduler")],
+    nodes=[machine(NODE)],
+    mpsnodes=[report()],
+    validating=[configuration("validate.mpsd.io")],
+    mutating=[configuration("mutate.mpsd.io")],
+    endpoints=[{"subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}],
+    warnings=[],
+    namespaces=[],
+    pods=[a_gpu_pod()],
+)
+EXTENDER = [*WELL.daemon_sets, workload("mpsd-scheduler")]  # type: ignore[misc]  # known here
+IN_DEFAULT = {"namespace": "default", "uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+WAITING = gpu_pod("train-0", 4) | {"status": {"phase": "Pending"}}
+WAITING["metadata"] |= IN_DEFAULT
+UNPLACED = deepcopy(a_gpu_pod(schedulerName="default-scheduler"))
+UNPLACED["metadata"] |= IN_DEFAULT | {"annotations": {}}
+PULLING = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}
+CRASHING = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+KILLED = {"restartCount": 7, "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+REFUSAL = {"message": 'Internal error occurred: failed calling webhook "validate.mpsd.io": context deadline exceeded'}
+
+BREAKS: dict[str, list[Object]] = {
+    "kubernetes-old": [{"version": {"major": "1", "minor": "19"}}],
+    "not-installed": [{"namespace": []}],
+    "definition-missing": [{"definition": []}, {"definition": [definition(served=False)]}],
+    "definition-old": [{"definition": [definition(*STATUS[:2], *STATUS[3:])]}],
+    "workload-missing": [{"daemon_sets": [workload("mpsd-agent")]}],
+    "rights-missing": [{"missing_rights": RIGHTS[:3]}],
+    "pod-not-running": [{"own_pods": [ours("mpsd-agent", **PULLING), ours("mpsd-control", **CRASHING)]}],
+    "pods-short": [{"deployments": [workload("mpsd-webhook", spec={"replicas": 2}, status={"readyReplicas": 1})]}],
+    "no-node-labelled": [{"nodes": [{"metadata": {"name": NODE}}]}],
+    "gpus-unshared": [
+        {"nodes": [machine(NODE), {"metadata": {"name": "b1", "labels": {"nvidia.com/gpu.present": "true"}}}]}
+    ],
+    "no-gpus": [{"mpsnodes": [report(conditions=not_ready("NoGPUs", "the driver shows no GPU that MPS can share"))]}],
+    "mpsnode-missing": [{"mpsnodes": []}],
+    "mpsnode-stale": [{"mpsnodes": [report(3601)]}],
+    "domain-not-ready": [{"mpsnodes": [report(domains=domains(state="wedged", reason="no answer"))]}],
+    "node-not-ready": [{"mpsnodes": [report(conditions=not_ready("ControlAbsent", "nothing is reported of gpu0"))]}],
+    "cordon-forgotten": [{"mpsnodes": [report(domains=domains(state="drained", since=stamp(NOW - 3 * DAY_S)))]}],
+    "clocks-apart": [{"own_clock": -40.0, "mpsnodes": [report(100)]}],
+    "version-skew": [{"mpsnodes": [report(domains=domains(version="9.0"))]}],
+    "version-behind": [{"mpsnodes": [report(domains=domains(version="0.0.9"))]}],
+    "image-skew": [{"own_pods": [ours("mpsd-agent"), own_pod("mpsd-webhook") | {"spec": pod(image="other")["spec"]}]}],
+    "pod-restarting": [{"own_pods": [ours("mpsd-control", **KILLED)]}],
+    "webhook-unregistered": [{"mutating": []}],
+    "webhook-authority": [
+        {"mutating": [configuration("mutate.mpsd.io", OTHER)]},
+        {"mutating": [configuration("mutate.mpsd.io", "")]},
+    ],
+    "webhook-certificate": [
+        {name: [configuration(f"{name}.mpsd.io", ENDED)] for name in ("validating", "mutating")},
+        {"validating": [configuration("validate.mpsd.io", "bm9uZQ==")]},
+    ],
+    "webhook-serving": [{"mutating": [configuration("mutate.mpsd.io", left_days=0.125)]}],
+    "webhook-unreachable": [{"endpoints": [], "warnings": [REFUSAL]}],
+    "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
+    "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
+    "whole-gpus": [{"pods": [pod("whole", resources={"limits": {"nvidia.com/gpu": "1"}})]}],
+    "outside-books": [{"pods": [pod(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])] * 6}],
+    "not-asked": [{"pods": [UNPLACED]}],
+    "scheduler-unconfigured": [{"daemon_sets": EXTENDER, "pods": [kube_scheduler("kube-scheduler", "--v=2")]}],
+}
+
+
+def broken(check: str) -> list[ClusterFacts]:
+    return [replace(WELL, **changes) for changes in BREAKS[check]]
