@@ -1,37 +1,44 @@
-"""The HTTP API for kube-scheduler and for clients of gpushare, and its metrics.
+"""The HTTP API for kube-scheduler and for clients of gpushare, its listener and its metrics.
 
 While the ledger cannot be used, requests fail instead of being answered with a guess, so pods wait. What cannot be read
 is answered 400 with the problem. Labels of metrics come from closed sets, never from a request.
 """
 
 import asyncio
+import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import repeat
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
+from prometheus_client import Gauge
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model import metrics as names
-from mpsd.platform.listener import BodyRefused, Handler, json_answer, read_body
+from mpsd.platform.certificates import Certificates, FolderCertificates, UnusableCertificate, fingerprints, load_into
+from mpsd.platform.listener import BodyRefused, Handler, Listener, ListenerSettings, json_answer, read_json, tls_context
+from mpsd.platform.logs import logger
 from mpsd.platform.server_metrics import ServerMetrics
+from mpsd.platform.settings import ListenAddress
 from mpsd.scheduler import wire
-from mpsd.scheduler.bind import BindArgs, Binder
+from mpsd.scheduler.bind import Binder
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity
 from mpsd.scheduler.rules.filter import UnreadablePod, filtered, read_asking, scores
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from mpsd.scheduler.rules.gpushare import inspected, inspection
-from mpsd.scheduler.rules.preemption import Preemptor, victims
+from mpsd.scheduler.rules.inspect_formats import inspected, inspection
+from mpsd.scheduler.rules.preemption import victims
+from mpsd.scheduler.settings import SchedulerSettings
+from mpsd.scheduler.wire import LONGEST_BODY
 
 
 class ExtenderVerb(StrEnum):
-    """A verb of an extender."""
-
     FILTER = "filter"
     PRIORITIZE = "prioritize"
     PREEMPT = "preempt"
@@ -39,8 +46,6 @@ class ExtenderVerb(StrEnum):
 
 
 class RequestVerdict(StrEnum):
-    """The result of a request."""
-
     DONE = "done"  # a node has room, the pod is bound, somebody can be stopped
     NO_NODE = "no-node"  # no node has room, or none would after preemption
     REFUSED = "refused"  # not bound
@@ -64,33 +69,20 @@ class SchedulerMetrics(ServerMetrics):
         self._requests_of(verb.value, verdict.value).inc()
         self._seconds_of(verb.value).observe(took_s)
 
-    def known(self, nodes: Sequence["CapacityCount"]) -> None:
-        """Sets what each node has now."""
-        self._nodes.set(len(nodes))
-        for gauge, column in ((self._gpus, 0), (self._open, 1), (self._reservations, 2)):
-            gauge.set(sum(each[column] for each in nodes))
-
-    def usable(self, for_s: float) -> None:
-        """Sets for how long the ledger has been usable; 0 while it is not."""
-        self._usable.set(for_s)
-
-
-class CapacityCount(NamedTuple):
-    """Of one node: its GPUs, those that take pods now, and pods with a reservation."""
-
-    gpus: int
-    open: int
-    reservations: int
-
-    @classmethod
-    def of(cls, ledger: NodeCapacity) -> "CapacityCount":
-        reservations = sum(one.source is AssignmentSource.RESERVED for one in ledger.taken)
-        return cls(len(ledger.totals), len(ledger.rooms), reservations)
+    async def known(self, nodes: AsyncIterator[NodeCapacity], usable_s: float) -> None:
+        """usable_s: for how long the ledger has been usable; 0 while it is not."""
+        total: Counter[Gauge] = Counter()
+        async for ledger in nodes:
+            total[self._nodes] += 1
+            total[self._gpus] += len(ledger.totals)
+            total[self._open] += len(ledger.rooms)
+            total[self._reservations] += sum(one.source is AssignmentSource.RESERVED for one in ledger.taken)
+        for gauge in (self._nodes, self._gpus, self._open, self._reservations):
+            gauge.set(total[gauge])
+        self._usable.set(usable_s)
 
 
-GPUSHARE = "/gpushare-scheduler"  # the path of gpushare's extender, so that its configurations work
 _BODY_S = 5.0  # kube-scheduler's default timeout
-_NODES_AT_ONCE = 8  # each takes up to a millisecond; then other requests are served
 
 _Answered = tuple[RequestVerdict, bytes]
 
@@ -105,39 +97,36 @@ class ExtenderApi:
         self._binder = binder
         self._metrics = metrics
         self._candidates = wire.CandidatesReader()
-        self._answers: Mapping[ExtenderVerb, Callable[[bytes], Awaitable[_Answered]]] = {
-            ExtenderVerb.FILTER: self._filter,
-            ExtenderVerb.PRIORITIZE: self._prioritize,
-            ExtenderVerb.PREEMPT: self._preempt,
-            ExtenderVerb.BIND: self._bind,
-        }
 
     def routes(self) -> Mapping[str, Handler]:
         """All routes, for kube-scheduler and clients of gpushare."""
-        verbs = {f"POST {prefix}/{verb}": self._handler(verb) for prefix in ("", GPUSHARE) for verb in ExtenderVerb}
-        nodes = [f"GET {prefix}/inspect{node}" for prefix in ("", GPUSHARE) for node in ("", "/{node}")]
-        return verbs | dict.fromkeys(nodes, self._inspect)
+        routes: dict[str, Handler] = {}
+        for prefix in ("", "/gpushare-scheduler"):  # gpushare's, so that its configurations work
+            routes[f"POST {prefix}/filter"] = self._handler(ExtenderVerb.FILTER, self._filter)
+            routes[f"POST {prefix}/prioritize"] = self._handler(ExtenderVerb.PRIORITIZE, self._prioritize)
+            routes[f"POST {prefix}/preempt"] = self._handler(ExtenderVerb.PREEMPT, self._preempt)
+            routes[f"POST {prefix}/bind"] = self._handler(ExtenderVerb.BIND, self._bind)
+            routes[f"GET {prefix}/inspect"] = routes[f"GET {prefix}/inspect/{{node}}"] = self._inspect
+        return routes
 
-    def _handler(self, verb: ExtenderVerb) -> Handler:
+    def _handler(self, verb: ExtenderVerb, answer_to: Callable[[bytes], Awaitable[_Answered]]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
             began = time.perf_counter()
-            verdict, response = await self._respond(verb, request)
+            try:
+                body = await read_json(request, _BODY_S)
+                verdict, answer = await answer_to(body)
+            except BodyRefused as refused:
+                verdict, response = RequestVerdict.MALFORMED, _plain(refused.status, refused)
+            except (wire.MalformedRequest, UnreadablePod) as error:
+                verdict, response = RequestVerdict.MALFORMED, _plain(400, error)
+            except _Trouble as trouble:  # for answers without a field for an error
+                verdict, response = RequestVerdict.TROUBLE, _plain(503, trouble)
+            else:
+                response = web.Response(body=answer, content_type="application/json")
             self._metrics.answered(verb, verdict, time.perf_counter() - began)
             return response
 
         return handle
-
-    async def _respond(self, verb: ExtenderVerb, request: web.Request) -> tuple[RequestVerdict, web.Response]:
-        try:
-            body = await read_body(request, "application/json", wire.LONGEST_BODY, _BODY_S)
-            verdict, answer = await self._answers[verb](body)
-        except BodyRefused as refused:
-            return RequestVerdict.MALFORMED, _plain(refused.status, str(refused))
-        except (wire.MalformedRequest, UnreadablePod) as error:
-            return RequestVerdict.MALFORMED, _plain(400, str(error))
-        except _Trouble as trouble:  # for answers without a field for an error
-            return RequestVerdict.TROUBLE, _plain(503, str(trouble))
-        return verdict, web.Response(body=answer, content_type="application/json")
 
     async def _filter(self, body: bytes) -> _Answered:
         asked = self._candidates.read(body)
@@ -164,11 +153,11 @@ class ExtenderApi:
         pod = self._asking(asked.pod)
         if pod is None:
             return RequestVerdict.NOT_OURS, wire.preempt_answer(asked.nodes)
-        preemptor, own = Preemptor(pod.request, pod.priority), self._ledger.reserved_for(pod.name.uid)
+        own = self._ledger.reserved_for(pod.name.uid)
         helped = {}
         for node, proposed in asked.nodes.items():
             ledger = own.get(node) or self._ledger.table.ledger(node)
-            uids = victims(preemptor, ledger, self._ledger.pods_on(node), proposed.victims) if ledger else ()
+            uids = victims(pod, ledger, self._ledger.pods_on(node), proposed.victims) if ledger else ()
             # A scheduler that gets a node without victims gives up the whole preemption.
             if uids:
                 helped[node] = wire.Proposed(uids, proposed.budgets_broken)
@@ -176,7 +165,7 @@ class ExtenderApi:
         return (RequestVerdict.DONE if helped else RequestVerdict.NO_NODE), wire.preempt_answer(helped)
 
     async def _bind(self, body: bytes) -> _Answered:
-        reason = await self._binder.bind(BindArgs(**wire.read_binding(body)))
+        reason = await self._binder.bind(wire.read_binding(body))
         return (RequestVerdict.REFUSED if reason else RequestVerdict.DONE), wire.bind_answer(reason)
 
     async def _inspect(self, request: web.Request) -> web.Response:
@@ -190,7 +179,7 @@ class ExtenderApi:
     def _asking(self, pod: Mapping[str, Any]) -> SharedPod | None:
         """None for a pod that requests no GPU. _Trouble, UnreadablePod."""
         if trouble := self._ledger.trouble:
-            raise _Trouble(f"mpsd scheduler does not know what is free: {trouble}")
+            raise _Trouble(f"mpsd's scheduler does not know the free capacity: {trouble}")
         return read_asking(pod, self._ledger.policy)
 
 
@@ -199,9 +188,102 @@ async def each_capacity(table: GpuTable, nodes: Sequence[str] | None = None) -> 
     for place, node in enumerate(table.nodes if nodes is None else nodes, 1):
         if ledger := table.ledger(node):
             yield ledger
-        if place % _NODES_AT_ONCE == 0:
+        if place % 8 == 0:  # each takes up to a millisecond
             await asyncio.sleep(0)
 
 
-def _plain(status: int, reason: str) -> web.Response:
+def _plain(status: int, reason: Exception) -> web.Response:
     return web.Response(status=status, text=f"{reason}\n")
+
+
+_LOOK_S = 2.0
+
+
+class ExtenderListener:
+    """A port that only kube-scheduler reaches, or one that takes only client certificates: without both a certificate
+    of its own and an authority for those of clients, a port that others reach is never open. What is renewed on disk
+    counts within seconds, and what cannot be used leaves the last good in force.
+
+    trouble: why it is not open, or why the files on disk do not count; empty for neither.
+    """
+
+    def __init__(self, routes: Mapping[str, Handler], settings: SchedulerSettings, metrics: SchedulerMetrics) -> None:
+        self._routes = routes
+        self._settings = settings
+        self._metrics = metrics
+        self._server: Listener | None = None  # None until it is open
+        self._context: ssl.SSLContext | None = None  # None without TLS, and before the first certificates
+        self._shown: Certificates | None = None
+        self._authorities = ""  # PEM: whose client certificates are taken
+        self.trouble = "not open yet"
+        self._log = logger(role="scheduler")
+
+    @property
+    def is_open(self) -> bool:
+        return self._server is not None
+
+    async def keep(self) -> None:
+        """Until it is cancelled. CannotListen where nobody can listen there."""
+        folder, authority = self._settings.certificate_directory, self._settings.client_authority
+        if folder is None or authority is None:
+            await self._open(None)
+            await asyncio.get_running_loop().create_future()
+            return
+        source = FolderCertificates(folder)
+        while True:
+            try:
+                await self._look(await source.look(0), authority)
+                self._say("")
+            except UnusableCertificate as error:
+                self._say(str(error))
+            await asyncio.sleep(_LOOK_S)
+
+    def ask_to_go(self) -> None:
+        if self._server:
+            self._server.ask_to_go()
+
+    async def close(self) -> None:
+        if self._server:
+            await self._server.stop()
+            self._server = None
+
+    async def _look(self, found: Certificates, authority: Path) -> None:
+        authorities = _read_authorities(authority)
+        if self._context is None or authorities != self._authorities:
+            try:
+                context = tls_context(authorities)
+            except ssl.SSLError as error:
+                raise UnusableCertificate(f"the authority for clients cannot be used: {error}") from None
+            load_into(context, found.serving)
+            # Clients of an authority that is no longer trusted must not stay connected.
+            await self.close()
+            await self._open(context)
+            self._authorities = authorities
+        elif found != self._shown:
+            load_into(self._context, found.serving)
+            self._log.info("certificate renewed", ends=round(found.expiries["serving"]))
+        self._shown = found
+        self._metrics.certificates({"serving": found.expiries["serving"]})
+
+    async def _open(self, context: ssl.SSLContext | None) -> None:
+        settings = self._settings
+        address = ListenAddress(settings.address, settings.port)
+        server = Listener(self._routes, address, ListenerSettings(LONGEST_BODY, context=context))
+        await server.start()
+        self._server, self._context, self.trouble = server, context, ""
+        self._log.info("serving", address=settings.address, port=server.port, tls=context is not None)
+
+    def _say(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            self._log.warning("certificates cannot be used", reason=trouble, served=self.is_open)
+        self.trouble = trouble
+
+
+def _read_authorities(path: Path) -> str:
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise UnusableCertificate(f"{path} cannot be read: {error.strerror}") from None
+    if not fingerprints(found):
+        raise UnusableCertificate(f"{path} contains no CA certificate, in PEM")
+    return found.decode()

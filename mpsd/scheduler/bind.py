@@ -12,25 +12,22 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
 
-from mpsd.grants.rules.placement import InsufficientResources
 from mpsd.kubelet.rules.gpu_choice import SharedPod, annotations_at_bind
 from mpsd.model.grants import GpuName
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
 from mpsd.platform.logs import logger
-from mpsd.scheduler.ledger import ClusterLedger
-from mpsd.scheduler.node import KnownNode
-from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, choose, has_domain
+from mpsd.scheduler.ledger import ClusterLedger, KnownNode
+from mpsd.scheduler.rules.capacity import can_ever, choose, has_domain
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, read_asking, why_not
-from mpsd.scheduler.rules.reservations import KEY, Reservation, written
+from mpsd.scheduler.rules.reservations import KEY, LONGEST_S, Reservation, written
+from mpsd.scheduler.wire import BindArgs
 
 _TRIES = 5  # agents and other schedulers write the same object
-
-
-class NotReserved(Exception):
-    """No GPU was reserved; the message says why."""
+_TURN_S = 5.0  # how long a bind waits for others to the same node
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,100 +41,30 @@ class Chosen:
     since: float
 
 
-class Reserver:
-    """Makes reservations. The caller holds the node's turn."""
+class BindFailure(StrEnum):
+    """Why a pod was not bound. pod: as namespace/name."""
 
-    def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
-        self._kube = kube
-        self._ledger = ledger
-        self._log = logger(role="scheduler")
-
-    async def reserve(self, pod: SharedPod, known: KnownNode) -> Chosen:
-        """The GPUs that the pod gets, once the server has the reservation. NotReserved where it gets none."""
-        try:
-            for _try in range(_TRIES):
-                chosen = self._choose(pod, known)
-                if await self._write(known):
-                    return chosen
-        finally:
-            known.reservations.finish()
-            self._ledger.reservations_changed(known)
-        raise NotReserved(f"node {known.name}: its MPSNode changes too often to reserve a GPU; try again")
-
-    def _choose(self, pod: SharedPod, known: KnownNode) -> Chosen:
-        """Chooses GPUs, and counts the reservation at once, before another task runs."""
-        uid = pod.name.uid
-        ledger, earlier = self._ledger.without(known, uid), known.reservations.of(uid)
-        if ledger is None:
-            raise NotReserved(f"node {known.name}: {UNKNOWN_NODE}")
-        found = choose(pod.request, ledger, earlier.gpus if earlier else ())
-        if ledger.shut or isinstance(found, InsufficientResources):
-            raise NotReserved(f"node {known.name}: {_shortage(pod, ledger)}")
-        percent = pod.request.thread_percent or 0
-        memory_mib, at = pod.request.memory_mib, stamp(time.time())
-        known.reservations.begin(Reservation(pod.name, found.gpus, memory_mib, percent, at))
-        self._ledger.reservations_changed(known)
-        rooms = {room.gpu.uuid: room for room in ledger.rooms}
-        gpus = tuple(GpuName(uuid, rooms[uuid].gpu.ordinal) for uuid in found.gpus)
-        return Chosen(gpus, memory_mib, rooms[found.gpus[0]].memory_mib_total, ledger.policy, self._ledger.now())
-
-    async def _write(self, known: KnownNode) -> bool:
-        """Writes the reservations that count. False after a conflict; the new MPSNode is known then."""
-        assert known.reported, "its room was counted"
-        version, text = known.reported.version, written(self._ledger.reservations(known))
-        patch = {"metadata": {"resourceVersion": version, "annotations": {KEY: text}}}
-        try:
-            try:
-                answer = await self._kube.patch(MPS_NODES, known.name, patch, PatchKind.MERGE)
-            except Conflict:
-                self._ledger.take_answer(known, await self._kube.get(MPS_NODES, known.name), refused=version)
-                return False
-        except NotFound:
-            raise NotReserved(f"node {known.name}: {UNKNOWN_NODE}") from None
-        except KubeError as error:
-            raise NotReserved(str(error)) from None
-        self._ledger.take_answer(known, answer)
-        return True
-
-    async def withdraw(self, uid: str, known: KnownNode) -> None:
-        """Withdraws the reservation for a pod; where that fails, it ends by itself."""
-        known.reservations.withdraw(uid)
-        self._ledger.reservations_changed(known)
-        try:
-            for _try in range(_TRIES):
-                if known.reported is None or await self._write(known):
-                    return
-                known.reservations.withdraw(uid)
-        except NotReserved as error:
-            self._log.warning("reservation stays", pod_uid=uid, node=known.name, reason=str(error))
-
-
-def _shortage(pod: SharedPod, ledger: NodeCapacity) -> str:
-    why = why_not(pod.request, ledger)
-    fits_when_empty = can_ever(pod.request, ledger) and has_domain(pod.request, ledger)
-    return f"another pod was faster: {why}" if fits_when_empty and not ledger.shut else why
-
-
-_TURN_S = 5.0  # how long a bind waits for others to the same node
-_ENDED = frozenset({"Succeeded", "Failed"})
-
-
-@dataclass(frozen=True, slots=True)
-class BindArgs:
-    """A request to bind: ExtenderBindingArgs of kube-scheduler."""
-
-    pod_namespace: str
-    pod_name: str
-    pod_uid: str
-    node: str
-
-    @property
-    def pod(self) -> str:
-        return f"{self.pod_namespace}/{self.pod_name}"
+    UNHEARD = "mpsd's scheduler does not know the free capacity: {why}"
+    NO_GPUS = f"node {{node}}: {UNKNOWN_NODE}"
+    BUSY = "node {node}: other pods are being bound to it; try again"
+    GONE = "pod {pod} is gone"
+    REPLACED = "pod {pod} is gone; another has its name"
+    FINISHED = "pod {pod} has finished"
+    ELSEWHERE = "pod {pod} is already bound to node {node}"
+    DELETED = "pod {pod} is being deleted"
+    CONFLICTS = "node {node}: its MPSNode changes too often to reserve a GPU; try again"
+    NO_ROOM = "node {node}: {why}"
+    OVERTAKEN = "node {node}: another pod took the capacity: {why}"
+    TOO_LATE = "node {node}: reserving a GPU took too long; try again"
+    UNKNOWN = "pod {pod} may or may not be bound: {why}"
 
 
 class _NotBound(Exception):
     """The pod was not bound; the message says why."""
+
+
+class _NotReserved(_NotBound):
+    """No GPU was reserved."""
 
 
 class _Unsure(_NotBound):
@@ -154,42 +81,38 @@ class Binder:
     def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
         self._ledger = ledger
-        self._reserver = Reserver(kube, ledger)
         self._log = logger(role="scheduler")
 
     async def bind(self, args: BindArgs) -> str:
         """Empty if the pod is bound there, else why not."""
         try:
-            return await self._bind(args)
+            await self._bind(args)
         except _IsBound:
             return ""
         except _NotBound as error:
             self._log.info("not bound", pod=args.pod, node=args.node, reason=str(error))
             return str(error)
+        return ""
 
-    async def _bind(self, args: BindArgs) -> str:
+    async def _bind(self, args: BindArgs) -> None:
         if trouble := self._ledger.trouble:
-            raise _NotBound(f"mpsd scheduler does not know what is free: {trouble}")
+            raise _NotBound(BindFailure.UNHEARD.format(why=trouble))
         known = self._ledger.known(args.node)
         async with self._turn(known) if known else nullcontext():
             pod = await self._pod(args)
             if pod is None:  # it requests nothing of mpsd
                 await self._post(args, {})
-            elif known is None:
-                raise _NotBound(f"node {args.node}: {UNKNOWN_NODE}")
-            else:
-                await self._bind_shared(args, pod, known)
-        return ""
-
-    async def _bind_shared(self, args: BindArgs, pod: SharedPod, known: KnownNode) -> None:
-        try:
-            chosen = await self._reserver.reserve(pod, known)
-        except NotReserved as error:
-            await self._unbound(args)  # it may be bound already, and take the room
-            raise _NotBound(str(error)) from None
-        await self._confirm(args, known, chosen)
-        gpus = ",".join(gpu.label for gpu in chosen.gpus)
-        self._log.info("bound", pod=args.pod, node=args.node, gpus=gpus, memory_mib=chosen.memory_mib)
+                return
+            if known is None:
+                raise _NotBound(BindFailure.NO_GPUS.format(node=args.node))
+            try:
+                chosen = await self._reserve(pod, known)
+            except _NotReserved:
+                await self._unbound(args)  # it may be bound already, and take the room
+                raise
+            await self._confirm(args, known, chosen)
+            gpus = ",".join(gpu.label for gpu in chosen.gpus)
+            self._log.info("bound", pod=args.pod, node=args.node, gpus=gpus, memory_mib=chosen.memory_mib)
 
     @asynccontextmanager
     async def _turn(self, known: KnownNode) -> AsyncIterator[None]:
@@ -197,13 +120,11 @@ class Binder:
             async with asyncio.timeout(_TURN_S):
                 await known.turn.acquire()
         except TimeoutError:
-            raise _NotBound(f"node {known.name}: other pods are being bound to it; try again") from None
+            raise _NotBound(BindFailure.BUSY.format(node=known.name)) from None
         try:
             yield
         finally:
             known.turn.release()
-
-    # -- the pod ---------------------------------------------------------------------------------------------------
 
     async def _pod(self, args: BindArgs) -> SharedPod | None:
         """None where it requests no GPU."""
@@ -216,55 +137,106 @@ class Binder:
             raise _NotBound(str(error)) from None
 
     async def _unbound(self, args: BindArgs) -> Object:
-        """The pod as the server has it now, if it can be bound.
-
-        Else _NotBound, _Unsure where the server does not answer, _IsBound where it is bound to this node already.
-        """
+        """The pod as the server has it now, if it can be bound. Else _NotBound, _Unsure where the server does not
+        answer, _IsBound where it is bound to this node already."""
         try:
             pod = await self._kube.get(PODS, args.pod_name, args.pod_namespace)
         except NotFound:
-            raise _NotBound(f"pod {args.pod} is gone") from None
+            raise _NotBound(BindFailure.GONE.format(pod=args.pod)) from None
         except KubeError as error:
             raise _Unsure(str(error)) from None
         node = (pod.get("spec") or {}).get("nodeName") or ""
         if pod["metadata"].get("uid") != args.pod_uid:
-            raise _NotBound(f"pod {args.pod} is gone; another has its name")
-        if (pod.get("status") or {}).get("phase") in _ENDED:
-            raise _NotBound(f"pod {args.pod} has finished")
+            raise _NotBound(BindFailure.REPLACED.format(pod=args.pod))
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            raise _NotBound(BindFailure.FINISHED.format(pod=args.pod))
         if node == args.node:
             raise _IsBound
         if node:
-            raise _NotBound(f"pod {args.pod} is bound to node {node} already")
+            raise _NotBound(BindFailure.ELSEWHERE.format(pod=args.pod, node=node))
         if pod["metadata"].get("deletionTimestamp"):
-            raise _NotBound(f"pod {args.pod} is being deleted")
+            raise _NotBound(BindFailure.DELETED.format(pod=args.pod))
         return pod
 
-    # -- the binding -----------------------------------------------------------------------------------------------
+    async def _reserve(self, pod: SharedPod, known: KnownNode) -> Chosen:
+        """The GPUs that the pod gets, once the server has the reservation. _NotReserved where it gets none."""
+        try:
+            for _try in range(_TRIES):
+                chosen = self._choose(pod, known)
+                if await self._write(known):
+                    return chosen
+        finally:
+            known.reservations.pending = None
+            self._ledger.reservations_changed(known)
+        raise _NotReserved(BindFailure.CONFLICTS.format(node=known.name))
+
+    def _choose(self, pod: SharedPod, known: KnownNode) -> Chosen:
+        """Chooses GPUs, and counts the reservation at once, before another task runs."""
+        request, uid = pod.request, pod.name.uid
+        ledger, earlier = self._ledger.without(known, uid), known.reservations.of(uid)
+        if ledger is None:
+            raise _NotReserved(BindFailure.NO_GPUS.format(node=known.name))
+        found = choose(request, ledger, earlier.gpus if earlier else ())
+        if ledger.shut or found is None:
+            fits_when_empty = can_ever(request, ledger) and has_domain(request, ledger)
+            failure = BindFailure.OVERTAKEN if fits_when_empty and not ledger.shut else BindFailure.NO_ROOM
+            raise _NotReserved(failure.format(node=known.name, why=why_not(request, ledger)))
+        reservation = Reservation(
+            pod.name, found.gpus, request.memory_mib, request.thread_percent or 0, stamp(time.time())
+        )
+        known.reservations.pending = reservation
+        self._ledger.reservations_changed(known)
+        rooms = {room.gpu.uuid: room for room in ledger.rooms}
+        gpus, dev_mib = tuple(rooms[uuid].gpu for uuid in found.gpus), rooms[found.gpus[0]].memory_mib_total
+        return Chosen(gpus, request.memory_mib, dev_mib, ledger.policy, self._ledger.now())
+
+    async def _write(self, known: KnownNode) -> bool:
+        """Writes the reservations that count. False after a conflict; the new MPSNode is known then."""
+        assert known.reported, "its room was counted"
+        version, text = known.reported.version, written(self._ledger.reservations(known))
+        patch = {"metadata": {"resourceVersion": version, "annotations": {KEY: text}}}
+        try:
+            try:
+                answer = await self._kube.patch(MPS_NODES, known.name, patch, PatchKind.MERGE)
+            except Conflict:
+                self._ledger.take_answer(known, await self._kube.get(MPS_NODES, known.name), refused=version)
+                return False
+        except NotFound:
+            raise _NotReserved(BindFailure.NO_GPUS.format(node=known.name)) from None
+        except KubeError as error:
+            raise _NotReserved(str(error)) from None
+        self._ledger.take_answer(known, answer)
+        return True
+
+    async def _withdraw(self, uid: str, known: KnownNode) -> None:
+        """Withdraws the reservation for a pod; where that fails, it ends by itself."""
+        known.reservations.withdraw(uid)
+        self._ledger.reservations_changed(known)
+        try:
+            for _try in range(_TRIES):
+                if known.reported is None or await self._write(known):
+                    return
+                known.reservations.withdraw(uid)
+        except _NotReserved as error:
+            self._log.warning("reservation stays", pod_uid=uid, node=known.name, reason=str(error))
 
     async def _confirm(self, args: BindArgs, known: KnownNode, chosen: Chosen) -> None:
-        """Binds the pod to what is reserved for it."""
-        if self._ledger.now() - chosen.since > self._ledger.patience.reservation_s / 2:
-            raise _NotBound(f"node {known.name}: reserving a GPU took too long; try again")
-        at_ns = time.time_ns()
-        annotations = annotations_at_bind(chosen.gpus, chosen.memory_mib, chosen.dev_mib, chosen.policy, at_ns)
+        if self._ledger.now() - chosen.since > LONGEST_S / 2:
+            raise _NotBound(BindFailure.TOO_LATE.format(node=known.name))
+        amounts = chosen.memory_mib, chosen.dev_mib
         try:
-            await self._post(args, annotations)
-        except _Unsure:
-            raise  # the reservation ends by itself
-        except _NotBound:
-            await self._reserver.withdraw(args.pod_uid, known)
+            await self._post(args, annotations_at_bind(chosen.gpus, *amounts, chosen.policy, time.time_ns()))
+        except _NotBound as error:
+            if not isinstance(error, _Unsure):  # else the reservation ends by itself
+                await self._withdraw(args.pod_uid, known)
             raise
 
     async def _post(self, args: BindArgs, annotations: dict[str, str]) -> None:
+        pod = {"name": args.pod_name, "namespace": args.pod_namespace, "uid": args.pod_uid}
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {
-                "name": args.pod_name,
-                "namespace": args.pod_namespace,
-                "uid": args.pod_uid,
-                "annotations": annotations,
-            },
+            "metadata": {**pod, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
         try:
@@ -272,7 +244,7 @@ class Binder:
         except (Conflict, NotFound, Unavailable) as error:
             await self._unbound(args)
             if isinstance(error, Unavailable):
-                raise _Unsure(f"whether pod {args.pod} is bound is not known yet: {error}") from None
+                raise _Unsure(BindFailure.UNKNOWN.format(pod=args.pod, why=error)) from None
             raise _NotBound(str(error)) from None
         except KubeError as error:
             raise _NotBound(str(error)) from None

@@ -1,6 +1,7 @@
 """The capacity of all GPUs of a cluster, kept up to date by watches on MPSNodes, Nodes and pods.
 
-A row of the table is written when something of its node changes, not when it is read.
+A row of the table is written when something of its node changes, not when it is read. An answer to a write of this
+scheduler is not undone by an older message of a watch.
 
 Rights: list and watch mpsnodes, nodes and pods.
 """
@@ -10,12 +11,18 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
+from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.identity import PodName
+from mpsd.model.mpsnode import read_mpsnode
+from mpsd.model.names import STALE_S
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
@@ -23,17 +30,15 @@ from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
-from mpsd.scheduler.node import KnownNode, ReportedNode, read_reported
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms
+from mpsd.scheduler.rules import reservations as rules
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms, node_capacity
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from mpsd.scheduler.rules.reservations import LONGEST_S, Reservation, ReservationFate
+from mpsd.scheduler.rules.reservations import Fates, NodeReservations, Reservation, ReservationFate
 
 
 class KnownPods:
     """The pods of a cluster that request GPUs, and those that have ended. remembered_s: how long an end is remembered.
-
-    A pod has ended only if it was there and is gone; one that was never seen may still come.
-    """
+    A pod has ended only if it was there and is gone; one that was never seen may still come."""
 
     def __init__(self, remembered_s: float) -> None:
         self._remembered_s = remembered_s
@@ -42,7 +47,6 @@ class KnownPods:
         self._ends: deque[tuple[float, str]] = deque()
 
     def pod(self, namespace: str, name: str) -> SharedPod | None:
-        """None for an unknown pod."""
         return self._pods.get((namespace, name))
 
     def changed(self, before: SharedPod | None, now: SharedPod | None, at: float) -> None:
@@ -69,14 +73,120 @@ class KnownPods:
         return ReservationFate.BOUND if pod.node == node else ReservationFate.ELSEWHERE
 
 
+_AHEAD_S = 30.0  # that an answer goes before an older watch: longer than watches lag while nobody notices
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedNode:
+    """An MPSNode, without what does not affect capacity. version: its resourceVersion. reservations: the annotation's
+    text."""
+
+    version: str
+    node: ClusterNode
+    reservations: str
+
+    def says_the_same(self, other: "ReportedNode") -> bool:
+        """Whether the capacity is the same, whenever it was reported."""
+        return self.reservations == other.reservations and self.node == replace(other.node, told_at=self.node.told_at)
+
+    def is_older_than(self, other: "ReportedNode") -> bool:
+        """False where it is not known. Servers guarantee that versions count up since 1.35; they always did."""
+        mine, others = self.version, other.version
+        return mine.isdecimal() and others.isdecimal() and int(mine) < int(others)
+
+
+def read_reported(thing: Object) -> ReportedNode:
+    metadata = thing["metadata"]
+    text = (metadata.get("annotations") or {}).get(rules.KEY, "")
+    node = read_mpsnode(thing, time.time())
+    # What changes while the capacity stays the same goes, so that busy programs cause no work here.
+    pods = node.pods and tuple(structs.replace(pod, used_mib=None, clients=None) for pod in node.pods)
+    gpus = tuple(
+        structs.replace(gpu, restarts=None, granted_mib=None, granted_percent=None, used_mib=None, clients=None)
+        for gpu in node.gpus
+    )
+    still = replace(node, ready=False, stale=False, driver="", conditions=(), domains=(), unreadable=())
+    lean = replace(still, gpus=gpus, pods=pods)
+    return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else "")
+
+
+class KnownNode:
+    """One node. turn: the lock of the bind under way. placement: the Node's label, empty where not known."""
+
+    def __init__(self, name: str, longest_s: float) -> None:
+        self.name = name
+        self.reported: ReportedNode | None = None  # None while it has no MPSNode
+        self.placement = ""
+        self.pods: dict[str, SharedPod] = {}  # by uid, those that are bound here
+        self.reservations = NodeReservations(longest_s)
+        self.indexed: frozenset[str] = frozenset()  # uids of pods by whose reservations it is found
+        self.granted: frozenset[str | PodName] = frozenset()  # uids; names without one where none is reported
+        self.turn = asyncio.Lock()
+        self._shown_stale = False  # in its last capacity
+        self._answered_at = float("-inf")  # when an answer last took precedence over the watch
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of it, or a bind to it is under way."""
+        return bool(self.reported or self.pods or self.placement) or self.turn.locked()
+
+    def take_watched(self, reported: ReportedNode | None, now: float) -> bool:
+        """Takes a message of the watch. Returns whether the capacity may have changed."""
+        ahead = now - self._answered_at < _AHEAD_S
+        if reported and self.reported and ahead and reported.is_older_than(self.reported):
+            return False
+        self._answered_at = float("-inf")
+        return self._take(reported, now)
+
+    def take_answer(self, reported: ReportedNode, now: float, refused: str = "") -> bool:
+        """As `take_watched`, for an answer. refused: the version with which the server refused a write."""
+        if self.reported and reported.is_older_than(self.reported) and self.reported.version != refused:
+            return False
+        self._answered_at = now
+        return self._take(reported, now)
+
+    def _take(self, reported: ReportedNode | None, now: float) -> bool:
+        before, self.reported = self.reported, reported
+        if reported and before and reported.says_the_same(before) and self._is_stale == self._shown_stale:
+            return False
+        self.reservations.update(rules.read_reservations(reported.reservations) if reported else (), now)
+        self.granted = frozenset(
+            held.uid or PodName(held.namespace, held.pod, "")
+            for held in (reported.node.pods if reported else None) or ()
+        )
+        return True
+
+    def ledger(self, terms: Terms, reservations: Iterable[Reservation]) -> NodeCapacity | None:
+        """None where it has no MPSNode."""
+        if self.reported is None:
+            return None
+        self._shown_stale = self._is_stale
+        node = replace(self.reported.node, stale=self._shown_stale)
+        return node_capacity(node, self.placement, self.pods.values(), reservations, terms)
+
+    def changes_at(self, fates: Fates, now: float) -> float | None:
+        """When its capacity changes if nothing is heard until then; None for never."""
+        ends_at, age_s = self.reservations.ends_at(fates, now), self._age_s
+        stale_at = None if age_s is None or self._is_stale else now + STALE_S - age_s
+        return min((at for at in (stale_at, ends_at) if at is not None), default=None)
+
+    @property
+    def _is_stale(self) -> bool:
+        return self._age_s is not None and self._age_s > STALE_S
+
+    @property
+    def _age_s(self) -> float | None:
+        """Since the node reported, by its clock and ours; None where it has not."""
+        at = self.reported.node.told_at if self.reported else None
+        return None if at is None else time.time() - at
+
+
 _COARSE_S = 1.0  # that a row may be late where only time has passed
 
 
 class Rows:
     """The rows of a table that have to be written. Each is written once for all changes, before it is read or soon.
-
-    write: writes one row, and returns when it changes if nothing else happens; None: never. now: of the same clock.
-    """
+    write: writes one row, and returns when it changes if nothing else happens; None: never. now: of the same clock."""
 
     def __init__(self, write: Callable[[str], float | None], now: Callable[[], float]) -> None:
         self._write = write
@@ -86,56 +196,32 @@ class Rows:
         self._due_at: dict[str, float] = {}  # what of the heap counts
 
     def mark(self, name: str) -> None:
-        """Marks a row as changed."""
         if not self._changed:
             asyncio.get_running_loop().call_soon(self.settle)
         self._changed.add(name)
 
     def settle(self) -> None:
-        """Writes what has changed."""
-        self._take_due()
-        changed, self._changed = self._changed, set()
-        for name in changed:
-            at = self._write(name)
-            if at is not None and at < self._due_at.get(name, math.inf) - _COARSE_S:
-                self._due_at[name] = at
-                heapq.heappush(self._due, (at, name))
-
-    def _take_due(self) -> None:
         now = self._now()
         while self._due and self._due[0][0] <= now:
             at, name = heapq.heappop(self._due)
             if self._due_at.get(name) == at:
                 del self._due_at[name]
                 self._changed.add(name)
+        changed, self._changed = self._changed, set()
+        for name in changed:
+            changes_at = self._write(name)
+            if changes_at is not None and changes_at < self._due_at.get(name, math.inf) - _COARSE_S:
+                self._due_at[name] = changes_at
+                heapq.heappush(self._due, (changes_at, name))
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """reservation_s: how long a reservation lasts for a pod not seen bound. out_of_sync_s: how long a watch may be
-    broken before the ledger cannot be used.
-    """
-
-    reservation_s: float = LONGEST_S
-    out_of_sync_s: float = 20.0
-
-
-PATIENCE = Patience()
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeFacts:
-    """What is read of a Node. placement: its label, empty where it has none."""
-
-    name: str
-    placement: str
+_Labelled = tuple[str, str]  # of a Node with GPUs of ours, its name and PLACEMENT_LABEL, empty where it has none
 
 
 class ClusterLedger:
-    """The ledger of one scheduler, with its own reservations.
-
-    clients: of a GPU whose node does not report how many it serves. now: the clock by which reservations end.
-    """
+    """The ledger of one scheduler, with its own reservations. clients: of a GPU whose node does not report how many it
+    serves. now: the clock by which reservations end. out_of_sync_s: how long a watch may be broken before the ledger
+    cannot be used."""
 
     def __init__(
         self,
@@ -143,35 +229,34 @@ class ClusterLedger:
         policy: Callable[[], Policy],
         clients: int,
         *,
-        patience: Patience = PATIENCE,
+        out_of_sync_s: float = 20.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = PinnedResources(policy, logger(role="scheduler"))
-        self._terms = Terms.of(self._policy(), clients)
-        self.patience = patience
+        self._terms = Terms(self._policy(), clients)
+        self._out_of_sync_s = out_of_sync_s
         self.now = now
         self._table = GpuTable()
         self._nodes: dict[str, KnownNode] = {}
-        self._pods = KnownPods(
-            2 * patience.reservation_s
-        )  # so that a reservation seen after its pod's end never counts
+        self.known = self._nodes.get  # None for a node of which nothing has been heard
+        # Ends are remembered so long that a reservation seen after its pod's end never counts.
+        self._pods = KnownPods(2 * rules.LONGEST_S)
+        self.pod = self._pods.pod  # None for one that asks for no GPU, has finished, or is not heard of yet
         self._reserved: dict[str, set[str]] = {}  # by uid of a pod, the nodes with a reservation for it
         self._rows = Rows(self._write, now)
-        self._mirrors: Sequence[Mirror[Any]] = (
+        self.mirrors: Sequence[Mirror[Any]] = (
             Mirror(kube, Selection(MPS_NODES), read_reported, each=self._mpsnode_changed),
             Mirror(kube, Selection(NODES), _read_node, each=self._node_changed),
             Mirror(kube, Selection(PODS), self._read_pod, each=self._pod_changed),
         )
 
     async def run(self) -> None:
-        """Until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for mirror in self._mirrors:
+            for mirror in self.mirrors:
                 tasks.create_task(mirror.run())
 
     @property
     def table(self) -> GpuTable:
-        """As last heard."""
         self._rows.settle()
         return self._table
 
@@ -182,31 +267,21 @@ class ClusterLedger:
 
     def policy_changed(self) -> None:
         """Writes every row again, by the policy that is in force now."""
-        self._terms = Terms.of(self._policy(), self._terms.clients)
+        self._terms = Terms(self._policy(), self._terms.clients)
         for name in self._nodes:
             self._rows.mark(name)
 
     @property
     def trouble(self) -> str:
         """Why the ledger cannot be used now, a sentence; empty where it can."""
-        unheard = [mirror.plural for mirror in self._mirrors if not mirror.synced]
-        if unheard:
+        if unheard := [mirror.plural for mirror in self.mirrors if not mirror.synced]:
             return f"the cluster's {' and '.join(unheard)} have not been listed yet"
-        for mirror in self._mirrors:
-            age_s = _out_of_sync_s(mirror)
-            if age_s > self.patience.out_of_sync_s:
+        for mirror in self.mirrors:
+            age_s = time.time() - (mirror.out_of_sync_since or math.inf)  # below zero while it is in sync
+            if age_s > self._out_of_sync_s:
                 why = mirror.trouble or "its watch broke"
                 return f"no news of the cluster's {mirror.plural} for {lasting(age_s)}: {why}"
         return ""
-
-    @property
-    def out_of_sync_s(self) -> float:
-        """For how long the watch that broke first has been broken; 0 where none is."""
-        return max(map(_out_of_sync_s, self._mirrors))
-
-    def pod(self, namespace: str, name: str) -> SharedPod | None:
-        """One that asks for GPUs and has not finished; None for any other, and for one not heard of yet."""
-        return self._pods.pod(namespace, name)
 
     def pods_on(self, node: str) -> Sequence[SharedPod]:
         """Those bound there that have not finished, the oldest first."""
@@ -218,24 +293,15 @@ class ClusterLedger:
         found = ((name, self.without(self._nodes[name], uid)) for name in self._reserved.get(uid, ()))
         return {name: ledger for name, ledger in found if ledger}
 
-    # -- for whoever binds -----------------------------------------------------------------------------------------
-
-    def known(self, node: str) -> KnownNode | None:
-        """None for a node of which nothing has been heard."""
-        return self._nodes.get(node)
-
     def without(self, known: KnownNode, uid: str) -> NodeCapacity | None:
         """The node's capacity now, without the reservation for one pod. None where it has no MPSNode."""
         return known.ledger(self._terms, (one for one in self.reservations(known) if one.pod.uid != uid))
 
     def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
-        """The node's reservations that count."""
         return tuple(known.reservations.counting(partial(self._fate, known), self.now()))
 
     def take_answer(self, known: KnownNode, thing: Object, refused: str = "") -> None:
-        """Takes an MPSNode from an answer of the server, ahead of the watch. refused: the version with which the server
-        refused a write.
-        """
+        """Takes an MPSNode from an answer of the server, ahead of the watch. refused: as in `KnownNode`."""
         if known.take_answer(read_reported(thing), self.now(), refused):
             self.reservations_changed(known)
 
@@ -250,8 +316,6 @@ class ClusterLedger:
                 del self._reserved[uid]
         self._rows.mark(known.name)
 
-    # -- what is heard ---------------------------------------------------------------------------------------------
-
     def _read_pod(self, thing: Object) -> SharedPod | None:
         pod = read_shared_pod(thing, self._policy())
         return None if pod is None or pod.finished else pod
@@ -259,16 +323,13 @@ class ClusterLedger:
     def _mpsnode_changed(self, before: ReportedNode | None, now: ReportedNode | None) -> None:
         either = now or before
         assert either, "something has changed"
-        known = self._node(either.node.name)
-        if known.take_watched(now, self.now()):
+        if (known := self._node(either.node.name)).take_watched(now, self.now()):
             self.reservations_changed(known)
 
-    def _node_changed(self, before: _NodeFacts | None, now: _NodeFacts | None) -> None:
-        facts = now or before
-        assert facts, "something has changed"
-        known = self._node(facts.name)
-        known.placement = now.placement if now else ""
-        self._rows.mark(known.name)
+    def _node_changed(self, before: _Labelled | None, now: _Labelled | None) -> None:
+        name, _placement = now or before or ("", "")
+        self._node(name).placement = now[1] if now else ""
+        self._rows.mark(name)
 
     def _pod_changed(self, before: SharedPod | None, now: SharedPod | None) -> None:
         self._pods.changed(before, now, self.now())
@@ -281,25 +342,19 @@ class ClusterLedger:
                 self._rows.mark(name)
 
     def _fate(self, known: KnownNode, reservation: Reservation) -> ReservationFate:
-        return (
-            ReservationFate.GRANTED if known.is_granted(reservation.pod) else self._pods.fate(reservation, known.name)
-        )
-
-    # -- the rows --------------------------------------------------------------------------------------------------
+        is_granted = not known.granted.isdisjoint((reservation.pod.uid, replace(reservation.pod, uid="")))
+        return ReservationFate.GRANTED if is_granted else self._pods.fate(reservation, known.name)
 
     def _node(self, name: str) -> KnownNode:
-        known = self._nodes.get(name)
-        if known is None:
-            known = self._nodes[name] = KnownNode(name, self.patience.reservation_s)
-        return known
+        if name not in self._nodes:
+            self._nodes[name] = KnownNode(name, rules.LONGEST_S)
+        return self._nodes[name]
 
     def _write(self, name: str) -> float | None:
         """Writes a node's row, and returns when it changes by itself."""
-        known = self._nodes.get(name)
-        if known is None:
+        if (known := self._nodes.get(name)) is None:
             return None
-        ledger = known.ledger(self._terms, self.reservations(known))
-        if ledger:
+        if ledger := known.ledger(self._terms, self.reservations(known)):
             self._table.put(ledger)
         else:
             self._table.drop(name)
@@ -308,12 +363,7 @@ class ClusterLedger:
         return known.changes_at(partial(self._fate, known), self.now())
 
 
-def _out_of_sync_s(mirror: Mirror[Any]) -> float:
-    since = mirror.out_of_sync_since
-    return 0.0 if since is None else max(0.0, time.time() - since)
-
-
-def _read_node(thing: Object) -> _NodeFacts | None:
+def _read_node(thing: Object) -> _Labelled | None:
     """None for a Node without GPUs of ours: no selector of Kubernetes knows one label or the other."""
     node = read_kubernetes_node(thing)
-    return _NodeFacts(node.name, node.labels.get(PLACEMENT_LABEL, "")) if node.is_labelled else None
+    return (node.name, node.labels.get(PLACEMENT_LABEL, "")) if node.is_labelled else None

@@ -11,20 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpsd.model.problem import Problem
-from mpsd.platform.settings import (
-    KUBECONFIG,
-    LIMITS_DIRECTORY,
-    LISTEN_SETTINGS,
-    LOG_FORMAT,
-    Listen,
-    Setting,
-    address,
-    path,
-    port,
-    read_settings,
-    refuse,
-    seconds,
-)
+from mpsd.platform import settings
+from mpsd.platform.settings import KUBECONFIG, Listen, Setting, address, path, port, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +40,23 @@ class SchedulerSettings:
 
 # MPSD_LISTEN_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of its namespace.
 SCHEDULER_SETTINGS = {
-    "address": Setting("--address", "MPSD_ADDRESS", "127.0.0.1", address, "IP", "Where kube-scheduler comes in"),
-    "port": Setting("--port", "MPSD_LISTEN_PORT", "12345", port, "PORT", "The port there"),
-    "certificate_directory": Setting(
-        "--cert-dir", "MPSD_CERT_DIR", "", path, "DIR", "tls.crt and tls.key, to be shown to kube-scheduler"
-    ),
-    "client_authority": Setting(
-        "--client-ca", "MPSD_CLIENT_CA", "", path, "FILE", "Whose client certificates are let in, and nobody else"
-    ),
+    "address": Setting("--address", "IP", "The address for kube-scheduler", address, "127.0.0.1"),
+    "port": Setting("--port", "PORT", "The port for kube-scheduler", port, "12345", other_variable="MPSD_LISTEN_PORT"),
+    "certificate_directory": Setting("--cert-dir", "DIR", "Folder of tls.crt and tls.key", path),
+    "client_authority": Setting("--client-ca", "FILE", "CA of the accepted clients", path),
     "metrics_address": Setting(
         "--metrics-address",
-        "MPSD_METRICS_ADDRESS",
-        "0.0.0.0",  # noqa: S104
-        address,
         "IP",
-        "Where probes and metrics are",
+        "The address for probes and metrics",
+        address,
+        "0.0.0.0",  # noqa: S104
     ),
-    "metrics_port": Setting("--metrics-port", "MPSD_METRICS_PORT", "9446", port, "PORT", "The port there, without TLS"),
-    "limits_directory": LIMITS_DIRECTORY,
+    "metrics_port": Setting("--metrics-port", "PORT", "Their port, without TLS", port, "9446"),
+    "limits_directory": settings.LIMITS_DIRECTORY,
     "kubeconfig": KUBECONFIG,
-    **LISTEN_SETTINGS,
-    "drain": Setting("--drain", "MPSD_DRAIN", "2s", seconds, "TIME", "How long to serve on after SIGTERM"),
-    "log_format": LOG_FORMAT,
+    **settings.LISTEN_SETTINGS,
+    "drain": Setting("--drain", "TIME", "How long to serve on after SIGTERM", seconds, "2s"),
+    "log_format": settings.LOG_FORMAT,
 }
 
 
@@ -81,11 +64,11 @@ def scheduler_settings(
     flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ
 ) -> SchedulerSettings:
     """flags: by the names of SCHEDULER_SETTINGS, None where not given. InvalidInput with every problem."""
-    read = read_settings(SCHEDULER_SETTINGS, flags, environment)
+    read = settings.read_settings(SCHEDULER_SETTINGS, flags, environment)
     in_pod = bool(environment.get("KUBERNETES_SERVICE_HOST"))
     listen = Listen(read.pop("listen"), read.pop("listen_certificate"))
     chosen = SchedulerSettings(listen=listen, drain_s=read.pop("drain"), in_pod=in_pod, **read)
-    refuse(_contradictions(chosen))
+    settings.refuse(_contradictions(chosen))
     return chosen
 
 
@@ -97,8 +80,8 @@ def _contradictions(chosen: SchedulerSettings) -> Iterator[Problem]:
         remedy = "give both for TLS with client certificates, or neither on a loopback address"
         yield SCHEDULER_SETTINGS[missing[0]].problem("", f"is missing beside {SCHEDULER_SETTINGS[other].flag}", remedy)
     elif missing and not ipaddress.ip_address(chosen.address).is_loopback:
-        message = "can be reached by others, and whoever may ask can have pods bound"
-        remedy = "listen on 127.0.0.1, or let only client certificates in with --cert-dir and --client-ca"
+        message = "is reachable from other machines, and any client can have pods bound"
+        remedy = "listen on 127.0.0.1, or require client certificates with --cert-dir and --client-ca"
         yield SCHEDULER_SETTINGS["address"].problem(chosen.address, message, remedy)
     if not (chosen.in_pod or chosen.kubeconfig):
         yield KUBECONFIG.problem("", "there is no API server", "run it in a pod, or name a --kubeconfig")

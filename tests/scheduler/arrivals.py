@@ -27,7 +27,7 @@ GPUS, CLIENTS = 8, 48
 CARDS_GIB = (23, 79, 79, 139)  # A30, A100 twice as often, H200
 HELD = 0.92  # of the GPUs
 LARGE_GIB = 40
-_EACH = TERMS.policy("").requests.clients_per_grant
+_EACH = TERMS.policy.requests.clients_per_grant
 
 
 @dataclass(frozen=True, slots=True)

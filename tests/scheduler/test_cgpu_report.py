@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mpsd.model.grants import GpuName, Request
 from mpsd.model.identity import PodName
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken, node_capacity
-from mpsd.scheduler.rules.gpushare import cgpu_node, detailed, summary
+from mpsd.scheduler.rules.inspect_formats import cgpu_node, detailed, summary
 from tests.status.cluster_worlds import GIB, TERMS, held, uuid
 from tests.status.cluster_worlds import cluster_node as node
 
@@ -16,7 +16,7 @@ from tests.status.cluster_worlds import cluster_node as node
 def ledger(totals: list[tuple[int, int]], taken: tuple[Taken, ...] = ()) -> NodeCapacity:
     """totals: ordinals and MiB."""
     gpus = tuple((GpuName(f"GPU-{n}", ordinal), mib) for n, (ordinal, mib) in enumerate(totals))
-    return NodeCapacity("node1", TERMS.policies[TERMS.default], (), (), taken, "", gpus)
+    return NodeCapacity("node1", TERMS.policy, (), (), taken, "", gpus)
 
 
 def test_a_gpu_keeps_the_column_of_its_ordinal_and_one_without_takes_the_next_free() -> None:

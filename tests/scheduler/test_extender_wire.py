@@ -38,7 +38,7 @@ def test_fields_are_read_in_any_case(case: Callable[[str], str]) -> None:
     victims = {"node1": {case("Pods"): [{case("UID"): "u"}], case("NumPDBViolations"): 2}}
     preemption = read_preemption(written({case("Pod"): POD, case("NodeNameToMetaVictims"): victims}))
     assert preemption.nodes == {"node1": Proposed(("u",), 2)}
-    assert read_binding(written({case(name): value for name, value in BINDING.items()}))["pod_uid"] == "u"
+    assert read_binding(written({case(name): value for name, value in BINDING.items()})).pod_uid == "u"
 
 
 def test_whole_nodes_go_back_as_they_came() -> None:
@@ -85,8 +85,9 @@ def test_victims_that_come_whole_go_back_as_their_uids() -> None:
 
 
 def test_a_binding_names_everything() -> None:
-    with pytest.raises(MalformedRequest, match="PodUID and Node must not be empty"):
-        read_binding(written(BINDING | {"PodUID": "", "Node": ""}))
+    for name in BINDING:
+        with pytest.raises(MalformedRequest, match=name.lower()):
+            read_binding(written(BINDING | {name: ""}))
     assert (json.loads(bind_answer("")), json.loads(bind_answer("full"))) == ({"Error": ""}, {"Error": "full"})
 
 

@@ -97,7 +97,7 @@ def test_amounts_that_no_gpu_has_are_compared_all_the_same(
     memory_mib: int, percent: int, clients: int, asked: int, asked_percent: int
 ) -> None:
     table, room = GpuTable(), GpuCapacity(GpuName("GPU-0", 0), "gpu0", memory_mib, memory_mib, percent, clients)
-    policy = TERMS.policy("")
+    policy = TERMS.policy
     table.put(NodeCapacity("node1", policy, (room,), (), (), "", ((room.gpu, memory_mib),)))
     for memory in (asked, max(memory_mib, 0), max(memory_mib + 1, 0)):
         for request in (Request(memory, None, 1), Request(memory, max(asked_percent, 0), 1)):

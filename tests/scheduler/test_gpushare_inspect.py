@@ -2,7 +2,7 @@
 
 from mpsd.model.cluster_status import PodStatus
 from mpsd.scheduler.rules.capacity import node_capacity
-from mpsd.scheduler.rules.gpushare import inspected, inspection
+from mpsd.scheduler.rules.inspect_formats import inspected, inspection
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, uuid
 
 

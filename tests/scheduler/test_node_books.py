@@ -8,7 +8,7 @@ from msgspec.structs import replace as changed
 
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
-from mpsd.scheduler.rules.capacity import AssignmentSource, can_ever, node_capacity
+from mpsd.scheduler.rules.capacity import AssignmentSource, can_ever, has_domain, node_capacity
 from mpsd.scheduler.rules.filter import why_not
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, shared_pod, uuid
 
@@ -65,7 +65,7 @@ def test_a_finished_pod_holds_nothing() -> None:
 def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
     node = cluster_node(gib=(3, 4))
     larger = replace(node, gpus=tuple(changed(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus))
-    assert why_not(SEVEN, node_capacity(larger, "", [], [], TERMS)) == "gpu0 has 3 of 7 GiB free, gpu1 4"
+    assert [room.memory_mib for room in node_capacity(larger, "", [], [], TERMS).rooms] == [3 * GIB, 4 * GIB]
 
 
 def test_the_label_of_a_node_chooses_its_placement_and_nonsense_means_the_policy_s() -> None:
@@ -73,30 +73,33 @@ def test_the_label_of_a_node_chooses_its_placement_and_nonsense_means_the_policy
     assert placements == [Placement.SPREAD, Placement.BINPACK, Placement.BINPACK]
 
 
+MIXED = node_capacity(
+    cluster_node(gib=(3, 4, 23, 23), cordoned=(2,), states=("ready", "ready", "ready", "fault")), "", [], [], TERMS
+)
+CROWDED = node_capacity(
+    cluster_node(held=(held("a", 1, 0, percent=80), *(held(f"c{n}", 1, 1) for n in range(6)))), "", [], [], TERMS
+)
+TWO = Request(7 * GIB, None, 2)
+APART, BESIDE = (node_capacity(cluster_node(together=together), "", [], [], TERMS) for together in (False, True))
+NO_DAEMON = node_capacity(cluster_node(states=("ready", None)), "", [], [], TERMS)
+SILENT = node_capacity(cluster_node(held=None), "", [], [], TERMS)
+
+
 def test_each_gpu_says_what_it_lacks_and_what_is_alike_is_said_once() -> None:
-    node = cluster_node(gib=(3, 4, 23, 23), cordoned=(2,), states=("ready", "ready", "ready", "fault"))
-    assert why_not(SEVEN, node_capacity(node, "", [], [], TERMS)) == (
-        "gpu0 has 3 of 7 GiB free, gpu1 4, gpu2 is cordoned, gpu3 is in fault"
-    )
+    assert [one.reason for one in MIXED.closed] == ["cordoned", "in fault"]
+    said = why_not(SEVEN, MIXED)
+    assert [said.count(label) for label in ("gpu0", "gpu1", "gpu2", "gpu3", "of 7 GiB")] == [1] * 5
 
 
 def test_threads_and_clients_that_are_short_are_said_as_such() -> None:
-    node = cluster_node(held=(held("a", 1, 0, percent=80), *(held(f"c{n}", 1, 1) for n in range(6))))
-    ledger = node_capacity(node, "", [], [], TERMS)
-    assert (
-        why_not(Request(GIB, 30, 1), ledger) == "gpu0 has 20 of 30 % of the threads free, gpu1 has 0 of 8 clients free"
-    )
+    assert [(room.thread_percent, room.clients) for room in CROWDED.rooms] == [(20, 40), (100, 0)]
+    assert all(lack in why_not(Request(GIB, 30, 1), CROWDED) for lack in ("20 of 30 %", "0 of 8 clients"))
 
 
 def test_several_gpus_must_be_of_one_domain() -> None:
-    two = Request(7 * GIB, None, 2)
-    apart, beside = (node_capacity(cluster_node(together=t), "", [], [], TERMS) for t in (False, True))
-    assert why_not(two, apart) == "no domain of this node has 2 GPUs"
-    fault = node_capacity(cluster_node(cordoned=(0,)), "", [], [], TERMS)
-    assert why_not(two, fault) == "no domain of this node has 2 GPUs"
-    unknown = node_capacity(cluster_node(states=("ready", None)), "", [], [], TERMS)
-    assert why_not(two, unknown) == "gpu1 is without a control daemon; wanted are 2 GPUs of one domain"
-    assert why_not(two, beside) == ""
+    cordoned = node_capacity(cluster_node(cordoned=(0,)), "", [], [], TERMS)
+    assert [has_domain(TWO, one) for one in (APART, cordoned, NO_DAEMON, BESIDE)] == [False, False, True, True]
+    assert [bool(why_not(TWO, one)) for one in (APART, cordoned, NO_DAEMON, BESIDE)] == [True, True, True, False]
 
 
 def test_a_card_that_is_too_small_will_never_do_and_a_full_one_may() -> None:
@@ -105,8 +108,8 @@ def test_a_card_that_is_too_small_will_never_do_and_a_full_one_may() -> None:
 
 
 def test_a_node_that_does_not_say_who_holds_what_takes_nobody() -> None:
-    ledger = node_capacity(cluster_node(held=None), "", [], [], TERMS)
-    assert (ledger.rooms, why_not(SEVEN, ledger)) == ((), "kubelet has not listed who holds which device")
+    assert (SILENT.rooms, why_not(SEVEN, SILENT)) == ((), SILENT.shut)
+    assert SILENT.shut
 
 
 @given(

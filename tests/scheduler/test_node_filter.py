@@ -11,7 +11,7 @@ from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.grants import Request
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, filtered, read_asking, scores, why_not
-from mpsd.scheduler.rules.gpu_table import BEST, GpuTable
+from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from tests.model.worlds import POLICY
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, promised, requests
 
@@ -36,51 +36,60 @@ def test_few_nodes_each_say_what_their_own_gpus_lack() -> None:
     found = filtered(SEVEN, ("full", "empty", "small", "none"), table([node("full", 20, 19), node("empty"), small]), {})
     assert found.passing == ("empty",)
     assert found.failed == {
-        "full": "gpu0 has 3 of 7 GiB free, gpu1 4",
-        "small": "gpu0 has 6 of 7 GiB free, gpu1 6",
+        "full": why_not(SEVEN, node("full", 20, 19)),
+        "small": why_not(SEVEN, small),
         "none": UNKNOWN_NODE,
     }
+    assert all(free in found.failed["full"] for free in ("gpu0 has 3 of 7 GiB", "gpu1 4"))
     assert found.never == {name: found.failed[name] for name in ("small", "none")}
 
 
 MANY = [f"node{n}" for n in range(20)]
 
 
-@pytest.mark.parametrize(
-    ("request_", "one", "words", "ever"),
-    [
-        (SEVEN, {"taken": (20, 19)}, "no GPU has 7 GiB free", True),
-        (SEVEN, {"gib": (6, 6)}, "no GPU is as large as 7 GiB", False),
-        (SEVEN, {"cordoned": (0,), "states": ("ready", "down")}, "every GPU is cordoned or not ready", True),
-        (SEVEN, {"held": None}, "kubelet has not listed who holds which device", True),
-        (Request(7 * GIB, 30, 1), {"percent": 80}, "no GPU has 7 GiB and 30 % of its threads free", True),
-        (Request(0, 30, 1), {"percent": 80}, "no GPU has 30 % of its threads free", True),
-        (Request(7 * GIB, None, 2), {"taken": (20, 0)}, "fewer than 2 GPUs have 7 GiB free", True),
-        (Request(7 * GIB, None, 3), {}, "fewer than 3 GPUs are as large as 7 GiB", False),
-        (Request(7 * GIB, None, 2), {}, "no domain has 2 GPUs with room", True),
-    ],
-)
-def test_many_nodes_say_alike_what_can_be_counted(
-    request_: Request, one: dict[str, Any], words: str, ever: bool
-) -> None:
+ALIKE: list[tuple[Request, dict[str, Any], Lack]] = [
+    (SEVEN, {"taken": (20, 19)}, Lack.MEMORY),
+    (SEVEN, {"gib": (6, 6)}, Lack.SIZE),
+    (SEVEN, {"cordoned": (0,), "states": ("ready", "down")}, Lack.SERVING),
+    (SEVEN, {"held": None}, Lack.SERVING),
+    (Request(7 * GIB, 30, 1), {"percent": 80}, Lack.THREADS),
+    (Request(0, 30, 1), {"percent": 80}, Lack.THREADS),
+    (Request(7 * GIB, None, 2), {"taken": (20, 0)}, Lack.MEMORY),
+    (Request(7 * GIB, None, 3), {}, Lack.SIZE),
+    (Request(7 * GIB, None, 2), {}, Lack.TOGETHER),
+]
+
+
+def alike(one: dict[str, Any], names: list[str]) -> GpuTable:
+    """Nodes that are all like this one."""
     more = dict(one)
     taken, percent = more.pop("taken", ()), more.pop("percent", 0)
-    if percent:
-        more["held"] = (held("a", 1, 0, percent=percent), held("b", 1, 1, percent=percent))
-    if more.get("held"):
-        grants = {name: tuple(held(h.pod, 1, n, name, percent) for n, h in enumerate(more["held"])) for name in MANY}
-        made = [node(name, **{**more, "held": grants[name]}) for name in MANY]
-    else:
-        made = [node(name, *taken, **more) for name in MANY]
-    found = filtered(request_, tuple(MANY), table(made), {})
-    assert found.failed == dict.fromkeys(MANY, words)
-    assert found.never == ({} if ever else found.failed)
+    grants = [tuple(held(f"p{n}", 1, n, name, percent) for n in range(2)) for name in names]
+    return table(
+        node(name, *taken, **(more | ({"held": each} if percent else {})))
+        for name, each in zip(names, grants, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("request_", "one", "lack"), ALIKE)
+def test_many_nodes_say_alike_what_can_be_counted(request_: Request, one: dict[str, Any], lack: Lack) -> None:
+    nodes = alike(one, MANY)
+    found = filtered(request_, tuple(MANY), nodes, {})
+    assert set(nodes.lacks(request_, nodes.slots(MANY)).tolist()) == {lack}
+    assert (list(found.failed), len(set(found.failed.values()))) == (MANY, 1)
+    assert found.never == (found.failed if lack is Lack.SIZE else {})
+
+
+def crowded(names: list[str]) -> GpuTable:
+    """Nodes whose GPUs have all their clients."""
+    grants = {name: tuple(held(f"c{n}", 1, n % 2, name) for n in range(12)) for name in names}
+    return table(node(name, held=grants[name]) for name in names)
 
 
 def test_a_gpu_whose_clients_are_all_taken_says_so() -> None:
-    grants = {name: tuple(held(f"c{n}", 1, n % 2, name) for n in range(12)) for name in MANY}
-    found = filtered(SEVEN, tuple(MANY), table(node(name, held=grants[name]) for name in MANY), {})
-    assert set(found.failed.values()) == {"no GPU has 7 GiB and enough clients free"}
+    nodes = crowded(MANY)
+    assert set(nodes.lacks(SEVEN, nodes.slots(MANY)).tolist()) == {Lack.CLIENTS}
+    assert len(set(filtered(SEVEN, tuple(MANY), nodes, {}).failed.values())) == 1
 
 
 def test_many_unknown_nodes_are_told_what_one_is_told() -> None:
@@ -132,7 +141,7 @@ def test_a_pod_that_asks_for_no_gpu_is_told_from_one_whose_request_cannot_be_rea
     for pod, why in (
         (beside, r'\[b\].* is "7Gi": has a unit, and the unit is already GiB; write 7'),
         (a_pod({names.memory: "7.5"}), "is not a whole number; write whole GiB, such as 8"),
-        (a_pod({names.percent: "x"}), "not a number"),
+        (a_pod({names.percent: "x"}), "is not a Kubernetes quantity"),
         (a_pod({names.memory: "7"}) | {"metadata": {}}, "no namespace, name, uid"),
     ):
         with pytest.raises(UnreadablePod, match=why):

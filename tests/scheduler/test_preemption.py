@@ -13,11 +13,16 @@ from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.cluster_status import PodStatus
 from mpsd.model.grants import GpuCapacity, Request
 from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
-from mpsd.scheduler.rules.preemption import Preemptor, victims
+from mpsd.scheduler.rules.preemption import victims
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, shared_pod, uuid
 
-SEVEN = Preemptor(Request(7 * GIB, None, 1), priority=100)
+
+def preemptor_of(request: Request, priority: int = 100) -> SharedPod:
+    return replace(shared_pod("preemptor", 1, priority=priority), request=request)
+
+
+SEVEN = preemptor_of(Request(7 * GIB, None, 1))
 
 
 def uid(pod: str) -> str:
@@ -117,8 +122,8 @@ def test_threads_are_made_free_like_memory() -> None:
     node = cluster_node(gib=(23,), held=(held("a", 1, 0, percent=50), held("b", 10, 0, percent=40)))
     pods = [shared_pod("a", 1, "node1", priority=1), shared_pod("b", 10, "node1", priority=1)]
     ledger = node_capacity(node, "", pods, (), TERMS)
-    assert victims(Preemptor(Request(GIB, 55, 1), 100), ledger, pods, ()) == (uid("a"),)
-    assert set(victims(Preemptor(Request(20 * GIB, 70, 1), 100), ledger, pods, ())) == {uid("a"), uid("b")}
+    assert victims(preemptor_of(Request(GIB, 55, 1)), ledger, pods, ()) == (uid("a"),)
+    assert set(victims(preemptor_of(Request(20 * GIB, 70, 1)), ledger, pods, ())) == {uid("a"), uid("b")}
 
 
 def test_several_gpus_of_one_domain_are_made_free_together() -> None:
@@ -129,7 +134,7 @@ def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     )
     node = cluster_node(gib=(23, 23), held=grants, together=True)
     pods = [shared_pod(name, 1, "node1", priority=1) for name in "abc"]
-    two = Preemptor(Request(7 * GIB, None, 2), 100)
+    two = preemptor_of(Request(7 * GIB, None, 2))
     assert set(victims(two, node_capacity(node, "", pods, (), TERMS), pods, ())) == {uid("a"), uid("b")}
     apart = cluster_node(gib=(23, 23), held=grants)
     assert victims(two, node_capacity(apart, "", pods, (), TERMS), pods, ()) == ()
@@ -140,7 +145,7 @@ def _both() -> tuple[str, str]:
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], Preemptor, tuple[str, ...]]:
+def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, tuple[str, ...]]:
     """A node with up to seven pods, some of several GPUs, some proposed, and one that wants in."""
     grants, pods = [], []
     for n in range(draw(st.integers(0, 7))):
@@ -156,13 +161,13 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], Preemptor, t
     request = Request(draw(st.integers(0, 20)) * GIB, draw(st.sampled_from((None, 30, 100))), draw(st.integers(1, 2)))
     proposed = draw(st.lists(st.sampled_from([one.name.uid for one in pods] + ["other"]), unique=True, max_size=2))
     ledger = node_capacity(node, draw(st.sampled_from(("", "spread"))), pods, (), TERMS)
-    return ledger, pods, Preemptor(request, draw(st.integers(0, 4))), tuple(proposed)
+    return ledger, pods, preemptor_of(request, draw(st.integers(0, 4))), tuple(proposed)
 
 
 @settings(max_examples=60)
 @given(crowds())
 def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important(
-    crowd: tuple[NodeCapacity, list[SharedPod], Preemptor, tuple[str, ...]],
+    crowd: tuple[NodeCapacity, list[SharedPod], SharedPod, tuple[str, ...]],
 ) -> None:
     ledger, pods, preemptor, proposed = crowd
     found = victims(preemptor, ledger, pods, proposed)
@@ -182,7 +187,7 @@ def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important
 @settings(max_examples=60)
 @given(crowds())
 def test_no_other_choice_for_one_gpu_would_have_been_better_and_none_was_missed(
-    crowd: tuple[NodeCapacity, list[SharedPod], Preemptor, tuple[str, ...]],
+    crowd: tuple[NodeCapacity, list[SharedPod], SharedPod, tuple[str, ...]],
 ) -> None:
     ledger, pods, preemptor, proposed = crowd
     found = victims(preemptor, ledger, pods, proposed)

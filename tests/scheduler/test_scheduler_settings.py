@@ -9,6 +9,7 @@ from mpsd.scheduler.settings import scheduler_settings
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 TLS = {"certificate_directory": "/certs", "client_authority": "/ca/ca.crt"}
+OTHER = {"certificate_directory": "--client-ca", "client_authority": "--cert-dir"}
 
 
 def test_beside_kube_scheduler_nothing_need_be_said() -> None:
@@ -19,8 +20,9 @@ def test_beside_kube_scheduler_nothing_need_be_said() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "10.0.0.7", "128.0.0.1"])
 def test_an_address_that_others_reach_needs_client_certificates(address: str) -> None:
-    with pytest.raises(InvalidInput, match="whoever may ask can have pods bound"):
+    with pytest.raises(InvalidInput) as raised:
         scheduler_settings({"address": address}, POD)
+    assert [problem.where.split()[0] for problem in raised.value.problems] == ["--address"]
     assert scheduler_settings({"address": address, **TLS}, POD).client_authority == Path("/ca/ca.crt")
 
 
@@ -32,8 +34,9 @@ def test_loopback_may_have_them(address: str) -> None:
 
 @pytest.mark.parametrize("only", TLS)
 def test_half_of_tls_is_refused_even_on_loopback(only: str) -> None:
-    with pytest.raises(InvalidInput, match="is missing beside"):
+    with pytest.raises(InvalidInput) as raised:
         scheduler_settings({only: TLS[only]}, POD)
+    assert [(problem.where.split()[0], problem.value) for problem in raised.value.problems] == [(OTHER[only], "")]
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:

@@ -5,11 +5,11 @@ the annotation on the pod, that over a reservation, and that over a guess. A nod
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mpsd.grants.rules.placement import InsufficientResources, Placed, place
+from mpsd.grants.rules.placement import Placed, find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod, chosen_gpus
 from mpsd.model.cluster_status import ClusterNode, GpuRow
 from mpsd.model.domain import State, after_is
@@ -53,10 +53,8 @@ class ClosedGpu:
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
     """What one node has left. policy: with the placement of this node. rooms: of the GPUs that take pods, by ordinal.
-
     shut: why the whole node takes no pods, a sentence; then there are no rooms. totals: MiB that each of its GPUs may
-    give away in all, also of those that take no pods.
-    """
+    give away in all, also of those that take no pods."""
 
     node: str
     policy: Policy
@@ -69,54 +67,45 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the capacity of every node is counted by.
+    """What the capacity of every node is counted by: the policy in force, whose placement a node may replace. clients:
+    of a GPU whose node does not say how many it serves, as with older agents."""
 
-    policies: the policy in force, by placement, since a node may have its own. clients: of a GPU whose node does not
-    say how many it serves, as with older agents.
-    """
-
-    policies: Mapping[Placement, Policy]
-    default: Placement
+    policy: Policy
     clients: int
 
-    @classmethod
-    def of(cls, policy: Policy, clients: int) -> "Terms":
-        return cls({each: replace(policy, placement=each) for each in Placement}, policy.placement, clients)
-
-    def policy(self, placement_label: str) -> Policy:
+    def policy_of(self, placement: str) -> Policy:
         """For a node with this value of PLACEMENT_LABEL; empty where it has none."""
-        known = {each.value: each for each in Placement}
-        return self.policies[known.get(placement_label, self.default)]
+        chosen = {each.value: each for each in Placement}.get(placement, self.policy.placement)
+        return self.policy if chosen is self.policy.placement else replace(self.policy, placement=chosen)
 
 
 def node_capacity(
-    node: ClusterNode,
-    placement_label: str,
-    pods: Iterable[SharedPod],
-    reservations: Iterable[Reservation],
-    terms: Terms,
+    node: ClusterNode, placement: str, pods: Iterable[SharedPod], reservations: Iterable[Reservation], terms: Terms
 ) -> NodeCapacity:
-    """pods: those bound to the node. reservations: for pods that may not be bound yet."""
-    policy = terms.policy(placement_label)
+    """placement: the Node's label. pods: those bound to the node. reservations: for pods that may not be bound yet."""
+    policy = terms.policy_of(placement)
     taken, unplaced = _taken(node, pods, reservations)
-    closed = tuple(_closed(node))
+    closed = tuple(ClosedGpu(gpu_name(row), why, row.domain) for row in node.gpus if (why := _why_closed(row)))
     shut = _shut(node)
     names = {one.gpu.uuid for one in closed}
-    on = _by_gpu(taken)
+    on: dict[str, list[Taken]] = {}
+    for one in taken:
+        for uuid in dict.fromkeys(one.gpus):
+            on.setdefault(uuid, []).append(one)
     free = {row.uuid: _room(row, on.get(row.uuid, ()), terms) for row in node.gpus if row.uuid not in names}
-    everything = tuple(room for room in free.values() if room)
-    guesses = []
+    rooms = tuple(room for room in free.values() if room)
+    guesses: list[Taken] = []
     for pod in unplaced:
-        everything, guess = _guessed(pod, everything, policy)
-        guesses.append(guess)
+        guesses.append(_guessed(pod, rooms, policy))
+        rooms = after(rooms, guesses[-1:], policy)
     return NodeCapacity(
         node=node.name,
         policy=policy,
-        rooms=() if shut else everything,
+        rooms=() if shut else rooms,
         closed=closed,
         taken=(*taken, *guesses),
         shut=shut,
-        totals=tuple((_name(row), _whole_units(row.promised_mib or 0, policy)) for row in node.gpus),
+        totals=tuple((gpu_name(row), _whole_units(row.promised_mib or 0, policy)) for row in node.gpus),
     )
 
 
@@ -126,16 +115,8 @@ def _shut(node: ClusterNode) -> str:
     if node.stale:
         return "its agent has reported nothing for a long time"
     if node.pods is None:
-        return "kubelet has not listed who holds which device"
-    if not node.gpus:
-        return "it has no GPU shared by mpsd"
-    return ""
-
-
-def _closed(node: ClusterNode) -> Iterator[ClosedGpu]:
-    for row in node.gpus:
-        if why := _why_closed(row):
-            yield ClosedGpu(_name(row), why, row.domain)
+        return "kubelet has not reported its allocations"
+    return "" if node.gpus else "it has no GPU shared by mpsd"
 
 
 def _why_closed(row: GpuRow) -> str:
@@ -148,16 +129,16 @@ def _why_closed(row: GpuRow) -> str:
     return "of unknown size" if row.promised_mib is None else ""
 
 
-def _name(row: GpuRow) -> GpuName:
+def gpu_name(row: GpuRow) -> GpuName:
     ordinal = row.label.removeprefix("gpu")
     return GpuName(row.uuid, int(ordinal) if ordinal.isdigit() else -1)
 
 
 def _taken(
     node: ClusterNode, pods: Iterable[SharedPod], reservations: Iterable[Reservation]
-) -> tuple[tuple[Taken, ...], tuple[SharedPod, ...]]:
+) -> tuple[tuple[Taken, ...], Sequence[SharedPod]]:
     """What is taken of known GPUs, and the pods whose GPUs are not known, the oldest first."""
-    gpus = [_name(row) for row in node.gpus]
+    gpus = [gpu_name(row) for row in node.gpus]
     taken: dict[str, Taken] = {}
     unknown: list[SharedPod] = []
     for held in node.pods or ():
@@ -168,44 +149,33 @@ def _taken(
     for pod in pods:
         if pod.finished:
             continue
-        amount = (pod.request.memory_mib, pod.request.thread_percent or 0)
-        if given := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
-            taken[given] = _at_least(taken[given], *amount)
+        memory_mib, percent = pod.request.memory_mib, pod.request.thread_percent or 0
+        if key := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
+            # Kubelet gives a pod its devices container by container, and it will get all that it requests.
+            one = taken[key]
+            if one.memory_mib < memory_mib or one.percent < percent:
+                most = max(one.memory_mib, memory_mib), max(one.percent, percent)
+                taken[key] = Taken(one.pod, one.gpus, *most, one.source)
         elif chosen := chosen_gpus(pod.choice, gpus):
-            taken[pod.name.uid] = Taken(pod.name, chosen, *amount, AssignmentSource.BOUND)
+            taken[pod.name.uid] = Taken(pod.name, chosen, memory_mib, percent, AssignmentSource.BOUND)
         elif pod.name.uid not in by_uid:
             unknown.append(pod)
-    for uid, one in by_uid.items():
+    for uid, reserved in by_uid.items():
         if uid not in taken:
-            taken[uid] = Taken(one.pod, one.gpus, one.memory_mib, one.percent, AssignmentSource.RESERVED)
-    return tuple(taken.values()), tuple(sorted(unknown, key=lambda pod: (pod.created, pod.name.uid)))
-
-
-def _at_least(given: Taken, memory_mib: int, percent: int) -> Taken:
-    """What a pod requests where less is reported: kubelet gives it container by container, and it will get it all."""
-    if given.memory_mib >= memory_mib and given.percent >= percent:
-        return given
-    return replace(given, memory_mib=max(given.memory_mib, memory_mib), percent=max(given.percent, percent))
-
-
-def _by_gpu(taken: Iterable[Taken]) -> Mapping[str, Sequence[Taken]]:
-    found: dict[str, list[Taken]] = {}
-    for one in taken:
-        for uuid in dict.fromkeys(one.gpus):
-            found.setdefault(uuid, []).append(one)
-    return found
+            amount = (reserved.memory_mib, reserved.percent)
+            taken[uid] = Taken(reserved.pod, reserved.gpus, *amount, AssignmentSource.RESERVED)
+    return tuple(taken.values()), sorted(unknown, key=lambda pod: (pod.created, pod.name.uid))
 
 
 def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> GpuCapacity | None:
-    """here: what is taken of this GPU."""
     if row.promised_mib is None or row.domain is None:
         return None
-    policy = terms.policies[terms.default]
+    policy = terms.policy
     clients = terms.clients if row.promised_clients is None else row.promised_clients
     threads = policy.oversubscription.thread_percent if row.promised_percent is None else row.promised_percent
     total_mib = _whole_units(row.promised_mib, policy)
     return GpuCapacity(
-        gpu=_name(row),
+        gpu=gpu_name(row),
         domain=row.domain,
         memory_mib_total=total_mib,
         memory_mib=total_mib - sum(one.memory_mib for one in here),
@@ -220,37 +190,36 @@ def _whole_units(mib: int, policy: Policy) -> int:
     return mib // unit_mib * unit_mib
 
 
-def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> tuple[tuple[GpuCapacity, ...], Taken]:
-    """The rooms after the device plugin has placed a pod for which no scheduler of ours chose, and what the pod takes.
-
-    Where it fits nowhere, kubelet will refuse it, and it takes nothing.
-    """
-    percent = pod.request.thread_percent or 0
-    # Thousands of pods may be bound to a node whose kubelet is down, and `place` builds a reason for each.
-    found = place(pod.request, rooms, policy) if any(room.holds(pod.request, policy) for room in rooms) else None
-    gpus = found.gpus if isinstance(found, Placed) else ()
-    if not gpus:
-        return rooms, Taken(pod.name, (), pod.request.memory_mib, percent, AssignmentSource.GUESSED)
-    clients = policy.requests.clients_per_grant
-    left = tuple(
-        replace(
-            room,
-            memory_mib=room.memory_mib - pod.request.memory_mib,
-            thread_percent=room.thread_percent - percent,
-            clients=room.clients - clients,
-        )
-        if room.gpu.uuid in gpus
-        else room
-        for room in rooms
-    )
-    return left, Taken(pod.name, gpus, pod.request.memory_mib, percent, AssignmentSource.GUESSED)
+def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> Taken:
+    """What a pod takes for which no scheduler of ours chose, as the device plugin will place it. Where it fits nowhere,
+    kubelet will refuse it, and it takes nothing."""
+    found = find_gpus(pod.request, rooms, policy)
+    amount = (pod.request.memory_mib, pod.request.thread_percent or 0)
+    return Taken(pod.name, found.gpus if found else (), *amount, AssignmentSource.GUESSED)
 
 
-def choose(request: Request, ledger: NodeCapacity, earlier: tuple[str, ...]) -> Placed | InsufficientResources:
-    """The GPUs for a pod, by a capacity without its own reservation. earlier: the GPUs reserved for it before, which it
-    keeps if they still have room."""
-    kept = place(request, [room for room in ledger.rooms if room.gpu.uuid in earlier], ledger.policy)
-    return kept if isinstance(kept, Placed) else place(request, ledger.rooms, ledger.policy)
+def after(
+    rooms: tuple[GpuCapacity, ...], changed: Iterable[Taken], policy: Policy, *, gone: bool = False
+) -> tuple[GpuCapacity, ...]:
+    """The rooms once these pods have come, or have gone."""
+    sign, by_gpu = 1 if gone else -1, {room.gpu.uuid: room for room in rooms}
+    for one in changed:
+        for uuid in one.gpus:
+            if room := by_gpu.get(uuid):
+                by_gpu[uuid] = replace(
+                    room,
+                    memory_mib=room.memory_mib + sign * one.memory_mib,
+                    thread_percent=room.thread_percent + sign * one.percent,
+                    clients=room.clients + sign * policy.requests.clients_per_grant,
+                )
+    return tuple(by_gpu.values())
+
+
+def choose(request: Request, ledger: NodeCapacity, earlier: tuple[str, ...]) -> Placed | None:
+    """The GPUs for a pod, by a capacity without its own reservation; None where nothing fits. earlier: the GPUs
+    reserved for it before, which it keeps if they still have room."""
+    kept = find_gpus(request, (room for room in ledger.rooms if room.gpu.uuid in earlier), ledger.policy)
+    return kept or find_gpus(request, ledger.rooms, ledger.policy)
 
 
 def can_ever(request: Request, ledger: NodeCapacity) -> bool:

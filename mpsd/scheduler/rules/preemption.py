@@ -4,40 +4,24 @@ No pod is preempted in vain: one is added to those that kube-scheduler has propo
 without it, and fits with it. What other pods are giving back already is waited for.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from mpsd.grants.rules.placement import Placed, by_preference, place
+from mpsd.grants.rules.placement import by_preference, find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model.grants import GpuCapacity, Request
-from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken
+from mpsd.model.policy import Policy
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken, after
 
-
-@dataclass(frozen=True, slots=True)
-class Preemptor:
-    """A pod that may have others stopped: what it asks for, and which pods give way to it, those below its priority."""
-
-    request: Request
-    priority: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Victim:
-    """A pod that may be stopped, and what each of its GPUs has back then."""
-
-    taken: Taken
-    priority: int
-
-    @property
-    def uid(self) -> str:
-        return self.taken.pod.uid
+_Rooms = tuple[GpuCapacity, ...]
+_Victims = tuple[Taken, ...]
 
 
 def victims(
-    preemptor: Preemptor, ledger: NodeCapacity, pods: Iterable[SharedPod], proposed: Sequence[str]
+    preemptor: SharedPod, ledger: NodeCapacity, pods: Iterable[SharedPod], proposed: Sequence[str]
 ) -> tuple[str, ...]:
     """The uids of all who have to go: those proposed, and as few more as will do. Empty where nothing helps, or where
-    nobody has to go.
+    nobody has to go. preemptor: pods of a lower priority give way to it.
 
     pods: those of the node that ledger knows. proposed: uids, kept whatever they are, since they may stand in the way
     of something else that the request wants, such as CPU. A pod that goes, or has gone while its node has not reported
@@ -47,16 +31,16 @@ def victims(
     that it can be. For one of several GPUs they are found GPU by GPU, so that there may be a choice of fewer.
     """
     known, there = set(proposed), tuple(pods)
-    going = frozenset(_going(ledger, there))
-    rooms = _without(ledger.rooms, (one for one in ledger.taken if one in going or one.pod.uid in known), ledger)
-    by_uid = {one.pod.uid: one for one in ledger.taken if one.gpus and one not in going and one.pod.uid not in known}
-    others = [
-        _Victim(by_uid[pod.name.uid], pod.priority)
-        for pod in there
-        if pod.name.uid in by_uid and pod.priority < preemptor.priority
-    ]
-    added = _added(preemptor.request, rooms, others, ledger)
-    return () if added is None else (*proposed, *(one.uid for one in added))
+    gone = frozenset((*_going(ledger, there), *(one for one in ledger.taken if one.pod.uid in known)))
+    rooms = after(ledger.rooms, gone, ledger.policy, gone=True)
+    priorities = {pod.name.uid: pod.priority for pod in there if pod.priority < preemptor.priority}
+    search = _Search(preemptor.request, ledger.policy, priorities)
+    if search.fits(rooms):
+        return tuple(proposed)
+    others = tuple(one for one in ledger.taken if one.gpus and one not in gone and one.pod.uid in priorities)
+    domains = [tuple(room for room in rooms if room.domain == each) for each in dict.fromkeys(r.domain for r in rooms)]
+    ways = [way for domain in domains if (way := search.of_domain(domain, others)) is not None]
+    return (*proposed, *(one.pod.uid for one in min(ways, key=search.cost))) if ways else ()
 
 
 def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
@@ -69,120 +53,93 @@ def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
             yield one
 
 
-def _added(
-    request: Request, rooms: tuple[GpuCapacity, ...], others: Sequence[_Victim], ledger: NodeCapacity
-) -> tuple[_Victim, ...] | None:
-    """Whom to stop beside those whose room is counted already; None where that does not help."""
-    if _fits(request, rooms, ledger):
-        return ()
-    ways = [_of_domain(request, domain, rooms, others, ledger) for domain in dict.fromkeys(r.domain for r in rooms)]
-    return min((way for way in ways if way is not None), key=_cost, default=None)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Finds whom to stop for a request, beside those whose room is counted already. priorities: by uid."""
 
+    request: Request
+    policy: Policy
+    priorities: Mapping[str, int]
 
-def _cost(way: Sequence[_Victim]) -> tuple[int, list[int], list[str]]:
-    """The fewest, of these the least important, of these always the same."""
-    return len(way), sorted((one.priority for one in way), reverse=True), sorted(one.uid for one in way)
+    def fits(self, rooms: _Rooms, gone: Iterable[Taken] = ()) -> bool:
+        """Whether the request fits once these have gone."""
+        return find_gpus(self.request, after(rooms, gone, self.policy, gone=True), self.policy) is not None
 
+    def rank(self, one: Taken) -> tuple[int, str]:
+        """The least important first."""
+        return self.priorities[one.pod.uid], one.pod.uid
 
-def _of_domain(
-    request: Request, domain: str, rooms: tuple[GpuCapacity, ...], others: Sequence[_Victim], ledger: NodeCapacity
-) -> tuple[_Victim, ...] | None:
-    """Frees as many GPUs of the domain as are asked for, each time the one that costs least; None where it cannot."""
-    here = tuple(room for room in rooms if room.domain == domain)
-    gone: tuple[_Victim, ...] = ()
-    freed: set[str] = set()
-    while len(freed) < request.gpus:
-        now = by_preference(_without(here, (one.taken for one in gone), ledger), ledger.policy)
-        left = [one for one in others if one not in gone]
-        ways = [
-            (way, room)
-            for room in now
-            if room.gpu.uuid not in freed
-            if (way := _of_gpu(request, room, left, ledger)) is not None
-        ]
-        if not ways:
+    def cost(self, way: _Victims) -> tuple[int, list[int], list[str]]:
+        """The fewest, of these the least important, of these always the same."""
+        ranks = [*map(self.rank, way)]
+        return len(way), sorted((priority for priority, _uid in ranks), reverse=True), sorted(uid for _, uid in ranks)
+
+    def of_domain(self, here: _Rooms, others: _Victims) -> _Victims | None:
+        """Frees as many GPUs of a domain as are asked for, each time the one that costs least; None where it cannot."""
+        gone: _Victims = ()
+        freed: set[str] = set()
+        while len(freed) < self.request.gpus:
+            now = after(here, gone, self.policy, gone=True)
+            left = tuple(one for one in others if one not in gone)
+            ways = [
+                (way, room.gpu.uuid)
+                for room in by_preference(now, self.policy)
+                if room.gpu.uuid not in freed and (way := self._of_gpu(room, left)) is not None
+            ]
+            if not ways:
+                return None
+            way, gpu = min(ways, key=lambda found: self.cost(found[0]))
+            gone += way
+            freed.add(gpu)
+        return gone if self.request.gpus == 1 else self._needed(here, gone)
+
+    def _needed(self, here: _Rooms, gone: _Victims) -> _Victims:
+        """Without those that a later choice has made needless, the most important of them first."""
+        kept = tuple(sorted(gone, key=lambda one: (-self.priorities[one.pod.uid], one.pod.uid)))
+        for one in kept:
+            rest = tuple(other for other in kept if other is not one)
+            if self.fits(here, rest):
+                kept = rest
+        return kept
+
+    def _of_gpu(self, room: GpuCapacity, others: _Victims) -> _Victims | None:
+        """The fewest whose going makes room on this GPU, of these the least important; None where that cannot be."""
+        here = sorted((one for one in others if room.gpu.uuid in one.gpus), key=self.rank)
+        fewest = self._fewest(room, here)
+        if not fewest:
+            return fewest
+        # The more may go, the fewer have to: so the first priority where as few do is found by halving.
+        priorities = sorted({self.priorities[one.pod.uid] for one in here})
+        low, high, best = 0, priorities.index(max(self.priorities[one.pod.uid] for one in fewest)), fewest
+        while low < high:
+            middle = (low + high) // 2
+            found = self._fewest(room, [one for one in here if self.priorities[one.pod.uid] <= priorities[middle]])
+            if found is not None and len(found) == len(fewest):
+                high, best = middle, found
+            else:
+                low = middle + 1
+        return best
+
+    def _fewest(self, room: GpuCapacity, here: Sequence[Taken]) -> _Victims | None:
+        """The fewest of these whose going makes room on this GPU; the earlier ones where it is all the same. Steps are
+        at most the square of their number, times the percent that lack."""
+        clients = self.policy.requests.clients_per_grant
+        lack_mib = self.request.memory_mib - room.memory_mib
+        lack_percent = max(0, (self.request.thread_percent or 0) - room.thread_percent)
+        lent_mib, lent_percent = sum(one.memory_mib for one in here), sum(one.percent for one in here)
+        if lent_mib < lack_mib or lent_percent < lack_percent:
             return None
-        way, room = min(ways, key=lambda found: _cost(found[0]))
-        gone += way
-        freed.add(room.gpu.uuid)
-    return gone if request.gpus == 1 else tuple(_needed(request, here, gone, ledger))
-
-
-def _needed(
-    request: Request, rooms: tuple[GpuCapacity, ...], gone: Sequence[_Victim], ledger: NodeCapacity
-) -> Iterator[_Victim]:
-    """Without those that a later choice has made needless, the most important of them first."""
-    kept = sorted(gone, key=lambda one: (-one.priority, one.uid))
-    for one in tuple(kept):
-        rest = [other for other in kept if other is not one]
-        if _fits(request, _without(rooms, (other.taken for other in rest), ledger), ledger):
-            kept = rest
-    yield from kept
-
-
-def _of_gpu(
-    request: Request, room: GpuCapacity, others: Sequence[_Victim], ledger: NodeCapacity
-) -> tuple[_Victim, ...] | None:
-    """The fewest whose going makes room on this GPU, and of these the least important; None where that cannot be."""
-    here = sorted((one for one in others if room.gpu.uuid in one.taken.gpus), key=lambda one: (one.priority, one.uid))
-    fewest = _fewest(request, room, here, ledger)
-    if not fewest:
-        return fewest
-    # The more may go, the fewer have to: so the first priority where as few do is found by halving.
-    priorities = sorted({one.priority for one in here})
-    low, high, best = 0, priorities.index(max(one.priority for one in fewest)), fewest
-    while low < high:
-        middle = (low + high) // 2
-        found = _fewest(request, room, [one for one in here if one.priority <= priorities[middle]], ledger)
-        if found is not None and len(found) == len(fewest):
-            high, best = middle, found
-        else:
-            low = middle + 1
-    return best
-
-
-def _fewest(
-    request: Request, room: GpuCapacity, here: Sequence[_Victim], ledger: NodeCapacity
-) -> tuple[_Victim, ...] | None:
-    """The fewest of these whose going makes room on this GPU; the earlier ones where it is all the same.
-
-    Steps are at most the square of their number, times the percent that lack.
-    """
-    clients = ledger.policy.requests.clients_per_grant
-    lack_mib = request.memory_mib - room.memory_mib
-    lack_percent = max(0, (request.thread_percent or 0) - room.thread_percent)
-    if sum(one.taken.memory_mib for one in here) < lack_mib or sum(one.taken.percent for one in here) < lack_percent:
-        return None
-    # By how many go and how many percent that frees (all that lack at most): the most MiB that it can free, and who.
-    most: dict[tuple[int, int], tuple[int, tuple[_Victim, ...]]] = {(0, 0): (0, ())}
-    for one in here:
-        for (count, percent), (mib, who) in list(most.items()):
-            reached = (count + 1, min(lack_percent, percent + one.taken.percent))
-            freed = mib + one.taken.memory_mib
-            if reached not in most or most[reached][0] < freed:
-                most[reached] = (freed, (*who, one))
-    enough = (
-        (count, who)
-        for (count, percent), (mib, who) in most.items()
-        if percent == lack_percent and mib >= lack_mib and room.clients + count * clients >= clients
-    )
-    return min(enough, key=lambda found: found[0], default=(0, None))[1]
-
-
-def _fits(request: Request, rooms: tuple[GpuCapacity, ...], ledger: NodeCapacity) -> bool:
-    return isinstance(place(request, rooms, ledger.policy), Placed)
-
-
-def _without(rooms: tuple[GpuCapacity, ...], gone: Iterable[Taken], ledger: NodeCapacity) -> tuple[GpuCapacity, ...]:
-    """The rooms once these have gone."""
-    by_gpu = {room.gpu.uuid: room for room in rooms}
-    for one in gone:
-        for uuid in one.gpus:
-            if room := by_gpu.get(uuid):
-                by_gpu[uuid] = replace(
-                    room,
-                    memory_mib=room.memory_mib + one.memory_mib,
-                    thread_percent=room.thread_percent + one.percent,
-                    clients=room.clients + ledger.policy.requests.clients_per_grant,
-                )
-    return tuple(by_gpu.values())
+        # By how many go, and how many percent that frees (all that lack at most): the most MiB that it can free.
+        most: dict[tuple[int, int], tuple[int, _Victims]] = {(0, 0): (0, ())}
+        for one in here:
+            for (count, percent), (mib, who) in list(most.items()):
+                reached = (count + 1, min(lack_percent, percent + one.percent))
+                freed = mib + one.memory_mib
+                if reached not in most or most[reached][0] < freed:
+                    most[reached] = (freed, (*who, one))
+        enough = (
+            (count, who)
+            for (count, percent), (mib, who) in most.items()
+            if percent == lack_percent and mib >= lack_mib and room.clients + count * clients >= clients
+        )
+        return min(enough, key=lambda found: found[0], default=(0, None))[1]

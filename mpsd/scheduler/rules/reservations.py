@@ -8,11 +8,12 @@ bound elsewhere), or after LONGEST_S if the pod has not been seen bound. Ages ar
 first saw the reservation: clocks of two machines are never compared.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeGuard
+from typing import Annotated
+
+import msgspec
 
 from mpsd.model.identity import PodName
 
@@ -20,14 +21,23 @@ KEY = "mpsd.io/reserved"
 # of an MPSNode: {"<uid>": {"pod": "namespace/name", "gpus": [...], "mib": 7168, "percent": 30, "at": "2026-..."}}
 LONGEST_S = 150.0  # longer than a watch that has fallen silent may count as in sync, so that no binding goes unseen
 _LONGEST_TEXT = 262_144  # characters: what all annotations of an object may hold together
+_Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+
+
+class _Entry(msgspec.Struct, omit_defaults=True):
+    """A reservation as it is written, below the uid of its pod."""
+
+    pod: str
+    gpus: tuple[str, ...]
+    mib: _Amount
+    percent: _Amount
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """One reservation. memory_mib, percent: of each of `gpus` (UUIDs). at: when it was made, by the writer's clock.
-
-    `at` is for people, and distinguishes a new reservation for the same pod from the one before.
-    """
+    `at` is for people, and distinguishes a new reservation for the same pod from the one before."""
 
     pod: PodName
     gpus: tuple[str, ...]
@@ -39,38 +49,25 @@ class Reservation:
 def read_reservations(text: str) -> tuple[Reservation, ...]:
     """Those in the annotation's text; what cannot be read is left out, and nothing raises."""
     try:
-        fields = json.loads(text) if 0 < len(text) <= _LONGEST_TEXT else None
+        entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw]) if 0 < len(text) <= _LONGEST_TEXT else {}
     except (ValueError, RecursionError):
         return ()
-    entries = fields.items() if isinstance(fields, dict) else ()
-    return tuple(one for uid, entry in entries if (one := _read(uid, entry)))
+    return tuple(one for uid, entry in entries.items() if (one := _read(uid, entry)))
 
 
-def _read(uid: str, entry: object) -> Reservation | None:
-    if not isinstance(entry, dict):
+def _read(uid: str, text: msgspec.Raw) -> Reservation | None:
+    try:
+        entry = msgspec.json.decode(text, type=_Entry)
+    except (ValueError, RecursionError):
         return None
-    name, gpus, mib, percent = (entry.get(key) for key in ("pod", "gpus", "mib", "percent"))
-    if not (isinstance(name, str) and isinstance(gpus, list) and all(isinstance(uuid, str) for uuid in gpus)):
-        return None
-    if not (_is_amount(mib) and _is_amount(percent)):
-        return None
-    namespace, _slash, pod = name.rpartition("/")
-    at = entry.get("at")
-    return Reservation(PodName(namespace, pod, uid), tuple(gpus), mib, percent, at if isinstance(at, str) else "")
-
-
-def _is_amount(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < 2**31
+    namespace, _slash, pod = entry.pod.rpartition("/")
+    return Reservation(PodName(namespace, pod, uid), entry.gpus, entry.mib, entry.percent, entry.at)
 
 
 def written(reservations: Iterable[Reservation]) -> str | None:
     """The annotation's text; None for none, which removes it."""
-    entries = {
-        one.pod.uid: {"pod": str(one.pod), "gpus": list(one.gpus), "mib": one.memory_mib, "percent": one.percent}
-        | ({"at": one.at} if one.at else {})
-        for one in reservations
-    }
-    return json.dumps(entries, separators=(",", ":"), sort_keys=True) if entries else None
+    entries = {one.pod.uid: _Entry(str(one.pod), one.gpus, one.memory_mib, one.percent, one.at) for one in reservations}
+    return msgspec.json.encode(entries, order="sorted").decode() if entries else None
 
 
 class ReservationFate(StrEnum):
@@ -85,20 +82,8 @@ class ReservationFate(StrEnum):
 
 
 _OVER = frozenset({ReservationFate.GRANTED, ReservationFate.ELSEWHERE, ReservationFate.ENDED})
-
-
 _EXPIRES = frozenset({ReservationFate.UNSEEN, ReservationFate.WAITING})
-
-
 Fates = Callable[[Reservation], ReservationFate]
-
-
-@dataclass(frozen=True, slots=True)
-class _Reservation:
-    """A reservation and when it was first seen, in seconds of the reader's clock."""
-
-    reservation: Reservation
-    since: float
 
 
 class NodeReservations:
@@ -106,54 +91,42 @@ class NodeReservations:
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
-        self._written: dict[str, _Reservation] = {}
-        self._pending: Reservation | None = None  # None while nothing is about to be written
+        # by uid, with when each was first seen, in seconds of the reader's clock
+        self._written: dict[str, tuple[Reservation, float]] = {}
+        # Counts from now on, before it is written; None while nothing is about to be.
+        self.pending: Reservation | None = None
 
     @property
     def uids(self) -> frozenset[str]:
         """Of all pods with a reservation, also one that has ended."""
-        return frozenset(self._written) | ({self._pending.pod.uid} if self._pending else frozenset())
+        return frozenset(self._written) | ({self.pending.pod.uid} if self.pending else frozenset())
 
     def update(self, written: Iterable[Reservation], now: float) -> None:
         """Takes those on the MPSNode now; those that were there before keep their age."""
         before = self._written
-        new = ((one.pod.uid, _Reservation(one, now)) for one in written)
         self._written = {
-            uid: was if (was := before.get(uid)) and was.reservation == one.reservation else one for uid, one in new
+            one.pod.uid: was if (was := before.get(one.pod.uid)) and was[0] == one else (one, now) for one in written
         }
-
-    def begin(self, reservation: Reservation) -> None:
-        """Counts it from now on, before it is written."""
-        self._pending = reservation
-
-    def finish(self) -> None:
-        """The pending one has been written, or will not be."""
-        self._pending = None
 
     def withdraw(self, uid: str) -> None:
         """Stops counting it; the next write removes it."""
         self._written.pop(uid, None)
 
     def of(self, uid: str) -> Reservation | None:
-        if self._pending and self._pending.pod.uid == uid:
-            return self._pending
-        written = self._written.get(uid)
-        return written.reservation if written else None
+        if self.pending and self.pending.pod.uid == uid:
+            return self.pending
+        return self._written[uid][0] if uid in self._written else None
 
     def counting(self, fate: Fates, now: float) -> Iterator[Reservation]:
-        """Those that have not ended."""
-        if self._pending:
-            yield self._pending
-        for uid, one in self._written.items():
-            if not (self._pending and uid == self._pending.pod.uid) and not self._is_over(
-                one, fate(one.reservation), now
-            ):
-                yield one.reservation
+        if self.pending:
+            yield self.pending
+        for uid, (one, since) in self._written.items():
+            known = fate(one)
+            is_over = known in _OVER or (known in _EXPIRES and now - since >= self._longest_s)
+            if not is_over and not (self.pending and uid == self.pending.pod.uid):
+                yield one
 
     def ends_at(self, fate: Fates, now: float) -> float | None:
         """When the next of them ends if nothing else happens; None for never."""
-        ends = [one.since + self._longest_s for one in self._written.values() if fate(one.reservation) in _EXPIRES]
+        ends = [since + self._longest_s for one, since in self._written.values() if fate(one) in _EXPIRES]
         return min((at for at in ends if at > now), default=None)
-
-    def _is_over(self, one: _Reservation, fate: ReservationFate, now: float) -> bool:
-        return fate in _OVER or (fate in _EXPIRES and now - one.since >= self._longest_s)

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpsd.model.grants import GpuName, Request
+from mpsd.model.grants import Request
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken
 
 _GAP = "  "
 _MORE_DASHES = 20  # than the characters of the first row, as gpushare has it
 _MOST_COLUMNS = 64  # an ordinal beyond is no place in a table
 _CLUSTER = "Allocated/Total GPU Memory In Cluster:"
-_UNITS = {1024: "GiB", 1: "MiB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +30,8 @@ class CgpuGpu:
 
 @dataclass(frozen=True, slots=True)
 class CgpuPod:
-    """A pod in a table. columns: of its GPUs; () for one that is bound and has none yet.
-
-    memory: on each of them, or in all where it has none.
-    """
+    """A pod in a table. columns: of its GPUs; () for one that is bound and has none yet. memory: on each of them, or in
+    all where it has none."""
 
     namespace: str
     name: str
@@ -66,7 +63,6 @@ class CgpuNode:
 
     @property
     def width(self) -> int:
-        """How many columns its GPUs take."""
         return max((gpu.column + 1 for gpu in self.gpus), default=0)
 
 
@@ -75,16 +71,29 @@ def cgpu_node(ledger: NodeCapacity, address: str, bound: Mapping[str, Request], 
     columns = _columns(ledger)
     taken = [one for one in ledger.taken if one.source is not AssignmentSource.RESERVED]
     gpus = [
-        CgpuGpu(columns[gpu.uuid], gpu.label, gpu.uuid, _on(gpu.uuid, taken) // unit_mib, total_mib // unit_mib)
+        CgpuGpu(
+            column=columns[gpu.uuid],
+            label=gpu.label,
+            uuid=gpu.uuid,
+            allocated=sum(one.memory_mib for one in taken if gpu.uuid in one.gpus and not _is_pending(one)) // unit_mib,
+            total=total_mib // unit_mib,
+        )
         for gpu, total_mib in ledger.totals
     ]
-    pods = [pod for one in taken if (pod := _pod(one, columns, bound, unit_mib))]
-    return CgpuNode(
-        name=ledger.node,
-        address=address,
-        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.column)),
-        pods=tuple(sorted(pods, key=lambda pod: (pod.columns or (_MOST_COLUMNS,), pod.namespace, pod.name, pod.uid))),
-    )
+    pods = []
+    for one in taken:
+        on = () if _is_pending(one) else tuple(sorted(columns[uuid] for uuid in one.gpus if uuid in columns))
+        if on or _is_pending(one):  # others are on GPUs that the node has no more
+            # A pod without a GPU yet takes its whole request of the node.
+            times = 1 if on or one.pod.uid not in bound else bound[one.pod.uid].gpus
+            units = one.memory_mib * times // unit_mib
+            pods.append(CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, on, units))
+    pods.sort(key=lambda pod: (pod.columns or (_MOST_COLUMNS,), pod.namespace, pod.name, pod.uid))
+    return CgpuNode(ledger.node, address, tuple(sorted(gpus, key=lambda gpu: gpu.column)), tuple(pods))
+
+
+def _is_pending(one: Taken) -> bool:
+    return one.source is AssignmentSource.GUESSED
 
 
 def _columns(ledger: NodeCapacity) -> dict[str, int]:
@@ -98,21 +107,6 @@ def _columns(ledger: NodeCapacity) -> dict[str, int]:
     return {uuid: column for column, uuid in taken.items()}
 
 
-def _on(uuid: str, taken: Iterable[Taken]) -> int:
-    return sum(one.memory_mib for one in taken if uuid in one.gpus and one.source is not AssignmentSource.GUESSED)
-
-
-def _pod(one: Taken, columns: Mapping[str, int], bound: Mapping[str, Request], unit_mib: int) -> CgpuPod | None:
-    """Where it is only guessed, it has no GPU yet, and takes its whole request of the node. None for what lies on GPUs
-    that the node has no more."""
-    if one.source is AssignmentSource.GUESSED:
-        request = bound.get(one.pod.uid)
-        memory_mib = one.memory_mib * (request.gpus if request else 1)
-        return CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, (), memory_mib // unit_mib)
-    here = tuple(sorted(columns[uuid] for uuid in one.gpus if uuid in columns))
-    return CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, here, one.memory_mib // unit_mib) if here else None
-
-
 # -- for people, and for what reads gpushare's output --------------------------------------------------------------
 
 
@@ -121,26 +115,16 @@ def summary(nodes: Sequence[CgpuNode], unit_mib: int) -> str:
     nodes = [node for node in nodes if node.gpus]
     width = max((node.width for node in nodes), default=0)
     pending = any(node.pending for node in nodes)
-    head = [
-        *("NAME", "IPADDRESS"),
-        *(f"GPU{n}(Allocated/Total)" for n in range(width)),
-        *(["PENDING(Allocated)"] if pending else []),
-        f"GPU Memory({_unit(unit_mib)})",
-    ]
-    rows = [_summary_row(node, width, pending=pending) for node in nodes]
+    unit = {1024: "GiB", 1: "MiB"}.get(unit_mib, f"{unit_mib}MiB")
+    columns = [f"GPU{n}(Allocated/Total)" for n in range(width)]
+    head = ["NAME", "IPADDRESS", *columns, *(["PENDING(Allocated)"] * pending), f"GPU Memory({unit})"]
+    rows = []
+    for node in nodes:
+        by_column = {gpu.column: f"{gpu.allocated}/{gpu.total}" for gpu in node.gpus}
+        on = [by_column.get(n, "0/0") for n in range(width)]
+        rows.append([node.name, node.address, *on, *([str(node.pending)] * pending), f"{node.allocated}/{node.total}"])
     dashes = (len("\t".join(rows[0])) + 1 if rows else 0) + _MORE_DASHES
-    lines = [*_aligned([head, *rows]), "-" * dashes, _CLUSTER, _of_all(nodes)]
-    return "\n".join(lines)
-
-
-def _summary_row(node: CgpuNode, width: int, *, pending: bool) -> list[str]:
-    by_column = {gpu.column: f"{gpu.allocated}/{gpu.total}" for gpu in node.gpus}
-    return [
-        *(node.name, node.address),
-        *(by_column.get(n, "0/0") for n in range(width)),
-        *([str(node.pending)] if pending else []),
-        f"{node.allocated}/{node.total}",
-    ]
+    return "\n".join([*_aligned([head, *rows]), "-" * dashes, _CLUSTER, _of_all(nodes)])
 
 
 def detailed(nodes: Sequence[CgpuNode]) -> str:
@@ -157,10 +141,10 @@ def detailed(nodes: Sequence[CgpuNode]) -> str:
 def _detail_rows(node: CgpuNode) -> Iterator[list[str]]:
     pending = node.pending > 0
     columns = [f"GPU{n}(Allocated)" for n in range(node.width)]
-    yield ["NAME", "NAMESPACE", *columns, *(["Pending(Allocated)"] if pending else [])]
+    yield ["NAME", "NAMESPACE", *columns, *(["Pending(Allocated)"] * pending)]
     for pod in node.pods:
         on = [str(pod.memory) if n in pod.columns else "0" for n in range(node.width)]
-        yield [pod.name, pod.namespace, *on, *(["0" if pod.columns else str(pod.memory)] if pending else [])]
+        yield [pod.name, pod.namespace, *on, *(["0" if pod.columns else str(pod.memory)] * pending)]
     yield ["Allocated :", f"{node.allocated} ({_percent(node.allocated, node.total)}%)"]
     yield ["Total :", str(node.total)]
 
@@ -172,10 +156,6 @@ def _of_all(nodes: Iterable[CgpuNode]) -> str:
 
 def _percent(part: int, whole: int) -> int:
     return part * 100 // whole if whole else 0
-
-
-def _unit(unit_mib: int) -> str:
-    return _UNITS.get(unit_mib, f"{unit_mib}MiB")
 
 
 def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -195,27 +175,18 @@ Record = dict[str, Any]
 
 def inspection(nodes: Sequence[object], error: str = "") -> Record:
     """The answer. nodes: `inspected` of each. error: why nothing is known, or why it may be old; empty for neither."""
-    record: Record = {"nodes": nodes}
-    return record | ({"error": error} if error else {})
+    return {"nodes": nodes} | ({"error": error} if error else {})
 
 
 def inspected(ledger: NodeCapacity) -> Record:
-    """One node."""
-    unit_mib = ledger.policy.resources.memory_unit_mib
-    devices = [_device(ledger, gpu, total_mib, unit_mib) for gpu, total_mib in ledger.totals]
-    return {
-        "name": ledger.node,
-        "totalGPU": sum(device["totalGPU"] for device in devices),
-        "usedGPU": sum(device["usedGPU"] for device in devices),
-        "devs": devices,
-    }
-
-
-def _device(ledger: NodeCapacity, gpu: GpuName, total_mib: int, unit_mib: int) -> Record:
-    pods: list[Record] = [
-        {"name": one.pod.name, "namespace": one.pod.namespace, "usedGPU": one.memory_mib // unit_mib}
-        for one in ledger.taken
-        if gpu.uuid in one.gpus
-    ]
-    used = sum(pod["usedGPU"] for pod in pods)
-    return {"id": gpu.ordinal, "totalGPU": total_mib // unit_mib, "usedGPU": used, "pods": pods}
+    unit_mib, devices = ledger.policy.resources.memory_unit_mib, list[Record]()
+    for gpu, total_mib in ledger.totals:
+        pods: list[Record] = [
+            {"name": one.pod.name, "namespace": one.pod.namespace, "usedGPU": one.memory_mib // unit_mib}
+            for one in ledger.taken
+            if gpu.uuid in one.gpus
+        ]
+        used = sum(pod["usedGPU"] for pod in pods)
+        devices.append({"id": gpu.ordinal, "totalGPU": total_mib // unit_mib, "usedGPU": used, "pods": pods})
+    total, used = (sum(device[key] for device in devices) for key in ("totalGPU", "usedGPU"))
+    return {"name": ledger.node, "totalGPU": total, "usedGPU": used, "devs": devices}
