@@ -8,6 +8,8 @@
                                                    "meminfo_total_MiB", "sms", "init_s"}
     alloc=MIB       take memory, 32 MiB at a time, until it has that or is refused
                                                   {"alloc_MiB", "rc", "free_after_MiB", "total_after_MiB"}
+    managed=MIB     take managed memory in one piece, and write to all of it
+                                                  {"managed_MiB", "rc", "meminfo_free_MiB", "meminfo_total_MiB", "sms"}
     free            give it back                  {"free": result}
     info            look again                    {"meminfo_free_MiB", "meminfo_total_MiB", "sms"}
     hold[=SEC]      synchronise about every 10 ms until SIGTERM (or for so long)    {"ready": pid}
@@ -50,6 +52,7 @@ CHECK_EVERY_S = 0.01
 SAY_EVERY_S = 0.25  # while it works
 LAUNCHES_A_SAMPLE = 10  # p50_ms and p99_ms are of this many launches and one synchronise
 MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.h
+MEM_ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL, cuda.h
 BAD_ADDRESS = 16
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS = 256  # a block; eight of them fill an SM
@@ -174,6 +177,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "cuCtxSynchronize": [],
     "cuMemGetInfo_v2": [_OUT, _OUT],
     "cuMemAlloc_v2": [_OUT, ctypes.c_size_t],
+    "cuMemAllocManaged": [_OUT, ctypes.c_size_t, ctypes.c_uint],
+    "cuMemsetD8_v2": [ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t],
     "cuMemFree_v2": [ctypes.c_uint64],
     "cuModuleLoadData": [_OUT, ctypes.c_char_p],
     "cuModuleGetFunction": [_OUT, _POINTER, ctypes.c_char_p],
@@ -396,6 +401,17 @@ class CudaContext:
         free, total = self._memory_mib()
         say(alloc_MiB=held_mib, rc=self._driver.name(result), free_after_MiB=free, total_after_MiB=total)
 
+    def managed(self, mib: str) -> None:
+        address, result = ctypes.c_uint64(), 0
+        try:
+            self._driver("cuMemAllocManaged", ctypes.byref(address), int(mib) * MIB, MEM_ATTACH_GLOBAL)
+            self._pieces.append(address.value)
+            self._driver("cuMemsetD8_v2", address.value, 1, int(mib) * MIB)
+            self._driver("cuCtxSynchronize")
+        except CudaError as refused:
+            result = refused.result
+        say(managed_MiB=0 if result else int(mib), rc=self._driver.name(result), **self._figures())
+
     def free(self, _: str) -> None:
         result = 0
         while self._pieces and not result:
@@ -527,6 +543,7 @@ class CudaContext:
 
 ACTIONS: Mapping[str, Callable[[CudaContext, str], None]] = {
     "alloc": CudaContext.alloc,
+    "managed": CudaContext.managed,
     "free": CudaContext.free,
     "hold": CudaContext.hold,
     "step": CudaContext.step,

@@ -17,8 +17,8 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, GpuStatus
 from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
+from mpsd.platform.event_loop import wait_until
 from mpsd.platform.run_directory import DomainFolder
-from mpsd.platform.waiting import wait_until
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.programs import JsonProgram
 

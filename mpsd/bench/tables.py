@@ -37,7 +37,7 @@ QUESTIONS: Mapping[BenchPart, str] = {
     BenchPart.SIZES: "whether a grant's memory changes what it computes",
     BenchPart.NEED: "whether a program that needs more than its grant is stopped by it, and one that needs less runs",
     BenchPart.COST: "what mpsd costs against MPS alone",
-    BenchPart.CLIENTS: "what becomes of it with more and more programs",
+    BenchPart.CLIENTS: "how throughput changes with more and more programs",
     BenchPart.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
     BenchPart.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
 }

@@ -23,17 +23,18 @@ import yaml
 from mpsd.bench.rules.rows import SharingMode, WorkKind
 from mpsd.model import client_limits
 from mpsd.model.client_limits import ClientLimit
-from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.mps.control_daemon import ControlFailed, ControlPipe, start
-from mpsd.mps.node import Node
+from mpsd.mps.control_daemon import ControlPipe, start
+from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import control_protocol
+from mpsd.mps.rules.control_protocol import ControlFailed
+from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import settings
-from mpsd.platform.waiting import wait_until
 from mpsd.simulator.machine import find_node
 from mpsd.simulator.own_mpsd import OwnMpsd
 from mpsd.simulator.programs import JsonProgram
@@ -140,7 +141,7 @@ class WithoutMpsd(Testbed):
     def start_command(self, command: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
         """The share is in its environment, if anywhere."""
         path = {"PATH": self.node.environment["PATH"]} if "PATH" in self.node.environment else {}
-        ours = self.node.extra | {VISIBLE_DEVICES: self.gpu.uuid} | self._limits(share)
+        ours = self.node.extra | {CUDA_VISIBLE_DEVICES: self.gpu.uuid} | self._limits(share)
         return self._started(JsonProgram(command, _inherited() | path | ours))
 
     @abstractmethod

@@ -18,11 +18,11 @@ from mpsd.bench.testbeds import BenchContext
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform import records
 from mpsd.platform.console import ExitCode, Format, print_json
-from mpsd.platform.limits_files import limits_folder, load_limits
+from mpsd.platform.limits_files import load_limits, shipped_folder
 from mpsd.platform.options import LimitsDirectory, OutputFormat, Simulate
 from mpsd.platform.settings import settings
+from mpsd.platform.terminal import console
 from mpsd.platform.verbs import extra_needed
-from mpsd.status.terminal import console
 
 _PICTURES = (".png", ".svg")
 _DRAWN = frozenset(
@@ -31,36 +31,31 @@ _DRAWN = frozenset(
 
 
 def bench(
-    parts: Annotated[
-        list[BenchPart] | None, typer.Argument(metavar="PART", help="Only these parts; else all.", show_default=False)
-    ] = None,
+    parts: Annotated[list[BenchPart] | None, typer.Argument(metavar="PART", help="Only these parts; else all.")] = None,
     window: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long each measurement lasts.", min=0.05, max=600)
     ] = 2.0,
     rounds: Annotated[int, typer.Option(metavar="N", help="How often each reaction is timed.", min=1, max=1000)] = 20,
     simulate: Simulate = None,
     beside_others: Annotated[
-        bool, typer.Option("--beside-others", help="Measure although others use the GPUs; it counts what they take.")
+        bool, typer.Option("--beside-others", help="Measure although others use the GPUs; it affects the results.")
     ] = False,
     output: OutputFormat = Format.TEXT,
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.json", help="Save the results, also of an interrupted run.", show_default=False),
+        Path | None, typer.Option(metavar="FILE.json", help="Save the results, also of an interrupted run.")
     ] = None,
     show: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE.json", help="Measure nothing, show what was kept; again for more parts.", show_default=False
-        ),
+        typer.Option(metavar="FILE.json", help="Measure nothing, show saved results; repeat for more files."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw it too.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw the results too.")] = None,
     limits: LimitsDirectory = None,
 ) -> None:
-    """Measure what MPS and mpsd do on one GPU of this machine, and hold it against what mpsd promises.
+    """Measure what MPS and mpsd do on one GPU of this machine, and compare it with what mpsd promises.
 
-    It is the first, of those with the least memory.
+    The GPU is the first of those with the least memory.
 
-    Each part answers one question; with the windows of 2 s that are usual, in about so many minutes:
+    Each part answers one question. The number is its duration in minutes with the default window of 2 s:
 
         sharing     1.5   what many programs get done: in turns, MPS, mpsd
         shares      1.5   whether 30 % of the threads do 30 % of the work
@@ -68,16 +63,16 @@ def bench(
         sizes       1     whether a grant's memory changes what it computes
         need        0.2   whether a program that needs too much is stopped
         cost        5     what mpsd costs against MPS alone
-        clients     1     what becomes of it with more and more programs
-        reactions   1     how soon escapes, dead daemons and faults are over
+        clients     1     how throughput changes with more and more programs
+        reactions   1     how soon mpsd ends escapes, dead daemons and faults
         torch       2     whether ResNet-50 gets 1:2 (needs torchvision)
 
-    It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it refuses where other
-    programs use them. It changes no setting of a card. Ctrl-C at any moment leaves nothing.
+    It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it is refused while
+    other programs use them. It changes no setting of a card. Ctrl-C at any moment leaves nothing behind.
 
-        mpsd bench --save all.json            everything, and keep it
+        mpsd bench --save all.json            measure everything and save it
         mpsd bench shares --plot shares.png   one part, and a picture
-        mpsd bench need --simulate H200       played, without a GPU
+        mpsd bench need --simulate H200       simulated, without a GPU
         mpsd bench --show all.json            tables of an earlier run
 
     Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
@@ -90,7 +85,7 @@ def bench(
         _save(found, save)
     else:
         chosen = settings(simulate=simulate, limits_directory=limits)
-        folder = limits_folder(chosen.limits_directory)
+        folder = chosen.limits_directory or shipped_folder()
         context = BenchContext(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
         socket = None if chosen.simulate else chosen.socket_to_ask
         found, code = measure(

@@ -24,8 +24,8 @@ import psutil
 
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform import local_api
+from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import shipped_folder
-from mpsd.platform.waiting import until
 from tests.bench.cluster import MEMORY, NODE, PERCENT, OneNode, one_node, pod
 from tests.bench.rows import Row
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from mpsd.platform.waiting import wait_until
+from mpsd.platform.event_loop import wait_until
 from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.rows import Row
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-from mpsd.kubelet.rules.plugin_calls import PluginCallCounts
+from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.metrics import CommandTimes
@@ -37,7 +37,7 @@ _NOTHING_SEEN = ViolationsStatus(0.0, 0, 0.0, 0, 0.0, (), (), "")
 def metrics() -> Iterator[tuple[str, Row]]:
     """A scrape's processor time, beside that of the status alone, which `mpsd status` asks for too."""
     world = _world()
-    exposition, calls = Exposition(), PluginCallCounts(time.monotonic)
+    exposition, calls = Exposition(), PluginCalls(time.monotonic)
     with TemporaryDirectory(prefix="mpsd-bench-") as folder:
         chosen = settings(run_directory=folder)
         for domain in world.domains:
@@ -47,7 +47,7 @@ def metrics() -> Iterator[tuple[str, Row]]:
         def scrape() -> bytes:
             seen = samples(node_status(world, POLICY, _NOTHING_SEEN), limits_wrong=False)
             seen += command_samples(command_times(chosen, [domain.name for domain in world.domains]))
-            seen += plugin_samples(calls.now)
+            seen += plugin_samples(calls)
             return exposition.text(seen, "")[0]
 
         yield _measured(world, scrape)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY, VISIBLE_DEVICES
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PIPE_DIRECTORY
+from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import load_limits
-from mpsd.platform.waiting import wait_until
 from mpsd.simulator.demo.machine import DemoMachine
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node, open_node
@@ -71,7 +71,9 @@ def _restart(machine: DemoMachine) -> float:
     wait_until(
         lambda: socket.exists() and socket.stat().st_ctime_ns != before, _DEADLINE_S, "the new socket is offered"
     )
-    _program({**simulation.environment, PIPE_DIRECTORY: str(socket.parent), VISIBLE_DEVICES: simulation.gpus[0].uuid})
+    _program(
+        {**simulation.environment, PIPE_DIRECTORY: str(socket.parent), CUDA_VISIBLE_DEVICES: simulation.gpus[0].uuid}
+    )
     return time.monotonic() - began
 
 
@@ -101,7 +103,7 @@ class BareDaemon:
         self.environment = {
             **node.environment,
             PIPE_DIRECTORY: str(folder / "pipe"),
-            VISIBLE_DEVICES: node.gpus[0].uuid,
+            CUDA_VISIBLE_DEVICES: node.gpus[0].uuid,
         }
         self._daemon = self._start()
         wait_until(self._socket.exists, _DEADLINE_S, "the bare daemon listens")

@@ -21,14 +21,14 @@ from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
-from mpsd.mps.node import Node
+from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
 from mpsd.platform import processes, records
+from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.logs import be_silent, logger
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.settings import GRANT, Settings, settings
-from mpsd.platform.waiting import until
 from mpsd.simulator.card import MPS_CLIENT, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
@@ -38,13 +38,14 @@ from tests.bench.rows import Row
 
 GPUS, CLIENTS_A_GPU, GRANTED_MIB = 8, 40, 3072
 CHANGING = 32  # clients that take or give back memory between two looks
+MANAGING_OF, MANAGED_MIB, MAPPINGS = CLIENTS_A_GPU, 256, 500
 WINDOW_S = 15.0
 MOST_CORES = 0.03
 LEAST_LOOKS = 4.0  # a second
 
 
 def watchdog() -> Iterator[tuple[str, Row]]:
-    """The watchdog's share of a core, with nothing changing and then with a tenth of the clients changing."""
+    """The watchdog's share of a core: nothing changes, then what a tenth of the clients holds, then managed memory."""
     be_silent()
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder, ExitStack() as stack:
         world = _World(Path(folder), stack)
@@ -106,10 +107,13 @@ class _World:
         watching = Watchdog(self._settings, self._node, lambda: self._policy, ledger, domains)
         stop = asyncio.Event()
         running = asyncio.create_task(watching.run(stop))
-        await until(lambda: len(watching.look().clients) == GPUS * CLIENTS_A_GPU, 30, "every client is seen", 0.1)
+        await until(lambda: len(watching.scan().clients) == GPUS * CLIENTS_A_GPU, 30, "every client is seen", 0.1)
         still = await self._cost(watching)
-        self._start([sys.executable, "-c", _CHANGES, str(self._machine.folder)])
+        changing = self._start([sys.executable, "-c", _CHANGES, str(self._machine.folder)])
         busy = await self._cost(watching)
+        changing.kill()
+        (self._machine.folder / "managed").touch()
+        managed = await self._cost(watching)
         stop.set()
         await running
         ledger.close()
@@ -117,7 +121,10 @@ class _World:
         assert not seen.counts, f"nobody is over: {seen.last}"
         about = f"the watchdog alone, {GPUS} GPUs × {CLIENTS_A_GPU} clients"
         busy_about = f"the same, {busy.looks:.1f} looks/s, a tenth of them changes memory"
-        slowest = min(still.looks, busy.looks)
+        managed_about = (
+            f"the same, {managed.looks:.1f} looks/s, one on each takes or gives back managed memory every 0.5 s"
+        )
+        slowest = min(still.looks, busy.looks, managed.looks)
         return {
             "watchdog_cpu": Row(
                 still.own, "of a core", MOST_CORES, None, f"{about}, {still.looks:.1f} looks/s, nothing changes"
@@ -126,15 +133,17 @@ class _World:
                 still.nvml, "of a core", None, None, "the same, in simulated NVML: not in the row above"
             ),
             "watchdog_cpu_changing": Row(busy.own, "of a core", MOST_CORES, still.own, busy_about),
+            "watchdog_cpu_managed": Row(managed.own, "of a core", MOST_CORES, still.own, managed_about),
             "watchdog_nvml_changing": Row(busy.nvml, "of a core", None, still.nvml, "the same, in simulated NVML"),
             "watchdog_looks": Row(LEAST_LOOKS / slowest, "", 1.0, None, "4 looks a second, of those that there were"),
         }
 
-    def _start(self, command: list[str]) -> None:
+    def _start(self, command: list[str]) -> "subprocess.Popen[bytes]":
         """A process that ends with the world."""
         started = subprocess.Popen(command)
         self._stack.callback(started.wait)
         self._stack.callback(started.kill)
+        return started
 
     async def _cost(self, watching: Watchdog) -> "_Cost":
         await asyncio.sleep(1)
@@ -183,7 +192,9 @@ def _fill(machine: SimulatedNode, gpu: Gpu, ledger: LocalGrants, stack: ExitStac
     for number in range(CLIENTS_A_GPU):
         name = f"{gpu.label}-{number}"
         variables = environment(ClientLimit(GRANTED_MIB, 100), str(machine.folder)) | {GRANT: name}
-        process = subprocess.Popen(["/bin/sleep", "600"], env=variables)
+        manages = [sys.executable, "-c", _MANAGES, str(machine.folder), str(gpu.ordinal)]
+        command = manages if number % MANAGING_OF == 0 else ["/bin/sleep", "600"]
+        process = subprocess.Popen(command, env=variables)
         stack.callback(process.wait)
         stack.callback(process.kill)
         holder = processes.identity_of(process.pid)
@@ -191,6 +202,28 @@ def _fill(machine: SimulatedNode, gpu: Gpu, ledger: LocalGrants, stack: ExitStac
         ledger.add(Grant(name, gpu.label, evenly((gpu.uuid,), GRANTED_MIB, 0), 100, 8, holder, "sleep 600"))
         card.claim(ContextClaim(process.pid, MPS_CLIENT, 1024 * MIB))
 
+
+# As many mappings as a PyTorch program has, and managed memory that comes and goes from the moment at which it may.
+_MANAGES = f"""
+import mmap, os, sys, time
+from pathlib import Path
+from mpsd.simulator.gpus import uvm_path
+from mpsd.simulator.node import open_node
+node = open_node(Path(sys.argv[1]))
+card, uvm = node.card(int(sys.argv[2])), uvm_path(node.folder).open("r+b")
+apart = [mmap.mmap(-1, 8192, prot=mmap.PROT_READ if n % 2 else mmap.PROT_WRITE) for n in range({MAPPINGS})]
+while not (node.folder / "managed").exists():
+    time.sleep(0.1)
+(slot,) = [one.slot for one in card.holdings() if one.pid == os.getpid()]
+uvm.truncate({MANAGED_MIB * MIB})
+while True:
+    mapped = mmap.mmap(uvm.fileno(), {MANAGED_MIB * MIB}, prot=mmap.PROT_READ)
+    card.add_managed(slot, {MANAGED_MIB})
+    time.sleep(0.5)
+    mapped.close()
+    card.add_managed(slot, -{MANAGED_MIB})
+    time.sleep(0.5)
+"""
 
 _CHANGES = f"""
 import random, sys, time

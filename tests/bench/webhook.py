@@ -30,10 +30,10 @@ from mpsd.admission.rules.review import AdmissionAnswer
 from mpsd.admission.settings import WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
 from mpsd.platform import event_loop, logs
-from mpsd.platform.kube import open_kube
+from mpsd.platform.event_loop import until
+from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.listener import json_answer
-from mpsd.platform.waiting import until
 from tests.bench.rows import Row
 from tests.whole.webhook.api_server import ApiServer, api_server
 from tests.whole.webhook.world import NAMESPACE, put_shipped_objects
@@ -164,8 +164,7 @@ class _Server(WebhookRole):
 async def _serve(settings: WebhookSettings) -> int:
     assert settings.kubeconfig
     role = _Server(settings, LimitsFiles(None), open_kube(settings.kubeconfig))
-    stop = asyncio.Event()
-    event_loop.on_stop_signals(stop.set, role.hurry)
+    stop = event_loop.until_signalled(role.hurry)
     running = asyncio.create_task(role.run(stop))
     await until(lambda: role.is_registered, 20, "the webhook is registered", 0.05)
     print(role.server.port, flush=True)
