@@ -122,7 +122,10 @@ class Installation:
 
 @contextmanager
 def installed(cluster: Cluster, images: Images, folder: Path) -> Iterator[Installation]:
-    """Installs, and takes everything away again, in the order of docs/install.md."""
+    """Installs, and takes everything away again, in the order of docs/install.md.
+
+    But on a cluster of with-cluster.sh, which ends with the tests.
+    """
     nodes = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"]
     assert len(nodes) == 1, "one node must have the label ack.node.gpu.schedule=mps"
     installation = Installation(cluster, images, nodes[0]["metadata"]["name"], folder)
@@ -137,7 +140,8 @@ def installed(cluster: Cluster, images: Images, folder: Path) -> Iterator[Instal
             raise
         yield installation
     finally:
-        uninstall(installation)
+        if "MPSD_E2E_STATE" not in os.environ:
+            uninstall(installation)
 
 
 def uninstall(installation: Installation) -> None:

@@ -17,6 +17,7 @@ def pod(name: str, *, gpu: bool = False, **spec: Any) -> Object:
     fields: Object = {"terminationGracePeriodSeconds": 0, "containers": [container]}
     if gpu:
         container["resources"] = GPU
+        container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         fields |= {"hostIPC": True, "securityContext": {"runAsNonRoot": True, "runAsUser": 1000}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": fields | spec}
 

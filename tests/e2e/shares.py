@@ -20,6 +20,7 @@ def container(image: str, gib: int, *actions: str, name: str = "main") -> Object
         "name": name,
         "image": image,
         "command": [*CLIENT, *actions],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "resources": {"limits": {MEMORY: str(gib)}},
     }
 

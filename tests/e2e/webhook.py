@@ -136,7 +136,7 @@ def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webho
         webhook.apply()
         shipped = [configuration["failurePolicy"] for configuration in webhook.configurations()]
         assert shipped == ["Ignore", "Ignore"], "nothing depends on the webhook before it serves"
-        (folder / "kubeconfig").write_text(_as_service_account(cluster))
+        (folder / "kubeconfig").write_text(as_service_account(cluster, NAME))
         for _each in range(2):
             webhook.start()
         webhook.wait_until_registered()
@@ -171,11 +171,11 @@ def _write_overlay(webhook: Webhook) -> None:
     (webhook.overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 
 
-def _as_service_account(cluster: Cluster) -> str:
-    """A kubeconfig with the token of the webhook's service account in place of the admin's."""
+def as_service_account(cluster: Cluster, name: str) -> str:
+    """A kubeconfig with the token of this service account of mpsd's in place of the admin's."""
     view = json.loads(cluster.do("config", "view", "--raw", "--minify", "-o", "json").out)
-    eventually(lambda: cluster.kubectl("get", "serviceaccount", NAME, "-n", SYSTEM).ok, "the service account")
-    token = cluster.do("create", "token", NAME, "-n", SYSTEM, "--duration", "2h").out.strip()
+    eventually(lambda: cluster.kubectl("get", "serviceaccount", name, "-n", SYSTEM).ok, "the service account")
+    token = cluster.do("create", "token", name, "-n", SYSTEM, "--duration", "2h").out.strip()
     view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
     return yaml.safe_dump(view)
 

@@ -26,6 +26,7 @@ _CHANGES = (
     ("environment-unseen", "warn", "enforce", "so can a ConfigMap that is made afterwards"),
     ("unasked-privileged", "warn", "enforce", "daemons that need it belong in exempt namespaces"),
     ("unasked-host-path", "warn", "enforce", "the same"),
+    ("allowed_host_paths", "null", "[/etc/localtime]", "a folder that tenants can write to may hold links to others"),
 )
 
 

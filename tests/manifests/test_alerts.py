@@ -8,7 +8,7 @@ import pytest
 
 from mpsd.kubelet.rules.plugin_calls import CallOutcome
 from mpsd.model.domain import State
-from mpsd.model.metrics import METRICS, HolderKind, Metric, Teller, Type
+from mpsd.model.metrics import METRICS, Exporter, HolderKind, Metric, Type
 from tests.docs.pages import ROOT, page
 from tests.prometheus.shipped import ALERTS, BOARD, INSTANCE, JOB, NAMES, PANELS, Json, job_of
 
@@ -27,7 +27,7 @@ SHOWN = [pytest.param(panel, id=panel["title"]) for panel in PANELS if panel["ty
 def closed_values(name: str, label: str) -> type[StrEnum] | list[str] | None:
     """The values that this label of this metric can have; None where they are open."""
     if label == JOB:
-        return [job_of(teller) for teller in Teller]
+        return [job_of(exporter) for exporter in Exporter]
     if (name, label) == ("mpsd_plugin_calls_total", "outcome"):
         return CallOutcome
     return {"state": State, "holder": HolderKind}.get(label)

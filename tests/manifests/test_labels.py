@@ -3,7 +3,7 @@
 import pytest
 
 from mpsd.model.names import AGENT, CONTROL, LABEL, LIMITS, NAME_LABEL, NAMESPACE, PRODUCT, SCHEDULER, WEBHOOK
-from mpsd.operations.lifecycle.rules.uninstall import Stage, Thing, in_order, stage_of
+from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, stage_of
 from mpsd.operations.lifecycle.rules.upgrade import SELECTOR
 from tests.manifests.rendering import ALL, Object, called, rendered
 

@@ -4,7 +4,7 @@ import pytest
 
 from mpsd.kubelet.settings import kubelet_settings
 from mpsd.model.policy import Policy
-from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.limits_files import read_policy
 from mpsd.platform.settings import listen_settings, settings
 from mpsd.platform.yaml_files import parse_yaml
 from tests.manifests.generic_policy import TARGET, generic_policy
@@ -166,7 +166,8 @@ def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place
 
 def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
     assert rights(named("base", "ClusterRole", _AGENT)) == {
-        "pods": ["list", "patch", "watch"],
+        "pods": ["list", "watch"],
+        "pods/status": ["patch"],
         "pods/eviction": ["create"],
         "nodes": ["get"],
         "nodes/status": ["patch"],

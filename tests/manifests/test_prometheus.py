@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.model.metrics import Teller
+from mpsd.model.metrics import Exporter
 from tests.manifests.rendering import Object, named, of_kind, only
 from tests.prometheus.shipped import BOARD, DOCS, GROUPS, INSTANCE, JOB, job_of
 
 OVERLAY = "overlays/prometheus"
-OF_A_POD = {Teller.AGENT: "overlays/prometheus", Teller.WEBHOOK: OVERLAY, Teller.SCHEDULER: "overlays/scheduler"}
+OF_A_POD = {Exporter.AGENT: "overlays/prometheus", Exporter.WEBHOOK: OVERLAY, Exporter.SCHEDULER: "overlays/scheduler"}
 
 
 def test_the_rules_of_the_operator_are_those_of_the_plain_file() -> None:
@@ -23,14 +23,14 @@ def test_the_sidecar_of_grafana_finds_the_board() -> None:
     assert board["data"]["board.json"] == BOARD.read_text()
 
 
-@pytest.mark.parametrize("teller", Teller)
-def test_every_role_is_scraped_on_a_port_that_its_pods_have(teller: Teller) -> None:
-    monitor = named(OVERLAY, "PodMonitor", job_of(teller))["spec"]
+@pytest.mark.parametrize("exporter", Exporter)
+def test_every_role_is_scraped_on_a_port_that_its_pods_have(exporter: Exporter) -> None:
+    monitor = named(OVERLAY, "PodMonitor", job_of(exporter))["spec"]
     (endpoint,) = monitor["podMetricsEndpoints"]
     relabelled = {one["targetLabel"]: one for one in endpoint["relabelings"]}
-    assert relabelled[JOB]["replacement"] == job_of(teller)
+    assert relabelled[JOB]["replacement"] == job_of(exporter)
     assert relabelled[INSTANCE]["sourceLabels"]
-    (workload,) = [thing for thing in _workloads(OF_A_POD[teller]) if thing["metadata"]["name"] == job_of(teller)]
+    (workload,) = [thing for thing in _workloads(OF_A_POD[exporter]) if thing["metadata"]["name"] == job_of(exporter)]
     template = workload["spec"]["template"]
     assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     ports = {port["name"] for one in template["spec"]["containers"] for port in one["ports"]}
@@ -42,7 +42,7 @@ def _workloads(place: str) -> list[Object]:
 
 
 def test_labels_of_a_share_are_not_overwritten_by_those_of_the_agent() -> None:
-    (endpoint,) = named(OVERLAY, "PodMonitor", job_of(Teller.AGENT))["spec"]["podMetricsEndpoints"]
+    (endpoint,) = named(OVERLAY, "PodMonitor", job_of(Exporter.AGENT))["spec"]["podMetricsEndpoints"]
     assert endpoint["honorLabels"] is True
 
 
@@ -68,6 +68,6 @@ def _subjects(role: str) -> list[str]:
 def test_the_plain_scrape_configuration_calls_an_agent_as_alerts_do() -> None:
     plain: Any = yaml.safe_load((DOCS / "scrape.yaml").read_text())
     (agent,) = plain["scrape_configs"]
-    assert agent["job_name"] == job_of(Teller.AGENT)
+    assert agent["job_name"] == job_of(Exporter.AGENT)
     assert agent["honor_labels"] is True
     assert INSTANCE in agent["static_configs"][0]["labels"]

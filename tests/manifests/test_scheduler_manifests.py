@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from mpsd.model.policy import Policy
-from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.limits_files import read_policy
 from mpsd.platform.yaml_files import parse_yaml
 from mpsd.scheduler.settings import SchedulerSettings, scheduler_settings
 from tests.manifests.rendering import Object, assert_confined, called, named, of_kind, rendered, rights

@@ -14,6 +14,7 @@ _LATEST = kubernetes_validate.latest_version()
 _OLDEST = "1.25"  # the oldest that the library has; tests/e2e applies the base to 1.20.2 itself
 # From which version on an overlay applies; one that is not here applies wherever the base does.
 _SINCE = {"overlays/modern": "1.30", "overlays/policies": "1.30", "overlays/policies-mutating": "1.36"}
+_SINCE["overlays/hostile-tenants"] = "1.30"  # the component exemptions; the component hostile-tenants alone has none
 _NOT_OURS = {
     "Certificate": "cert-manager's own kind",
     "Issuer": "cert-manager's own kind",
@@ -44,6 +45,7 @@ def _validate(thing: str, version: str) -> None:
     ("place", "kind"),
     [
         ("overlays/policies", "ValidatingAdmissionPolicy"),
+        ("overlays/hostile-tenants", "ValidatingAdmissionPolicy"),
         ("overlays/policies-mutating", "MutatingAdmissionPolicy"),
     ],
 )

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.admission.rules.registration import EXEMPT, FailurePolicy, WebhookRegistration, repair
+from mpsd.admission.rules.configurations import EXEMPT, FailurePolicy, WebhookRegistration, repair
 from mpsd.admission.settings import WebhookSettings, webhook_settings
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
-from mpsd.platform.limits_files import shipped_folder
-from mpsd.platform.rules.limits_reading import read_policy
+from mpsd.platform.limits_files import read_policy, shipped_folder
 from mpsd.platform.yaml_files import parse_yaml
 from tests.manifests.hostile_policy import TARGET, hostile_policy
 from tests.manifests.rendering import ALL, Object, assert_confined, named, of_kind, only, rendered
@@ -64,9 +63,21 @@ def test_the_rights_are_those_that_the_code_names() -> None:
     }
 
 
-def test_with_cert_manager_it_may_touch_no_secret() -> None:
+def test_with_cert_manager_it_may_touch_no_secret_and_no_webhook_configuration() -> None:
     assert not any("secrets" in rule["resources"] for rule in _rules("overlays/cert-manager"))
     assert not of_kind("overlays/cert-manager", "RoleBinding")
+    writing = [rule for rule in _rules("overlays/cert-manager") if {*rule["verbs"]} != {"get"}]
+    assert [rule["resources"] for rule in writing] == [["namespaces"]]
+
+
+def test_with_cert_manager_the_manifests_say_fail_in_a_second_step_and_nothing_else() -> None:
+    first, second = (rendered(f"overlays/{name}") for name in ("cert-manager", "cert-manager-fail-closed"))
+    differing = [thing for thing in second if thing not in first]
+    assert sorted(thing["kind"] for thing in differing) == sorted(_CONFIGURATIONS)
+    for thing in differing:
+        (webhook,) = thing["webhooks"]
+        assert webhook["failurePolicy"] == "Fail"
+        assert thing | {"webhooks": [webhook | {"failurePolicy": "Ignore"}]} in first
 
 
 @pytest.mark.parametrize("place", _WITH_PODS)
@@ -94,7 +105,7 @@ def test_ports_and_names_are_the_programs_own(place: str) -> None:
     assert service["spec"]["selector"].items() <= (_deployment(place)["spec"]["template"]["metadata"]["labels"].items())
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", [place for place in _WITH_PODS if place != "overlays/cert-manager-fail-closed"])
 @pytest.mark.parametrize("kind", _CONFIGURATIONS)
 def test_as_shipped_nothing_depends_on_the_webhook(place: str, kind: str) -> None:
     (webhook,) = only(place, kind)["webhooks"]

@@ -30,7 +30,7 @@ def test_the_control_daemon_is_replaced_once_nobody_is_left(cluster: Cluster, mp
     cluster.do("patch", "daemonset", CONTROL, "-n", SYSTEM, "-p", json.dumps(change))
     stopped = kubectl_mps(cluster, "upgrade", "--timeout", "5s")
     assert stopped.code == 1, stopped.err
-    assert "the old control pod still runs; cordoned by this upgrade, and still so: gpu0, gpu1\n" in stopped.err
+    assert "the old control pod still runs; still cordoned by this upgrade: gpu0, gpu1\n" in stopped.err
     assert "running" in pods.status("held")["state"]
     assert mpsd.pods("control")[0]["metadata"]["uid"] == before["metadata"]["uid"]
     done = kubectl_mps(cluster, "upgrade", "--evict", "--timeout", "2m")

@@ -15,29 +15,26 @@ from tests.e2e.waiting import eventually
 _CLASS = "mpsd-e2e-urgent"
 
 
-def _run_with(pods: Pods, image: str, mark: str) -> None:
-    """mark: the name of a pod of 1 GiB that is bound just before. With it the scheduler forgets its older promises,
-    which the next one would count for a minute where their pods are gone.
-    """
-    pods.create(shared(pods, mark, 1))
-    pods.wait_until_holding(mark)
-    pods.cluster.do("set", "image", f"deployment/{SCHEDULER}", "-n", SYSTEM, f"kube-scheduler={image}")
-    pods.cluster.do("rollout", "status", f"deployment/{SCHEDULER}", "-n", SYSTEM, "--timeout=55s")
-
-
 @pytest.fixture(scope="module")
 def urgent(mpsd: Installation, pods: Pods) -> Iterator[str]:
-    """A priority class, and a scheduler that asks who is to be stopped. 1 GiB of gpu0 is taken."""
+    """A priority class, and a scheduler that asks who is to be stopped, which stays for the files after this one.
+
+    1 GiB of gpu0 is taken by a pod that is bound just before. With it the scheduler forgets its older promises, which
+    the next one would count for a minute where their pods are gone.
+    """
     if not mpsd.images.kube_scheduler.startswith("local/"):
         pytest.skip("needs the kube-scheduler that tests/e2e/kube/build.sh makes for this")
     eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": _CLASS}}
     pods.cluster.do("create", "-f", "-", given=priority | {"value": 1000})
-    _run_with(pods, f"{mpsd.images.kube_scheduler}-preempting", "before")
+    pods.create(shared(pods, "before", 1))
+    pods.wait_until_holding("before")
+    image = f"kube-scheduler={mpsd.images.kube_scheduler}-preempting"
+    pods.cluster.do("set", "image", f"deployment/{SCHEDULER}", "-n", SYSTEM, image)
+    pods.cluster.do("rollout", "status", f"deployment/{SCHEDULER}", "-n", SYSTEM, "--timeout=55s")
     try:
         yield _CLASS
     finally:
-        _run_with(pods, mpsd.images.kube_scheduler, "after")
         pods.cluster.do("delete", "priorityclass", _CLASS)
 
 

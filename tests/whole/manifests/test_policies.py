@@ -7,16 +7,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mpsd.admission.rules.review import patch_for_debugging, patch_for_pod
 from mpsd.admission.rules.rule import RequestContext
-from mpsd.admission.rules.verdict import judge, patch_for_debugging, patch_for_pod
+from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
-from tests.manifests.rendering import of_kind, only
-from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, container, inside, pod
+from tests.manifests.rendering import named, of_kind, only
+from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, RESTRICTED, container, inside, pod
 from tests.whole.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
 
 _POLICIES, _MUTATIONS = "overlays/policies", "overlays/policies-mutating"
 # What the policies leave out, because CEL sees the object alone.
+_OTHERS = {"mpsd-placement", "mpsd-exemptions"}
 _LEFT_OUT = {
     RuleId.OBJECT_MALFORMED: "the API server's own schema refuses it first",
     RuleId.GPUS_NOT_TOGETHER: "depends on the domains in the policy",
@@ -34,9 +36,13 @@ _KINDS = [
 
 _NAMES = [
     *("PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES_", "CUDA_MPS_", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS"),
+    *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_GPU_MEMORY_LIMIT"),
     *("NVIDIA_MPSX", "ALIYUN_COM_GPU_MEM_DEV", "GPU_MEM_PER_DEVICE", "GPU_MEM_PER_DEVICE2", "EGPU", "cuda_mps_x"),
 ]
-_VALUES = [{"value": "all"}, {"value": "void"}, {"value": "none"}, {}, {"valueFrom": {"fieldRef": {"fieldPath": "x"}}}]
+_VALUES = [
+    *({"value": "all"}, {"value": "void"}, {"value": "none"}, {"value": ""}, {"value": "compute,utility"}, {}),
+    {"valueFrom": {"fieldRef": {"fieldPath": "x"}}},
+]
 _PREFIXES = [{}, {"prefix": ""}, {"prefix": "CUDA_"}, {"prefix": "CUDA_MPS_X"}, {"prefix": "APP_"}, {"prefix": "EGPU"}]
 _SOURCES = [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}]
 _AMOUNTS = [
@@ -49,7 +55,12 @@ _PATHS = [
     *("/", "/dev", "/dev/nvidia0", "/dev/nvidiactl/", "/dev/shm", "/dev/char/195:0", "/run", "/var/run", "/run/mpsd"),
     *("/var/run//mpsd/gpu0", "/run/./mpsd", "/run/mpsd2", "/var/lib", "/var/lib/kubelet/device-plugins", "/home"),
     *("/run/docker.sock", "/run/dockerd", "/run/containerd/containerd.sock", "/var", "/etc", "/etc/ssl", "/proc/1"),
+    *("/sys/fs/cgroup", "/run/systemd", "/etc/crontab", "/var/lib/kubelet/pods/a", "/var/snap", "/var/snap/lxd"),
     *("/run/nvidia-container-devices/all", "/run/nvidia", "/data/nvidia", "/opt/mpsd"),
+]
+_PARTS = [
+    *({}, {"subPath": ""}, {"subPath": "mpsd"}, {"subPath": "run//mpsd/gpu0"}, {"subPath": "var/run/mpsd/"}),
+    *({"subPath": "lock"}, {"subPathExpr": "$(NAME)"}),
 ]
 
 
@@ -67,7 +78,12 @@ _SECURITY = _some(
     privileged=st.booleans(),
     runAsUser=st.sampled_from([0, 1000]),
     runAsNonRoot=st.booleans(),
-    capabilities=st.sampled_from([{}, {"add": ["NET_ADMIN"]}, {"add": ["cap_sys_admin"]}, {"add": ["MKNOD", "BPF"]}]),
+    allowPrivilegeEscalation=st.booleans(),
+    capabilities=st.builds(
+        lambda added, dropped: {**added, **dropped},
+        st.sampled_from([{}, {"add": ["NET_ADMIN"]}, {"add": ["cap_sys_admin"]}, {"add": ["MKNOD", "cap_setuid"]}]),
+        st.sampled_from([{}, {"drop": ["NET_RAW"]}, {"drop": ["NET_RAW", "ALL"]}]),
+    ),
 )
 _CONTAINER = _some(
     env=_environment(),
@@ -77,9 +93,15 @@ _CONTAINER = _some(
     resources=_some(
         limits=st.sampled_from(_AMOUNTS), requests=st.sampled_from(_AMOUNTS), claims=st.just([{"name": "gpu"}])
     ),
-    securityContext=_SECURITY,
+    securityContext=_SECURITY | st.just(RESTRICTED | {"runAsUser": 1000}),
     volumeMounts=st.lists(
-        st.builds(lambda path: {"name": "v", "mountPath": path}, st.sampled_from(_PATHS)), max_size=2
+        st.builds(
+            lambda volume, path, part: {"name": volume, "mountPath": path, **part},
+            st.sampled_from(["v", "v0", "v1"]),
+            st.sampled_from(_PATHS),
+            st.sampled_from(_PARTS),
+        ),
+        max_size=2,
     ),
     volumeDevices=st.lists(
         st.builds(lambda path: {"name": "v", "devicePath": path}, st.sampled_from(_PATHS)), max_size=1
@@ -97,13 +119,17 @@ def _volumes() -> st.SearchStrategy[list[Object]]:
 def _pods(draw: st.DrawFn) -> Object:
     def several(name: str, most: int, least: int = 0) -> list[Object]:
         found = draw(st.lists(_CONTAINER, min_size=least, max_size=most))
-        return [container(f"{name}{number}", **each) for number, each in enumerate(found)]
+        return [
+            container(f"{name}{number}", securityContext=each.get("securityContext")) | each
+            for number, each in enumerate(found)
+        ]
 
     fields = draw(
         _some(
             hostIPC=st.booleans(),
             hostPID=st.booleans(),
             hostUsers=st.booleans(),
+            shareProcessNamespace=st.booleans(),
             schedulerName=st.sampled_from(["default-scheduler", "mpsd-scheduler", "volcano"]),
             nodeName=st.just("node1"),
             runtimeClassName=st.sampled_from(["nvidia", "kata"]),
@@ -130,7 +156,7 @@ _CREATES = {"userInfo": {"username": "someone"}, "subResource": ""}
 
 
 def _by_the_core(thing: Object, writer: str = "someone") -> set[RuleId]:
-    found = judge(read_object(thing), POLICY, FACTS, RequestContext(writer=writer)).found
+    found = judge(read_object(thing), POLICY, FACTS, RequestContext(writer=writer))
     return {finding.rule for finding in found}
 
 
@@ -138,7 +164,7 @@ def _by_policies(thing: Object, before: Object | None = None, request: Object = 
     return {
         RuleId(message.partition(":")[0])
         for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy")
-        if policy["metadata"]["name"] != "mpsd-placement"
+        if policy["metadata"]["name"] not in _OTHERS
         for message in broken(policy, object=thing, oldObject=before, request=request)
     }
 
@@ -161,6 +187,8 @@ def test_policies_find_the_usual_impossible_requests(amounts: Object) -> None:
 def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
     said = {}
     for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy"):
+        if policy["metadata"]["name"] == "mpsd-exemptions":
+            continue  # of namespaces, for which no rule is
         for validation in policy["spec"]["validations"]:
             said[RuleId(validation["message"].partition(":")[0])] = policy["metadata"]["name"]
     assert said.keys() | _LEFT_OUT.keys() == set(RuleId)
@@ -188,6 +216,7 @@ def _lists(name: str) -> Iterator[object]:
         ("blockedCapabilities", POLICY.admission.blocked_capabilities),
         ("blockedHostPaths", POLICY.admission.blocked_host_paths),
         ("blockedMountPaths", POLICY.admission.blocked_mount_paths),
+        ("exemptNamespaces", POLICY.admission.exempt_namespaces),
     ],
 )
 def test_lists_in_the_policies_are_those_of_the_shipped_policy(name: str, shipped: tuple[str, ...]) -> None:
@@ -210,7 +239,7 @@ def test_what_was_wrong_before_never_holds_up_an_update(version: str, kind: str)
 
 def test_a_running_pod_may_get_a_debugging_container() -> None:
     running = pod(container(limits={MEMORY: "8"}), nodeName="node1", securityContext={"runAsUser": 1})
-    debugged = running | {"spec": running["spec"] | {"ephemeralContainers": [{"name": "debug"}]}}
+    debugged = running | {"spec": running["spec"] | {"ephemeralContainers": [container("debug")]}}
     assert not _by_policies(debugged, running, _CREATES | {"subResource": "ephemeralcontainers"})
 
 
@@ -230,9 +259,43 @@ def test_placement_is_written_by_those_who_place(name: str, writer: str, before:
     old = None if before is None else plain | {"metadata": {"name": "train", "annotations": annotations}}
     request = {"userInfo": {"username": writer}}
     circumstances = RequestContext(writer=writer, annotations_before=annotations)
-    core = {finding.rule for finding in judge(read_object(thing), POLICY, FACTS, circumstances).found}
+    core = {finding.rule for finding in judge(read_object(thing), POLICY, FACTS, circumstances)}
     found = set(broken(policy, object=thing, oldObject=old, request=request))
     assert bool(found) == (RuleId.PLACEMENT_ANNOTATION in core)
+
+
+_WEBHOOK = "system:serviceaccount:mpsd-system:mpsd-webhook"
+
+
+@pytest.mark.parametrize("place", [_POLICIES, "overlays/hostile-tenants"])
+@pytest.mark.parametrize(
+    ("before", "now", "changes"),
+    [
+        (None, None, False),
+        (None, {"team": "a"}, False),
+        (None, {"mpsd.io/exempt": "true"}, True),
+        (None, {"mpsd.io/enforce": "none"}, True),
+        ({}, {"mpsd.io/exempt": "true"}, True),
+        ({"mpsd.io/exempt": "false"}, {"mpsd.io/exempt": "true"}, True),
+        ({"mpsd.io/enforce": "all"}, {}, True),
+        ({"mpsd.io/exempt": "true"}, {"mpsd.io/exempt": "true", "team": "b"}, False),
+    ],
+)
+def test_who_may_not_exempt_a_namespace_cannot_label_one_so(
+    place: str, before: Object | None, now: Object | None, changes: bool
+) -> None:
+    def namespace(labels: Object | None, name: str = "team") -> Object:
+        return {"metadata": {"name": name} | ({} if labels is None else {"labels": labels})}
+
+    policy = named(place, "ValidatingAdmissionPolicy", "mpsd-exemptions")
+    old = None if before is None else namespace(before)
+    for writer, may in (("ann", False), ("ann", True), (_WEBHOOK, False)):
+        request = {"userInfo": {"username": writer}, "isAuthorized": may}
+        refused = changes and not may and writer != _WEBHOOK
+        assert bool(list(broken(policy, object=namespace(now), oldObject=old, request=request))) is refused
+        for name in POLICY.admission.exempt_namespaces if before is None else ():
+            found = list(broken(policy, object=namespace({}, name), oldObject=None, request=request))
+            assert bool(found) is (not may and writer != _WEBHOOK), "exempt by its name"
 
 
 @_THOROUGH

@@ -1,0 +1,137 @@
+"""With `components/modern` a token of mpsd-agent writes what the agent of its node writes, and nothing else."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mpsd.model.conditions import node_status_patch
+from mpsd.model.events import Event, EventCount, Reason, event_object, event_patch, node_subject
+from mpsd.status.rules.mpsnode import belonging_patch, mpsnode_for
+from tests.manifests.rendering import ALL, named, of_kind
+from tests.whole.manifests.cel import Object, broken
+
+_AGENT, _CLAIM = "system:serviceaccount:mpsd-system:mpsd-agent", "authentication.kubernetes.io/node-name"
+_POLICY = named("overlays/modern", "ValidatingAdmissionPolicy", "mpsd-agent-writes")
+_POD: Object = {
+    "kind": "Pod",
+    "metadata": {"name": "train", "annotations": {"theirs": "1"}, "labels": {"app": "a"}},
+    "spec": {"nodeName": "node1"},
+    "status": {"phase": "Running", "podIP": "10.0.0.7"},
+}
+_NODE: Object = {"kind": "Node", "metadata": {"name": "node1", "labels": {"a": "b"}}, "spec": {}, "status": {}}
+_CORDONED: Object = {"kind": "MPSNode", "metadata": {"name": "node1"}, "spec": {"cordoned": ["all"]}}
+_MARKS = {"mpsd.io/gpu": "GPU-1", "ALIYUN_COM_GPU_MEM_IDX": "0", "scheduler.framework.gpushare.assigned": "true"}
+_EVENT = event_object(EventCount(Event(node_subject("node1"), Reason.EVICTED, "x"), 1.0, 1.0, 1), "node1")
+_OPTIONS = {"preconditions": {"uid": "1-2"}}
+_EVICTION: Object = {"kind": "Eviction", "metadata": {"name": "train"}, "deleteOptions": _OPTIONS}
+
+
+def _with(thing: Object, *path: str, value: object) -> Object:
+    field, *rest = path
+    return thing | {field: _with(thing.get(field, {}), *rest, value=value) if rest else value}
+
+
+def _annotated(annotations: dict[str, str]) -> Object:
+    return _with(_POD, "metadata", "annotations", value={"theirs": "1", **annotations})
+
+
+def _patched(thing: Object, patch: Object) -> Object:
+    """As a merge patch without null."""
+    inner = {key: _patched(thing.get(key, {}), value) for key, value in patch.items() if isinstance(value, dict)}
+    return {**thing, **patch, **inner}
+
+
+def _denied(
+    thing: Object, before: Object | None = None, *, node: str = "node1", namespace: str = "default"
+) -> set[str]:
+    """The rules that deny it. node: of the token; empty for one that names none."""
+    user: Object = {"username": _AGENT} | ({"extra": {_CLAIM: [node]}} if node else {})
+    request = {"userInfo": user, "namespace": namespace}
+    return {message.partition(":")[0] for message in broken(_POLICY, object=thing, oldObject=before, request=request)}
+
+
+# What the agent of node1 writes, as it is after the write, and as it was before.
+_WRITES: dict[str, tuple[Object, Object | None]] = {
+    "annotations of a pod": (_annotated(_MARKS), _POD),
+    "the status of a node": (_patched(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")), _NODE),
+    "a new MPSNode": (mpsnode_for("node1", "uid"), None),
+    "the owner of an MPSNode": (_patched(_CORDONED, belonging_patch(_CORDONED, "node1", "uid") or {}), _CORDONED),
+    "the status of an MPSNode": (_CORDONED | {"status": {"driver": "580"}}, _CORDONED),
+    "a new event": (_EVENT, None),
+    "an event that is counted": (
+        _EVENT | event_patch(EventCount(Event(node_subject("node1"), Reason.EVICTED, "x"), 1.0, 2.0, 2)),
+        _EVENT,
+    ),
+    "an eviction": (_EVICTION, None),
+}
+
+
+@pytest.mark.parametrize("write", _WRITES)
+def test_the_agent_writes_on_its_own_node_what_it_has_to(write: str) -> None:
+    assert _denied(*_WRITES[write]) == set()
+
+
+@pytest.mark.parametrize("write", _WRITES)
+def test_a_token_that_names_no_node_writes_nothing(write: str) -> None:
+    assert "token-node" in _denied(*_WRITES[write], node="")
+
+
+@pytest.mark.parametrize("write", _WRITES)
+def test_a_token_of_another_node_writes_nothing_here_but_evictions(write: str) -> None:
+    """No expression can look up on which node the pod of an eviction is."""
+    assert _denied(*_WRITES[write], node="node2") == (set() if write == "an eviction" else {"own-node"})
+
+
+def _beyond() -> Iterator[tuple[str, Object, Object | None]]:
+    """What a stolen token of node1 could want there, and the rule against it."""
+    yield "own-node", _with(_POD, "metadata", "name", value="b") | {"spec": {}}, _POD | {"spec": {}}
+    yield "own-annotations", _annotated({"cni.projectcalico.org/podIP": "10.0.0.1"}), _POD
+    yield "own-annotations", _with(_POD, "metadata", "annotations", value={}), _POD
+    yield "own-annotations", _with(_POD, "metadata", "labels", value={"app": "payments"}), _POD
+    yield "own-annotations", _with(_POD, "metadata", "finalizers", value=["a/b"]), _POD
+    yield "own-annotations", _with(_POD, "status", "podIP", value="10.0.0.1"), _POD
+    yield "own-annotations", _with(_POD, "status", "phase", value="Succeeded"), _POD
+    yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "b", "pool": "system"}), _NODE
+    yield "own-node", _with(_NODE, "metadata", "annotations", value={"a": "b"}), _NODE
+    yield "own-node", _with(_CORDONED, "spec", "cordoned", value=[]), _CORDONED
+    yield "own-node", _with(_CORDONED, "metadata", "annotations", value={"mpsd.io/reserved": "{}"}), _CORDONED
+    yield "own-node", _CORDONED, None
+    yield "own-node", _with(_EVENT, "source", value={"component": "kubelet", "host": "node1"}), None
+    yield "own-node", _EVENT, _with(_EVENT, "source", "host", value="node2")
+    yield "own-node", _with(_EVENT, "source", value={}), None
+    yield "eviction", _EVICTION | {"deleteOptions": _OPTIONS | {"gracePeriodSeconds": 0}}, None
+    yield "eviction", _EVICTION | {"deleteOptions": {}}, None
+    yield "eviction", {"kind": "Eviction", "metadata": {"name": "train"}}, None
+
+
+@pytest.mark.parametrize(("rule", "thing", "before"), [*_beyond()])
+def test_a_stolen_token_changes_nothing_else_on_its_node(rule: str, thing: Object, before: Object | None) -> None:
+    assert _denied(thing, before) == {rule}
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "mpsd-system"])
+def test_no_pod_of_the_cluster_itself_is_evicted(namespace: str) -> None:
+    assert _denied(_EVICTION, namespace=namespace) == {"eviction"}
+
+
+@pytest.mark.parametrize("writer", ["system:node:node1", "system:serviceaccount:default:mpsd-agent", "kubectl"])
+def test_nobody_elses_writes_are_judged(writer: str) -> None:
+    request: Any = {"userInfo": {"username": writer}}
+    assert not list(broken(_POLICY, object=_POD, oldObject=_POD, request=request))
+
+
+def test_it_denies_also_where_it_cannot_be_evaluated_and_covers_every_right_to_write() -> None:
+    assert _POLICY["spec"]["failurePolicy"] == "Fail"
+    (binding,) = of_kind("overlays/modern", "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"] == {"policyName": "mpsd-agent-writes", "validationActions": ["Deny"]}
+    covered = {name for rule in _POLICY["spec"]["matchConstraints"]["resourceRules"] for name in rule["resources"]}
+    writing = {
+        resource
+        for rule in named("base", "ClusterRole", "mpsd-agent")["rules"]
+        if {"create", "patch"} & {*rule["verbs"]}
+        for resource in rule["resources"]
+    }
+    assert writing - covered == {"tokenreviews", "subjectaccessreviews"}, "these are not stored"
+    others = [place for place in ALL if "modern" not in place]
+    assert not any(policy == _POLICY for place in others for policy in of_kind(place, "ValidatingAdmissionPolicy"))
