@@ -21,6 +21,10 @@ class LoopThread:
         """Runs it there, and gives what it came to."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_DEADLINE_S)
 
+    def hold(self, until: threading.Event) -> None:
+        """Nothing runs there until then; connections stay open, and the kernel takes new ones."""
+        self._loop.call_soon_threadsafe(until.wait, _DEADLINE_S)
+
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_DEADLINE_S)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 from mpsd.simulator.api_server.cluster import SimulatedCluster
@@ -27,6 +28,16 @@ class SimulatedApi:
     def stop(self) -> None:
         """Nobody answers from now on; what is stored stays."""
         self._loop.do(self._server.stop())
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It answers nothing meanwhile, and keeps its connections, as after a SIGSTOP."""
+        released = Event()
+        self._loop.hold(released)
+        try:
+            yield
+        finally:
+            released.set()
 
     def forget_history(self) -> None:
         """No watch can go on from where it was."""

@@ -17,6 +17,7 @@ from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table
+from tests.manifests.rights import rights_table
 from tests.model.manifests import POLICY
 from tests.prometheus.shipped import ALERTS
 
@@ -47,7 +48,7 @@ def _alerts() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
-    return [(f"`{one.name}`", ", ".join(one.tellers), one.type, ", ".join(one.labels), one.help) for one in METRICS]
+    return [(f"`{one.name}`", ", ".join(one.exporters), one.type, ", ".join(one.labels), one.help) for one in METRICS]
 
 
 def _checks(checks: Iterable[Check[Any]]) -> list[Row]:
@@ -71,6 +72,7 @@ TABLES = (
         _alerts,
         ("why this threshold",),
     ),
+    Table("rights", "docs/security.md", ("right", "in overlays"), rights_table, ("why", "with a stolen token")),
     policy_tables.POLICY,
     policy_tables.CAPABILITIES,
     policy_tables.CARDS,

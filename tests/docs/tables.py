@@ -32,10 +32,10 @@ class Table:
         return f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}"
 
     def wordless(self, text: str) -> list[str]:
-        """The rows that nobody has said anything about."""
+        """The rows that somebody has yet to say something about, in each column for words."""
         _before, (_start, inside, _end), _after = self._parts(text)
         words = _words_by_key(inside, len(self.words))
-        return [row[0] for row in self.rows() if self.words and not words.get(row[0], ("",))[0]]
+        return [row[0] for row in self.rows() if not all(words.get(row[0], ("",) * len(self.words)))]
 
     def _parts(self, text: str) -> tuple[str, tuple[str, str, str], str]:
         name = re.escape(self.name)

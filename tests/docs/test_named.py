@@ -78,7 +78,7 @@ def test_a_state_of_a_domain_says_what_to_do(state: State) -> None:
 @pytest.mark.parametrize("kind", Violations.__dataclass_fields__)
 def test_a_kind_of_violation_has_a_row_with_its_action(kind: str) -> None:
     rows = [line for line in page("docs/operations/violations.md").text.splitlines() if line.startswith(f"| {kind} | ")]
-    assert [row.rsplit("|", 2)[1].strip() for row in rows] == [getattr(POLICY.violations, kind).action.value]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows] == [str(getattr(POLICY.violations, kind).action)]
 
 
 def test_each_alert_and_nothing_else_has_a_heading_of_its_kind() -> None:

@@ -7,20 +7,9 @@ import argparse
 import json
 from dataclasses import asdict
 
-from tests.house.figures import Figure, figures, largest_files, modules_with_one_importer, rooms
+from tests.house.figures import figures, largest_files, modules_with_one_importer, rooms
 from tests.house.tree import Tree
-from tests.house.ways import AIMS, ways
-
-_BELOW = frozenset({"model", "platform"})  # rooms that every subject uses
-
-
-def _figures_of(found: dict[str, list[str]]) -> list[Figure]:
-    listed = []
-    for way, modules in found.items():
-        own = [name for name in modules if name.split(".")[1] not in _BELOW]
-        listed.append(Figure(f"files that run for a {way}", len(modules), AIMS[way]))
-        listed.append(Figure("  of these outside model/ and platform/", len(own)))
-    return listed
+from tests.house.ways import way_figures, ways
 
 
 def main() -> None:
@@ -31,7 +20,7 @@ def main() -> None:
     asked = parser.parse_args()
     tree = Tree()
     found = {} if asked.still else dict(ways())
-    every = figures(tree) + _figures_of(found)
+    every = figures(tree) + way_figures(found)
     one_importer, twice = modules_with_one_importer(tree), tree.classes_defined_twice()
     if asked.json:
         details = {"largest": largest_files(tree), "one_importer": one_importer, "twice": twice, "ways": found}

@@ -24,9 +24,9 @@ class Figure:
 
     def __str__(self) -> str:
         if self.aim is None:
-            return f"{self.name:<58}{self.value:>9,g}"
+            return f"{self.name:<62}{self.value:>9,g}"
         aim = f"{self.least:,g} to {self.aim:,g}" if self.least is not None else f"at most {self.aim:,g}"
-        return f"{self.name:<58}{self.value:>9,g}   aim: {aim}" + ("" if self.is_reached else "   not yet")
+        return f"{self.name:<62}{self.value:>9,g}   aim: {aim}" + ("" if self.is_reached else "   not yet")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The layout gets no worse: the figures that files alone give keep to their limits."""
+"""The layout gets no worse: its figures keep to their limits."""
 
 from pathlib import Path
 
@@ -6,13 +6,17 @@ import pytest
 
 from tests.house.figures import Figure, figures
 from tests.house.tree import Tree
+from tests.house.ways import way_figures, ways
 
 # A ratchet: whoever makes a figure smaller lowers its limit, until it is the aim.
 LIMITS = {
-    "largest room, % of these lines": 16.5,
+    "files without simulator and bench": 200,
+    "lines without simulator and bench": 37_500,
+    "largest room, % of these lines": 15,
     "class names defined twice or more": 0,
     "modules that `mpsd control` can load where GPUs are real": 57,
 }
+WAYS = {"request": 8, "review": 8, "violation": 10}  # files of each, as above
 PACKAGE = {
     "__init__.py": "",
     "cli/__init__.py": "",
@@ -34,6 +38,13 @@ def found() -> dict[str, Figure]:
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_figure_keeps_to_its_limit(name: str, found: dict[str, Figure]) -> None:
     assert found[name].value <= LIMITS[name], str(found[name])
+
+
+def test_the_ways_of_a_request_a_review_and_a_violation_keep_to_their_limits() -> None:
+    measured = {figure.name: figure for figure in way_figures(ways())}
+    for way, most in WAYS.items():
+        found = measured[f"files that run for a {way}, without model/ and platform/"]
+        assert found.value <= most, f"{found}: see python -m tests.house"
 
 
 @pytest.fixture

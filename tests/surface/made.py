@@ -49,9 +49,10 @@ _DIALECT = re.compile(r"(?:ALIYUN|AMP|CUDA|GPU|NVIDIA)(?:_[A-Z]+)+|EGPU")
 def surface() -> dict[str, Section]:
     """Everything, by section and name."""
     _render_all()
+    commands = _commands()
     made = {
         "alerts": _alerts(),
-        "commands": _commands(),
+        "commands": commands,
         "conditions": _conditions(),
         "crd": _crd(),
         "doctor checks": {str(check.id): check.severity.name for check in (*NODE_CHECKS, *CLUSTER_CHECKS)},
@@ -63,10 +64,10 @@ def surface() -> dict[str, Section]:
         "http": _matching(_ROUTE),
         "labels, annotations and resources": _names(),
         "manifests": _manifests(),
-        "metrics": {one.name: f"{one.type} of {', '.join(one.tellers)}: {', '.join(one.labels)}" for one in METRICS},
+        "metrics": {one.name: f"{one.type} of {', '.join(one.exporters)}: {', '.join(one.labels)}" for one in METRICS},
         "policy.yaml": _policy(),
         "rules of admission": _rules(),
-        "settings": _matching(_VARIABLE),
+        "settings": _settings(commands),
         "variables of containers": _matching(_DIALECT),
     }
     return {section: dict(sorted(rows.items())) for section, rows in made.items()}
@@ -74,6 +75,12 @@ def surface() -> dict[str, Section]:
 
 def _matching(pattern: re.Pattern[str]) -> Section:
     return {text: "" for text in strings() if pattern.fullmatch(text)}
+
+
+def _settings(commands: Section) -> Section:
+    """The variables that are written out, and those of options, which are named after their flags."""
+    of_options = (variable for told in commands.values() for variable in _VARIABLE.findall(told))
+    return _matching(_VARIABLE) | dict.fromkeys(of_options, "")
 
 
 # -- command lines -------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_pods_are_waited_for_and_each_change_is_said_once(world: ClusterWorld) -
         assert (again.code, read["drained"], read["newly_cordoned"]) == (1, False, [])
         assert [pod["pod"] for pod in read["left"]] == ["mps-sample-7xk2p", "notebook-ada"]
         assert read["left"][0]["memory_mib"] == 7168
-        assert "gpu-a1: what was cordoned before stays so\n" in again.errors
+        assert "gpu-a1: GPUs that were cordoned before stay cordoned\n" in again.errors
 
 
 def test_eviction_ends_those_that_hold_something_there_and_no_others(world: ClusterWorld) -> None:
@@ -69,7 +69,7 @@ def test_eviction_ends_those_that_hold_something_there_and_no_others(world: Clus
         said = world.kubectl_mps("drain", "gpu-a1", "--evict")
         assert (said.code, said.output) == (0, "gpu-a1: gpu0 drained, gpu1 drained\n")
         for name in ("default/train-0", "default/mps-sample-7xk2p", "research/notebook-ada"):
-            assert said.errors.count(f"evicted {name} (nothing makes it again elsewhere)\n") == 1
+            assert said.errors.count(f"evicted {name} (no controller recreates it)\n") == 1
         assert pods(world) == {"default/train-1", "default/wide-0"}
         assert len(uids) == 5
         already = world.kubectl_mps("drain", "gpu-a1")
@@ -106,10 +106,10 @@ def test_pods_of_daemon_sets_and_static_pods_are_named_and_stay(world: ClusterWo
     with played_nodes(world):
         said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--timeout", "1s")
         assert said.code == 1
-        assert "default/train-0 is not evicted: it is a static pod, of a file on the node\n" in said.errors
+        assert "default/train-0 is not evicted: it is a static pod, which kubelet would recreate\n" in said.errors
         of_two = world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu2", "--evict", "--timeout", "1s", "-o=json")
     (left,) = json.loads(of_two.output)["left"]
-    why = "it is of the DaemonSet dcgm, which would make it again here"
+    why = "it belongs to the DaemonSet dcgm, which would recreate it here"
     assert left["eviction"] == f"default/wide-0 is not evicted: {why}"
     assert json.loads(of_two.output)["newly_cordoned"] == [A2[2]]
 
@@ -120,7 +120,7 @@ def test_nobody_is_evicted_before_everybody_knows_that_nothing_is_free_there(wor
     with played_nodes(world, counted_s=60.0):
         said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--timeout", "1s")
     assert said.code == 1
-    assert said.errors.count("evicts in 60 s: kubelet first reports that nothing is free there, or ") == 1
+    assert said.errors.count("evictions begin in 60 s: kubelet must first report that these GPUs are full, or ") == 1
     assert len(pods(world)) == 3
 
 
@@ -149,9 +149,9 @@ def test_a_namesake_of_the_pod_that_holds_the_grant_is_not_touched(world: Cluste
         (
             ("gpu-b1",),
             1,
-            "gpu-b1 last reported its GPUs 87 min ago, so it is not known when they are empty; see whether",
+            "gpu-b1 last reported 87 min ago, so it is not known whether its GPUs are empty; check that",
         ),
-        (("gpu-b2",), 1, "gpu-b2 has reported nothing yet, so it is not known when its GPUs are empty; see whether"),
+        (("gpu-b2",), 1, "gpu-b2 has reported nothing yet, so it is not known whether its GPUs are empty; check that"),
     ],
 )
 def test_what_cannot_be_drained_is_said_before_anything_is_changed(

@@ -60,7 +60,7 @@ def test_it_is_refused_while_pods_hold_gpus_and_names_them(bare_world: ClusterWo
     for words in ((), ("--yes",), ("--dry-run",)):
         said = bare_world.kubectl_mps("uninstall", *words)
         assert said.code == 1
-        assert "kubectl mps uninstall: refused, GPUs are in use or it is not known whether they are:\n" in said.errors
+        assert "kubectl mps uninstall: refused, because GPUs are in use, or may be:\n" in said.errors
         assert "  gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
         assert ("CustomResourceDefinition mpsnodes.mpsd.io\n" in said.output) is ("--dry-run" in words)
     assert ours_left(bare_world) == before
@@ -123,7 +123,7 @@ def test_what_others_have_put_into_its_namespace_keeps_that(bare_world: ClusterW
     said = world.kubectl_mps("uninstall", "--force", "--yes")
     assert said.code == 0, said.errors
     assert "loses its GPU: gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
-    assert "kept Namespace mpsd-system: others have put there: ConfigMap dashboards\n" in said.output
+    assert "kept Namespace mpsd-system: it contains objects of others: ConfigMap dashboards\n" in said.output
     assert ours_left(world) == ["Namespace mpsd-system"]
     assert {one["metadata"]["name"] for one in world.ask(lambda kube: kube.list(PODS))} == {
         *("train-0", "mps-sample-7xk2p", "notebook-ada")
@@ -136,7 +136,7 @@ def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(bare_world: Clus
     said = world.kubectl_mps("uninstall", "--force", "--yes", "--timeout", "0.3s")
     assert said.code == 1
     assert "kubectl mps uninstall: still there after 0.3 s: pod mpsd-system/mpsd-agent-" in said.errors
-    assert "to go on: the same command again; what is listed above as deleted is gone\n" in said.errors
+    assert "to continue: run the same command again; what is listed above as deleted is gone\n" in said.errors
     left = ours_left(world)
     assert {"DaemonSet mps-control-daemon", "ClusterRole mpsd-agent", "CustomResourceDefinition mpsnodes.mpsd.io"} <= {
         *left
@@ -160,8 +160,10 @@ def test_a_node_that_is_silent_may_be_in_use(bare_world: ClusterWorld, nodes: Pl
     world.api.do(forget)
     said = world.kubectl_mps("uninstall", "--yes")
     assert said.code == 1
-    assert "  who uses the GPUs of gpu-a1 is not known: gpu-a1 has reported nothing for " in said.errors
+    assert "  the users of the GPUs of gpu-a1 are not known: gpu-a1 has reported nothing for " in said.errors
     world.ask(lambda kube: kube.delete(Resource("mpsd.io/v1alpha1", "mpsnodes"), "gpu-a1"))
     unknown = world.kubectl_mps("uninstall", "--yes")
     assert unknown.code == 1
-    assert "  gpu-a1 runs a control daemon and has no MPSNode, so who uses its GPUs is not known\n" in unknown.errors
+    assert (
+        "  gpu-a1 runs a control daemon and has no MPSNode, so the users of its GPUs are not known\n" in unknown.errors
+    )

@@ -42,7 +42,7 @@ def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(world: Clust
     assert plan.code == 1
     assert f"DaemonSet {NAMESPACE}/mps-control-daemon: the image becomes {NEW}, instead of {OLD}\n" in plan.output
     assert "cordon gpu0, gpu1; wait for default/mps-sample-7xk2p (7 GiB of gpu0), default/train-0 " in plan.output
-    assert "put back gpu1, gpu2, gpu3; gpu0 was cordoned by somebody else and stays so\n" in plan.output
+    assert "put back gpu1, gpu2, gpu3; gpu0 was cordoned by another client and stays cordoned\n" in plan.output
     assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
 
     nodes.history.clear()
@@ -69,9 +69,7 @@ def test_who_is_still_there_stops_it_and_the_same_command_goes_on(world: Cluster
         "gpu-a1: draining: gpu0 draining (clients: 1), gpu1 drained; left: default/mps-sample-7xk2p (7 G"
         in stopped.errors
     )
-    assert (
-        "gpu-a1: the old control pod still runs; cordoned by this upgrade, and still so: gpu0, gpu1\n" in stopped.errors
-    )
+    assert "gpu-a1: the old control pod still runs; still cordoned by this upgrade: gpu0, gpu1\n" in stopped.errors
     assert "to go back: kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1\n" in stopped.errors
     assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
     assert mark(world, "gpu-a1") == ",".join(sorted(A1))
@@ -114,7 +112,7 @@ def test_ctrl_c_says_where_it_was_and_how_to_go_on(world: ClusterWorld, nodes: P
     eventually(lambda: "gpu-a1: draining: gpu0 draining" in upgrade.errors, "the drain under way")
     upgrade.process.send_signal(signal.SIGINT)
     assert upgrade.exit_code() == 130
-    assert "kubectl mps upgrade: interrupted\ngpu-a1: the old control pod still runs; cordoned" in upgrade.errors
+    assert "kubectl mps upgrade: interrupted\ngpu-a1: the old control pod still runs; still cordoned" in upgrade.errors
     assert "to go back: kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1 --context simulated\n" in upgrade.errors
 
 
@@ -138,7 +136,7 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
         for words in ((), ("--dry-run",)):
             silent = world.kubectl_mps("upgrade", "--image", NEW, *words)
             assert silent.code == 1
-            assert "gpu-b1 last reported its GPUs 87 min ago, so it is not known when they are empty; " in silent.errors
+            assert "gpu-b1 last reported 87 min ago, so it is not known whether its GPUs are empty; " in silent.errors
         strange = world.kubectl_mps("upgrade", "gpu-b9")
         assert strange.code == 2
         assert (
@@ -156,7 +154,10 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
         patch = (DAEMON_SETS, "mps-control-daemon", rolling, PatchKind.STRATEGIC, NAMESPACE)
         world.ask(lambda kube: kube.patch(*patch))
         said = world.kubectl_mps("upgrade", "--image", NEW)
-        assert "updateStrategy is RollingUpdate, so its pods are replaced with programs on them; set it" in said.errors
+        assert (
+            "updateStrategy is RollingUpdate, so its pods are replaced while programs run on them; set it"
+            in said.errors
+        )
         assert control_images(world) == {"gpu-b1": OLD}
         assert world.cordoned("gpu-b1") == []
 

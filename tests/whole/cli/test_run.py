@@ -1,5 +1,6 @@
 """`mpsd run`: what its command sees, how it is refused, and what its exit code says."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from mpsd.model import client_limits
 from mpsd.model.client_limits import ClientLimit
-from tests.whole.machine.machine import Machine, eventually
+from tests.whole.machine.machine import MPSD, Machine, eventually
 
 OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -98,7 +99,7 @@ def test_a_program_for_which_there_is_no_room_is_refused_with_the_reason_and_the
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--gpu-mem 24", "ask for at most 23"),
+        ("--gpu-mem 24", "request at most 23"),
         ("--gpu-mem 7.5", "--gpu-mem is 7.5"),
         ("--gpu-mem 0", "--gpu-mem is 0"),
         ("--gpu-mem=-1", "--gpu-mem is -1"),
@@ -119,6 +120,28 @@ def test_every_problem_of_a_request_is_named_at_once(machine: Machine) -> None:
     assert all(option in refused.errors for option in ("--gpu-mem", "--gpu-core", "--gpus"))
 
 
+def test_a_command_whose_name_and_arguments_are_no_unicode_runs_and_is_shown(machine: Machine, tmp_path: Path) -> None:
+    strange = tmp_path / os.fsdecode(b"caf\xe9")
+    strange.symlink_to("/bin/sh")
+    runs = machine.run("--gpu-mem 1", str(strange), "-c", "sleep 60", os.fsdecode(b"\xff\xfe"))
+    eventually(lambda: machine.node().grants, "it has its grant")
+    (grant,) = machine.node().grants
+    assert "caf\ufffd" in grant.command
+    shown = machine.start([MPSD, "status"])
+    assert shown.exit_code() == 0, shown
+    runs.send(signal.SIGTERM)
+    runs.exit_code()
+    for options in ("--gpu-mem", "--gpus", "--gpu-core"):
+        words = [MPSD, "run", "--gpu-mem", "1", options, os.fsdecode(b"1\xff"), "--", "true"]
+        refused = machine.start(words)
+        assert refused.exit_code() == 2
+        assert options in refused.errors
+        assert "Traceback" not in refused.errors
+    missing = machine.run("--gpu-mem 1", os.fsdecode(b"/no/such\xff"))
+    assert missing.exit_code() == 127
+    assert "no such command" in missing.errors
+
+
 def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
     machine.client(20)
     waits = machine.run("--gpu-mem 7 --wait", "true")
@@ -137,5 +160,5 @@ def test_without_mpsd_the_remedy_is_said(machine: Machine) -> None:
     alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(elsewhere)})
     assert alone.exit_code() == 1
     assert alone.errors == (
-        f"mpsd run: mpsd does not run here: nobody answers on {elsewhere}/mpsd.sock; start it with `mpsd up`\n"
+        f"mpsd run: mpsd does not run here: no process answers on {elsewhere}/mpsd.sock; start it with `mpsd up`\n"
     )

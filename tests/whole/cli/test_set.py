@@ -49,7 +49,7 @@ def test_what_was_and_what_is_are_told_and_whom_it_reaches(served: Machine) -> N
     question = asked(served, client, "--mem", "8GiB", "--percent", "40")
     assert question.exit_code() == 0, question
     assert "gpu0: memory 6144 MiB -> 8192 MiB, compute limit none -> 40 %, reserved 0 % -> 40 %" in question.output
-    assert "a process keeps what it was started with" in question.output
+    assert "running processes keep the values that they were started with" in question.output
     assert ledger(served, client) == (8192, 40)
 
 
@@ -100,7 +100,7 @@ def test_less_memory_than_is_used_is_refused(served: Machine) -> None:
     client = served.client(6, "alloc=3000")
     question = asked(served, client, "--mem", "2GiB")
     assert question.exit_code() == 1
-    assert "MiB that its programs use, which mpsd would end" in question.errors
+    assert "MiB that its programs use, and mpsd would end them" in question.errors
     assert ledger(served, client) == (6144, 0)
     assert client.running
 
@@ -109,7 +109,7 @@ def test_less_memory_than_is_used_by_force_ends_what_is_over_as_it_said(served: 
     client = served.client(6, "alloc=3000")
     question = asked(served, client, "--mem", "2GiB", "--force")
     assert question.exit_code() == 0, question
-    assert "and 2048 are granted now: mpsd ends what is over" in question.output
+    assert "and 2048 MiB are granted now: mpsd ends those that exceed it" in question.output
     assert client.exit_code() != 0
 
 
@@ -142,7 +142,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(served: Machine) -> None:
     [
         ([], "neither memory nor a percentage nor a weight"),
         (["--percent", "101"], "is not a percentage"),
-        (["--percent", "50", "--weight", "3"], "and a weight both set"),
+        (["--percent", "50", "--weight", "3"], "cannot be set together with a weight"),
         (["--mem", "many"], "is no amount of memory"),
         (["--mem", "3000", "--gpu", "4"], "is not a GPU of"),
     ],

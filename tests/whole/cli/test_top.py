@@ -106,7 +106,7 @@ def test_an_agent_that_is_gone_is_said_since_when_and_is_waited_for(machine: Mac
         screen.shows("alloc=500")
         agent.kill()
         screen.shows("nothing newer is known since")
-        assert re.search(r"since \d\d:\d\d:\d\d \(\d+ s\): mpsd (does not run here|went away)", screen.text)
+        assert re.search(r"since \d\d:\d\d:\d\d \(\d+ s\): mpsd (does not run here|closed the connection)", screen.text)
         assert "alloc=500" in screen.text, "what was seen last stays"
         machine.service("agent")
         screen.until(lambda seen: "nothing newer" not in seen.text and "alloc=500" in seen.text, "it goes on")
@@ -161,7 +161,7 @@ def test_in_a_pipe_an_agent_that_is_gone_is_an_object_too(machine: Machine) -> N
 def test_where_mpsd_does_not_run_it_says_so_and_is_a_no(machine: Machine) -> None:
     asked = machine.start([MPSD, "top"])
     assert asked.exit_code() == 1
-    assert asked.errors.startswith("mpsd top: mpsd does not run here: nobody answers on ")
+    assert asked.errors.startswith("mpsd top: mpsd does not run here: no process answers on ")
     assert asked.output == ""
 
 

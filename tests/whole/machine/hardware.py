@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mpsd.bench import cuda_client
-from mpsd.platform.waiting import wait_until
+from mpsd.platform.event_loop import wait_until
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.nvml import SimulatedNvml
 from tests.whole.machine.machine import SOON_S, Machine, Program
@@ -51,6 +51,11 @@ class RealMachine(Machine):
     def cuda(self) -> Sequence[str]:
         return sys.executable, cuda_client.__file__
 
+    @property
+    def clients(self) -> int:
+        """How many MPS accepts on a GPU (an H200 with driver 580)."""
+        return 48
+
 
 class SimulatedMachine(Machine):
     def __init__(self, gpus: str) -> None:
@@ -65,6 +70,10 @@ class SimulatedMachine(Machine):
     @property
     def cuda(self) -> Sequence[str]:
         return ("sim-cuda",)
+
+    @property
+    def clients(self) -> int:
+        return self.simulation.gpus[0].clients
 
 
 AnyMachine = RealMachine | SimulatedMachine

@@ -345,7 +345,7 @@ class Machine:
 
     def limit_mib(self, name: str = "gpu0") -> int | None:
         """The memory limit of the domain's servers to come, as its daemon reads it back."""
-        command = control_protocol.default_memory_limit(0)
+        command = control_protocol.memory_limit(None, 0)
         return command.answer(self.ask_daemon(command.text, name))
 
     def ask_daemon(self, command: str, name: str = "gpu0") -> str:

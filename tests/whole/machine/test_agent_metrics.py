@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from mpsd.admission.review_api import WebhookMetrics
-from mpsd.model.metrics import Teller, told_by
+from mpsd.model.metrics import Exporter, exported_by
 from mpsd.model.node_status import NodeStatus
 from mpsd.platform.server_metrics import ServerMetrics
 from mpsd.scheduler.api import SchedulerMetrics
@@ -92,10 +92,10 @@ def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine,
     ours = [family for family in families if family.name.startswith("mpsd_")]
     told = {one.name for family in ours for one in family.samples}
     never_here = {"mpsd_domain_last_fault_timestamp_seconds", "mpsd_grant_threads_ratio"}  # no fault, no pod
-    table = {series for one in told_by(Teller.AGENT) for series in one.series}
+    table = {series for one in exported_by(Exporter.AGENT) for series in one.series}
     assert told <= table
     assert {name for name in table - told if not name.startswith("mpsd_plugin_")} <= never_here  # no kubelet
-    assert {family.documentation for family in ours} <= {one.help for one in told_by(Teller.AGENT)}
+    assert {family.documentation for family in ours} <= {one.help for one in exported_by(Exporter.AGENT)}
 
 
 def test_how_long_a_daemon_took_to_answer_is_counted_at_every_question(served: Machine) -> None:
@@ -143,12 +143,12 @@ def _registering() -> WebhookMetrics:
 
 
 @pytest.mark.parametrize(
-    ("teller", "served"), [(Teller.WEBHOOK, _registering()), (Teller.SCHEDULER, SchedulerMetrics())]
+    ("exporter", "served"), [(Exporter.WEBHOOK, _registering()), (Exporter.SCHEDULER, SchedulerMetrics())]
 )
 def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
-    teller: Teller, served: ServerMetrics
+    exporter: Exporter, served: ServerMetrics
 ) -> None:
-    ours = {(one.family, one.type.value, one.help) for one in told_by(teller)}
+    ours = {(one.family, one.type.value, one.help) for one in exported_by(exporter)}
     families = [one for one in read_openmetrics(openmetrics(served.registry).decode()) if one.name.startswith("mpsd_")]
     assert {(one.name, one.type, one.documentation) for one in families} == ours
 

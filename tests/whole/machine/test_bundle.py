@@ -76,7 +76,7 @@ def test_where_nothing_runs_it_says_what_could_not_be_had(machine: Machine, tmp_
     answer = bundled(machine, "-o", tmp_path / "out.tar.gz")
     assert answer.exit_code() == 0, answer
     missing = contents(tmp_path / "out.tar.gz")["INDEX.txt"].partition("Not here: ")[2]
-    assert "node.json: what the agent sees, GET /v1/node: mpsd does not run here: nobody answers on " in missing
+    assert "node.json: what the agent sees, GET /v1/node: mpsd does not run here: no process answers on " in missing
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

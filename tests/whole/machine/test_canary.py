@@ -105,7 +105,9 @@ def test_a_domain_of_two_gpus_is_tried_on_each(pair: Machine) -> None:
     pair.card(1).quirks = Quirk.IGNORES_MEMORY_LIMITS
     pair.service("control")
     reason = refusal(pair, "gpu0-1")
-    assert "gpu0: a client under a server limit of 1024 MiB and 10 % of the threads was given 56 of 56 SMs" in reason
+    assert (
+        "gpu0: a client under a server limit of 1024 MiB got 56 of 56 SMs, and 10 % of the threads are about" in reason
+    )
     assert "gpu1: a client under a server limit of 1024 MiB saw 2" in reason
 
 

@@ -16,7 +16,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Response
 from mpsd.model.violations import Violation, ViolationKind
-from mpsd.mps.node import Node
+from mpsd.mps.node_gpus import Node
 from mpsd.platform import processes
 from mpsd.platform.containers import PodProcesses
 from mpsd.platform.limits_files import load_limits

@@ -4,7 +4,9 @@ import json
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
+from mpsd.mps.compute_modes import FoundModes
 from mpsd.platform import records
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
@@ -140,3 +142,72 @@ def test_records_of_another_boot_put_nothing_back_and_those_of_other_domains_do(
     control.send(signal.SIGTERM)
     assert control.exit_code() == 0
     assert card.compute_mode == PROHIBITED
+
+
+def mode_file(machine: Machine) -> Path:
+    return FoundModes(machine.run_directory).file(machine.simulation.gpus[0].uuid)
+
+
+def test_a_damaged_record_puts_back_the_mode_that_was_found(machine: Machine) -> None:
+    card = machine.card()
+    card.compute_mode = PROHIBITED
+    machine.up().kill()
+    record = machine.folder_of().record
+    record.write_bytes(record.read_bytes()[:-40])
+    service = machine.up()
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert card.compute_mode == PROHIBITED
+    assert not mode_file(machine).exists()
+
+
+def test_a_damaged_file_of_the_mode_leaves_it_as_it_is_and_says_so(machine: Machine) -> None:
+    card = machine.card()
+    machine.up().kill()
+    file = mode_file(machine)
+    file.write_bytes(damaged := file.read_bytes()[:-40])
+    service = machine.up()
+    client = machine.client(7)
+    client.kill()
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+    assert all(str(file) in line["reason"] for line in service.logged("compute mode left as it is"))
+    assert service.logged("compute mode left as it is")
+    assert file.read_bytes() == damaged
+
+    crash(machine)
+    released = release(machine)
+    assert released.exit_code() == 1
+    assert f"gpu0: compute mode not restored: {file} cannot be read" in released.output
+    assert card.compute_mode == EXCLUSIVE_PROCESS
+
+
+def test_the_mode_in_a_record_of_an_older_mpsd_is_taken_over(machine: Machine) -> None:
+    card = machine.card()
+    card.compute_mode = PROHIBITED
+    machine.up().kill()
+    mode_file(machine).unlink()
+    record = machine.folder_of().record
+    record.write_text(json.dumps({**json.loads(record.read_text()), "crc32": None}))  # has none
+    service = machine.up()
+    assert mode_file(machine).exists()
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    assert card.compute_mode == PROHIBITED
+
+
+def test_a_record_that_somebody_damages_while_mpsd_runs_is_written_again(machine: Machine) -> None:
+    service = machine.up()
+    client = machine.client(7)
+
+    def is_seen() -> bool:
+        if not service.logged("record ignored"):
+            machine.folder_of().record.write_text("{")  # again, where it was written anew before anybody looked
+        return bool(service.logged("record ignored"))
+
+    eventually(is_seen, "it is seen")
+    machine.until_ready()
+    assert client.running
+    assert machine.record().state == "ready"

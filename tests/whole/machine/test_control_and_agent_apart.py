@@ -32,7 +32,7 @@ def test_a_program_that_waits_is_told_that_the_agent_went_away(apart: Machine) -
     eventually(lambda: apart.queue == [waits.pid], "it waits")
     agent.kill()
     assert waits.exit_code() == 1
-    assert "mpsd went away while it was asked" in waits.errors
+    assert "mpsd closed the connection" in waits.errors
     apart.service("agent")
     apart.until_ready()
 

@@ -5,10 +5,12 @@ import re
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mpsd.platform import records
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.whole.machine import test_doctor_daemons, test_doctor_host
 from tests.whole.machine.asking_doctor import asked, first_line, found, note, write
@@ -36,7 +38,7 @@ def test_a_simulated_mpsd_that_runs_is_recognized_without_being_named(served: Ma
 
 def test_it_changes_nothing(machine: Machine) -> None:
     before = sorted(machine.run_directory.rglob("*"))
-    assert first_line(machine) == "mpsd does not run here, and no daemon of its own; start it with `mpsd up`"
+    assert first_line(machine) == "neither mpsd nor a daemon of mpsd runs here; start it with `mpsd up`"
     assert sorted(machine.run_directory.rglob("*")) == before
 
 
@@ -74,12 +76,14 @@ def test_a_gpu_that_fell_off_the_bus(pair: Machine) -> None:
 
 def test_a_driver_that_is_too_old(machine: Machine) -> None:
     write(machine.simulation.folder / "driver", "470.57.02\n")
-    assert first_line(machine).startswith("driver 470.57.02 is too old: MPS takes memory limits from 495 on; install")
+    assert first_line(machine).startswith(
+        "driver 470.57.02 is too old: MPS has memory limits since driver 495; install"
+    )
 
 
 def test_a_driver_that_nobody_has_tried_is_no_reason_not_to_start(served: Machine) -> None:
     driver = write(served.simulation.folder / "driver", "610.1\n")
-    assert note(served).startswith("driver 610.1 was never tried: ")
+    assert note(served).startswith("driver 610.1 is untested: ")
     assert found(served) == ["driver-untested"]
     driver.unlink()
 
@@ -174,7 +178,7 @@ def test_a_record_of_another_version(served: Machine) -> None:
     service.send(signal.SIGSTOP)
     record = served.folder_of().record
     sound = record.read_text()
-    record.write_text(sound.replace('"version": 1', '"version": 2'))
+    records.write(record, replace(served.record(), version=2), mode=0o644)
     assert first_line(served).startswith("gpu0: its record is of version 2, and this mpsd reads 1; restart `mpsd contr")
     record.write_text("{")
     unreadable = first_line(served)

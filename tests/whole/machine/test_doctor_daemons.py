@@ -32,9 +32,7 @@ def test_another_control_daemon(served: Machine, tmp_path: Path) -> None:
     }
     other = served.start([served.program(CONTROL), "-f"], there)
     eventually((pipe / "control").exists, "it listens")
-    expected = (
-        f"another control daemon (pid {other.pid} in {pipe}) is on this machine, which mpsd has not started; stop"
-    )
+    expected = f"another control daemon (pid {other.pid} in {pipe}) runs on this machine; mpsd did not start it; stop"
     assert first_line(served).startswith(expected)
     other.kill()
 
@@ -70,7 +68,7 @@ def test_an_agent_without_its_control_daemon(machine: Machine) -> None:
     line = first_line(machine)
     machine.service("control")
     machine.until_ready()
-    assert line == "mpsd does not run here, and no daemon of its own; start it with `mpsd up`"
+    assert line == "neither mpsd nor a daemon of mpsd runs here; start it with `mpsd up`"
 
 
 def test_a_daemon_on_the_host_before_ours(machine: Machine, tmp_path: Path) -> None:
@@ -86,7 +84,7 @@ def test_a_daemon_on_the_host_before_ours(machine: Machine, tmp_path: Path) -> N
     quitting = machine.start(["sh", "-c", f"echo quit | {machine.program(CONTROL)}"], there)
     assert (other.exit_code(), quitting.exit_code()) == (0, 0)
     assert line.startswith("another control daemon (pid ")
-    assert f" in {tmp_path}) is on this machine, which mpsd has not started; stop it (echo quit | " in line
+    assert f" in {tmp_path}) runs on this machine; mpsd did not start it; stop it (echo quit | " in line
 
 
 def test_a_daemon_that_is_wedged(served: Machine) -> None:
@@ -94,7 +92,7 @@ def test_a_daemon_that_is_wedged(served: Machine) -> None:
     daemon = served.daemon()
     os.kill(daemon, signal.SIGSTOP)
     served.in_state(State.WEDGED)
-    assert first_line(served).startswith('gpu0 is wedged: no answer to "get_server_list')
+    assert first_line(served).startswith(f"gpu0 is wedged: pid {daemon} was stopped by a signal")
     os.kill(daemon, signal.SIGCONT)
     served.in_state(State.READY)
 

@@ -15,7 +15,7 @@ def test_no_uvm_device(served: Machine, host: Path) -> None:
 def test_a_launcher_that_is_gone_or_whose_python_is(served: Machine, host: Path) -> None:
     (host / "opt/python").unlink()
     expected = "/usr/local/bin/mpsd-runtime, with which docker starts containers, needs /opt/python, which is gone; "
-    assert first_line(served, "--root", host) == expected + "`mpsd install docker` writes it anew"
+    assert first_line(served, "--root", host) == expected + "`mpsd install docker` writes it again"
     (host / "usr/local/bin/mpsd-runtime").unlink()
     assert first_line(served, "--root", host).startswith("/usr/local/bin/mpsd-runtime is missing, and docker would")
 

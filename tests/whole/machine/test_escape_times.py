@@ -5,6 +5,9 @@
 prints the figures.
 """
 
+import os
+import shlex
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +15,7 @@ import pytest
 
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY
 from mpsd.model.violations import ViolationKind
+from mpsd.platform.processes import identity_of
 from tests.whole.machine import hardware
 from tests.whole.machine.hardware import AnyMachine, SimulatedMachine, cuda, seconds_over, used_mib
 from tests.whole.machine.machine import Program, eventually
@@ -21,6 +25,7 @@ here = pytest.fixture(hardware.here, scope="module")
 
 GRANTED_GIB, TAKEN_MIB = 2, 4000
 GRANTED_MIB, TOLERANCE_MIB = GRANTED_GIB * 1024, 32
+CLIENTS_PER_GRANT = 2  # as shipped
 PROMISED_S = 0.5  # from the first byte too many until the memory is back
 ENDED = {128 + 9, 4}  # 4: it saw that MPS had ended its work (CUDA error 810) before the SIGKILL came
 
@@ -65,6 +70,27 @@ def test_who_goes_beside_mps(here: AnyMachine, neighbour: Program) -> None:
 
     _is_ended_soon(here, Escape(f"{changed} in its environment", escape, 0, ViolationKind.OUTSIDE_MPS))
     _computes_on(neighbour)
+
+
+def test_a_grant_that_fills_the_gpu_with_programs_shuts_no_other_out(here: AnyMachine, neighbour: Program) -> None:
+    """Its newest are ended as soon as another grant comes, which then has the clients that it was promised."""
+    most = here.clients - CLIENTS_PER_GRANT  # the neighbour's own are kept for it
+    start = f"for n in $(seq {most}); do {shlex.join(here.cuda)} hold & done; wait"
+    crowd = here.run("--gpu-mem 8 --gpu-core 10", "sh", "-c", start)
+
+    def living() -> set[int]:
+        return {pid for line in crowd.lines if (pid := line.get("ready")) and identity_of(pid)}
+
+    try:
+        eventually(lambda: len(living()) == most, "the GPU is full", within_s=120.0)
+        comes = here.run("--gpu-mem 1 --gpu-core 10", *here.cuda, "hold")
+        comes.heard("ready")
+        eventually(lambda: len(living()) == most - CLIENTS_PER_GRANT, "those that took what was its own are ended")
+        assert comes.running
+        _computes_on(neighbour)
+    finally:
+        for pid in living():
+            os.kill(pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)

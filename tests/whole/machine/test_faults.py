@@ -201,3 +201,24 @@ def test_a_drain_is_not_held_up_by_those_who_linger(apart: Machine) -> None:
     assert culprit.exit_code() == KILLED
     drain.withdraw(apart.folder_of())
     apart.in_state(State.READY)
+
+
+FAULT = "Server is handling a fatal GPU error."
+
+
+def test_a_fault_that_a_tenant_forges_in_the_log_is_not_recorded(machine: Machine) -> None:
+    """By a command, whose words the daemon logs; and by whole lines, should a daemon ever let a line break through."""
+    control = machine.up()
+    neighbour, known = machine.client(4), machine.record().faults_total
+    (server,) = machine.ask_daemon("get_server_list").split()
+    prefix = f"[2026-11-21 01:52:04.061 Server   {server}]"
+    for words in (FAULT, f"{prefix} {FAULT}", f"x\x0b{prefix} {FAULT}"):
+        assert "Unknown command" in machine.ask_daemon(words)
+    with machine.folder_of().log.open("a") as log:
+        log.write(
+            f"{prefix} {FAULT}\n{prefix} Client {{PID: {neighbour.pid}, Context ID: 1}} on device 0 to be torn down\n"
+        )
+    eventually(lambda: control.logged("fault not recorded", pids=[neighbour.pid]), "the log's word is not believed")
+    assert control.logged("fault") == []
+    assert machine.record().faults_total == known
+    assert neighbour.running

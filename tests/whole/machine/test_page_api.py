@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from mpsd.platform.listener import Listener, ListenerSettings, TcpAddress
+from mpsd.platform.listener import Listener, ListenerSettings
+from mpsd.platform.settings import ListenAddress
 from mpsd.status.page import server
 from mpsd.status.page.feed import MOST_READERS
 from mpsd.status.page.rules.view import PageView
@@ -31,7 +32,7 @@ class Site:
         self.source = source
         self.session = session
         self.api = PageApi(source)
-        self._server = Listener(self.api.routes, TcpAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
+        self._server = Listener(self.api.routes, ListenAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
 
     async def start(self) -> None:
         await self._server.start()

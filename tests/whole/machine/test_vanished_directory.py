@@ -36,7 +36,7 @@ def test_whoever_runs_says_what_vanished_and_ends_and_no_program_notices(
         assert service.exit_code() == 1, service
         (said,) = service.logged("run directory vanished")
         assert said["path"].startswith(str(machine.run_directory))
-        assert "whose pid mpsd doctor says, and start mpsd again" in said["reason"]
+        assert "whose pid mpsd doctor reports, and start mpsd again" in said["reason"]
         assert f"mpsd: {said['reason']}" in service.errors.replace("\n", " ")
         assert "Traceback" not in service.errors
     assert program.running

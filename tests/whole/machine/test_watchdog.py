@@ -49,7 +49,7 @@ class Watched:
         return self.machine.start([self.machine.program("sim-cuda"), *actions], environment)
 
     def used_mib(self, *pids: int) -> int:
-        return sum(holding.held_bytes for holding in self.card.holdings() if holding.pid in pids) // MIB
+        return sum(holding.all_bytes for holding in self.card.holdings() if holding.pid in pids) // MIB
 
     def others(self) -> set[int]:
         """Whoever is on the GPU beside the neighbour."""
@@ -116,12 +116,37 @@ def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Wa
         took_s = watched.seconds_over(program)
         assert program.exit_code() in ENDED
         told = watched.told(ViolationKind.MEMORY_OVER_GRANT, program)
-        assert "MiB of gpu0 are used where 2048 MiB were granted" in told.message
+        assert "MiB of gpu0 are in use, 2048 MiB are granted" in told.message
         assert told.outcome.startswith("ended, its memory back ")
         assert watched.up.logged("ended", kind="memory_over_grant", pid=program.pid)
         return took_s
 
     is_kept_within(PROMISED_S, escape)
+
+
+def test_managed_memory_beyond_a_lifted_limit_ends_its_program_in_time(watched: Watched) -> None:
+    def escape() -> float:
+        program = watched.shell(f"{LIMIT}='garbage' exec sim-cuda managed=4000 hold")
+        took_s = watched.seconds_over(program)
+        assert program.exit_code() in ENDED
+        watched.told(ViolationKind.MEMORY_OVER_GRANT, program)
+        return took_s
+
+    is_kept_within(PROMISED_S, escape)
+
+
+def test_managed_memory_within_a_limit_is_used_memory(watched: Watched) -> None:
+    program = watched.shell("exec sim-cuda managed=1000 hold")
+    program.heard("ready")
+    used_mib = watched.used_mib(program.pid)
+
+    def shown() -> bool:
+        (client,) = [one for one in watched.machine.node().clients or () if one.pid == program.pid]
+        return client.used_mib is not None and abs(client.used_mib - used_mib) <= 2
+
+    eventually(shown, "its status has the managed memory")
+    assert used_mib > 1000
+    assert program.running
 
 
 def test_processes_within_their_limits_and_over_together_are_contained(watched: Watched) -> None:
@@ -171,7 +196,7 @@ def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer
         finally:
             os.kill(daemon, signal.SIGCONT)
         assert program.exit_code() == KILLED
-        assert "runs beside MPS on gpu0" in watched.told(ViolationKind.OUTSIDE_MPS, program).message
+        assert "uses gpu0 beside MPS" in watched.told(ViolationKind.OUTSIDE_MPS, program).message
         watched.machine.until_ready()
         return took_s
 

@@ -88,10 +88,14 @@ class Cluster(Machine):
         return agent
 
     @property
+    def kubeconfig(self) -> Path:
+        return self._api_folder / "kubeconfig"
+
+    @property
     def agent_words(self) -> list[str]:
         """What follows `mpsd` in the agent's command line."""
         words = ["agent", "--node", NODE, "--kubelet-dir", str(self.kubelet_folder), "--metrics-port", "0"]
-        return [*words, "--kubeconfig", str(self._api_folder / "kubeconfig"), "--address", "127.0.0.1"]
+        return [*words, "--kubeconfig", str(self.kubeconfig), "--address", "127.0.0.1"]
 
     # -- the API -------------------------------------------------------------------------------------------------
 

@@ -11,24 +11,26 @@ import grpc
 import pytest
 
 from mpsd.agent.agent import AgentRole
-from mpsd.kubelet import ledger, plugins
+from mpsd.kubelet import device_plugins, ledger
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
-from mpsd.kubelet.device_plugin import StartDeferred
+from mpsd.kubelet.device_plugins import MemoryPlugin, NodeDevices
 from mpsd.kubelet.ledger import KubeletGrants
-from mpsd.kubelet.plugins import MemoryPlugin, NodeDevices
+from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions, gpu_of, memory_devices
 from mpsd.kubelet.rules.ledger import JournalEntry
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
 from mpsd.model.domain import Domain
-from mpsd.mps.node import Node
-from mpsd.platform import processes
-from mpsd.platform.kube import PODS, open_kube
+from mpsd.mps.node_gpus import Node
+from mpsd.platform import processes, records
+from mpsd.platform.event_loop import until
+from mpsd.platform.kube import PODS
+from mpsd.platform.kube_access import open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml
-from mpsd.platform.waiting import until
 from mpsd.simulator.api_server.kinds import PODS as PODS_KIND
+from mpsd.watchdog.watchdog import ClusterReporter
 from tests.model.worlds import GPUS, POLICY, UUIDS
 from tests.simulated_api import SimulatedApi, simulated_api
 from tests.status.node_worlds import MEM, PERCENT, container, mem_ids, named, percent_ids, pod_object
@@ -119,8 +121,8 @@ async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
     world.create(pod_object("train-0", container(mem=7)))
     await kubelet.start()
     await ledger.refresh()
-    assert not ledger.ungranted
-    assert ledger.pods() == {}  # the grant is known, and not yet whose processes have it
+    assert not ledger.view.ungranted
+    assert ledger.view.pods == {}  # the grant is known, and not yet whose processes have it
     mirroring = asyncio.create_task(pods.run())
     try:
         await until(lambda: pods.synced and pods.out_of_sync_since is None, DEADLINE_S, "the pods are mirrored")
@@ -137,6 +139,31 @@ def _soon_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_NEWS_S", 0.5)
 
 
+def test_a_journal_that_cannot_be_read_is_unknown_until_kubelet_has_made_up_for_it() -> None:
+    """An init container's devices, for example, are in no list of kubelet's."""
+
+    async def story(world: World) -> None:
+        world.kubelet.name = "another"
+        await world.ledger.refresh_now()
+        journal = world.ledger._journal
+        before = world.ledger.entries
+        journal.parent.mkdir(exist_ok=True)
+        journal.write_text('{"entries": [')
+        world.ledger.load()
+        await world.ledger.refresh_now()
+        (unknown,) = world.ledger.view.unknown
+        assert str(journal) in unknown
+        assert journal.read_text() == '{"entries": ['
+        world.kubelet.name = "train-0"
+        await world.ledger.refresh_now()
+        assert world.ledger.view.unknown == ()
+        assert [held.grant.memory_mib for held in world.ledger.view.held] == [7 * 1024]
+        assert records.read(journal, dict) is not None
+        assert world.ledger.entries == before == ()
+
+    tell(story)
+
+
 def test_while_nothing_changes_kubelet_is_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         assert await world.asks(2) == 2  # whoever has just begun does not know yet what is changing
@@ -151,10 +178,10 @@ def test_while_nothing_changes_kubelet_is_asked_seldom(monkeypatch: pytest.Monke
 def test_while_nothing_changes_the_books_stay_the_very_same() -> None:
     async def story(world: World) -> None:
         await world.ledger.refresh()
-        held = world.ledger.held()
+        held = world.ledger.view.held
         assert [one.grant.memory_mib for one in held] == [7 * 1024]
         await world.ledger.refresh_now()
-        assert world.ledger.held() is held
+        assert world.ledger.view.held is held
 
     tell(story)
 
@@ -188,7 +215,7 @@ def test_another_word_of_kubelet_has_it_asked_again() -> None:
         world.kubelet.held = ()
         assert await world.asks(1) == 0
         await world.ledger.refresh_now()  # as before each start of a container
-        assert world.ledger.held() == ()
+        assert world.ledger.view.held == ()
         assert await world.asks(1) == 1
 
     tell(story)
@@ -199,7 +226,7 @@ def test_a_kubelet_that_is_away_is_asked_at_every_look() -> None:
         await world.calm()
         await world.kubelet.stop()
         await world.ledger.refresh_now()
-        assert [one.grant.memory_mib for one in world.ledger.held()] == [7 * 1024]  # its last word stands
+        assert [one.grant.memory_mib for one in world.ledger.view.held] == [7 * 1024]  # its last word stands
         await world.kubelet.start()
         assert await world.asks(1) == 1
 
@@ -225,7 +252,7 @@ def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked()
         world.create(pod_object("web", container()))
         await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
         assert await world.asks(1) == 0
-        assert [pod.name for pod in world.ledger.ungranted.values()] == ["web"]
+        assert [pod.name for pod in world.ledger.view.ungranted.values()] == ["web"]
         assert world.ledger.pods_seen is asking
 
     tell(story)
@@ -236,12 +263,12 @@ def test_while_the_api_is_away_who_has_none_is_known_and_nobody_else() -> None:
         world.create(pod_object("web", container()))
         await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
         await world.ledger.refresh()
-        before = dict(world.ledger.ungranted)
+        before = dict(world.ledger.view.ungranted)
         world.api.stop()
         await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
         world.kubelet.held = ()
         await world.ledger.refresh_now()
-        assert world.ledger.ungranted == before
+        assert world.ledger.view.ungranted == before
         assert {pod.name for pod in before.values()} == {"web"}
 
     tell(story)
@@ -274,7 +301,7 @@ def _plugin(ledger: KubeletGrants) -> MemoryPlugin:
         raise AssertionError(f"{pod}: {why}")
 
     around = NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {})
-    return MemoryPlugin(devices, around, lambda _happening: None, evict)
+    return MemoryPlugin(devices, around, ClusterReporter(lambda _pod, _reason, _message: None, evict))
 
 
 def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
@@ -286,14 +313,14 @@ def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
         await world.ledger.refresh_now()
         late.set()
         await first
-        assert [one.grant.memory_mib for one in world.ledger.held()] == [3 * 1024]
+        assert [one.grant.memory_mib for one in world.ledger.view.held] == [3 * 1024]
 
     tell(story)
 
 
 def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        monkeypatch.setattr(plugins, "_ANSWER_S", 0.3)
+        monkeypatch.setattr(device_plugins, "_ANSWER_S", 0.3)
         await world.kubelet.stop()
         with pytest.raises(StartDeferred, match="kubelet does not list who holds which device"):
             await _plugin(world.ledger).pre_start(mem_ids(7))
@@ -308,13 +335,13 @@ def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_o
     async def story(world: World) -> None:
         ids, world.kubelet.held = world.kubelet.held, ()
         await world.ledger.refresh_now()
-        assert not world.ledger.ungranted  # it may just have come
+        assert not world.ledger.view.ungranted  # it may just have come
         assert world.ledger.listed == {("default", "train-0")}
         (pod,) = world.ledger.pods_seen
         world.ledger.set_unallocated(frozenset({pod.uid}))
-        assert set(world.ledger.ungranted) == {pod.uid}
+        assert set(world.ledger.view.ungranted) == {pod.uid}
         world.kubelet.held = ids
         await world.ledger.refresh_now()
-        assert not world.ledger.ungranted
+        assert not world.ledger.view.ungranted
 
     tell(story)

@@ -36,7 +36,7 @@ def test_every_pod_that_is_hit_hears_so_and_one_that_lingers_that_it_was_ended(c
     cluster.apply(pod("trainer", 4, actions=("fault", "linger"), restartPolicy="Always"))
 
     eventually(lambda: any("was killed" in one for one in told(cluster, "bystander")), "it is told of its end")
-    fault = "MPS domain gpu0: a fault of a program there ended the work of 1 GPU process of this pod"
+    fault = "MPS domain gpu0: a program's fault ended the work of 1 GPU process of this pod"
     for name in ("bystander", "trainer"):
         assert any(one.startswith(fault) for one in told(cluster, name))
 

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from mpsd.platform.event_loop import Throttle
-from mpsd.platform.waiting import until
+from mpsd.platform.event_loop import Throttle, until
 
 
 def test_the_first_is_at_once_and_all_that_follow_are_one() -> None:

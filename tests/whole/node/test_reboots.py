@@ -50,7 +50,7 @@ def test_answers_of_another_boot_are_forgotten(cluster: Cluster) -> None:
     cluster.running("sample", 3)
     cluster.agent.kill()
     journal = cluster.run_directory / "agent" / "journal.json"
-    entries = json.loads(journal.read_text())
+    entries = json.loads(journal.read_text())["entries"]
     journal.write_text(json.dumps([entry | {"boot_id": "another", "ids": ["GPU-gone/0"]} for entry in entries]))
     cluster.agent = cluster.start_agent()
     eventually(lambda: cluster.node().grants, "the books are kubelet's")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.domain import State
-from tests.whole.machine.machine import eventually
+from tests.whole.machine.machine import MPSD, eventually
 from tests.whole.node.cluster import MEMORY, PERCENT, Cluster, pod
 
 
@@ -136,3 +136,19 @@ def test_an_agent_goes_while_the_api_server_is_away(leaving: Cluster) -> None:
     finally:
         leaving.api.send(signal.SIGCONT)
     assert leaving.agent.logged("shutdown not reported")
+
+
+def test_an_api_server_that_hangs_is_shown_as_away_within_seconds_and_as_back_again(cluster: Cluster) -> None:
+    def unheard() -> list[str]:
+        return [what for what in cluster.node().unknown if "the API server has not answered" in what]
+
+    assert not unheard()
+    cluster.api.send(signal.SIGSTOP)
+    try:
+        asked = cluster.start([MPSD, "status", "--cluster", "--kubeconfig", str(cluster.kubeconfig)])
+        eventually(unheard, "the agent says so", 25)
+        assert asked.exit_code(20) == 1
+        assert "no answer from the Kubernetes API" in asked.errors
+    finally:
+        cluster.api.send(signal.SIGCONT)
+    eventually(lambda: not unheard(), "the agent hears of the cluster again", 60)

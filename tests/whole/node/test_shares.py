@@ -90,4 +90,4 @@ def test_the_cluster_is_told_of_the_node(cluster: Cluster) -> None:
 def test_programs_of_the_host_get_no_grant_beside_a_kubelet(cluster: Cluster) -> None:
     program = cluster.run("--gpu-mem 2", "true")
     assert program.exit_code() != 0
-    assert "kubelet gives this node's GPUs to pods" in program.errors
+    assert "kubelet assigns this node's GPUs to pods" in program.errors

@@ -223,7 +223,7 @@ def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(
     ended = {line["value"]: line["status"] for line in watched.cluster.program_of("liar").lines if "value" in line}
     assert ended.keys() == set(LIFTING)
     assert set(ended.values()) <= {int(signal.SIGKILL), BROKE << 8}
-    assert "MiB of gpu0 are used where 2048 MiB were granted" in watched.told("liar", "GPUMemoryExceeded")
+    assert "MiB of gpu0 are in use, 2048 MiB are granted" in watched.told("liar", "GPUMemoryExceeded")
     assert "GPULimitLifted" not in watched.events("liar")
     assert watched.cluster.phase("liar") == "Running", "the process that uses no GPU is left alone"
     last = [one for one in watched.violations.last if one.kind is ViolationKind.MEMORY_OVER_GRANT][-1]
@@ -261,7 +261,7 @@ def test_what_the_environment_shows_is_told_before_it_is_used(watched: Watched) 
 
 def test_five_processes_within_their_limits_and_over_together_are_contained(watched: Watched) -> None:
     watched.cluster.apply(by_shell("many", "for n in 1 2 3 4 5; do sim-cuda alloc=500 hold & done; wait"))
-    assert "MiB of gpu0 are used where 2048 MiB were granted" in watched.told("many", "GPUMemoryExceeded")
+    assert "MiB of gpu0 are in use, 2048 MiB are granted" in watched.told("many", "GPUMemoryExceeded")
     eventually(lambda: watched.used_mib(*watched.others()) <= MOST_MIB, "they are within again")
     assert 0 < watched.used_mib(*watched.others()) <= MOST_MIB, "some of them are left"
     assert watched.cluster.phase("many") == "Running"
@@ -272,7 +272,7 @@ def test_processes_of_a_granted_pod_beside_mps_are_ended(watched: Watched) -> No
     each = "; ".join(f"{way} sim-cuda hold" for way in ways * 2)
     watched.cluster.apply(by_shell("beside", f"{each}; {THROUGH}"))
     assert watched.seconds_over("beside", 2 * len(ways), most_mib=0) < PROMISED_S
-    assert "runs beside MPS on gpu0" in watched.told("beside", "GPUOutsideMPS")
+    assert "uses gpu0 beside MPS" in watched.told("beside", "GPUOutsideMPS")
     assert watched.cluster.phase("beside") == "Running"
 
 
@@ -305,7 +305,9 @@ def test_a_process_in_no_pod_is_only_told_of(watched: Watched) -> None:
 
 def test_more_processes_than_a_grant_may_have_are_told_of(watched: Watched) -> None:
     watched.cluster.apply(by_shell("crowd", "for n in 1 2 3 4 5 6; do sim-cuda hold & done; wait", 4, 20))
-    assert f"one process more on gpu0 than the {MOST_CLIENTS}" in watched.told("crowd", "GPUTooManyClients")
+    assert f"exceeds its grant's limit of {MOST_CLIENTS} processes on gpu0" in watched.told(
+        "crowd", "GPUTooManyClients"
+    )
     assert len(watched.others()) == MOST_CLIENTS + 1
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import urllib3
 
-from mpsd.platform.kube import Kube
+from mpsd.platform.kube import Access, Kube
 from mpsd.platform.kube_access import of_kubeconfig
-from mpsd.platform.kube_transport import Access
 
 _DEADLINE_S = 20.0
 

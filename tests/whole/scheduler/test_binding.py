@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from mpsd.kubelet.rules.gpu_choice import GPU
+from mpsd.scheduler.bind import BindFailure
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.between import between
 from tests.whole.scheduler.world import GIB, PODS, World, gpu_of, run, uuid
@@ -78,14 +79,14 @@ def test_pods_that_cannot_be_bound_are_refused_with_the_reason(api: SimulatedApi
         await world.add_node("node2")
         scheduler = await world.scheduler()
         pod = await world.add_pod("a", 7)
-        assert await scheduler.bind(pod, "node3") == "node node3: mpsd knows no GPU of this node"
+        assert await scheduler.bind(pod, "node3") == BindFailure.NO_GPUS.format(node="node3")
         assert await scheduler.bind(pod, "node2") == ""
-        assert await scheduler.bind(pod) == "pod default/a is bound to node node2 already"
+        assert await scheduler.bind(pod) == BindFailure.ELSEWHERE.format(pod="default/a", node="node2")
         await world.end_pod("a")
-        assert await scheduler.bind(pod) == "pod default/a is gone"
+        assert await scheduler.bind(pod) == BindFailure.GONE.format(pod="default/a")
         again = await world.add_pod("a", 7)
         await scheduler.sees(partial(scheduler.ledger.pod, "default", "a"), "its namesake is heard of")
-        assert await scheduler.bind(pod) == "pod default/a is gone; another has its name"
+        assert await scheduler.bind(pod) == BindFailure.REPLACED.format(pod="default/a")
         assert await world.reservations() == {}
         assert await scheduler.bind(again) == ""
         assert len(await world.reservations()) == 1
@@ -98,10 +99,12 @@ def test_who_comes_late_is_told_what_is_left(api: SimulatedApi, tmp_path: Path) 
         await world.add_node(gib=(4, 3))
         scheduler = await world.scheduler()
         large, small = await world.add_pod("large", 7), await world.add_pod("small", 4)
-        assert await scheduler.bind(large) == "node node1: gpu0 has 4 of 7 GiB free, gpu1 3"
+        full = BindFailure.NO_ROOM.format(node="node1", why="gpu0 has 4 of 7 GiB")
+        assert (await scheduler.bind(large)).startswith(full)
         assert await scheduler.bind(small) == ""
         late = await world.add_pod("late", 4)
-        assert await scheduler.bind(late) == "node node1: another pod was faster: gpu0 has 0 of 4 GiB free, gpu1 3"
+        overtaken = BindFailure.OVERTAKEN.format(node="node1", why="gpu0 has 0 of 4 GiB")
+        assert (await scheduler.bind(late)).startswith(overtaken)
         assert list(await world.reservations()) == [small["metadata"]["uid"]]
 
     run(api, tmp_path, test)
@@ -201,8 +204,7 @@ def test_nothing_is_bound_before_the_cluster_is_known(api: SimulatedApi, tmp_pat
         pod = await world.add_pod("a", 7)
         scheduler = world.new_scheduler()
         why = await scheduler.bind(pod)
-        unheard = "the cluster's mpsnodes and nodes and pods have not been listed yet"
-        assert why == f"mpsd scheduler does not know what is free: {unheard}"
+        assert why == BindFailure.UNHEARD.format(why=scheduler.ledger.trouble)
         await scheduler.is_ready()
         assert await scheduler.bind(pod) == ""
 
@@ -220,7 +222,7 @@ def test_a_promise_that_cannot_be_kept_is_taken_back(api: SimulatedApi, tmp_path
         answers = await asyncio.gather(scheduler.bind(pod, "node1"), other.bind(pod, "node2"))
         assert sorted(map(bool, answers)) == [False, True]
         won, lost = ("node1", "node2") if answers[0] == "" else ("node2", "node1")
-        assert f"pod default/a is bound to node {won} already" in answers
+        assert BindFailure.ELSEWHERE.format(pod="default/a", node=won) in answers
         assert len(await world.reservations(won)) == 1
         assert await world.reservations(lost) == {}
         for each in (scheduler, other):

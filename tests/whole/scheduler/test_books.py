@@ -6,7 +6,7 @@ from pathlib import Path
 from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.policy import Placement
 from mpsd.platform.kube import PatchKind
-from mpsd.scheduler.ledger import Patience
+from mpsd.scheduler.bind import BindFailure
 from mpsd.scheduler.rules.capacity import AssignmentSource
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
@@ -124,7 +124,7 @@ def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_pa
             assert await scheduler.bind(await world.add_pod(name, 7)) == ""
         await scheduler.sees(lambda: len(scheduler.ledger.pods_on("node1")) == 2, "both are seen bound")
         api.stop()
-        await scheduler.sees(lambda: scheduler.ledger.out_of_sync_s, "the API is away")
+        await scheduler.sees(lambda: any(one.out_of_sync_since for one in scheduler.ledger.mirrors), "the API is away")
         assert scheduler.ledger.trouble == ""
         assert scheduler.free() == [9, 23]
         await world.end_pod("a")
@@ -139,11 +139,11 @@ def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_pa
 def test_nothing_is_bound_while_the_api_has_been_away_for_long(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()
-        scheduler = await world.scheduler(patience=Patience(out_of_sync_s=0.1))
+        scheduler = await world.scheduler(out_of_sync_s=0.1)
         pod = await world.add_pod("a", 7)
         api.stop()
         await scheduler.sees(lambda: scheduler.ledger.trouble, "the API has been away for long")
-        assert "mpsd scheduler does not know what is free: no news of" in await scheduler.bind(pod)
+        assert "mpsd's scheduler does not know the free capacity: no news of" in await scheduler.bind(pod)
         api.start()
         await scheduler.is_ready()
         assert await scheduler.bind(pod) == ""
@@ -158,7 +158,7 @@ def test_a_node_that_is_gone_takes_no_pods(api: SimulatedApi, tmp_path: Path) ->
         assert await scheduler.bind(await world.add_pod("a", 7)) == ""
         await world.kube.delete(MPS_NODES, "node1")
         await scheduler.sees(lambda: not scheduler.ledger.table.nodes, "it has no row")
-        assert await scheduler.bind(await world.add_pod("b", 7)) == "node node1: mpsd knows no GPU of this node"
+        assert await scheduler.bind(await world.add_pod("b", 7)) == BindFailure.NO_GPUS.format(node="node1")
         await world.kube.delete(NODES, "node1")
         await world.end_pod("a")
         await scheduler.sees(lambda: scheduler.ledger.known("node1") is None, "nothing of it is kept")

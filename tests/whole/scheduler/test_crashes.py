@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mpsd.platform.event_loop import until
 from mpsd.platform.kube import Kube
-from mpsd.platform.waiting import until
 from mpsd.scheduler.rules.capacity import AssignmentSource
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.between import Between, Cut, between

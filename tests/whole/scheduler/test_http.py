@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.platform.certificates import Pair
-from mpsd.platform.waiting import wait_until
+from mpsd.platform.event_loop import wait_until
 from tests.served import DEADLINE_S, free_port
 from tests.whole.scheduler.client_certificates import authority, context, of_client, serving
 from tests.whole.scheduler.process import Extender, extender
@@ -117,7 +117,7 @@ def test_nothing_is_answered_from_books_that_have_not_heard_of_the_cluster(insta
     asked = {"Pod": pod("a", 7), "NodeNames": ["node1"], "NodeNameToMetaVictims": {"node1": None}}
     one = installed.scheduler()
     said = one.post("filter", asked).json
-    assert (said["NodeNames"], said["Error"]) == (None, f"mpsd scheduler does not know what is free: {UNKNOWN}")
+    assert (said["NodeNames"], said["Error"]) == (None, f"mpsd's scheduler does not know the free capacity: {UNKNOWN}")
     for verb in ("prioritize", "preempt"):
         answer = one.post(verb, asked)
         assert (answer.status, UNKNOWN in answer.text) == (503, True)

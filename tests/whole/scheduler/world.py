@@ -12,13 +12,14 @@ import yaml
 from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.identity import PodName
 from mpsd.model.times import stamp
-from mpsd.platform.kube import Kube, Object, PatchKind, Resource, open_kube
-from mpsd.platform.kube_access import of_kubeconfig
-from mpsd.platform.waiting import until
-from mpsd.scheduler.bind import BindArgs, Binder
-from mpsd.scheduler.ledger import PATIENCE, ClusterLedger, Patience
+from mpsd.platform.event_loop import until
+from mpsd.platform.kube import Kube, Object, PatchKind, Resource
+from mpsd.platform.kube_access import of_kubeconfig, open_kube
+from mpsd.scheduler.bind import Binder
+from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.reservations import KEY, LONGEST_S, Reservation, written
+from mpsd.scheduler.wire import BindArgs
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
@@ -48,10 +49,10 @@ class Clock:
 class Scheduler:
     """One process. through: what all that it asks goes through where that is not the API server itself."""
 
-    def __init__(self, kubeconfig: Path, clock: Callable[[], float], through: Kube | None, patience: Patience) -> None:
+    def __init__(self, kubeconfig: Path, clock: Callable[[], float], through: Kube | None, **how: float) -> None:
         self.policy = POLICY
         self.kube = through or open_kube(kubeconfig)
-        self.ledger = ClusterLedger(self.kube, lambda: self.policy, 48, patience=patience, now=clock)
+        self.ledger = ClusterLedger(self.kube, lambda: self.policy, 48, now=clock, **how)
         self.binder = Binder(self.kube, self.ledger)
         self._task = asyncio.create_task(self.ledger.run())
 
@@ -101,15 +102,15 @@ class World:
         self._gib: dict[str, tuple[int, ...]] = {}
         self._together: dict[str, bool] = {}
 
-    def new_scheduler(self, through: Kube | None = None, patience: Patience = PATIENCE) -> Scheduler:
+    def new_scheduler(self, through: Kube | None = None, **how: float) -> Scheduler:
         """A new process."""
-        scheduler = Scheduler(self.kubeconfig, self.clock, through, patience)
+        scheduler = Scheduler(self.kubeconfig, self.clock, through, **how)
         self._schedulers.append(scheduler)
         return scheduler
 
-    async def scheduler(self, through: Kube | None = None, patience: Patience = PATIENCE) -> Scheduler:
+    async def scheduler(self, through: Kube | None = None, **how: float) -> Scheduler:
         """A new process, once it has heard of everything."""
-        scheduler = self.new_scheduler(through, patience)
+        scheduler = self.new_scheduler(through, **how)
         await scheduler.is_ready()
         return scheduler
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT, VISIBLE_DEVICES
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
 from tests.simulator.comparing import Replay, same_memory
 from tests.simulator.machine import Client, Daemon, Machine
 from tests.simulator.transcripts import steps, transcript
@@ -88,7 +88,7 @@ def labelled(label: str) -> Mapping[str, str]:
         return {MEMORY_LIMIT: ast.literal_eval(label)}
     if label.startswith("percent "):
         return {THREAD_PERCENT: label.removeprefix("percent ")}
-    return {PARTITIONING: "1"} if label.startswith("per-ctx") else {VISIBLE_DEVICES: "0"}
+    return {PARTITIONING: "1"} if label.startswith("per-ctx") else {CUDA_VISIBLE_DEVICES: "0"}
 
 
 def assert_like_the_row(machine: Machine, environment: Mapping[str, str], expected: Mapping[str, Any]) -> None:
@@ -128,10 +128,10 @@ def test_a_deny_limit_keeps_everyone_out_but_him_who_lifts_it(machine: Machine, 
 
 
 DEVICES_OF_LABEL: Mapping[str, Mapping[str, str]] = {
-    "dev0": {VISIBLE_DEVICES: "0"},
-    "dev1": {VISIBLE_DEVICES: "1"},
+    "dev0": {CUDA_VISIBLE_DEVICES: "0"},
+    "dev1": {CUDA_VISIBLE_DEVICES: "1"},
     "both-dev0": {},
-    "env2G-on-dev1": {VISIBLE_DEVICES: "1", MEMORY_LIMIT: "0=2G"},
+    "env2G-on-dev1": {CUDA_VISIBLE_DEVICES: "1", MEMORY_LIMIT: "0=2G"},
 }
 
 
@@ -143,7 +143,7 @@ def test_a_server_limit_goes_by_the_client_s_ordinal(pair: Machine, flags: Seque
     pair.start_server()
     played = transcript(4, pair.uuids).section("R1").split("control pid ")[2 if multiuser else 1]
     replay = Replay(pair)
-    environments = {**DEVICES_OF_LABEL, "dev1-by-uuid": {VISIBLE_DEVICES: pair.uuids[1]}}
+    environments = {**DEVICES_OF_LABEL, "dev1-by-uuid": {CUDA_VISIBLE_DEVICES: pair.uuids[1]}}
     for part in re.split(r"(?=^> set_device)", played, flags=re.MULTILINE):
         for step in steps(part.partition("> quit")[0]):
             replay.play(step)
@@ -163,9 +163,9 @@ def test_defaults_hold_for_the_next_server(pair: Machine, pair_daemon: Daemon, b
     for step in steps(commands):
         Replay(pair).play(step)
     environments = [
-        {VISIBLE_DEVICES: "0"},
-        {VISIBLE_DEVICES: "1"},
-        {VISIBLE_DEVICES: "0", MEMORY_LIMIT: "0=4G"},
+        {CUDA_VISIBLE_DEVICES: "0"},
+        {CUDA_VISIBLE_DEVICES: "1"},
+        {CUDA_VISIBLE_DEVICES: "0", MEMORY_LIMIT: "0=4G"},
         {MEMORY_LIMIT: "0=1G"},
     ]
     for environment, (free, sms) in zip(environments, FREE_AND_SMS.findall(values), strict=True):
@@ -178,7 +178,7 @@ def test_the_daemon_s_own_percentage_counts_and_its_own_memory_limit_does_not(
     pair.start_daemon(*flags, environment={MEMORY_LIMIT: "0=3G", THREAD_PERCENT: "50"})
     row = re.search(r"limit\+percentage in the daemon's own env: (.*)", transcript(4, pair.uuids).section("R1"))
     assert row
-    environments = [{}, {VISIBLE_DEVICES: "1"}, {THREAD_PERCENT: "100"}, {THREAD_PERCENT: "20"}]
+    environments = [{}, {CUDA_VISIBLE_DEVICES: "1"}, {THREAD_PERCENT: "100"}, {THREAD_PERCENT: "20"}]
     for environment, (free, sms) in zip(environments, FREE_AND_SMS.findall(row[1]), strict=True):
         assert_gets(pair.run_client(environment=environment), int(free), int(sms))
 
@@ -195,7 +195,7 @@ def test_each_device_of_a_domain_of_two_has_its_own_limit(pair: Machine, pair_da
 
 
 def assert_row_of_two(pair: Machine, environment: Mapping[str, str], cells: str) -> None:
-    alone = {**environment, VISIBLE_DEVICES: "1"}
+    alone = {**environment, CUDA_VISIBLE_DEVICES: "1"}
     clients = {
         "dev0": pair.run_client(environment=environment),
         "dev1": pair.run_client("device=1", environment=environment),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mpsd.platform.certificates import issue, new_authority, validity
+from mpsd.platform.event_loop import wait_until
 from mpsd.platform.rules.certificates import read_annotation
-from mpsd.platform.waiting import wait_until
 from tests.whole.webhook.api_server import ApiServer, Asked, api_server
 from tests.whole.webhook.world import (
     DEADLINE_S,
@@ -304,6 +304,16 @@ def test_each_configuration_tells_when_the_certificate_in_the_secret_ends_and_fo
         assert "PRIVATE" not in json.dumps(api.get(VALIDATING))
 
 
+def inject(api: ApiServer, authority: bytes, **fields: str) -> None:
+    """As cert-manager would. fields: of each webhook, as manifests have them."""
+    for path in (VALIDATING, MUTATING):
+        thing = api.get(path)
+        for one in thing["webhooks"]:
+            one["clientConfig"]["caBundle"] = base64.b64encode(authority).decode()
+            one |= fields
+        api.put(path, thing)
+
+
 def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
@@ -314,12 +324,7 @@ def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
         (tmp_path / name).mkdir()
         for file, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
             (tmp_path / name / file).write_bytes(content)
-    bundle = base64.b64encode(authority.certificate).decode()
-    for path in (VALIDATING, MUTATING):  # as cert-manager would
-        thing = api.get(path)
-        for one in thing["webhooks"]:
-            one["clientConfig"]["caBundle"] = bundle
-        api.put(path, thing)
+    inject(api, authority.certificate)
     with webhook(tmp_path, cert_dir=str(tmp_path / "late"), **flags):
         wait_until(lambda: told(api) == [ends["late"]] * 2, DEADLINE_S, "the one says its own", 0.02)
         with webhook(tmp_path, cert_dir=str(tmp_path / "early"), **flags):
@@ -327,6 +332,26 @@ def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
             asked = len(api.asked)
             wait_until(lambda: len(api.asked) > asked + 20, DEADLINE_S, "both have looked again", 0.02)
             assert told(api) == [ends["early"]] * 2, "and nobody fights over it"
+
+
+def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is_enough(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    """As with components/cert-manager: somebody else writes caBundle, and the manifests say Fail."""
+    authority = new_authority("someone", time.time(), 3600)
+    pair = issue(authority, [HOST], time.time(), 600)
+    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
+        (tmp_path / name).write_bytes(content)
+    api.forbidden = {("patch", path.rsplit("/", 2)[1]) for path in (VALIDATING, MUTATING)}
+
+    inject(api, authority.certificate)
+    with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
+        remedy = "kubectl apply -k manifests/overlays/cert-manager-fail-closed"
+        wait_until(lambda: remedy in one.log_text, DEADLINE_S, "it says what to do", 0.02)
+        assert one.metric("mpsd_admission_registered") == 0
+        inject(api, authority.certificate, failurePolicy="Fail")
+        wait_until(lambda: one.metric("mpsd_admission_registered") == 1, DEADLINE_S, "it is registered", 0.02)
+        assert not any("mpsd.io/serving-certificate" in str(api.get(path)) for path in (VALIDATING, MUTATING))
 
 
 def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(

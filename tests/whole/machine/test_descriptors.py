@@ -1,0 +1,82 @@
+"""Files that a process of mpsd cannot open any more: it ends nobody, loses nothing, and goes on once it can."""
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.domain import State
+from tests.whole.machine.machine import Machine, Service, eventually
+
+_GONE_S = 7.0  # longer than each deadline of the machine's policy after which a daemon is ended
+
+
+@contextmanager
+def no_more_files(*services: Service) -> Iterator[None]:
+    """Whatever these processes open meanwhile is refused; what they have open stays."""
+    before = [resource.prlimit(service.pid, resource.RLIMIT_NOFILE) for service in services]
+    for service, (_soft, hard) in zip(services, before, strict=True):
+        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (first_free(service), hard))
+    try:
+        yield
+    finally:
+        for service, limits in zip(services, before, strict=True):
+            if service.running:
+                resource.prlimit(service.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def first_free(service: Service) -> int:
+    """The lowest number that no file has that stays open."""
+    lasting = opened(service)
+    for _look in range(10):
+        time.sleep(0.05)
+        lasting &= opened(service)
+    return next(number for number in count() if number not in lasting)
+
+
+def opened(service: Service) -> set[int]:
+    return {int(file.name) for file in Path(f"/proc/{service.pid}/fd").iterdir()}
+
+
+def services_of(machine: Machine, parts: str) -> tuple[Service, ...]:
+    return (machine.up(),) if parts == "up" else machine.apart()
+
+
+@pytest.mark.parametrize("parts", ["up", "control and agent"])
+def test_where_descriptors_run_out_nobody_is_ended_and_all_heals(machine: Machine, parts: str) -> None:
+    machine.set_policy(graces={"wedged_limit_s": 2})
+    services = services_of(machine, parts)
+    stays, ends = machine.client(4), machine.client(5)
+    daemon = machine.daemon()
+    with no_more_files(*services):
+        ends.kill()
+        for service in services:
+            eventually(lambda one=service: one.logged("tried again later"), "it is said")  # type: ignore[misc]
+        time.sleep(_GONE_S)
+        assert all(service.running for service in services), services
+        assert stays.running
+    comes = machine.client(6)
+    eventually(lambda: machine.holders == {stays.pid, comes.pid}, "the grant of who has gone is back")
+    assert machine.in_state(State.READY).daemon_pid == daemon
+    assert stays.running
+    for service in services:
+        said = [(line.get("role"), line.get("domain")) for line in service.logged("tried again later")]
+        assert len(said) == len(set(said)), service  # each part says it once a minute at most
+        assert all("limit of open files" in line["remedy"] for line in service.logged("tried again later"))
+        assert not service.logged("not ended")
+    assert not services[-1].logged("violation")
+
+
+def test_a_daemon_that_dies_while_there_are_no_descriptors_is_started_again(machine: Machine) -> None:
+    service = machine.up()
+    daemon = machine.daemon()
+    with no_more_files(service):
+        machine.kill(daemon)
+        eventually(lambda: service.logged("not started"), "it is said")
+        assert service.running
+    machine.new_daemon(daemon)
+    machine.client(4)

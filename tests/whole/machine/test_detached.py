@@ -1,0 +1,152 @@
+"""Programs that detach from `mpsd run` are held to its grant: on the simulator, and with `--gpu` on real GPUs.
+
+    pytest -n 0 --gpu tests/whole/machine/test_detached.py
+
+As root, and where cgroups may be made.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
+from mpsd.model.violations import ViolationKind
+from mpsd.platform.containers import ProgramCgroups
+from mpsd.platform.processes import identity_of, parent_of
+from tests.whole.machine import hardware
+from tests.whole.machine.hardware import AnyMachine, cuda, used_mib
+from tests.whole.machine.machine import MPSD, Program, eventually
+
+here = pytest.fixture(hardware.here, scope="module")
+pytestmark = pytest.mark.skipif(bool(ProgramCgroups().why_not), reason=ProgramCgroups().why_not)
+
+GRANTED_GIB, TAKEN_MIB = 2, 4000
+NOT_SOON_S = 1.5  # more than one look of the agent
+
+
+@pytest.fixture(scope="module")
+def serving(here: AnyMachine) -> AnyMachine:
+    here.set_policy(canary="skip", exclusive_process=False, graces={"command_s": 2, "start_s": 30})
+    here.up()
+    return here
+
+
+@contextmanager
+def detached(here: AnyMachine, *command: str) -> Iterator[tuple[Program, int]]:
+    """The `mpsd run` that has ended, and a child of its own session, forked twice, without MPSD_GRANT."""
+    child = ["env", "-u", "MPSD_GRANT", "setsid", "sh", "-c", f"echo '{{\"child\": '$$'}}'; exec {shlex.join(command)}"]
+    left = here.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"( {shlex.join(child)} & ); exit 0")
+    assert left.exit_code() == 0
+    pid = said(left, "child")
+    try:
+        eventually(lambda: parent_of(pid) != left.pid, "it has another parent")
+        yield left, pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def said(left: Program, key: str) -> int:
+    """Of a program that has ended, what its child says."""
+    return int(eventually(lambda: [line[key] for line in left.lines if key in line], f"{key} from {left}")[0])
+
+
+def has_grant(here: AnyMachine, left: Program) -> bool:
+    return left.pid in here.holders
+
+
+def test_a_detached_child_that_takes_too_much_is_ended(serving: AnyMachine) -> None:
+    """It has lifted its limit, and carries no variable of mpsd."""
+    neighbour = cuda(serving, 4, "alloc=1000", "hold")
+    neighbour.heard("ready")
+    takes = ["env", f"{MEMORY_LIMIT}=garbage", *serving.cuda, f"alloc={TAKEN_MIB}", "hold"]
+    with detached(serving, *takes) as (left, pid):
+        eventually(lambda: identity_of(pid) is None, "it is ended")
+
+        def told() -> bool:
+            violations = serving.node().violations
+            assert violations is not None
+            found = [one for one in violations.last if one.pid == pid and one.outcome.startswith("ended")]
+            return [one.kind for one in found] == [ViolationKind.MEMORY_OVER_GRANT]
+
+        eventually(told, "it was ended for its memory")
+        eventually(lambda: not has_grant(serving, left), "its grant has come back")
+    assert neighbour.running
+    neighbour.kill()
+    serving.until_no_grants()
+
+
+def test_a_grant_lasts_while_a_detached_child_lives_that_uses_no_gpu_yet(serving: AnyMachine) -> None:
+    with detached(serving, "sleep", "600") as (left, pid):
+        until = time.monotonic() + NOT_SOON_S
+        eventually(lambda: time.monotonic() > until, "the agent has looked")
+        grant = serving.grant_of(left)
+        assert (grant.holder_alive, grant.clients) == (False, 0)
+        assert f"/mpsd-{grant.id}" in Path(f"/proc/{pid}/cgroup").read_text()
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not has_grant(serving, left), "its grant has come back")
+    assert not cgroups(grant.id)
+
+
+def test_a_restarted_agent_holds_a_detached_child_to_its_grant(serving: AnyMachine) -> None:
+    with detached(serving, *serving.cuda, "alloc=500", "hold") as (left, pid):
+        said(left, "ready")
+        serving.part("up").kill()
+        serving.up()
+        eventually(lambda: serving.grant_of(left).clients == 1, "it is a client of its grant")
+        (client,) = [one for one in serving.node().clients or () if one.pid == pid]
+        assert client.grant == serving.grant_of(left).id
+        assert used_mib(serving, pid) >= 500
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not has_grant(serving, left), "its grant has come back")
+
+
+def test_a_program_under_another_grant_within_a_grant_is_held_to_its_own(serving: AnyMachine) -> None:
+    own = [str(MPSD), "run", "--gpu-mem", "3", "--", *serving.cuda, "alloc=2500", "hold"]
+    outer = serving.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{shlex.join(own)} & wait")
+    inner = outer.heard("ready")
+    (grant,) = [one for one in serving.node().grants if one.memory_mib == 3072]
+    assert (grant.holder_pid, grant.clients) == (inner, 1)
+    outer.kill()
+    eventually(lambda: not has_grant(serving, outer), "the outer grant lasts no longer than its own processes")
+    os.kill(inner, signal.SIGKILL)
+    serving.until_no_grants()
+
+
+def test_nobody_else_gets_into_a_programs_cgroup(serving: AnyMachine) -> None:
+    """Neither by its file, nor by the program's variable."""
+    program = cuda(serving, GRANTED_GIB, "hold")
+    program.heard("ready")
+    grant = serving.grant_of(program)
+    (cgroup,) = cgroups(grant.id)
+    write = ["sh", "-c", f"echo $$ > {cgroup}/cgroup.procs"]
+    assert subprocess.run(write, user=65534, stderr=subprocess.DEVNULL, check=False).returncode
+
+    borrowed = {"MPSD_GRANT": grant.id, "MPSD_SIMULATION": str(serving.simulation.folder)}
+    stranger = serving.start(stranger_command(serving), borrowed)
+    stranger.heard("ready")
+
+    def seen() -> list[str | None]:
+        return [one.grant for one in serving.node().clients or () if one.pid == stranger.pid]
+
+    assert eventually(seen, "it is seen") == [None]
+    assert serving.grant_of(program).clients == 1
+    stranger.kill()
+    program.kill()
+    serving.until_no_grants()
+
+
+def stranger_command(here: AnyMachine) -> list[str]:
+    program, *rest = here.cuda
+    return [str(here.program(program)) if program == "sim-cuda" else program, *rest, "hold"]
+
+
+def cgroups(grant: str) -> list[Path]:
+    return [*Path("/sys/fs/cgroup").rglob(f"mpsd-{grant}")]
