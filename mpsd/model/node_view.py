@@ -140,7 +140,7 @@ class Client:
     used_mib: with its managed memory; None: NVML knows the process and not its memory. pod: the uid in the cgroup
     of its pod, or the grant of the container without Kubernetes that it is in; None where it is in neither that
     anybody can tell. environment: of what it was started with, the variables that MPS reads; None where that cannot
-    be read.
+    be read. only_draws: it uses the GPU through a graphics interface alone, which MPS has no part in.
     """
 
     process: ProcessIdentity
@@ -151,6 +151,7 @@ class Client:
     grant: str | None
     pod: str | None = None
     environment: Mapping[str, str] | None = None
+    only_draws: bool = False
 
     @property
     def pid(self) -> int:

@@ -209,9 +209,8 @@ class GpuProcessScanner:
             if known:
                 used_mib = None if used_bytes is None else used_bytes // _MIB + managed[0].get(pid, 0)
                 grant, is_on = self._grant_of(known), pid in on_mps
-                client = Client(
-                    known.identity, uuid, used_mib, is_on, known.command, grant, known.pod, known.environment
-                )
+                who, env, only_draws = known.identity, known.environment, pid not in one.pids
+                client = Client(who, uuid, used_mib, is_on, known.command, grant, known.pod, env, only_draws)
                 one.clients[pid] = before[pid] if before.get(pid) == client else client
         return True
 

@@ -272,8 +272,8 @@ def test_memory_taken_through_a_graphics_interface_counts_and_that_of_who_comput
 ) -> None:
     client, draws = world.put(MPS_CLIENT, "a"), world.put(GRAPHICS, "b")
     world.card.claim(ContextClaim(client, GRAPHICS, 100 * MIB))  # NVML has all that it uses in both lists
-    found = {one.pid: (one.grant, one.used_mib, one.on_mps) for one in world.look().clients}
-    assert found == {client: ("a", 100, True), draws: ("b", 100, False)}
+    found = {one.pid: (one.grant, one.used_mib, one.on_mps, one.only_draws) for one in world.look().clients}
+    assert found == {client: ("a", 100, True, False), draws: ("b", 100, False, True)}
     world.asked()
     for _ in range(5):
         world.look()

@@ -35,9 +35,12 @@ def verdicts() -> Iterator[WatchdogVerdict]:
     for variables in VARIABLES:
         yield Watch().look((capped, LARGE), client(1, capped, environment=variables))
     yield Watch().looks((A,), client(1, A, on_mps=False))
+    yield Watch().looks((A,), client(1, A, on_mps=False, only_draws=True))
     yield Watch().looks((A,), client(1, A, gpu=1))
     stranger = replace(client(1, None), pod="stranger-uid")
     yield Watch().looks((), stranger, ungranted={"stranger-uid": PodName("default", "stranger", "stranger-uid")})
+    drawing = replace(stranger, on_mps=False, only_draws=True)
+    yield Watch().looks((), drawing, ungranted={"stranger-uid": PodName("default", "stranger", "stranger-uid")})
     yield Watch().looks((), client(1, None))
     yield Watch().looks((), client(1, None, on_mps=False), pods_known=False)
     one = replace(A, clients=1)

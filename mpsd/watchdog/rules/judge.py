@@ -19,6 +19,7 @@ from mpsd.model.violations import Violation, ViolationKind, most_mib, named
 
 _MIB = 1024**2
 _FULL = "CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
+_START_ON_MPS = "start it with the CUDA_MPS_PIPE_DIRECTORY that mpsd set"
 AGAIN_S = 2.0  # a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
 SECOND_SCAN_S = 0.03  # after the first: a process that starts or ends may show outside MPS for a moment
 _APART_S = 0.02  # that two scans must be to count as two
@@ -196,13 +197,19 @@ def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[Pro
         given = ", ".join(map(view.label, grant.gpus))
         yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, grant.pod, f"uses {label}, but was granted {given}")
     else:
-        remedy = "start it with the CUDA_MPS_PIPE_DIRECTORY that mpsd set"
-        message = f"uses {label} beside MPS, without limits; {remedy}"
+        remedy = (
+            "use a GPU that mpsd does not share, since MPS serves CUDA alone" if client.only_draws else _START_ON_MPS
+        )
+        message = f"uses {label} {_beside(client)}; {remedy}"
         yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod, message)
 
 
+def _beside(client: Client) -> str:
+    return "beside MPS, without limits" + (", through a graphics interface (Vulkan, OpenGL)" * client.only_draws)
+
+
 def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    how = "it is an MPS client" if client.on_mps else "it runs beside MPS, without limits"
+    how = "it is an MPS client" if client.on_mps else f"it runs {_beside(client)}"
     label = view.label(client.gpu)
     if client.pod is None or not view.pods_known:
         where = "is in no pod and uses" if view.pods_known else "has no grant and uses"
