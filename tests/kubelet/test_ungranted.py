@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, since, ungranted, without_devices
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
 from mpsd.model.identity import PodName
+from tests.model.manifests import with_admission
 from tests.model.worlds import POLICY
 from tests.status.node_worlds import MEM, container, devices, entry, mem_ids, named, node_pod, pod_object
 
@@ -64,12 +65,29 @@ def test_a_share_of_the_threads_alone_is_no_gpu() -> None:
     [
         {"limits": {"nvidia.com/gpu": 1}},
         {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
-        {"claims": [{"name": "gpu"}]},
-        {"claims": [{"name": "gpu"}], "limits": {"cpu": 1}},
     ],
 )
 def test_who_may_have_a_gpu_from_another_is_not_judged(resources: dict[str, object]) -> None:
     assert found(pod_object("other", container(resources=resources))) == {}
+
+
+@pytest.mark.parametrize(
+    ("kept", "judges"),
+    [
+        (("nvidia.com/*",), True),
+        (("nvidia.com/*", "deviceclass.resource.kubernetes.io/gpu.nvidia.com"), False),
+        (("deviceclass.resource.kubernetes.io/*",), False),
+    ],
+)
+def test_a_resource_claim_spares_a_pod_only_where_the_policy_names_a_device_class(
+    kept: tuple[str, ...], judges: bool
+) -> None:
+    """A claim can be for anything or for nothing, and its pod does not say for what."""
+    for resources in ({"claims": [{"name": "empty"}]}, {"claims": [{"name": "empty"}], "limits": {"cpu": 1}}):
+        row = read(pod_object("other", container(resources=resources)))
+        assert row
+        policy = with_admission(visible_devices_kept_for=kept)
+        assert ungranted([row], (), (), (), policy).keys() == ({row.identity.uid} if judges else set())
 
 
 def test_a_device_that_is_no_gpu_exempts_nobody() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mpsd.kubelet.rules.allocation import gpu_of
-from mpsd.kubelet.rules.node_pods import CLAIM, KINDS, Bystander, ContainerName, Kind, NodePod, PodKey
+from mpsd.kubelet.rules.node_pods import CLAIM, DEVICE_CLASS, KINDS, Bystander, ContainerName, Kind, NodePod, PodKey
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import PodName
@@ -328,8 +328,9 @@ def ungranted(
 
 
 def _may_have_a_gpu(asked: Iterable[str], policy: Policy) -> bool:
-    """Whether mpsd, another device plugin or a DRA driver may have given a GPU for it; a thread share is none."""
-    ways = {policy.resources.memory, CLAIM}
-    none = {policy.resources.percent, policy.resources.count}
+    """Whether mpsd, another device plugin or a DRA driver may have given a GPU for it; a thread share is none. Claims
+    may be for nothing, and a pod does not say what for: they count only where the policy names a device class."""
     kept = policy.admission.visible_devices_kept_for
+    ways = {policy.resources.memory, *([CLAIM] if any(name.startswith(DEVICE_CLASS) for name in kept) else [])}
+    none = {policy.resources.percent, policy.resources.count}
     return any(name in ways or matches(name, kept) for name in asked if name not in none)

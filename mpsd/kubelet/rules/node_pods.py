@@ -19,6 +19,7 @@ Kind = Literal["memory", "percent"]
 KINDS: tuple[Kind, Kind] = ("memory", "percent")
 PodKey = tuple[str, str]  # namespace and name: all that kubelet says of a pod
 CLAIM = "a resource claim"
+DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"  # before a class: the resource by which pods request it
 _OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one here
 _NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
 BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
