@@ -10,6 +10,7 @@ from mpsd.admission.rules.verdict import RULES, AdmissionVerdict, label_of, mode
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem
+from tests.admission.reviews import review_of, validated
 from tests.model.manifests import (
     ANY_JSON,
     COUNT,
@@ -127,6 +128,21 @@ def test_the_policy_says_what_becomes_of_a_missing_host_ipc(
 ) -> None:
     verdict = judge(pod(container(limits={MEMORY: 7}), hostIPC=None), with_admission(host_ipc=mode))
     assert (rules(verdict.problems), rules(verdict.warnings)) == (problems, warnings)
+
+
+def test_of_a_pod_that_runs_already_it_is_said_which_rules_a_new_one_would_break() -> None:
+    """Whose status is its writer's own word; the webhook judges the pod as a new one."""
+    thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    thing["metadata"]["annotations"] = {"mpsd.io/gpu": "GPU-1"}
+    assert rules(judge(thing).problems) == ["node-name", "placement-annotation"]
+    assert not validated(review_of(thing)).allowed
+    runs = judge({**thing, "status": {"startTime": "2026-11-20T06:12:01Z"}})
+    assert runs.admitted
+    assert "status.startTime" in runs.remark
+    assert runs.remark.endswith("node-name, placement-annotation")
+    assert not validated(review_of({**thing, "status": {"startTime": "2026-11-20T06:12:01Z"}})).allowed
+    plain = judge({**pod(container(), nodeName="node-1"), "status": {"startTime": "2026-11-20T06:12:01Z"}})
+    assert plain.remark == "asks for no GPU"
 
 
 def test_a_pod_without_a_gpu_needs_no_host_ipc() -> None:

@@ -72,7 +72,7 @@ def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
 class AdmissionVerdict:
     """What is said about one object. problems: what refuses it. warnings: what does not. noted: what only the audit log
     would say. requests: what its containers get, empty when it is refused. remark: one sentence for people about an
-    object that gets nothing and need not, else empty."""
+    object that gets nothing and need not, or that would be judged otherwise if it were created; else empty."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()
@@ -93,7 +93,7 @@ def review_all(document: object, policy: Policy, facts: GpuFacts) -> tuple[Admis
 
 def review(thing: object, policy: Policy, facts: GpuFacts) -> AdmissionVerdict:
     """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it now. A pod that a node
-    runs already keeps the place that it was given."""
+    runs already (`status.startTime`) keeps the place that it was given, and the remark says so where it matters."""
     found = read_object(thing)
     if is_exempt(found, policy):
         return AdmissionVerdict(found.name, remark=f"namespace {found.namespace} is exempt")
@@ -107,6 +107,11 @@ def review(thing: object, policy: Policy, facts: GpuFacts) -> AdmissionVerdict:
     asking = pod if pod and not problems and asks_for_gpu(pod, policy.resources) else None
     requests = read_share(asking, policy, facts).requests if asking else ()
     remark = "" if problems or requests else found.unread or "asks for no GPU"
+    if placed and not problems:
+        now = {finding.rule for finding in judged}
+        anew = [finding.rule for finding in judge(found, policy, facts, RequestContext()) if finding.rule not in now]
+        as_new = f"; a new one would break {', '.join(dict.fromkeys(anew))}"
+        remark = f"it runs already, by its status.startTime, and is judged as such{as_new}" if anew else remark
     return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark)
 
 

@@ -199,6 +199,32 @@ def test_a_config_map_behind_env_from_is_looked_into(served: Webhook, bundle: st
     assert "environment-unseen" in str(unknown)
 
 
+def test_a_config_map_beyond_the_32_that_are_looked_into_counts_as_one_that_cannot_be_read(
+    tmp_path: Path, shared_api: ApiServer, bundle: str
+) -> None:
+    at, names = "/api/v1/namespaces/default/configmaps", [f"many-{number}" for number in range(33)]
+    for name in names:
+        shared_api.put(f"{at}/{name}", {"metadata": {"name": name}, "data": {"FINE": "1"}})
+    shared_api.put(f"{at}/{names[-1]}", {"metadata": {"name": names[-1]}, "data": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}})
+    limits = tmp_path / "limits"
+    shutil.copytree(shipped_folder(), limits)
+    policy = limits / "policy.yaml"
+    policy.write_text(policy.read_text().replace("environment-unseen: warn", "environment-unseen: enforce"))
+
+    def review(one: Webhook, number: int) -> dict[str, Any]:
+        pod = gpu_pod()
+        pod["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": name}} for name in names[:number]]
+        return one.review("/validate", review_of(pod), bundle)
+
+    with webhook(tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)) as one:
+        one.wait_until_ready()
+        assert review(one, 32)["allowed"]
+        last = review(one, 33)
+    assert not last["allowed"]
+    assert last["auditAnnotations"]["enforce"] == "environment-unseen"
+    assert [name for name in names if f'"{name}"' in str(last)] == [names[-1]]
+
+
 @pytest.mark.parametrize("trouble", ["away", "slow", "forbidden"])
 def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
     served: Webhook, bundle: str, shared_api: ApiServer, trouble: str
