@@ -69,9 +69,13 @@ class Cluster:
         return found
 
     def wait_until_it_takes_pods(self, namespace: str) -> None:
-        """A new namespace takes none before it has a service account, and that a token."""
-        asked = ("get", "-n", namespace, "serviceaccount", "default", "-o", "jsonpath={.secrets[0].name}")
-        eventually(lambda: self.kubectl(*asked).out, "a service account with a token")
+        """A new namespace takes none before it has a service account, which before 1.24 has a token."""
+        containers = [{"name": "main", "image": "local/busybox:1"}]
+        probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": containers}}
+        eventually(
+            lambda: self.do("create", "-n", namespace, "--dry-run=server", "-f", "-", given=probe),
+            "a namespace that takes pods",
+        )
 
     @contextmanager
     def namespace(self, *, exempt: bool = False) -> Iterator[str]:

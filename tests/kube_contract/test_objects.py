@@ -1,5 +1,7 @@
 """Creating, reading, changing and deleting objects."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from mpsd.platform.kube import Conflict, Forbidden, Kube, NotFound, Object, Patc
 from tests.kube_contract.conftest import NAMESPACES, World, config_map, eventually, pod
 
 MAPS, PODS = Resource("v1", "configmaps"), Resource("v1", "pods")
-JOBS, BUDGETS = Resource("batch/v1", "jobs"), Resource("policy/v1beta1", "poddisruptionbudgets")
+JOBS = Resource("batch/v1", "jobs")
+BUDGETS = [Resource(api, "poddisruptionbudgets") for api in ("policy/v1", "policy/v1beta1")]  # from 1.21 on, to 1.24
 
 RUNNING = {"status": {"phase": "Running"}}  # a budget says nothing of a pod that has not begun
 
@@ -184,6 +187,15 @@ def test_a_namespace_that_ends_takes_nothing_new_and_its_contents_with_it(world:
     world.run(questions)
 
 
+async def _create_by_the_first_served(kube: Kube, resources: Sequence[Resource], thing: Object, namespace: str) -> None:
+    *newer, oldest = resources
+    for resource in newer:
+        with suppress(NotFound):
+            await kube.create(resource, thing, namespace)
+            return
+    await kube.create(oldest, thing, namespace)
+
+
 def test_an_eviction_ends_a_pod_unless_a_budget_forbids_it(world: World) -> None:
     async def questions(kube: Kube) -> None:
         guarded = pod("guarded")
@@ -194,7 +206,7 @@ def test_an_eviction_ends_a_pod_unless_a_budget_forbids_it(world: World) -> None
             "metadata": {"name": "none"},
             "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"guarded": "yes"}}},
         }
-        await kube.create(BUDGETS, budget, world.namespace)
+        await _create_by_the_first_served(kube, BUDGETS, budget, world.namespace)
         with pytest.raises(Conflict):
             await kube.evict("free", world.namespace, uid="another")
         await kube.evict("free", world.namespace)

@@ -200,7 +200,7 @@ def test_all_that_is_mounted_is_the_clients_folder_and_nobody_writes_there() -> 
 
 
 def test_no_container_starts_without_the_gate_of_its_domain() -> None:
-    assert memory_answer(TWO, REAL).devices == (DeviceNode("/run/mpsd/gpu2-3/gate", "/dev/mpsd-gate", "r"),)
+    assert memory_answer(TWO, REAL).devices == (DeviceNode("/run/mpsd/gpu2-3/gate", "/run/mpsd/gpu2-3/gate", "r"),)
 
 
 @pytest.mark.parametrize("strategy", DeviceListStrategy)

@@ -29,7 +29,7 @@ KUBELETS_LONGEST_MESSAGE = 4 * 1024**2  # the default of grpc-go, which kubelet 
 FULL = Answer(
     {"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"},
     (HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", True),),
-    (DeviceNode("/run/mpsd/gpu0/gate", "/dev/mpsd-gate", "r"),),
+    (DeviceNode("/run/mpsd/gpu0/gate", "/run/mpsd/gpu0/gate", "r"),),
     {"mpsd.io/gpu": "GPU-0"},
     ("nvidia.com/gpu=0",),
 )
@@ -216,7 +216,7 @@ def test_each_container_of_one_call_is_answered_in_its_order_with_all_that_it_ge
     expected = wire.ContainerAllocateResponse(
         envs=FULL.environment,
         mounts=[wire.Mount(container_path="/run/mpsd/client", host_path="/run/mpsd/gpu0/client", read_only=True)],
-        devices=[wire.DeviceSpec(container_path="/dev/mpsd-gate", host_path="/run/mpsd/gpu0/gate", permissions="r")],
+        devices=[wire.DeviceSpec(container_path="/run/mpsd/gpu0/gate", host_path="/run/mpsd/gpu0/gate", permissions="r")],
         annotations=FULL.annotations,
         cdi_devices=[wire.CDIDevice(name="nvidia.com/gpu=0")],
     )

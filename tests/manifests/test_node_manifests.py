@@ -120,9 +120,11 @@ def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) ->
 @pytest.mark.parametrize("place", _WITH_PODS)
 def test_the_daemons_are_moved_out_of_the_container_that_would_end_them(place: str) -> None:
     chosen = settings(environment=_environment(place, _CONTROL))
-    mounts = {mount["mountPath"]: mount["name"] for mount in _container(place, _CONTROL)["volumeMounts"]}
+    container = _container(place, _CONTROL)
+    (cgroups,) = [word.partition("=")[2] for word in container["args"] if word.startswith("--daemon-cgroup=")]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in _pod(place, _CONTROL)["volumes"]}
-    assert paths[mounts[str(chosen.daemon_cgroup)]] == "/sys/fs/cgroup"
+    assert paths[mounts[cgroups]] == "/sys/fs/cgroup"
     assert str(chosen.limits_directory) in mounts
 
 
@@ -205,7 +207,16 @@ def test_every_pod_runs_the_same_image_of_a_version(place: str) -> None:
     _name, tag = image.split(":")
     assert tag[0].isdigit()
     roles = ["agent", "control", *(["scheduler"] if "scheduler" in place else []), "webhook"]
-    assert sorted(role for container in ours for role in container["args"]) == roles
+    assert sorted(container["args"][0] for container in ours) == roles
+
+
+def test_no_variable_of_a_container_is_named_twice() -> None:
+    """`kubectl apply` then drops both when one goes, and a server-side apply refuses the object."""
+    for kind in ("DaemonSet", "Deployment"):
+        for thing in of_kind("", kind):
+            for container in thing["spec"]["template"]["spec"]["containers"]:
+                names = [variable["name"] for variable in container.get("env", ())]
+                assert len(names) == len(set(names)), (thing["metadata"]["name"], names)
 
 
 @pytest.mark.parametrize("place", _WITH_PODS)

@@ -219,7 +219,6 @@ def _gpus(count: int) -> str:
 # Source of its fields: https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 
 CLIENT_INSIDE = "/run/mpsd/client"
-GATE_INSIDE = "/dev/mpsd-gate"
 
 # A mount here tells NVIDIA's container runtime which device to use, so that an image's own variable has no effect
 # (accept-nvidia-visible-devices-as-volume-mounts in its configuration).
@@ -269,6 +268,7 @@ def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
     if allocation.thread_percent is None:
         del limits[THREAD_PERCENT]
     folder = f"{conditions.run_directory}/{allocation.domain}"
+    gate = f"{folder}/gate"  # at the same path inside: in a user namespace runc mounts the host's node of that path
     gpus = _gpus_answer(allocation.gpus, conditions.strategy)
     lists = dict.fromkeys(conditions.device_lists, ",".join(allocation.gpus))
     return Answer(
@@ -278,7 +278,7 @@ def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
             *gpus.mounts,
             *(HostMount(shared, shared, read_only=False) for shared in conditions.shared),
         ),
-        devices=(DeviceNode(f"{folder}/gate", GATE_INSIDE, "r"),),
+        devices=(DeviceNode(gate, gate, "r"),),
         annotations=gpus.annotations,
         cdi=gpus.cdi,
     )

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Starts or stops a Kubernetes of one machine on 127.0.0.1, out of the programs that build.sh made.
+# Starts or stops a Kubernetes of one machine on 127.0.0.1, out of the programs that build.sh made or of others that
+# versions.sh knows, with the containerd on PATH.
 #   up.sh PROGRAMS STATE start [control-plane]    without `control-plane` also containerd and a kubelet, node `node1`
 #   up.sh PROGRAMS STATE stop
 #   up.sh PROGRAMS STATE kubelet stop|start|kill  pods go on
 #   up.sh PROGRAMS STATE import FILE              an image, for pods with imagePullPolicy Never or IfNotPresent
 # Then: export KUBECONFIG=STATE/kubeconfig. Logs are in STATE/*.log. Needs root for the node.
-# Images: local/busybox:1, local/kube-scheduler:1.20.2 and :1.20.2-preempting.
+# Images: local/busybox:1, local/kube-scheduler:VERSION and :VERSION-preempting, which asks extenders about preemption.
 # There is no kube-proxy. With a node, pods reach the API as in any cluster (the service `kubernetes` has its address on
 # this machine), and the API server reaches a webhook's pods by its service; no other service is routed.
 # SCHEDULER_CONFIG=FILE configures the scheduler. NODE_LABELS=a=b,c=d labels the node. E2E_PORTS=N adds N to the ports of
@@ -14,6 +15,9 @@ set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 programs=$(realpath "$1")
 state=$(realpath -m "$2")
+. "$here/versions.sh"
+known "$programs"
+of_kubernetes
 api_port=$((16443 + ${E2E_PORTS:-0}))
 etcd_port=$((23790 + ${E2E_PORTS:-0}))
 service_range=10.244.255.0/24
@@ -70,9 +74,9 @@ start_control_plane() {
   kubectl config use-context here >/dev/null
   await "the API server" 90 kubectl get --raw /readyz
   begin scheduler "$programs/kube-scheduler" ${SCHEDULER_CONFIG:+--config "$SCHEDULER_CONFIG"} \
-    --kubeconfig kubeconfig --leader-elect=false --port 0 --secure-port 0
+    --kubeconfig kubeconfig --leader-elect=false "${no_http[@]}" --secure-port 0
   begin controllers "$programs/kube-controller-manager" --kubeconfig kubeconfig --leader-elect=false \
-    --port 0 --secure-port 0 \
+    "${no_http[@]}" --secure-port 0 \
     --service-account-private-key-file sa.key --root-ca-file certs/apiserver.crt
   await "the controller manager" 60 kubectl get serviceaccount default
 }
@@ -110,32 +114,21 @@ start_containerd() {
 	{"cniVersion": "0.4.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
 	 "ipMasq": false, "ipam": {"type": "host-local", "subnet": "10.244.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}
 	JSON
-  cat >containerd.toml <<-TOML
-	version = 2
-	root = "$state/containerd/root"
-	state = "$state/containerd/state"
-	[grpc]
-	  address = "$state/containerd.sock"
-	[plugins."io.containerd.grpc.v1.cri"]
-	  sandbox_image = "docker.io/local/busybox:1"
-	  restrict_oom_score_adj = true
-	  [plugins."io.containerd.grpc.v1.cri".containerd]
-	    snapshotter = "$(snapshotter)"
-	  [plugins."io.containerd.grpc.v1.cri".cni]
-	    bin_dir = "/usr/lib/cni"
-	    conf_dir = "$state/cni"
-	TOML
+  mkdir -p cdi containerd
+  chmod 711 "$state" containerd # pods in a user namespace go through them
+  of_containerd "$(snapshotter)" >containerd.toml
   begin containerd containerd -c containerd.toml
   await containerd 30 ctr_here version
   python3 "$here/busybox_image.py" busybox.tar
   import_image busybox.tar
-  local each
-  for each in '' -preempting; do
-    python3 "$here/program_image.py" program.tar "local/kube-scheduler:1.20.2$each" kube-scheduler \
-      "$programs/kube-scheduler$each"
-    import_image program.tar
-  done
+  import_scheduler kube-scheduler ''
+  import_scheduler "$extender_scheduler" -preempting
   rm program.tar
+}
+
+import_scheduler() { # PROGRAM SUFFIX
+  python3 "$here/program_image.py" program.tar "local/kube-scheduler:$version$2" kube-scheduler "$programs/$1"
+  import_image program.tar
 }
 
 import_image() { ctr_here images import --snapshotter "$(snapshotter)" "$1" >/dev/null; }
@@ -152,13 +145,13 @@ configure_kubelet() {
 	readOnlyPort: 0
 	evictionHard: {memory.available: 100Mi}
 	YAML
+  ((!${#kubelet_fields[@]})) || printf '%s\n' "${kubelet_fields[@]}" >>kubelet.yaml
   grep -q '\bnode1\b' /etc/hosts || echo '127.0.0.1 node1 # mpsd e2e' >>/etc/hosts
 }
 
 start_kubelet() {
   begin kubelet "$programs/kubelet" --kubeconfig kubeconfig --config kubelet.yaml --hostname-override node1 \
-    --root-dir /var/lib/kubelet --node-labels "${NODE_LABELS:-ack.node.gpu.schedule=mps}" --container-runtime=remote \
-    --container-runtime-endpoint "unix://$state/containerd.sock" --feature-gates LocalStorageCapacityIsolation=false
+    --root-dir /var/lib/kubelet --node-labels "${NODE_LABELS:-ack.node.gpu.schedule=mps}" "${kubelet_options[@]}"
 }
 
 # The process alone, as a restart of its service does.
@@ -193,6 +186,8 @@ stop() {
     ctr_here tasks ls -q 2>/dev/null | while read -r each; do ctr_here tasks rm -f "$each" >/dev/null 2>&1 || true; done
   fi
   for each in containerd service controllers scheduler api etcd; do end "$each"; done
+  # with containerd 2 those of sandboxes outlive their task
+  pgrep -f -- "^/.*containerd-shim-runc-v2 .*-address $state/containerd.sock" | xargs -r kill 2>/dev/null || true
   [[ ! $with_node ]] || clear_node
 }
 
@@ -217,5 +212,5 @@ start) start "${4:-}" ;;
 stop) stop ;;
 kubelet) kubelet_is_asked_to "$4" ;;
 import) import_image "$(cd "$OLDPWD" && realpath "$4")" ;;
-*) sed -n 2,6p "$0" >&2 && exit 2 ;;
+*) sed -n 2,7p "$0" >&2 && exit 2 ;;
 esac

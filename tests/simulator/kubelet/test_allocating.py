@@ -178,7 +178,7 @@ def test_a_container_sees_its_mounts_its_devices_and_its_variables_which_beat_th
         plugin.answer = Answer(
             {"PIPE": "/run/mpsd/client", "LIMIT": "the plugin's"},
             (HostMount(str(client), "/run/mpsd/client", read_only=True),),
-            (DeviceNode(str(gate), "/dev/mpsd-gate", "r"),),
+            (DeviceNode(str(gate), str(gate), "r"),),
         )
         own = container(
             "main", {MEMORY: 1}, 'cat "$PIPE/control" && echo "$LIMIT"', env=[{"name": "LIMIT", "value": "mine"}]

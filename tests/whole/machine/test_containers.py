@@ -90,7 +90,7 @@ def test_a_container_is_told_what_goes_into_its_bundle(container: Played) -> Non
     assert "MPSD_GRANT" not in answer["environment"]
     domain = container.machine.run_directory / "gpu0-1"
     assert {"source": f"{domain}/client", "inside": "/run/mpsd/client", "read_only": True} in answer["mounts"]
-    gate = {"source": f"{domain}/gate", "inside": "/dev/mpsd-gate", "access": "r"}
+    gate = {"source": f"{domain}/gate", "inside": f"{domain}/gate", "access": "r"}
     assert answer["devices"] == ([gate] if (domain / "gate").exists() else [])
 
 
