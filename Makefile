@@ -10,7 +10,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check lint units check-node check-host check-see e2e demo bench proto examples fuzz soak docs format clean
+.PHONY: check lint units check-node check-host check-see e2e e2e-modern demo bench proto examples fuzz soak docs format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -47,9 +47,20 @@ check-see: $(READY)
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # 16 minutes the first time, then 9.
 E2E := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG"
+KUBE := PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh
+ALL_E2E := --first '$(E2E) tests/kube_contract tests/e2e/admission' sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler'
 e2e: $(READY)
-	PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh \
-		--first '$(E2E) tests/kube_contract tests/e2e/admission' sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler'
+	unset KUBE_PROGRAMS CONTAINERD; $(KUBE) $(ALL_E2E)
+
+# The same on the Kubernetes whose programs lie in KUBE_PROGRAMS=FOLDER, 1.31 to 1.36, with containerd 2 and then pods
+# alone with 1.7, both fetched from Debian and only unpacked; or with the one in CONTAINERD=FOLDER. The programs:
+# server/bin of https://dl.k8s.io/v1.36.2/kubernetes-server-linux-amd64.tar.gz
+KUBE_PROGRAMS ?= $(HOME)/.cache/kube-1.36.2
+CONTAINERDS = $(or $(CONTAINERD),$$(tests/e2e/kube/containerd.sh sid) $$(tests/e2e/kube/containerd.sh trixie))
+e2e-modern: $(READY)
+	set -eu; set -- $(CONTAINERDS); : "$${1:?no containerd 1.7 or 2}"; export KUBE_PROGRAMS="$(KUBE_PROGRAMS)"; \
+	CONTAINERD="$$1" $(KUBE) $(ALL_E2E); \
+	for older in "$${2:-}"; do [ -z "$$older" ] || CONTAINERD="$$older" $(KUBE) sh -c '$(E2E) tests/e2e/node/test_shares.py'; done
 
 demo: $(READY)
 	$(BIN)/mpsd demo

@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if _HERE in item.path.parents:
+        if _HERE in item.path.parents and "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(300))
             if not config.getoption("--kubeconfig", default=None):
                 item.add_marker(pytest.mark.skip(reason="needs a cluster: make e2e, or --kubeconfig FILE"))

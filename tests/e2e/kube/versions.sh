@@ -17,6 +17,7 @@ known() {
   version=${version##* v}
   minor=${version#1.}
   minor=${minor%%.*}
+  [[ $minor == [0-9]* ]] || minor=0
   if ((minor != 20 && (minor < 31 || minor > 36))); then
     echo "KUBE_PROGRAMS=$1: Kubernetes $version is not among those that tests/e2e/kube/versions.sh knows: 1.20, 1.31 to 1.36" >&2
     return 1

@@ -16,13 +16,6 @@ case ${1:-} in
   --control-plane) part=control-plane; shift ;;
   --first) first=$2; shift 2 ;;
 esac
-
-packages=(etcd-server openssl)
-[[ $part ]] || packages+=(containerd runc containernetworking-plugins iptables conntrack busybox-static buildah debootstrap)
-is_there() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'; }
-missing=()
-for package in "${packages[@]}"; do is_there "$package" || missing+=("$package"); done
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-1.20.2
 if [[ ${KUBE_PROGRAMS+set} ]]; then
   [[ $KUBE_PROGRAMS ]] || { echo "KUBE_PROGRAMS is empty: name a folder of Kubernetes' programs, or unset it" >&2; exit 2; }
   known "$KUBE_PROGRAMS" || exit 2
@@ -31,6 +24,13 @@ if [[ ${CONTAINERD:-} ]]; then
   "$CONTAINERD/containerd" --version >/dev/null 2>&1 || { echo "CONTAINERD=$CONTAINERD: no containerd that runs here" >&2; exit 2; }
   export PATH=$(realpath "$CONTAINERD"):$PATH
 fi
+
+packages=(etcd-server openssl)
+[[ $part ]] || packages+=(containerd runc containernetworking-plugins iptables conntrack busybox-static buildah debootstrap)
+is_there() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'; }
+missing=()
+for package in "${packages[@]}"; do is_there "$package" || missing+=("$package"); done
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-1.20.2
 [[ ${KUBE_PROGRAMS:-} || -x $cache/kube-scheduler-preempting ]] || is_there dpkg-dev || missing+=(dpkg-dev)
 if ((${#missing[@]})); then
   apt-get -qq -o APT::Sandbox::User=root update
