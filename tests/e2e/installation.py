@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from tests.e2e.cluster import Cluster, Object
+from tests.e2e.versions import version_of
 from tests.e2e.waiting import eventually
 
 SYSTEM = "mpsd-system"
@@ -155,7 +156,7 @@ def uninstall(installation: Installation) -> None:
 def _write_overlay(installation: Installation) -> None:
     images = installation.images
     names = {"mpsd": images.mpsd, "registry.k8s.io/kube-scheduler": images.kube_scheduler}
-    place = f"overlays/{_overlay(installation.cluster)}" if images.kube_scheduler else ""
+    place = f"overlays/{version_of(installation.cluster).overlay}" if images.kube_scheduler else ""
     simulate = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": f"--simulate={SIMULATED}"}]
     kustomization = {
         "resources": [os.path.relpath(_MANIFESTS / place, installation.folder)],  # kustomize takes no absolute ones
@@ -163,13 +164,6 @@ def _write_overlay(installation: Installation) -> None:
         "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(simulate)}],
     }
     (installation.folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-
-
-def _overlay(cluster: Cluster) -> str:
-    """With the second scheduler, for the cluster's version."""
-    version: str = json.loads(cluster.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
-    minor = int(version.split(".")[1])
-    return "scheduler-1.20" if minor <= 22 else "scheduler-1.23" if minor <= 24 else "scheduler"
 
 
 def _renamed(name: str, image: str) -> Object:

@@ -86,10 +86,9 @@ class Pods:
         return json.dumps([status.get("reason"), status.get("message"), states])
 
     def status(self, name: str) -> Object:
-        """Of its one container."""
-        (found,) = self.get(name)["status"]["containerStatuses"]
-        status: Object = found
-        return status
+        """Of its one container; empty where kubelet never began with it."""
+        found: list[Object] = self.get(name)["status"].get("containerStatuses", [])
+        return found[0] if found else {}
 
     def run_in(self, name: str, *command: str, container: str = "main") -> str:
         return self.cluster.do("exec", name, "-n", self.namespace, "-c", container, "--", *command).out

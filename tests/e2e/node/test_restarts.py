@@ -10,6 +10,7 @@ from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, CONTROL, SYSTEM, Installation
 from tests.e2e.machine import Machine
 from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
+from tests.e2e.versions import version_of
 from tests.e2e.waiting import eventually, never
 
 _NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
@@ -159,10 +160,11 @@ def test_a_container_that_is_started_again_has_its_limit_again(pods: Pods, witne
 
 
 def test_after_a_reboot_no_container_starts_before_its_domain_serves(
-    mpsd: Installation, pods: Pods, machine: Machine, witness: str
+    cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine, witness: str
 ) -> None:
     """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices in its checkpoint."""
     first = pods.status(witness)["containerID"]
+    outlives = version_of(cluster).pods_outlive_reboot
     machine.kubelet("kill")
     mpsd.put_where(_NOWHERE)
     try:
@@ -172,17 +174,27 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
 
         def runs() -> bool:
             status = pods.status(witness)
-            return "running" in status["state"] and status["containerID"] != first
+            return "running" in status.get("state", {}) and status["containerID"] != first
 
         def is_held_back() -> str:
             assert not runs(), "it runs without MPS and without a limit"
+            if not outlives:
+                return str(pods.get(witness)["status"].get("message", ""))
             return str(pods.status(witness)["state"].get("waiting", {}).get("message", ""))
 
         print(f"\nkubelet meanwhile: {eventually(is_held_back, 'held back', within_s=60.0)}")
         never(runs, "it runs without MPS and without a limit", for_s=3.0)
     finally:
         mpsd.put_where(_HERE)
-    eventually(runs, "the container", within_s=150.0)  # kubelet tries again more and more seldom
-    said = pods.wait_until_holding(witness)
+    if outlives:
+        eventually(runs, "the container", within_s=150.0)  # kubelet tries again more and more seldom
+        back = witness
+    else:
+        assert pods.get(witness)["status"]["reason"] == "UnexpectedAdmissionError"
+        mpsd.wait_until_offered()
+        back = "another"  # as its controller makes one
+        pods.start(back, _GIB, "alloc=9000")
+    said = pods.wait_until_holding(back)
     assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) <= _GIB * 1024
-    eventually(lambda: mpsd.granted_mib(pods.namespace).get(witness) == _GIB * 1024, "its grant")
+    eventually(lambda: mpsd.granted_mib(pods.namespace).get(back) == _GIB * 1024, "its grant")
+    eventually(lambda: outlives or witness not in mpsd.granted_mib(pods.namespace), "nothing for the one that ended")
