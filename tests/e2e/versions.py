@@ -8,8 +8,11 @@ from tests.e2e.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """overlay: the one of manifests/ with the second scheduler. pods_outlive_reboot: kubelet starts the containers of a
-    pod again whose device plugin has not registered yet; from 1.27 on it ends the pod (kubernetes/kubernetes#116376)."""
+    """overlay: the one of manifests/ with the second scheduler.
+
+    pods_outlive_reboot: kubelet starts the containers of a pod again though its device plugin has not registered yet;
+    from 1.27 on it ends the pod (kubernetes/kubernetes#116376).
+    """
 
     overlay: str
     pods_outlive_reboot: bool
