@@ -35,4 +35,5 @@ CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook
 LIMITS = "mpsd-limits"  # the ConfigMap with both limits files
 NAME_LABEL = "app.kubernetes.io/name"
 LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
+MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
 OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}  # of a list: what is mpsd's

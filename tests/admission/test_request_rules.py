@@ -45,6 +45,13 @@ def test_who_decides_where_a_pod_runs_must_know_the_books(field: str, value: str
     assert broken(pod(container(), **{field: value})) == []
 
 
+def test_what_stands_for_a_static_pod_names_the_node_that_has_its_file() -> None:
+    """kubelet runs no pod with this annotation, whoever made it."""
+    thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    thing["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "d4c1"}
+    assert broken(thing) == []
+
+
 def test_a_pod_that_a_node_runs_already_keeps_its_node() -> None:
     thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
     assert broken(thing, known=RequestContext(is_placed=True)) == []

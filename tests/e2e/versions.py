@@ -3,6 +3,8 @@
 import json
 from dataclasses import dataclass
 
+import pytest
+
 from tests.e2e.cluster import Cluster
 
 
@@ -26,7 +28,17 @@ _FROM_MINOR = {
 }
 
 
-def version_of(cluster: Cluster) -> Version:
+def needs(cluster: Cluster, minor: int, what: str) -> None:
+    """Skips the test on Kubernetes older than 1.`minor`."""
+    if _minor(cluster) < minor:
+        pytest.skip(f"{what}: of Kubernetes 1.{minor} and newer")
+
+
+def _minor(cluster: Cluster) -> int:
     version: str = json.loads(cluster.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
-    minor = int(version.split(".")[1])
+    return int(version.split(".")[1])
+
+
+def version_of(cluster: Cluster) -> Version:
+    minor = _minor(cluster)
     return _FROM_MINOR[max(first for first in _FROM_MINOR if first <= minor)]

@@ -26,10 +26,11 @@ from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.event_loop import until
 
 KUBELETS_LONGEST_MESSAGE = 4 * 1024**2  # the default of grpc-go, which kubelet does not change
+_GATE = "/run/mpsd/gpu0/gate"
 FULL = Answer(
     {"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"},
     (HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", True),),
-    (DeviceNode("/run/mpsd/gpu0/gate", "/run/mpsd/gpu0/gate", "r"),),
+    (DeviceNode(_GATE, _GATE, "r"),),
     {"mpsd.io/gpu": "GPU-0"},
     ("nvidia.com/gpu=0",),
 )
@@ -216,7 +217,7 @@ def test_each_container_of_one_call_is_answered_in_its_order_with_all_that_it_ge
     expected = wire.ContainerAllocateResponse(
         envs=FULL.environment,
         mounts=[wire.Mount(container_path="/run/mpsd/client", host_path="/run/mpsd/gpu0/client", read_only=True)],
-        devices=[wire.DeviceSpec(container_path="/run/mpsd/gpu0/gate", host_path="/run/mpsd/gpu0/gate", permissions="r")],
+        devices=[wire.DeviceSpec(container_path=_GATE, host_path=_GATE, permissions="r")],
         annotations=FULL.annotations,
         cdi_devices=[wire.CDIDevice(name="nvidia.com/gpu=0")],
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from mpsd.admission.rules.rule import EVERY, Found, Rule, RuleInput, rule
 from mpsd.model.fields import Fields, at
-from mpsd.model.names import matches
+from mpsd.model.names import MIRROR, matches
 from mpsd.model.pod import Container
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown
@@ -77,7 +77,8 @@ def _scheduler_name(case: RuleInput) -> Iterator[Found]:
     "remove it; select nodes by nodeSelector or affinity",
 )
 def _node_name(case: RuleInput) -> Iterator[Found]:
-    if case.pod.node and not case.context.is_placed:
+    # kubelet runs no pod with that annotation: it is the copy of one that the node has from a file
+    if case.pod.node and not case.context.is_placed and MIRROR not in case.pod.annotations:
         yield Found(at(case.pod.path, "spec", "nodeName"), shown(case.pod.node))
 
 

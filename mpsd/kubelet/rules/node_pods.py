@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.identity import PodName
+from mpsd.model.names import MIRROR
 from mpsd.model.pod import Pod, Role, read_pod
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import is_zero
@@ -24,7 +25,6 @@ _OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one he
 _NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
 BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
 _NANOSECONDS = 19  # digits, until the year 2286
-MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,8 @@ configure_kubelet() {
 	readOnlyPort: 0
 	evictionHard: {memory.available: 100Mi}
 	YAML
+  mkdir -p static # pods that are there before any API server is asked
+  echo "staticPodPath: $state/static" >>kubelet.yaml
   ((!${#kubelet_fields[@]})) || printf '%s\n' "${kubelet_fields[@]}" >>kubelet.yaml
   grep -q '\bnode1\b' /etc/hosts || echo '127.0.0.1 node1 # mpsd e2e' >>/etc/hosts
 }

@@ -13,13 +13,12 @@ from typing import Any
 
 from mpsd.model.cluster_status import ClusterNode, ClusterStatus, GpuRow, PodStatus, silence
 from mpsd.model.domain import ALL, State
-from mpsd.model.names import CONTROL, LABEL, NAME_LABEL, PRODUCT
+from mpsd.model.names import CONTROL, LABEL, MIRROR, NAME_LABEL, PRODUCT
 from mpsd.model.times import lasting
 from mpsd.status.rules.cordon import CordonChange, holders, holding
 
 # No daemon of ours runs there, so nobody waits for a drain: what is there is counted instead.
 _WITHOUT_DAEMON = frozenset({None, State.REFUSED.value, State.DOWN.value})
-_MIRROR = "kubernetes.io/config.mirror"  # kubelet's, on what stands for a static pod in the API
 _LONGEST_PAUSE_S = 10.0
 _OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
 
@@ -138,7 +137,7 @@ def fate_of(pod: Mapping[str, Any] | None, holder: PodStatus) -> tuple[EvictionF
         fate = EvictionFate.GONE
     elif metadata.get("deletionTimestamp"):
         fate = EvictionFate.ENDING
-    elif _MIRROR in (metadata.get("annotations") or {}):
+    elif MIRROR in (metadata.get("annotations") or {}):
         fate = EvictionFate.STATIC
     elif owner is None:
         fate = EvictionFate.EVICT_FOR_GOOD
