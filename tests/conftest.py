@@ -37,7 +37,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--gpu", action="store_true", help="run tests/contract on this machine's GPUs instead of the simulator"
     )
     parser.addoption(
-        "--record", type=Path, metavar="FILE", help="write what tests/contract asked and heard to this file, as JSON"
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write to this file, as JSON, what tests/contract asked and heard, or how tests/e2e ended and on what",
     )
     parser.addoption(
         "--kubeconfig",

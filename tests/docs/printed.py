@@ -17,6 +17,7 @@ from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table
+from tests.e2e.run_record import cluster_rows
 from tests.manifests.rights import rights_table
 from tests.model.manifests import POLICY
 from tests.prometheus.shipped import ALERTS
@@ -74,6 +75,12 @@ TABLES = (
     ),
     Table("rights", "docs/security.md", ("right", "in overlays"), rights_table, ("why", "with a stolen token")),
     policy_tables.POLICY,
+    Table(
+        "clusters",
+        "docs/install.md",
+        ("Kubernetes", "container runtime", "runc", "cgroups", "passed", "failed", "skipped", "last run"),
+        cluster_rows,
+    ),
     policy_tables.CAPABILITIES,
     policy_tables.CARDS,
     *command_line_tables.TABLES,

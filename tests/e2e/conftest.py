@@ -4,6 +4,7 @@ tests/e2e/admission runs the webhook beside the cluster: on a cluster that is no
 reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs everything as pods of the image that `--image
 NAME:TAG` names, on a node labelled ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it
 at a node in use. tests/e2e/scheduler does the same with the kube-scheduler that `--kube-scheduler NAME:TAG` names.
+`--record FILE` keeps the versions and how the tests ended, for the table in docs/install.md: tests/e2e/records.
 """
 
 import os
@@ -15,6 +16,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import Images, Installation, installed
+from tests.e2e.run_record import RunRecord
 from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
 
@@ -40,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME:TAG",
         help="kube-scheduler's image, of the cluster's version (MPSD_E2E_KUBE_SCHEDULER)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    file, kubeconfig = config.getoption("--record"), config.getoption("--kubeconfig")
+    if file and kubeconfig:
+        config.pluginmanager.register(RunRecord(file, Cluster(kubeconfig.absolute())))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
