@@ -108,7 +108,7 @@ class Registrar:
             return RegistrationOutcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
         if not await self._patch(path, seen, {}, webhooks=change.webhooks):
             what = f"{resource.plural} {name}: {', '.join(change.changes)} must change, which this webhook may not do"
-            return RegistrationOutcome((f"{what}; kubectl apply -k manifests/overlays/cert-manager-fail-closed",))
+            return RegistrationOutcome((f"{what}; add components/fail-closed (docs/install-webhook.md)",))
         self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
         return _CHANGED
 

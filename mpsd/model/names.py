@@ -36,4 +36,5 @@ LIMITS = "mpsd-limits"  # the ConfigMap with both limits files
 NAME_LABEL = "app.kubernetes.io/name"
 LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
 MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
+APPLY = "apply your kustomization again (docs/install.md)"  # the remedy for objects that are missing or old
 OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}  # of a list: what is mpsd's

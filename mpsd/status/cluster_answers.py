@@ -37,7 +37,7 @@ _RIGHTS = (
     "an administrator gives it: kubectl create clusterrole mpsd-look --verb=get,list,watch --resource=mpsnodes.mpsd.io"
     " (patch too for cordon), and a clusterrolebinding to it"
 )
-_NOT_INSTALLED = "mpsd is not installed there: kubectl apply -k manifests; or name another cluster with --context"
+_NOT_INSTALLED = "mpsd is not installed there: docs/install.md; or name another cluster with --context"
 _AWAY = "see whether `kubectl version` gets an answer, or name another cluster with --context"
 
 

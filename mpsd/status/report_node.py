@@ -11,6 +11,7 @@ from typing import Any
 
 import mpsd
 from mpsd.model.conditions import Condition, condition_in, condition_object, mps_ready, node_status_patch
+from mpsd.model.names import APPLY
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
@@ -138,7 +139,7 @@ class MPSNodeDuty(_NodeDuty):
             try:
                 await self._kube.create(MPS_NODES, rules.mpsnode_for(name, uid))
             except NotFound as error:
-                raise NotFound(f"{error}; this cluster does not know MPSNode: kubectl apply -k manifests") from None
+                raise NotFound(f"{error}; this cluster does not know MPSNode: {APPLY}") from None
         else:
             if patch := rules.belonging_patch(found, name, uid):
                 await self._kube.patch(MPS_NODES, name, patch, PatchKind.MERGE)

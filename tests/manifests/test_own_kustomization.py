@@ -1,4 +1,4 @@
-"""The installation that docs/install.md has its reader copy: its lines, run by a shell, and what kubectl makes of them."""
+"""The installation that docs/install.md has its reader copy: its lines, run by a shell, and what kubectl renders."""
 
 import re
 import subprocess

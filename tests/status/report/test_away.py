@@ -105,7 +105,7 @@ def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_told(
     run(api, tmp_path, test)
     said = [line for line in logged(capfd.readouterr().err, "not reported") if line["what"] == "the MPSNode"]
     assert len(said) == 1
-    assert "kubectl apply -k manifests" in said[0]["reason"]
+    assert "docs/install.md" in said[0]["reason"]
 
 
 def test_a_busy_node_is_written_at_most_once_a_second(api: SimulatedApi, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_wrong_question_is_answered_as_status_answers_it(world: ClusterWorld, 
 def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) -> None:
     said = bare_world.kubectl_mps("top")
     assert said.code == 1
-    assert "kubectl apply -k manifests" in said.errors
+    assert "docs/install.md" in said.errors
 
 
 def test_live_it_outlives_the_api_server_and_leaves_the_terminal_as_it_was(

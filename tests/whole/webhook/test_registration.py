@@ -346,7 +346,7 @@ def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is
 
     inject(api, authority.certificate)
     with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
-        remedy = "kubectl apply -k manifests/overlays/cert-manager-fail-closed"
+        remedy = "add components/fail-closed"
         wait_until(lambda: remedy in one.log_text, DEADLINE_S, "it says what to do", 0.02)
         assert one.metric("mpsd_admission_registered") == 0
         inject(api, authority.certificate, failurePolicy="Fail")

@@ -9,7 +9,7 @@ from functools import cmp_to_key
 
 from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.model.domain import ALL, State, after_is, remedy
-from mpsd.model.names import AGENT, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.names import AGENT, APPLY, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.doctor.rules.checks import CheckTable, Fact, Finding, NotApplicable, Severity, Unknown, each, known
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, inside
@@ -19,7 +19,6 @@ from mpsd.platform.rules.kubernetes_objects import LABELS
 
 _MANY_RESTARTS = 3  # more of them since a pod began is a pattern
 _APART_S = 30.0  # stamps of the API are whole seconds, and a write may wait
-_APPLY = "kubectl apply -k manifests"
 _LABEL = f"kubectl label node {{}} {LABELS[0]}"
 _STATUS_FIELDS = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
 _CRD, _OWN = "CustomResourceDefinition mpsnodes.mpsd.io", f"pods of {NAMESPACE}"
@@ -43,19 +42,19 @@ def _kubernetes_old(facts: ClusterFacts) -> Iterator[Finding]:
 @_check("not-installed", _STOPS, "mpsd's namespace is there", how="namespaces")
 def _namespace(facts: ClusterFacts) -> Iterator[Finding]:
     if not known(facts.namespace):
-        yield Finding(f"the namespace {NAMESPACE} does not exist: mpsd is not installed", _APPLY)
+        yield Finding(f"the namespace {NAMESPACE} does not exist: mpsd is not installed", APPLY)
 
 
 @_check("definition-missing", _STOPS, "the cluster knows MPSNodes", how=_CRD)
 def _definition(facts: ClusterFacts) -> Iterator[Finding]:
     if not known(facts.definition):
-        yield Finding("the cluster knows no MPSNode (CRD mpsnodes.mpsd.io is missing)", _APPLY)
+        yield Finding("the cluster knows no MPSNode (CRD mpsnodes.mpsd.io is missing)", APPLY)
     for definition in known(facts.definition):
         conditions = {one["type"]: one["status"] for one in inside(definition, "status", "conditions") or ()}
         accepted = conditions.get("Established", "True") == "True"
         if not accepted or not _version(definition).get("served"):
             why = "version v1alpha1 is not served" if accepted else "the API server has not accepted it"
-            see = f"see kubectl describe crd mpsnodes.mpsd.io, {_APPLY}"
+            see = f"see kubectl describe crd mpsnodes.mpsd.io, then {APPLY}"
             yield Finding(f"CRD mpsnodes.mpsd.io cannot be used: {why}", see)
 
 
@@ -69,7 +68,7 @@ def _definition_old(facts: ClusterFacts) -> Iterator[Finding]:
         schema = inside(_version(definition), "schema", "openAPIV3Schema", "properties", "status", "properties")
         if lacks := [name for name in _STATUS_FIELDS if schema and name not in schema]:
             what = f"CRD mpsnodes.mpsd.io is of an older mpsd: the API server drops status.{', '.join(lacks)}"
-            yield Finding(what, _APPLY)
+            yield Finding(what, APPLY)
 
 
 @_check("workload-missing", _STOPS, "mpsd is installed", how="DaemonSets")
@@ -77,7 +76,7 @@ def _absent(facts: ClusterFacts) -> Iterator[Finding]:
     there, is_installed = {one.component for one in facts.workloads}, bool(known(facts.namespace))
     for component, name in ((CONTROL, "mps-control-daemon"), (AGENT, AGENT)):
         if component not in there and is_installed:
-            yield Finding(f"the DaemonSet {name} is not in {NAMESPACE}: no node is served", _APPLY)
+            yield Finding(f"the DaemonSet {name} is not in {NAMESPACE}: no node is served", APPLY)
 
 
 @_check("rights-missing", _STOPS, "every part has its rights", how="SubjectAccessReview")
@@ -89,7 +88,7 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
             missing.setdefault(right.component, []).append(str(right))
     for component, what in missing.items():
         more = f" and {len(what) - 1} more" if len(what) > 1 else ""
-        yield Finding(f"service account {component} may not {what[0]}{more}", f"restore its ClusterRole: {_APPLY}")
+        yield Finding(f"service account {component} may not {what[0]}{more}", f"restore its ClusterRole: {APPLY}")
 
 
 @_check("pod-not-running", _STOPS, "mpsd's pods run", how=_OWN)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from mpsd.model.names import NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.names import APPLY, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.doctor.rules import checks
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Unknown, each, known
@@ -53,7 +53,7 @@ def _unregistered(facts: ClusterFacts) -> Iterator[Finding]:
     for kind, found in (("Validating", facts.validating), ("Mutating", facts.mutating)):
         if not any(one.get("webhooks") for one in known(found)):
             what = f"{kind}WebhookConfiguration {WEBHOOK} is missing: every pod is admitted"
-            yield Finding(what, "kubectl apply -k manifests")
+            yield Finding(what, APPLY)
 
 
 @_check("webhook-authority", _BREAKS, "API servers can verify the webhook", how=f"caBundle in {_CONFIGURATIONS}")
@@ -144,7 +144,7 @@ def _no_scheduler(facts: ClusterFacts) -> Iterator[Finding]:
     for pod in [one.seen for one in facts.users if not there]:
         if pod.shared and pod.is_pending and not pod.node and pod.scheduler == SCHEDULER:
             what = f"pod {pod.name} waits for {SCHEDULER}, but no pod of it is ready"
-            yield Finding(what, "kubectl apply -k manifests/overlays/scheduler, or remove schedulerName from the pod")
+            yield Finding(what, "install it (docs/scheduling.md), or remove schedulerName from the pod")
             return
 
 

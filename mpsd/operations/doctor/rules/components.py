@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
-from mpsd.model.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.names import AGENT, APPLY, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.operations.doctor.rules.checks import Finding
 
 
@@ -134,7 +134,7 @@ SKEWS = (
         Component.COMMAND,
         normal=True,
         why="what the node does not report yet is shown as unknown",
-        remedy="upgrade the cluster when it suits: kubectl apply -k manifests",
+        remedy=f"upgrade the cluster when it suits: {APPLY}",
     ),
 )
 
