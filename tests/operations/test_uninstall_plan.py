@@ -112,12 +112,21 @@ def test_what_goes_with_something_else_is_not_deleted_itself(metadata: Any, grou
     assert is_deleted(metadata, group, {"mpsd.io"}) is goes
 
 
+OPENSHIFT = "openshift.io/internal-registry-auth-token.service-account"
+
+
 @pytest.mark.parametrize(
     ("kind", "thing", "strange"),
     [
         ("ConfigMap", {"metadata": {"name": "dashboards"}}, True),
         ("Pod", {"metadata": {"name": "shell"}}, True),
         ("ConfigMap", {"metadata": {"name": "kube-root-ca.crt"}}, False),
+        ("ConfigMap", {"metadata": {"name": "openshift-service-ca.crt"}}, False),
+        ("ConfigMap", {"metadata": {"name": "istio-ca-root-cert"}}, False),
+        ("Secret", {"metadata": {"name": "openshift-service-ca.crt"}}, True),
+        ("RoleBinding", {"metadata": {"name": "system:image-pullers"}}, False),
+        ("ServiceAccount", {"metadata": {"name": "builder"}}, False),
+        ("Secret", {"metadata": {"name": "b-dockercfg-x", "annotations": {OPENSHIFT: "builder"}}}, False),
         ("Secret", {"metadata": {"name": "default-token-x"}, "type": "kubernetes.io/service-account-token"}, False),
         ("Secret", {"metadata": {"name": "registry"}, "type": "kubernetes.io/dockerconfigjson"}, True),
         ("Service", {"metadata": {"name": "a", "labels": {"app.kubernetes.io/part-of": "mpsd"}}}, False),

@@ -255,14 +255,21 @@ def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
 
 # -- what is in a namespace of ours and not ours ------------------------------------------------------------------
 
-_EVERYWHERE = frozenset({("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")})
+# What Kubernetes, Istio and OpenShift put into every namespace.
+_EVERYWHERE = {
+    "ConfigMap": {"kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt"},
+    "RoleBinding": {"system:deployers", "system:image-builders", "system:image-pullers"},
+    "ServiceAccount": {"default", "builder", "deployer"},
+}
 _OF_THE_CLUSTER = frozenset({"Event", "Endpoints", "EndpointSlice", "Lease"})
 _TOKENS = "kubernetes.io/service-account-token"
+_OF_ACCOUNT = "openshift.io/internal-registry-auth-token.service-account"  # annotation of a Secret made by OpenShift
 
 
 def is_strange(kind: str, thing: Mapping[str, Any]) -> bool:
     """Whether somebody has put this there: it is neither mpsd's, nor the cluster's own, nor owned by something."""
     metadata = thing["metadata"]
     known = (metadata.get("labels") or {}).get(LABEL) == PRODUCT or bool(metadata.get("ownerReferences"))
-    made_by_it = kind in _OF_THE_CLUSTER or (kind, metadata["name"]) in _EVERYWHERE or thing.get("type") == _TOKENS
-    return not known and not made_by_it
+    made_by_it = kind in _OF_THE_CLUSTER or metadata["name"] in _EVERYWHERE.get(kind, ())
+    of_account = thing.get("type") == _TOKENS or _OF_ACCOUNT in (metadata.get("annotations") or {})
+    return not known and not made_by_it and not of_account
