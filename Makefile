@@ -45,7 +45,7 @@ check-see: $(READY)
 	PATH="$$PATH:$$(tests/prometheus/programs.sh)" PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile -rs $(SEE)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
-# 16 minutes the first time, then 9. RECORD=tests/e2e/records/NAME.json keeps what it ran on and how it ended, for `make docs`.
+# 16 minutes the first time, then 9. RECORD=tests/e2e/records keeps what it ran on and how it ended, for `make docs`.
 RECORD ?=
 E2E := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG" $(RECORD:%=--record %)
 KUBE := PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh

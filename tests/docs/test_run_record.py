@@ -1,4 +1,4 @@
-"""The table of clusters in docs/install.md: a run of tests/e2e with `--record FILE` writes what it is printed from."""
+"""The table of clusters in docs/install.md: a run of tests/e2e with `--record` writes what it is printed from."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_nothing_is_kept_of_other_versions() -> None:
 
 
 def test_what_fails_at_its_end_has_failed(tmp_path: Path) -> None:
-    kept = RunRecord(tmp_path / "record.json", Cluster(tmp_path))
+    kept = RunRecord(tmp_path, Cluster(tmp_path))
     for when, outcome in _PHASES:
         kept.pytest_runtest_logreport(pytest.TestReport("a.py::b", ("a.py", 1, "b"), {}, outcome, None, when))
     assert kept.ends == {"a.py::b": "failed"}

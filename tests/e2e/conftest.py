@@ -4,7 +4,7 @@ tests/e2e/admission runs the webhook beside the cluster: on a cluster that is no
 reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs everything as pods of the image that `--image
 NAME:TAG` names, on a node labelled ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it
 at a node in use. tests/e2e/scheduler does the same with the kube-scheduler that `--kube-scheduler NAME:TAG` names.
-`--record FILE` keeps the versions and how the tests ended, for the table in docs/install.md: tests/e2e/records.
+`--record tests/e2e/records` keeps the versions and how the tests ended, for the table in docs/install.md.
 """
 
 import os
@@ -45,9 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    file, kubeconfig = config.getoption("--record"), config.getoption("--kubeconfig")
-    if file and kubeconfig:
-        config.pluginmanager.register(RunRecord(file, Cluster(kubeconfig.absolute())))
+    folder, kubeconfig = config.getoption("--record"), config.getoption("--kubeconfig")
+    if folder and kubeconfig:
+        config.pluginmanager.register(RunRecord(folder, Cluster(kubeconfig.absolute())))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,6 +1,7 @@
-"""What the end-to-end tests ran on and how they ended: `--record FILE` writes it, docs/install.md prints it.
+"""What the end-to-end tests ran on and how they ended: `--record FOLDER` writes it, docs/install.md prints it.
 
-A run replaces the parts that it ran; a record of other versions it replaces as a whole, so that no table mixes two.
+A file for each pair of Kubernetes and container runtime. A run replaces the parts that it ran, and a record of other
+versions as a whole, so that no row mixes two.
 """
 
 import json
@@ -25,8 +26,8 @@ _ENDS = ("passed", "failed", "skipped")
 class RunRecord:
     """A plugin of pytest. In `ends` is how each test ended, by its id; what failed in any phase has failed."""
 
-    def __init__(self, file: Path, cluster: Cluster) -> None:
-        self.file, self.cluster, self.ends = file, cluster, dict[str, str]()
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder, self.cluster, self.ends = folder, cluster, dict[str, str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         is_an_end = report.when == "call" or report.outcome != "passed"
@@ -35,9 +36,11 @@ class RunRecord:
 
     def pytest_sessionfinish(self) -> None:
         if self.ends:
-            before = json.loads(self.file.read_text()) if self.file.exists() else {}
-            record = merged(before, versions(self.cluster), self.ends, datetime.now(UTC).date().isoformat())
-            self.file.write_text(json.dumps(record, indent=2) + "\n")
+            of, today = versions(self.cluster), datetime.now(UTC).date().isoformat()
+            self.folder.mkdir(exist_ok=True)
+            file = self.folder / f"{of['kubernetes']}-{of['container runtime'].replace(' ', '-')}.json"
+            before = json.loads(file.read_text()) if file.exists() else {}
+            file.write_text(json.dumps(merged(before, of, self.ends, today), indent=2) + "\n")
 
 
 def merged(
