@@ -235,11 +235,13 @@ class Kube:
         """The end of a container's log. previous: of the one before its last restart."""
         query = {"container": container, "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
         query |= {"previous": "true"} if previous else {}
-        ask = Ask("get", PODS, pod, namespace, "log", query=query)
-        answer = await self._send(ask, self.deadline_s)
-        if answer.status != 200:
-            _read_answer(ask, answer)
-        return answer.data[-most_bytes:].decode(errors="replace")
+        return (await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query)))[-most_bytes:].decode(
+            errors="replace"
+        )
+
+    async def kubelet_metrics(self, node: str) -> bytes:
+        """As its kubelet has them for Prometheus. Needs the right to get nodes/proxy."""
+        return await self._bytes(Ask("get", NODES, node, subresource="proxy/metrics"))
 
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
@@ -307,6 +309,12 @@ class Kube:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.access.pool.clear()
+
+    async def _bytes(self, ask: Ask) -> bytes:
+        answer = await self._send(ask, self.deadline_s)
+        if answer.status != 200:
+            _read_answer(ask, answer)
+        return answer.data
 
     async def _object(self, ask: Ask, deadline_s: float | None = None) -> Object:
         return _read_answer(ask, await self._send(ask, deadline_s or self.deadline_s))

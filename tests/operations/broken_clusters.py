@@ -78,6 +78,7 @@ WELL = ClusterFacts(
     ours="0.1.0",
     policy=load_limits(None).policy,
     gpu_facts=load_limits(None).facts,
+    cgroups={NODE: 2},
     version={"major": "1", "minor": "20"},
     own_clock=0.0,
     missing_rights=(),
@@ -90,12 +91,14 @@ WELL = ClusterFacts(
     mpsnodes=[report()],
     validating=[configuration("validate.mpsd.io")],
     mutating=[configuration("mutate.mpsd.io")],
+    policies=[],
     endpoints=[{"subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}],
     warnings=[],
     namespaces=[],
     pods=[a_gpu_pod()],
 )
 EXTENDER = [*WELL.daemon_sets, workload("mpsd-scheduler")]  # type: ignore[misc]  # known here
+CDI = {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "cdi-cri"}
 IN_DEFAULT = {"namespace": "default", "uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
 WAITING = gpu_pod("train-0", 4) | {"status": {"phase": "Pending"}}
 WAITING["metadata"] |= IN_DEFAULT
@@ -106,6 +109,22 @@ CRASHING = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
 KILLED = {"restartCount": 7, "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
 REFUSAL = {"message": 'Internal error occurred: failed calling webhook "validate.mpsd.io": context deadline exceeded'}
 
+AGENT_BY_CDI = workload("mpsd-agent", spec={"template": {"spec": {"containers": [{"env": [CDI]}]}}})
+BY_CDI = {"daemon_sets": [workload("mpsd-control"), AGENT_BY_CDI]}
+
+
+def running(runtime: str, kubelet: str = "v1.36.2") -> Object:
+    """Nodes of which one reports these versions."""
+    return {
+        "nodes": [
+            machine(NODE) | {"status": {"nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}}}
+        ]
+    }
+
+
+MATCHING = configuration("validate.mpsd.io")
+MATCHING["webhooks"][0]["matchConditions"] = [{"name": "asks", "expression": "true"}]
+MODERN = {"validating": [MATCHING], "version": {"major": "1", "minor": "36"}}
 BREAKS: dict[str, list[Object]] = {
     "kubernetes-old": [{"version": {"major": "1", "minor": "19"}}],
     "not-installed": [{"namespace": []}],
@@ -125,6 +144,8 @@ BREAKS: dict[str, list[Object]] = {
     "domain-not-ready": [{"mpsnodes": [report(domains=domains(state="wedged", reason="no answer"))]}],
     "node-not-ready": [{"mpsnodes": [report(conditions=not_ready("ControlAbsent", "nothing is reported of gpu0"))]}],
     "cordon-forgotten": [{"mpsnodes": [report(domains=domains(state="drained", since=stamp(NOW - 3 * DAY_S)))]}],
+    "no-cdi": [BY_CDI | running("containerd://1.6.20"), BY_CDI | running("containerd://2.1.9", "v1.27.3-eks-1")],
+    "cgroup-v1": [{"cgroups": {NODE: 1}}],
     "clocks-apart": [{"own_clock": -40.0, "mpsnodes": [report(100)]}],
     "version-skew": [{"mpsnodes": [report(domains=domains(version="9.0"))]}],
     "version-behind": [{"mpsnodes": [report(domains=domains(version="0.0.9"))]}],
@@ -141,6 +162,7 @@ BREAKS: dict[str, list[Object]] = {
     ],
     "webhook-serving": [{"mutating": [configuration("mutate.mpsd.io", left_days=0.125)]}],
     "webhook-unreachable": [{"endpoints": [], "warnings": [REFUSAL]}],
+    "policy-missing": [MODERN, MODERN | {"version": {"major": "1", "minor": "29"}}],
     "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
     "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
     "whole-gpus": [{"pods": [pod("whole", resources={"limits": {"nvidia.com/gpu": "1"}})]}],

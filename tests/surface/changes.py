@@ -7,6 +7,10 @@ release the list is written anew (`python -m tests.surface.made`) and this table
 _CLOSED = "manifests: overlays/cert-manager-fail-closed:"
 CHANGES: dict[str, str] = {
     "commands: mpsd demo --keep": "incidents can be rehearsed on a cluster that stays up",
+    "doctor checks: no-cdi": "today's runtimes differ in what they know of CDI",
+    "doctor checks: cgroup-v1": "kubelet 1.35 does not start on cgroup v1",
+    "doctor checks: policy-missing": "a policy that is not served does not hold the agent's token",
+    "labels, annotations and resources: openshift.io/internal-registry-auth-token.service-account": "OpenShift",
     "event reasons: GPUMemoryUnexplained": "memory in use of no known process is reported",
     "policy.yaml: violations.too_many_clients.action": "a grant with many processes shut its neighbours out",
     "manifests: overlays/hostile-tenants: ValidatingAdmissionPolicy mpsd-exemptions": "who may exempt",

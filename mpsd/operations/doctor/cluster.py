@@ -8,6 +8,7 @@ subjectaccessreviews.authorization.k8s.io.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
@@ -16,7 +17,7 @@ import mpsd
 from mpsd.model.names import NAMESPACE, OURS, WEBHOOK
 from mpsd.model.times import http_seconds
 from mpsd.operations.doctor.report import Verbose, answer
-from mpsd.operations.doctor.rules.checks import Fact, Unknown, diagnose
+from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, inside
 from mpsd.operations.doctor.rules.components import RIGHTS, Right
@@ -24,6 +25,7 @@ from mpsd.platform.console import Format
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, NotFound, Resource
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.options import OutputFormat
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
@@ -44,6 +46,7 @@ _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "mpsnodes": (MPS_NODES, "", {}),
     "validating": (Resource(_HOOKS, "validatingwebhookconfigurations"), "", WEBHOOK),
     "mutating": (Resource(_HOOKS, "mutatingwebhookconfigurations"), "", WEBHOOK),
+    "policies": (Resource(_HOOKS, "validatingadmissionpolicies"), "", OURS),
     "endpoints": (Resource("v1", "endpoints"), NAMESPACE, WEBHOOK),
     "warnings": (Resource("v1", "events"), "", {"fieldSelector": "type=Warning"}),
     "namespaces": (_NAMESPACES, "", {}),
@@ -51,6 +54,7 @@ _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
 }
 
 
+_CGROUP = re.compile(rb"^kubelet_cgroup_version (\d)", re.MULTILINE)
 # Where an object says which node it is of.
 _NODE_OF = {"nodes": ("metadata", "name"), "mpsnodes": ("metadata", "name"), "own_pods": ("spec", "nodeName")}
 
@@ -71,10 +75,13 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
     objects = dict(zip(_QUESTIONS, answers, strict=True))
     if nodes:
         objects |= {name: _of_nodes(nodes, objects[name], keys) for name, keys in _NODE_OF.items()}
+    shared = map(read_kubernetes_node, () if isinstance(objects["nodes"], Unknown) else objects["nodes"])
+    names = [node.name for node in shared if node.is_labelled]
     return ClusterFacts(
         now=time.time(),
         ours=mpsd.__version__,
         policy=in_force.policy,
+        cgroups=dict(zip(names, await asyncio.gather(*(_cgroup(kube, name) for name in names)), strict=True)),
         gpu_facts=load_limits(None).facts,
         version=version,
         own_clock=own_clock,
@@ -105,6 +112,15 @@ async def _missing_rights(kube: Kube) -> tuple[Right, ...]:
     answers = await asyncio.gather(*(kube.create(_REVIEWS, right.review) for right in RIGHTS))
     found = zip(RIGHTS, answers, strict=True)
     return tuple(right for right, answer in found if inside(answer, "status", "allowed") is not True)
+
+
+async def _cgroup(kube: Kube, node: str) -> Fact[int]:
+    """The version that its kubelet runs on. A right that few have: without it there is nothing to say."""
+    try:
+        found = _CGROUP.search(await kube.kubelet_metrics(node))
+    except KubeError as error:
+        return NotApplicable(str(error))
+    return int(found[1]) if found else NotApplicable(f"the kubelet of {node} is older than 1.31 and does not report it")
 
 
 async def _own_clock(kube: Kube) -> float:

@@ -4,6 +4,7 @@ A node counts as mpsd's by its label alone, and its MPSNode is believed while it
 without, such as the webhook where policies stand in for it, is no fault.
 """
 
+import re
 from collections.abc import Iterator
 from functools import cmp_to_key
 
@@ -203,6 +204,33 @@ def _forgotten(facts: ClusterFacts) -> Iterator[Finding]:
             gpus = "every GPU" if ALL in node.cordoned else ", ".join(sorted(drained))
             what = f"{node.name}: {gpus} is cordoned and has been empty for {lasting(empty_s)}"
             yield Finding(what, f"when the work is done, put it back into use: kubectl mps undrain {node.name}")
+
+
+# The first versions that put CDI devices into a container: of a runtime, and of a kubelet that passes their names on.
+_CDI = re.compile(r"(containerd|cri-o|)(?:://)?v?(\d+)\.(\d+)")
+_CDI_SINCE = {"containerd": (1, 7), "cri-o": (1, 23), "": (1, 28)}
+
+
+@_check("no-cdi", _STOPS, "CDI is known where the agent uses it", how="DaemonSet mpsd-agent; Nodes: status.nodeInfo")
+def _no_cdi(facts: ClusterFacts) -> Iterator[Finding]:
+    strategy = facts.device_list_strategy
+    if not strategy.startswith("cdi-"):
+        raise NotApplicable("the agent gives containers their GPU without CDI")
+    for one in facts.machines:
+        for part in (one.runtime, one.kubelet if strategy == "cdi-cri" else ""):
+            found = _CDI.match(part) if one.is_shared else None
+            if found and (int(found[2]), int(found[3])) < _CDI_SINCE[found[1]]:
+                runs = part.replace("://", " ") if found[1] else f"kubelet {part}"
+                what = f"{one.name} runs {runs}, which knows no CDI: containers get no GPU by {strategy}"
+                yield Finding(what, "upgrade it, or leave out components/cdi (docs/install.md)")
+
+
+@_check("cgroup-v1", _NOTE, "kubelets are on cgroup v2", how="nodes/NAME/proxy/metrics: kubelet_cgroup_version")
+def _cgroup_v1(facts: ClusterFacts) -> Iterator[Finding]:
+    for node, version in each(facts.cgroups, facts.cgroups.__getitem__):
+        if version == 1:
+            what = f"{node} is on cgroup v1, where kubelet 1.35 and newer does not start unless failCgroupV1 is false"
+            yield Finding(what, "boot it with cgroup v2 (systemd.unified_cgroup_hierarchy=1)")
 
 
 # -- clocks and versions -----------------------------------------------------------------------------------------------

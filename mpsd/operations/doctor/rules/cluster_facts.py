@@ -114,12 +114,15 @@ def read_workload(thing: Object, kind: str) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodeFacts:
-    """A Node. gpus: why it is known to have NVIDIA GPUs, such as a label; empty where nothing says so. whole_gpus: the
-    resource of another device plugin that gives GPUs there, with its number; empty where there is none.
+    """A Node. kubelet, runtime: as it reports them, such as `v1.36.2`, `containerd://2.1.9`. gpus: why it is known to
+    have NVIDIA GPUs, such as a label; empty where nothing says so. whole_gpus: the resource of another device plugin
+    that gives GPUs there, with its number; empty where there is none.
     """
 
     name: str
     is_shared: bool
+    kubelet: str
+    runtime: str
     gpus: str
     whole_gpus: str
 
@@ -129,7 +132,10 @@ def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
     others = _whole_gpus(inside(thing, "status", "capacity") or {}, policy)
     labels = [key for key, value in _GPU_LABELS.items() if key in node.labels and value in ("", node.labels[key])]
     gpus = f"label {labels[0]}" if labels else next(iter(others), "")
-    return ClusterNodeFacts(node.name, node.is_labelled, gpus, ", ".join(others))
+    kubelet, runtime = (
+        inside(thing, "status", "nodeInfo", f"{of}Version") or "" for of in ("kubelet", "containerRuntime")
+    )
+    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, ", ".join(others))
 
 
 def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:
@@ -181,15 +187,17 @@ class ClusterFacts:
     """What the API server answered, and what is read of that; reading raises Unknown where there was no answer.
 
     now: seconds since 1970 by the clock of this machine. ours: the version of this command line. version: what the API
-    server answers of its own. own_clock: how many seconds behind the API server's; below zero, ahead. Each of the
-    others has objects of the API, none or one where an object of one name is meant. Where nodes were named, nodes,
-    mpsnodes and own_pods are of these alone; a pod that has no node yet is one of them.
+    server answers of its own. own_clock: how many seconds behind the API server's; below zero, ahead. cgroups: the
+    version on each of mpsd's nodes. Each of the others has objects of the API, none or one where an object of one name
+    is meant. Where nodes were named, nodes, mpsnodes and own_pods are of these alone; a pod that has no node yet is one
+    of them.
     """
 
     now: float
     ours: str
     policy: Policy
     gpu_facts: GpuFacts
+    cgroups: Mapping[str, Fact[int]]
     version: Object
     own_clock: Fact[float]
     missing_rights: Fact[tuple[Right, ...]]
@@ -202,6 +210,7 @@ class ClusterFacts:
     mpsnodes: Objects
     validating: Objects
     mutating: Objects
+    policies: Objects
     endpoints: Objects
     warnings: Objects
     namespaces: Objects
@@ -224,6 +233,13 @@ class ClusterFacts:
     def workloads(self) -> tuple[Workload, ...]:
         kinds = {"ds": known(self.daemon_sets), "deploy": known(self.deployments)}
         return tuple(read_workload(one, kind) for kind, things in kinds.items() for one in things)
+
+    @cached_property
+    def device_list_strategy(self) -> str:
+        """How the agent gives containers their GPU, by its DaemonSet; empty where that does not say so."""
+        pods = (inside(one, "spec", "template", "spec", "containers") or () for one in known(self.daemon_sets))
+        variables = (variable for containers in pods for one in containers for variable in one.get("env") or ())
+        return next((one.get("value", "") for one in variables if one["name"] == "MPSD_DEVICE_LIST_STRATEGY"), "")
 
     @cached_property
     def components(self) -> tuple[OwnPod, ...]:

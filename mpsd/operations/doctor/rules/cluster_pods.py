@@ -23,6 +23,7 @@ _SHOWN, _MOST_REFUSALS = 5, 3  # pods that are named, and refusals
 _NEAR_S = 14 * DAY_S  # mpsd and cert-manager renew theirs when a third of its life is left, 30 days of 90
 _NEAR_PART = 6  # of the life that a serving certificate has, which operators choose: half of what renewal has
 _RENEW = "see in the webhook's log why it was not renewed; with cert-manager, renew it there"
+_AGENT_POLICY, _UNTIED = "mpsd-agent-writes", "an agent's token writes to every node"
 _CONFIGURATIONS = f"webhook configurations {WEBHOOK}"
 # What of kube-scheduler's options can name extenders; the policies are of versions before 1.23.
 _CONFIGURING = {"--config", "--policy-config-file", "--policy-configmap"}
@@ -78,6 +79,17 @@ def _certificate(facts: ClusterFacts) -> Iterator[Finding]:
         if ends_at - facts.now < _NEAR_S:
             yield Finding(f"the webhook's CA certificate ({subject}) {_ends(ends_at - facts.now)}", _RENEW)
         return
+
+
+@_check("policy-missing", _BREAKS, "the policies of components/modern are in force", how="ValidatingAdmissionPolicies")
+def _policy(facts: ClusterFacts) -> Iterator[Finding]:
+    if not any(one.get("matchConditions") for one in _webhooks(facts)):
+        raise NotApplicable("components/modern is not applied")
+    if facts.kubernetes < (1, 30):
+        what = "components/modern is applied, and ValidatingAdmissionPolicies are served from Kubernetes 1.30 on"
+        yield Finding(f"{what}: {_UNTIED}", "leave it out (docs/install.md)")
+    elif _AGENT_POLICY not in {one["metadata"]["name"] for one in known(facts.policies)}:
+        yield Finding(f"ValidatingAdmissionPolicy {_AGENT_POLICY} is missing: {_UNTIED}", APPLY)
 
 
 def _authorities(bundle: str) -> list[tuple[float, str]]:
