@@ -30,7 +30,10 @@ def test_a_sidecar_keeps_its_memory_beside_that_of_the_main_container(
 
 def test_a_running_pod_is_resized_and_its_program_notices_nothing(cluster: Cluster, pods: Pods) -> None:
     needs(cluster, 33, "resize")
-    pods.start("resized", 2)
+    asks = container(pods.image, 2, "hold")
+    asks["resources"]["limits"]["cpu"] = "100m"
+    pods.create(share("resized", asks))
+    pods.wait_until_holding("resized")
     before = pods.status("resized")["containerID"]
 
     def resize(**amounts: str) -> Object:
@@ -39,7 +42,7 @@ def test_a_running_pod_is_resized_and_its_program_notices_nothing(cluster: Clust
 
     asked = ("patch", "pod", "resized", "-n", pods.namespace, "--subresource=resize", "-p")
     cluster.do(*asked, json.dumps(resize(cpu="200m")))
-    eventually(lambda: "cpu" in json.dumps(pods.status("resized").get("resources")), "the new amount in its status")
+    eventually(lambda: pods.status("resized")["resources"]["limits"]["cpu"] == "200m", "the new amount in its status")
     assert (pods.status("resized")["containerID"], pods.status("resized")["restartCount"]) == (before, 0)
     assert not cluster.kubectl(*asked, json.dumps(resize(**{"aliyun.com/gpu-mem": "9"}))).ok, "devices cannot be"
 
