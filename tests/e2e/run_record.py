@@ -65,8 +65,6 @@ def versions(cluster: Cluster) -> dict[str, str]:
         "container runtime": seen.get("containerRuntimeVersion", "").replace("://", " "),
         "runc": _runc(),
         "cgroup": _cgroup(cluster, node.get("metadata", {}).get("name", "")),
-        "kernel": seen.get("kernelVersion", ""),
-        "system": seen.get("osImage", ""),
     }
 
 
