@@ -34,7 +34,7 @@ def test_sound_files_say_in_a_line_each_what_is_in_force() -> None:
     policy, facts = done.stdout.splitlines()
     assert policy.startswith(f"{LIMITS / 'policy.yaml'}: aliyun.com/gpu-mem in GiB, binpack placement, ")
     assert facts.startswith(f"{LIMITS / 'gpus.yaml'}: ")
-    assert "the largest is NVIDIA B200" in facts
+    assert "the largest is NVIDIA B300" in facts
 
 
 def test_without_a_folder_the_limits_in_use_are_checked(folder: Path) -> None:
@@ -77,7 +77,7 @@ def test_one_bad_file_does_not_hide_what_the_other_puts_in_force(folder: Path) -
     change(folder / "policy.yaml", "version: v1", "version: v1\n\tx: 1")
     done = check(str(folder))
     assert done.returncode == 1
-    assert "gpus.yaml: 8 compute capabilities" in done.stdout
+    assert "gpus.yaml: 9 compute capabilities" in done.stdout
     assert "policy.yaml: 1 problem\n  line 3, column 1" in done.stderr
 
 

@@ -43,8 +43,8 @@ def test_what_the_file_does_not_name_is_not_known() -> None:
 
 
 def test_the_largest_card_is_the_one_with_most_memory() -> None:
-    assert FACTS.largest_room.card.short == "B200"
-    assert replace(FACTS, cards=FACTS.cards[:3]).largest_room.card.short == "A100"
+    assert FACTS.largest_room.card.short == "B300"
+    assert replace(FACTS, cards=FACTS.cards[:4]).largest_room.card.short == "A100-40"
 
 
 def test_every_fact_has_a_source_and_every_measured_card_a_measured_capability() -> None:

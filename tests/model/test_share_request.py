@@ -161,7 +161,7 @@ def test_a_pod_holds_at_its_peak_what_kubernetes_counts(
         ({MEMORY: 0}, [("quantity-below-one", "0")]),
         ({MEMORY: "40Gb"}, [("quantity-malformed", '"40Gb"')]),
         ({MEMORY: "4Gi"}, [("quantity-has-a-unit", '"4Gi"')]),
-        ({MEMORY: 179}, [("memory-over-card", "179")]),
+        ({MEMORY: 268}, [("memory-over-card", "268")]),
         ({MEMORY: 7, PERCENT: 3}, [("percent-range", "3")]),
         ({MEMORY: 7, PERCENT: 105}, [("percent-range", "105")]),
         ({MEMORY: 7, PERCENT: 33}, [("percent-step", "33")]),
@@ -176,10 +176,10 @@ def test_amounts_that_cannot_be_are_all_said_with_their_values(limits: Fields, e
 
 
 def test_the_largest_request_is_what_the_largest_card_has() -> None:
-    assert not all_of(pod(container(limits={MEMORY: 178})))
-    (found,) = all_of(pod(container(limits={MEMORY: 179})))
-    assert found.message == "is more than any GPU has: NVIDIA B200, the largest known, has 178 GiB"
-    assert found.remedy == "request at most 178"
+    assert not all_of(pod(container(limits={MEMORY: 267})))
+    (found,) = all_of(pod(container(limits={MEMORY: 268})))
+    assert found.message == "is more than any GPU has: NVIDIA B300 SXM6 AC, the largest known, has 267 GiB"
+    assert found.remedy == "request at most 267"
 
 
 def test_of_one_card_that_card_is_named() -> None:
@@ -238,7 +238,7 @@ def test_the_label_divides_the_request_over_gpus() -> None:
     [
         ({MEMORY: 7}, "memory-uneven", "write 6 or 8"),
         ({MEMORY: 1}, "memory-uneven", "write 2"),
-        ({MEMORY: 358}, "memory-over-card", "request at most 356"),
+        ({MEMORY: 536}, "memory-over-card", "request at most 534"),
         ({MEMORY: 14, PERCENT: 5}, "percent-range", "write 10 to 200, in steps of 10"),
         ({MEMORY: 14, PERCENT: 45}, "percent-step", "write 40 or 50"),
         ({MEMORY: 14, PERCENT: 205}, "percent-range", "write 10 to 200, in steps of 10"),
@@ -288,9 +288,9 @@ def test_an_ephemeral_container_can_ask_for_nothing() -> None:
 
 
 def test_containers_that_fit_no_gpu_together_are_refused_together() -> None:
-    thing = pod(container("a", {MEMORY: 100, PERCENT: 60}), container("b", {MEMORY: 100, PERCENT: 60}))
+    thing = pod(container("a", {MEMORY: 150, PERCENT: 60}), container("b", {MEMORY: 150, PERCENT: 60}))
     assert [(found.rule, found.where, found.value) for found in all_of(thing)] == [
-        ("pod-memory-over-card", "spec", "204800 MiB"),
+        ("pod-memory-over-card", "spec", "307200 MiB"),
         ("pod-percent-over-gpu", "spec", "120 percent"),
     ]
 
@@ -299,7 +299,7 @@ def test_oversubscription_lets_containers_promise_more_together() -> None:
     generous = replace(
         POLICY, oversubscription=replace(POLICY.oversubscription, memory_percent=200, thread_percent=200)
     )
-    thing = pod(container("a", {MEMORY: 100, PERCENT: 60}), container("b", {MEMORY: 100, PERCENT: 60}))
+    thing = pod(container("a", {MEMORY: 150, PERCENT: 60}), container("b", {MEMORY: 150, PERCENT: 60}))
     assert not all_of(thing, generous)
 
 
