@@ -99,7 +99,7 @@ class Grant:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        return tuple(part.gpu for part in self.parts)
+        return tuple([part.gpu for part in self.parts])
 
     @property
     def memory_mib(self) -> int:

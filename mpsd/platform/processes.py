@@ -64,17 +64,22 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 def _stat_fields(pid: int) -> list[bytes] | None:
     """/proc/PID/stat from field 3 (state) to 22; the command's name before it may hold anything, brackets too."""
+    stat = _read_start(pid, "stat")
+    return stat[stat.rindex(b")") + 2 :].split(None, 20) if stat else None
+
+
+def _read_start(pid: int, name: str) -> bytes:
+    """The first 4096 bytes of a file in /proc/PID; none when the process is gone, or /proc hides it from this user."""
     try:  # not by Path or `open`: this is read for every client at every look
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except (FileNotFoundError, PermissionError):  # /proc may be mounted so that it hides other users' processes
-        return None
+        descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        return b""
     try:
-        stat = os.read(descriptor, 4096)
+        return os.read(descriptor, 4096)
     except ProcessLookupError:
-        return None
+        return b""
     finally:
         os.close(descriptor)
-    return stat[stat.rindex(b")") + 2 :].split(None, 20)
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
@@ -144,16 +149,8 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 def address_space_pages(pid: int) -> int | None:
     """How large the process's address space is: another number where what it maps has changed. None when it is gone."""
-    try:  # as in _stat_fields
-        descriptor = os.open(f"/proc/{pid}/statm", os.O_RDONLY)
-    except (FileNotFoundError, PermissionError):
-        return None
-    try:
-        return int(os.read(descriptor, 64).partition(b" ")[0])
-    except (ProcessLookupError, ValueError):  # empty, of a process that ends
-        return None
-    finally:
-        os.close(descriptor)
+    pages = _read_start(pid, "statm").partition(b" ")[0]
+    return int(pages) if pages else None
 
 
 def mapped_bytes(pid: int, device: bytes) -> int | None:

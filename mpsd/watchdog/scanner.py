@@ -23,7 +23,6 @@ from mpsd.platform import processes, run_directory
 from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
 from mpsd.platform.processes import ProcessSet
-from mpsd.watchdog.rules.judge import UvmMapping, managed_mib
 
 _MIB = 1024 * 1024
 _ON_MPS_S = 2.0  # how long the lists of processes on MPS, and of those that draw, count while no process comes
@@ -71,6 +70,30 @@ class _KnownProcess:
     tries: int  # that are left at an environment that was empty
 
 
+@dataclass(frozen=True, slots=True)
+class UvmMapping:
+    """What a process maps of `nvidia-uvm` beyond what its contexts do. gpus: how many it uses. It says how much managed
+    memory the process allocated, but not on which GPU, and of a managed pool only the range of addresses."""
+
+    mib: int
+    gpus: int
+
+
+def managed_mib(mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int) -> dict[int, int]:
+    """How much managed memory is proven of each process on a GPU with this memory, by pid.
+
+    unexplained_mib: in use there, and of no process by NVML. Of a process on one GPU that maps no more than it has, all
+    that it allocated counts, as it does for MPS. Of any other only what nobody else can have: what is unexplained, less
+    all that the others map.
+    """
+    proven = {pid: one.mib for pid, one in mapped.items() if one.gpus == 1 and one.mib <= memory_mib}
+    all_mib = sum(one.mib for one in mapped.values())
+    for pid, one in mapped.items():
+        if pid not in proven:
+            proven[pid] = min(one.mib, max(0, unexplained_mib - (all_mib - one.mib)))
+    return {pid: mib for pid, mib in proven.items() if mib}
+
+
 class ManagedMemory:
     """The managed memory of the processes on one GPU, with so much memory for programs.
 
@@ -84,6 +107,7 @@ class ManagedMemory:
         self._seen_mib = 0  # what was in use and not counted when `of` was found
         self._looked_at = self._steady_since = float("-inf")
         self._over_since = float("inf")
+        self._over_mib = 0  # of nobody's, beyond the least that was
         self._rest_mib = 0  # in use, and not counted by NVML for any process
         self._least_mib: int | None = None  # of it, with no managed memory in use; None before that is known
         self._mapped: dict[int, tuple[int, int]] = {}  # by pid, pages of its address space and MiB mapped with these
@@ -102,19 +126,20 @@ class ManagedMemory:
         nobodys_mib = rest_mib - sum(self.of.values())
         if now - self._steady_since >= _STEADY_S:
             self._least_mib = min(max(0, nobodys_mib), rest_mib if self._least_mib is None else self._least_mib)
-        over_mib = nobodys_mib - (nobodys_mib if self._least_mib is None else self._least_mib)
+        self._over_mib = over_mib = nobodys_mib - (nobodys_mib if self._least_mib is None else self._least_mib)
         self._over_since = float("inf") if over_mib < _REPORT_MIB else min(self._over_since, now)
         stays = now - self._over_since >= _STEADY_S
         self.unexplained_mib = over_mib // _ROUND_MIB * _ROUND_MIB if stays else 0
 
     def _find(self, pids: frozenset[int], count_gpus: Callable[[int], int], now: float) -> None:
         grown_mib = self._rest_mib - (self._least_mib or 0)
+        is_told = self._over_mib < _LOOK_MIB  # else one may map other things with as many pages
+        self._mapped = {pid: known for pid, known in self._mapped.items() if pid in pids and is_told}
         if grown_mib < _LOOK_MIB:
-            self.of, self._mapped, self._seen_mib = {}, {}, self._rest_mib
+            self.of, self._seen_mib = {}, self._rest_mib
         elif now - self._looked_at >= (_LOOK_S if self._rest_mib >= self._seen_mib + _LOOK_MIB else _LOOK_AGAIN_S):
             self._seen_mib, self._looked_at = self._rest_mib, now
-            found = {pid: UvmMapping(self._mapped_mib(pid, count_gpus(pid)), count_gpus(pid)) for pid in pids}
-            self._mapped = {pid: known for pid, known in self._mapped.items() if pid in pids}
+            found = {pid: UvmMapping(self._mapped_mib(pid, gpus), gpus) for pid in pids for gpus in [count_gpus(pid)]}
             self.of = managed_mib(found, 0 if self._least_mib is None else grown_mib, self._memory_mib)
 
     def _mapped_mib(self, pid: int, gpus: int) -> int:

@@ -40,7 +40,7 @@ GPUS, CLIENTS_A_GPU, GRANTED_MIB = 8, 40, 3072
 CHANGING = 32  # clients that take or give back memory between two looks
 MANAGING_OF, MANAGED_MIB, MAPPINGS = CLIENTS_A_GPU, 256, 500
 WINDOW_S = 15.0
-MOST_CORES = 0.03
+MOST_CORES, MOST_CORES_MANAGED = 0.03, 0.02
 LEAST_LOOKS = 4.0  # a second
 
 
@@ -133,7 +133,7 @@ class _World:
                 still.nvml, "of a core", None, None, "the same, in simulated NVML: not in the row above"
             ),
             "watchdog_cpu_changing": Row(busy.own, "of a core", MOST_CORES, still.own, busy_about),
-            "watchdog_cpu_managed": Row(managed.own, "of a core", MOST_CORES, still.own, managed_about),
+            "watchdog_cpu_managed": Row(managed.own, "of a core", MOST_CORES_MANAGED, still.own, managed_about),
             "watchdog_nvml_changing": Row(busy.nvml, "of a core", None, still.nvml, "the same, in simulated NVML"),
             "watchdog_looks": Row(LEAST_LOOKS / slowest, "", 1.0, None, "4 looks a second, of those that there were"),
         }

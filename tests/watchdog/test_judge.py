@@ -12,7 +12,7 @@ from mpsd.model.events import Reason
 from mpsd.model.grants import GpuShare, Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
-from mpsd.model.policy import Response
+from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import KILL_WHEN_SHORT, ViolationKind
 from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_SCAN_S, crowding_out
 from tests.model.gpu_worlds import EVERYTHING_KILLS, Watch, client, ended, kinds, pod_grant, policy, program_grant
@@ -287,6 +287,36 @@ def test_of_too_many_processes_the_newest_are_too_many() -> None:
     two = pod_grant("a", 8192, clients=2)
     verdict = Watch(EVERYTHING_KILLS).look((two,), *(client(pid, two) for pid in (30, 10, 20, 40)))
     assert kinds(verdict) == {30: {ViolationKind.TOO_MANY_CLIENTS}, 40: {ViolationKind.TOO_MANY_CLIENTS}}
+
+
+ENVIRONMENTS = st.sampled_from([None, {}, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"}])
+USED = st.none() | st.sampled_from([100, 100, 600, 1500])
+HERE = st.tuples(st.booleans(), USED, st.booleans(), ENVIRONMENTS, st.booleans())
+
+
+@given(
+    scans=st.lists(st.lists(HERE, min_size=4, max_size=4), min_size=2, max_size=8),
+    policies=st.lists(st.sampled_from([policy(), EVERYTHING_KILLS]), min_size=8, max_size=8),
+    apart_s=st.sampled_from([0.03, 0.2, 1.5, 3.0]),
+)
+def test_what_was_kept_and_has_not_changed_is_judged_as_if_it_were_looked_at_again(
+    scans: Sequence[Sequence[tuple[bool, int | None, bool, dict[str, str] | None, bool]]],
+    policies: Sequence[Policy],
+    apart_s: float,
+) -> None:
+    """As the scanner gives them: one and the same client as long as nothing of it changes."""
+    once, again = Watch(), Watch()
+    known: dict[tuple[object, ...], Client] = {}
+    for scan, now_policy in zip(scans, policies, strict=False):
+        clients = []
+        for pid, (is_here, used_mib, on_mps, environment, is_first) in enumerate(scan, 1):
+            grant = A if is_first or pid < 3 else B
+            key = pid, grant.id, used_mib, on_mps, str(environment)
+            one = client(pid, grant, used_mib, on_mps=on_mps, environment=environment)
+            clients += [known.setdefault(key, one)] if is_here else []
+        again.memory = replace(again.memory, shares={})
+        once.policy = again.policy = now_policy
+        assert once.look((A, B), *clients, after_s=apart_s) == again.look((A, B), *clients, after_s=apart_s)
 
 
 SMALL = (replace(GPUS[0], capability=replace(CAPABILITY, clients=6)), GPUS[1])

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.watchdog.rules.judge import UvmMapping, managed_mib
-from mpsd.watchdog.scanner import ManagedMemory
+from mpsd.watchdog.scanner import ManagedMemory, UvmMapping, managed_mib
 
 CARD_MIB, MIB = 24_000, 1024 * 1024
 ME, OTHER = os.getpid(), 1
@@ -92,6 +91,16 @@ def test_what_a_process_maps_is_its_own_from_the_look_at_which_the_gpu_has_more_
     assert card.look(300 + 4096) == {ME: 4096}, "the same again is found again"
     card.map(2048)
     assert card.look(300 + 4096) == {ME: 6144}, "what changes hands does not show in the sum"
+
+
+def test_who_gives_back_as_many_pages_as_it_maps_is_looked_at_again(card: Card) -> None:
+    card.look(300, times=3)
+    kept = mmap.mmap(-1, 4096 * MIB, prot=mmap.PROT_READ)
+    card.map(2 + 128)
+    assert card.look(300 + 128) == {ME: 128}
+    kept.close()
+    card.map(4096)
+    assert card.look(300 + 128 + 4096, times=2) == {ME: 128 + 4096}
 
 
 def test_what_nobody_maps_is_unexplained_after_a_second_and_nobodys(card: Card) -> None:

@@ -5,13 +5,14 @@ alone where its grant is kept once others have ended. What is not known is never
 unknown, and mpsd's own, are left out.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mpsd.model import cuda_limit_parser as cuda
 from mpsd.model.events import Reason
 from mpsd.model.grants import Gpu, Grant
-from mpsd.model.identity import PodName, ProcessIdentity
+from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.problem import shown
@@ -26,7 +27,6 @@ _APART_S = 0.02  # that two scans must be to count as two
 _TWO_SCANS = frozenset({ViolationKind.OUTSIDE_MPS, ViolationKind.WITHOUT_GRANT, ViolationKind.IN_NO_POD})
 
 Share = tuple[str, str]  # the id of a grant and the UUID of a GPU of it
-Use = tuple[ProcessIdentity, str]  # a process and the UUID of a GPU that it uses
 _Key = tuple[ViolationKind | str, ProcessIdentity | str, str]  # what, of which process or grant, on which GPU
 
 
@@ -62,33 +62,6 @@ class WatchdogView:
             if grant and client.gpu in grant.gpus:
                 found.setdefault((grant.id, client.gpu), []).append(client)
         return found
-
-
-# -- managed memory, of which NVML counts none for a process (docs/mps-observed.md, section 10) ----------------------
-
-
-@dataclass(frozen=True, slots=True)
-class UvmMapping:
-    """What a process maps of `nvidia-uvm` beyond what its contexts do. gpus: how many it uses. It says how much managed
-    memory the process allocated, but not on which GPU, and of a managed pool only the range of addresses."""
-
-    mib: int
-    gpus: int
-
-
-def managed_mib(mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int) -> dict[int, int]:
-    """How much managed memory is proven of each process on a GPU with this memory, by pid.
-
-    unexplained_mib: in use there, and of no process by NVML. Of a process on one GPU that maps no more than it has, all
-    that it allocated counts, as it does for MPS. Of any other only what nobody else can have: what is unexplained, less
-    all that the others map.
-    """
-    proven = {pid: one.mib for pid, one in mapped.items() if one.gpus == 1 and one.mib <= memory_mib}
-    all_mib = sum(one.mib for one in mapped.values())
-    for pid, one in mapped.items():
-        if pid not in proven:
-            proven[pid] = min(one.mib, max(0, unexplained_mib - (all_mib - one.mib)))
-    return {pid: mib for pid, mib in proven.items() if mib}
 
 
 # -- what an environment lifts -------------------------------------------------------------------------------------
@@ -172,12 +145,15 @@ class ProcessFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """What the environment of a client was found to lift, and what that went by."""
+class JudgedShare:
+    """The clients of a grant on a GPU, and what they were judged by. escapes: of those on MPS (beside it there are no
+    limits), what their environment was found to lift, with that environment. is_kept: whether nothing was wrong."""
 
-    environment: Mapping[str, str]
     held: ClientLimits
-    found: tuple[Escape, ...]
+    policy: Policy
+    clients: Sequence[Client]
+    escapes: Mapping[ProcessIdentity, tuple[Mapping[str, str], tuple[Escape, ...]]]
+    is_kept: bool
 
 
 def strangers(view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
@@ -219,26 +195,16 @@ def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[Pr
         yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, view.ungranted[client.pod], message)
 
 
-def lifted(
-    view: WatchdogView, by_share: Mapping[Share, list[Client]], before: Mapping[Use, Examined]
-) -> dict[Use, Examined]:
-    """What the environments of the clients on MPS lift; beside it there are no limits. before: of the last state."""
+def limits_held(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientLimits]:
+    """What holds the clients of each of these."""
     largest: dict[str, int] = {}
     for grant in view.grants.values():
         largest[grant.domain] = max(grant.memory_mib, largest.get(grant.domain, 0))
-    examined = {}
-    for (grant_id, gpu), clients in by_share.items():
+    for grant_id, _gpu in shares:
         grant = view.grants[grant_id]
         # A container has its own GPUs only; a program of this machine all of its domain's.
-        sees = grant.gpus if grant.pod or grant.container else view.domains.get(grant.domain, grant.gpus)
-        held = ClientLimits(grant, largest[grant.domain], sees)
-        for client in clients:
-            if client.on_mps and client.environment is not None:
-                known = before.get((client.process, gpu))
-                if known is None or known.environment is not client.environment or known.held != held:
-                    known = Examined(client.environment, held, escapes(client.environment, gpu, held))
-                examined[client.process, gpu] = known
-    return examined
+        is_own = isinstance(grant.holder, PodName | HostContainer) or grant.domain not in view.domains
+        yield ClientLimits(grant, largest[grant.domain], grant.gpus if is_own else view.domains[grant.domain])
 
 
 def crowd(
@@ -293,13 +259,14 @@ class Notice:
 class Memory:
     """What one scan leaves to the next. within: what each process used when its grant was last within, by grant and
     GPU. ending: until when a process that is being ended does not count. since: when each thing that needs a second
-    scan was first seen. reported: what was seen to be wrong and still is, and whether it was reported."""
+    scan was first seen. reported: what was seen to be wrong and still is, and whether it was reported. shares: how
+    they were judged."""
 
     within: Mapping[Share, Mapping[ProcessIdentity, int]] = field(default_factory=dict)
     ending: Mapping[ProcessIdentity, float] = field(default_factory=dict)
     since: Mapping[_Key, float] = field(default_factory=dict)
     reported: Mapping[_Key, bool] = field(default_factory=dict)
-    examined: Mapping[Use, Examined] = field(default_factory=dict)
+    shares: Mapping[Share, JudgedShare] = field(default_factory=dict)
 
     @property
     def is_settled(self) -> bool:
@@ -322,20 +289,12 @@ def judge(view: WatchdogView, memory: Memory, policy: Policy) -> tuple[WatchdogV
     for stranger in strangers(view, policy.resources.memory):
         state.note(stranger)
     by_share = view.by_share()
-    examined = lifted(view, by_share, memory.examined)
-    for (grant_id, gpu), clients in by_share.items():
-        grant = view.grants[grant_id]
-        for client in clients:
-            known = examined.get((client.process, gpu))
-            for escape in known.found if known else ():
-                state.note(ProcessFinding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
-        for one_more in crowd(grant, view.label(gpu), clients, state.ending, state.short):
-            state.note(one_more)
-        state.check_memory(grant, gpu, clients)
+    for (share, clients), held in zip(by_share.items(), limits_held(view, by_share), strict=True):
+        state.check_share(share, clients, held)
     for shared in view.gpus:
         state.check_clients(shared)
         state.check_unexplained(shared)
-    return state.result(examined)
+    return state.result()
 
 
 class _Judgement:
@@ -354,23 +313,51 @@ class _Judgement:
         self._within = {
             one: was for one, was in before.within.items() if one[1] in view.unseen and one[0] in view.grants
         }
+        self._shares: dict[Share, JudgedShare] = {}
         self._since: dict[_Key, float] = {}
         self._reported = {key: reported for key, reported in before.reported.items() if key[2] in view.unseen}
         self.short = frozenset(process for gpu in view.gpus for process in self._crowding_out(gpu))
         self._violations: list[Violation] = []
         self._notices: list[Notice] = []
 
-    def result(self, examined: Mapping[Use, Examined]) -> tuple[WatchdogVerdict, Memory]:
+    def result(self) -> tuple[WatchdogVerdict, Memory]:
         verdict = WatchdogVerdict(tuple(self._violations), tuple(self._notices), scan_again=bool(self._since))
-        return verdict, Memory(self._within, self.ending, self._since, self._reported, examined)
+        return verdict, Memory(self._within, self.ending, self._since, self._reported, self._shares)
 
     def _crowding_out(self, gpu: Gpu) -> Iterator[ProcessIdentity]:
-        grants = [grant for grant in self._view.grants.values() if gpu.uuid in grant.gpus]
         here = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
-        return crowding_out(gpu, grants, [client for client in here if client.process not in self.ending])
+        counts = Counter([client.grant for client in here])
+        grants = self._view.grants
+        if any(grant in grants and count > grants[grant].clients for grant, count in counts.items() if grant):
+            there = [grant for grant in grants.values() if gpu.uuid in grant.gpus]
+            yield from crowding_out(gpu, there, [client for client in here if client.process not in self.ending])
 
-    def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> None:
-        """A grant whose processes together use more than it of a GPU, those that are being ended left out."""
+    def check_share(self, share: Share, clients: list[Client], held: ClientLimits) -> None:
+        """The clients of a grant on one of its GPUs. What was kept and has not changed is not looked at again."""
+        (_grant, gpu), grant, known = share, held.grant, self._before.shares.get(share)
+        known = known if known and known.held == held else None
+        if known and known.is_kept and known.clients == clients and known.policy is self._policy and not self.ending:
+            self._shares[share], self._within[share] = known, self._before.within[share]
+            return
+        found = {}
+        for client in clients:
+            if client.on_mps and client.environment is not None:
+                before = known.escapes.get(client.process) if known else None
+                if before is None or before[0] is not client.environment:
+                    before = client.environment, escapes(client.environment, gpu, held)
+                found[client.process] = before
+                for escape in before[1]:
+                    self.note(ProcessFinding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
+        too_many = tuple(crowd(grant, self._view.label(gpu), clients, self.ending, self.short))
+        for one_more in too_many:
+            self.note(one_more)
+        is_kept = self.check_memory(grant, gpu, clients) and not too_many
+        is_kept = is_kept and not any(lifted for _environment, lifted in found.values())
+        self._shares[share] = JudgedShare(held, self._policy, clients, found, is_kept)
+
+    def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> bool:
+        """A grant whose processes together use more than it of a GPU, those that are being ended left out. Whether it
+        is kept by all of them."""
         used: dict[ProcessIdentity, int] = {}
         counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
@@ -383,7 +370,7 @@ class _Judgement:
         total_mib, limit_mib = sum(used.values()), most_mib(part, self._policy)
         if total_mib <= limit_mib:
             self._within[grant.id, gpu] = used if len(used) == len(counted) else before
-            return
+            return len(used) == len(clients)
         self._within[grant.id, gpu] = before
         growth = {process: mib - before.get(process, 0) for process, mib in used.items()}
         culprits = [client for client in counted if client.process in used]
@@ -396,7 +383,8 @@ class _Judgement:
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
             if left_mib <= limit_mib or not self._response(finding).ends:
-                return
+                break
+        return False
 
     def check_clients(self, gpu: Gpu) -> None:
         clients = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
