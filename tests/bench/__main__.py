@@ -15,6 +15,7 @@ from tests.bench.first_output import first_output
 from tests.bench.fragmentation import fragmentation
 from tests.bench.idle import idle
 from tests.bench.metrics import metrics
+from tests.bench.page import page
 from tests.bench.reactions import reactions
 from tests.bench.rows import Row, show, write
 from tests.bench.runtime import runtime
@@ -43,6 +44,7 @@ def main() -> int:
     rows |= watchdog()
     rows |= metrics()
     rows |= runtime()
+    rows |= page()
     for gpus, measure in (("H200×2", reactions), ("H200×2", first_output), ("H200×8", idle)):
         with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
             machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))

@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from mpsd.platform.listener import Listener, ListenerSettings
+from mpsd.platform.listener import Handler, Listener, ListenerSettings
 from mpsd.platform.settings import ListenAddress
 from mpsd.status.page.rules.view import PageView
 from mpsd.status.page.server import PageApi
@@ -27,7 +27,8 @@ class PlayedSite:
 
 
 @contextmanager
-def played(first: PageView) -> Iterator[PlayedSite]:
+def played(first: PageView, beside: Mapping[str, Handler] | None = None) -> Iterator[PlayedSite]:
+    """beside: more routes of the same server."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -40,7 +41,9 @@ def played(first: PageView) -> Iterator[PlayedSite]:
 
     source = Played(first)
     api = PageApi(source)
-    server = Listener(api.routes, ListenAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
+    server = Listener(
+        {**api.routes, **(beside or {})}, ListenAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True)
+    )
     try:
         do(server.start)
         yield PlayedSite(source, server, loop)

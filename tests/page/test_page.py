@@ -19,7 +19,7 @@ from tests.page.site import PlayedSite, played
 from tests.page.worlds import cluster, hostile, troubled
 from tests.page_worlds import GIB, crowd, granted, node, page_of
 
-LOADS_MS = 1000.0
+DOCUMENT_BYTES = 32 * 1024  # how soon it is there, `make bench` says, in blank pages
 
 
 @pytest.fixture
@@ -33,15 +33,13 @@ def shown(window: Browser, site: PlayedSite, gpus: int) -> None:
     window.until(f"return document.querySelectorAll('.gpu').length === {gpus}", f"{gpus} GPUs are shown")
 
 
-def test_eight_gpus_with_forty_clients_each_are_there_within_a_second(window: Browser) -> None:
+def test_eight_gpus_with_forty_clients_each_are_drawn_from_one_document_and_one_view(window: Browser) -> None:
     with played(page_of(crowd(8, 40))) as site:
         window.open(site.url)
         window.until("return document.querySelectorAll('.bar:not(.threads) .slice').length === 320", "320 slices")
-        loaded = window.script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
-        drawn = window.script("return performance.getEntriesByName('first view')[0].startTime")
-        print(f"loaded after {loaded:.0f} ms, first view drawn after {drawn:.0f} ms: 8 GPUs × 40 clients")
-        assert 0 < loaded < LOADS_MS
-        assert 0 < drawn < LOADS_MS
+        assert [urlsplit(url).path for url in window.asked()] == ["/", "/v1/page/changes"]
+        assert window.script("return performance.getEntriesByName('first view').length") == 1
+        assert window.script("return performance.getEntriesByType('navigation')[0].transferSize") < DOCUMENT_BYTES
         assert window.complaints() == []
 
 
