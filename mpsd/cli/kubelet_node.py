@@ -26,7 +26,7 @@ from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.mps import drain
 from mpsd.mps.node_gpus import Node
-from mpsd.platform.event_loop import Throttle
+from mpsd.platform.event_loop import Shortages, Throttle
 from mpsd.platform.kube import MPS_NODES, PODS, KubeError, Resource, Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
@@ -42,6 +42,7 @@ from mpsd.watchdog.watchdog import SCAN_S, ClusterReporter
 _LONGEST_BODY = 4096
 _LOOKS_APART_S = 0.5  # between looks that changes of pods cause: the start of one pod changes it half a dozen times
 _UNALLOCATED_LOOK_S = 10.0
+_CORDON_AGAIN_S = 1.0
 _UNALLOCATED = (
     "it runs without the devices it requests, so without limits: kubelet accepted it while the device plugin was "
     "unavailable; it is evicted, so that it is recreated"
@@ -70,6 +71,7 @@ class KubeletNode:
             raise CannotServe(str(error)) from None
         self._domains = found = domains(node.gpus, policy_now())
         self._log = logger(role="kubelet node")
+        self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
         self._pods = Mirror[NodePod | Bystander](
             kube,
@@ -181,15 +183,18 @@ class KubeletNode:
         return marks
 
     def _cordon(self) -> None:
-        """Asks `mpsd control` to drain what is cordoned, and to serve the rest."""
+        """Asks `mpsd control` to drain what is cordoned, and to serve the rest; again if it cannot be written."""
         cordoned = frozenset[str]().union(*self._cordons.objects())
         asked = drains(cordoned, self._domains)
-        for domain in self._domains:
-            folder = self._settings.domain(domain.name)
-            if domain.name in asked and drain.ask(folder, asked[domain.name]):
-                self._log.info("drain asked", domain=domain.name, reason=asked[domain.name])
-            elif domain.name not in asked and drain.withdraw(folder):
-                self._log.info("drain withdrawn", domain=domain.name)
+        again = asyncio.get_running_loop().call_later(_CORDON_AGAIN_S, self._cordon)
+        with self._shortages.survived("cordon"):
+            for domain in self._domains:
+                folder = self._settings.domain(domain.name)
+                if domain.name in asked and drain.ask(folder, asked[domain.name]):
+                    self._log.info("drain asked", domain=domain.name, reason=asked[domain.name])
+                elif domain.name not in asked and drain.withdraw(folder):
+                    self._log.info("drain withdrawn", domain=domain.name)
+            again.cancel()
         for wrong in unknown_cordons(cordoned, self._domains):
             message = f"spec.cordoned of the MPSNode names {wrong}, which is not a GPU of this node"
             self._report.add_event(None, Reason.CORDON_UNKNOWN, message)

@@ -151,6 +151,8 @@ def listener(folder: DomainFolder) -> ProcessIdentity | None:
                 probe.connect(str(folder.pipe / "control"))
             except (FileNotFoundError, ConnectionRefusedError):
                 return None
+            except BlockingIOError:  # its backlog is full: no shortage of ours
+                raise TimeoutError("it accepts no connections") from None
             except OSError as error:
                 if error.errno != errno.EPROTOTYPE:  # a socket, but of another kind
                     raise

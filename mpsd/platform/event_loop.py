@@ -58,14 +58,15 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
 _REMEDIES = {
     errno.EMFILE: "raise this process's limit of open files (LimitNOFILE of its unit), or see what holds them",
     errno.ENFILE: "raise the machine's limit of open files (sysctl fs.file-max), or see what holds them",
+    errno.EAGAIN: "raise the limit of processes (TasksMax of its unit, kernel.pid_max), or see what runs",
     errno.ENOMEM: "free memory, or raise mpsd's limit of it",
 }
 _TELL_S = 60.0
 
 
 class Shortages:
-    """Lets a loop outlive a step that failed for want of descriptors, memory or space, and is to be tried again: that
-    is logged, with the remedy, once a minute at most."""
+    """Lets a loop outlive a step that failed for want of descriptors, memory, space or processes, and is to be tried
+    again: that is logged, with the remedy, once a minute at most."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log

@@ -12,6 +12,7 @@ import resource
 import socket
 import ssl
 from asyncio import sslproto
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class ListenerSettings:
     cancels: whether a request ends when its peer hangs up, as it should where answers are streams or wait.
     most, most_of_peer: connections at a time, those that have not ended their handshake among them, in all and of one
     address, or of one user on a Unix socket, at most a quarter and an eighth of the files that this process may open;
-    more are closed at once. On a Unix socket some more are for root and mpsd's own user, whoever holds the others.
+    more are closed at once, but that an address takes the place of one with more. On a Unix socket some more are for
+    root and mpsd's own user, whoever holds the others.
     context: None for HTTP without TLS.
     """
 
@@ -167,15 +169,26 @@ class Listener:
             found.setblocking(False)
             peer = peer_of(found).uid if isinstance(self._where, UnixPath) else address[0]
             self._peers = {other: one for other, one in self._peers.items() if other.fileno() != _CLOSED}
-            own = sum(one == peer for one in self._peers.values())
+            counts = Counter(self._peers.values())
             reserved = _RESERVED if peer in {0, os.geteuid()} else 0  # an address is no number
-            if len(self._peers) < self._most + reserved and own < self._most_of_peer:
+            if len(self._peers) >= self._most and isinstance(peer, str):
+                self._make_room(counts[peer])
+            if len(self._peers) < self._most + reserved and counts[peer] < self._most_of_peer:
                 self._peers[found] = peer
                 task = loop.create_task(self._take(found))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
             else:
                 found.close()
+
+    def _make_room(self, own: int) -> None:
+        """For an address with so many connections: the one with the most loses its oldest, if it keeps more."""
+        ((address, most),) = Counter(self._peers.values()).most_common(1)
+        if most > own + 1:
+            oldest = next(other for other, one in self._peers.items() if one == address)
+            del self._peers[oldest]
+            with suppress(OSError):  # it has gone by itself
+                oldest.shutdown(socket.SHUT_RDWR)
 
     async def _take(self, found: socket.socket) -> None:
         context = self._settings.context

@@ -20,11 +20,11 @@ _PROC = Path("/proc")
 _LONGEST_COMMAND = 4096  # bytes of it that are read
 
 
-_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT}
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}  # the last: fork's
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether this failed for want of descriptors, memory or space, which says nothing of what was asked for."""
+    """Whether this failed for want of descriptors, memory, space or processes, which says nothing of what was asked."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)
 
 
@@ -221,25 +221,26 @@ class ProcessSet:
     """
 
     def __init__(self) -> None:
-        self._poll = select.poll()
+        self._epoll = select.epoll()  # poll(2) takes no more than the soft limit of files, which may be lowered
         self._pids: dict[int, int] = {}  # by pidfd
         self._pidfds: dict[int, int] = {}  # by pid
         weakref.finalize(self, _close, self._pids)
 
     def add(self, process: ProcessIdentity) -> None:
         """Nothing happens where it is gone, or where there are no pidfds left: then it is not in here."""
-        with suppress(OSError):
-            pidfd = None if process.pid in self._pidfds else open_pidfd(process)
-            if pidfd is not None:
+        try:
+            if process.pid not in self._pidfds and (pidfd := open_pidfd(process)) is not None:
                 self._pids[pidfd], self._pidfds[process.pid] = process.pid, pidfd
-                self._poll.register(pidfd, select.POLLIN)
+                self._epoll.register(pidfd, select.EPOLLIN)
+        except OSError:
+            self.keep_only(self._pidfds.keys() - {process.pid})
 
     def __contains__(self, pid: object) -> bool:
         return pid in self._pidfds
 
     def ask(self) -> set[int]:
         """The pids of those that have ended since, which are in here no more."""
-        ended = {self._pids[pidfd] for pidfd, _events in self._poll.poll(0)}
+        ended = {self._pids[pidfd] for pidfd, _events in self._epoll.poll(0)}
         for pid in ended:
             self._remove(pid)
         return ended
@@ -251,7 +252,8 @@ class ProcessSet:
     def _remove(self, pid: int) -> None:
         pidfd = self._pidfds.pop(pid)
         del self._pids[pidfd]
-        self._poll.unregister(pidfd)
+        with suppress(OSError):  # it could not be put in
+            self._epoll.unregister(pidfd)
         os.close(pidfd)
 
 

@@ -386,6 +386,28 @@ def test_one_address_that_holds_all_it_may_keeps_no_other_out(with_tls: bool) ->
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_two_addresses_that_hold_all_connections_keep_no_third_out(with_tls: bool) -> None:
+    is_reached = reached_over_tls if with_tls else plainly_reached
+
+    async def main() -> None:
+        async with running(ROUTES, context(with_tls=with_tls), 6, 3) as server:
+            froms = [(f"127.0.0.{number}", 0) for number in (1, 1, 1, 2, 2, 2)]
+            peers = [await asyncio.open_connection("127.0.0.1", server.port, local_addr=one) for one in froms]
+            assert await is_reached(server.port, "127.0.0.3")
+            async with asyncio.timeout(DEADLINE_S):
+                assert await peers[0][0].read() == b"", "the oldest of the first of them"
+            assert not any(reader.at_eof() for reader, _writer in peers[1:])
+            again = [await asyncio.open_connection("127.0.0.1", server.port) for _peer in range(2)]
+            closed = [asyncio.create_task(reader.read()) for reader, _writer in again]
+            assert (await asyncio.wait(closed, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED))[0]
+            assert [n for n, (reader, _writer) in enumerate(peers) if reader.at_eof()] == [0]
+            for _reader, writer in (*peers, *again):
+                writer.close()
+
+    asyncio.run(main())
+
+
 def test_peers_within_the_limits_are_served_as_ever() -> None:
     async def main() -> None:
         async with running(ROUTES, server_context(), 8, 8) as server:

@@ -175,8 +175,7 @@ def test_who_is_dead_already_or_is_another_is_not_in_here(three: list[Process]) 
 
 
 def test_no_file_stays_open(three: list[Process]) -> None:
-    before = open_files()
-    living = ProcessSet()
+    living, before = ProcessSet(), open_files()
     for _twice in range(2):
         for process in three:
             living.add(living_identity(process))
@@ -185,7 +184,21 @@ def test_no_file_stays_open(three: list[Process]) -> None:
     assert three[1].pid not in living
     assert open_files() == before + 1
     del living
-    assert open_files() == before
+    assert open_files() == before - 1, "the epoll is closed too"
+
+
+def test_those_that_have_ended_are_told_under_a_limit_of_files_below_their_number(three: list[Process]) -> None:
+    living = ProcessSet()
+    for process in three:
+        living.add(living_identity(process))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        three[0].kill()
+        eventually(lambda: living.ask() == {three[0].pid}, "its death is seen")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert three[1].pid in living
 
 
 def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process]) -> None:

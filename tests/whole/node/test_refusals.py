@@ -1,11 +1,12 @@
 """What no pod may have, and who is told."""
 
 import json
+import resource
 
 import pytest
 
 from mpsd.platform import local_api
-from tests.whole.machine.machine import eventually
+from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import Cluster, pod
 
 EGPU = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"
@@ -78,6 +79,26 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_keeps_those_it_has(cluster: Cluste
     cluster.cordon()
     eventually(lambda: cluster.domain("gpu0").state == "ready", "gpu0 serves again")
     cluster.until_offered()
+
+
+def test_a_cordon_that_the_agent_cannot_write_down_ends_nothing_and_is_written_later(cluster: Cluster) -> None:
+    agent, (first, _second) = cluster.agent, cluster.node().gpus
+    soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (1, hard))  # what it has open stays open
+    try:
+        cluster.cordon(first.uuid)
+        eventually(lambda: "cordon" in logged_steps(agent), "it is said")
+    finally:
+        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    eventually(lambda: cluster.domain("gpu0").state == "drained", "gpu0 is drained")
+    assert agent.running
+    cluster.cordon()
+    eventually(lambda: cluster.domain("gpu0").state == "ready", "gpu0 serves again")
+    cluster.until_offered()
+
+
+def logged_steps(agent: Service) -> set[str]:
+    return {line["step"] for line in agent.logged("tried again later")}
 
 
 def test_a_container_without_kubernetes_gets_nothing_beside_a_kubelet(cluster: Cluster) -> None:
