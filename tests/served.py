@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 
 Object = dict[str, Any]
 DEADLINE_S = 40.0  # far above what anything takes, however busy the machine; only a failing test waits so long

@@ -17,10 +17,9 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, GpuStatus
 from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.simulator.gpus import MIB
-from mpsd.simulator.programs import JsonProgram
+from mpsd.simulator.programs import JsonProgram, wait_until
 
 # Each gives its client the whole card, whatever its server's limit (driver 580.159.04).
 LIFTS = ("5=1G", "garbage", "0=0", "0=", "2147483648", "1G", "0=1G,1=1G")

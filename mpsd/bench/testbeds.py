@@ -30,14 +30,13 @@ from mpsd.mps.control_daemon import ControlPipe, start
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import ControlFailed
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import settings
 from mpsd.simulator.machine import find_node
 from mpsd.simulator.own_mpsd import OwnMpsd
-from mpsd.simulator.programs import JsonProgram
+from mpsd.simulator.programs import JsonProgram, wait_until
 
 FOLDERS = "mpsd-bench-{}-"  # in /tmp, with the pid of whose they are
 _START_S = 60.0

@@ -94,12 +94,6 @@ class ControlPipe:
             )
 
 
-def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment without what MPS would take as a setting, and with `extra`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NVIDIA_"))}
-    return kept | dict(extra)
-
-
 # -- the process ---------------------------------------------------------------------------------------------------
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"

@@ -199,14 +199,3 @@ async def until(
                 await asyncio.sleep(look_again_s)
     except TimeoutError:
         raise TimeoutError(f"waited {deadline_s:g} s until {what}") from None
-
-
-def wait_until(
-    condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = _LOOK_AGAIN_S
-) -> None:
-    """As `until`, where there is no event loop."""
-    ends_at = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() >= ends_at:
-            raise TimeoutError(f"waited {deadline_s:g} s until {what}")
-        time.sleep(look_again_s)

@@ -17,7 +17,6 @@ from pathlib import Path
 from mpsd.model.identity import ProcessIdentity
 
 _PROC = Path("/proc")
-_LONGEST_COMMAND = 4096  # bytes of it that are read
 
 
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}  # the last: fork's
@@ -165,12 +164,7 @@ def mapped_bytes(pid: int, device: bytes) -> int | None:
 
 def command_of(pid: int) -> str:
     """The command line, or the kernel's name for it where there is none; empty when it is gone; valid Unicode."""
-    try:
-        with (_PROC / str(pid) / "cmdline").open("rb") as file:
-            words = file.read(_LONGEST_COMMAND).rstrip(b"\0")
-        words = words.replace(b"\0", b" ") or (_PROC / str(pid) / "comm").read_bytes().rstrip(b"\n")
-    except OSError:
-        return ""
+    words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ") or _read_start(pid, "comm").rstrip(b"\n")
     return words.decode(errors="replace")
 
 
@@ -197,11 +191,9 @@ def state_of(identity: ProcessIdentity) -> str:
 
 def pid_inside(pid: int) -> int:
     """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is gone."""
-    try:
-        status = (_PROC / str(pid) / "status").read_text(errors="replace")
-    except OSError:
-        return 0
-    return next((int(line.split()[-1]) for line in status.split("\n") if line.startswith("NSpid:")), pid)
+    status = _read_start(pid, "status").decode(errors="replace")
+    found = (int(line.split()[-1]) for line in status.split("\n") if line.startswith("NSpid:"))
+    return next(found, pid if status else 0)
 
 
 def descendants_of(pid: int) -> tuple[int, ...]:

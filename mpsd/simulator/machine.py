@@ -4,13 +4,14 @@ The only place that knows whether the GPUs are real; from here on it makes no di
 where they are not.
 """
 
+import os
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.mps import canary as canary_client
-from mpsd.mps.control_daemon import clean_environment
 from mpsd.mps.node_gpus import Node, Tools
 from mpsd.platform.imports import lasting
 from mpsd.platform.nvml import Nvml
@@ -18,6 +19,12 @@ from mpsd.platform.settings import Settings
 
 if TYPE_CHECKING:
     from mpsd.simulator.node import SimulatedNode
+
+
+def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without what MPS would take as a setting, and with `extra`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NVIDIA_"))}
+    return kept | dict(extra)
 
 
 def find_tools(settings: Settings) -> Tools:

@@ -19,9 +19,8 @@ import psutil
 
 from mpsd.model.node_status import DomainStatus, NodeStatus
 from mpsd.platform import local_api
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.settings import settings
-from mpsd.simulator.programs import JsonProgram
+from mpsd.simulator.programs import JsonProgram, wait_until
 
 _DEADLINE_S = 20.0
 _MPSD = (sys.executable, "-m", "mpsd")

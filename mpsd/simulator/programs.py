@@ -10,11 +10,20 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 _END_S = 20.0
+
+
+def wait_until(condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = 0.002) -> None:
+    """As `mpsd.platform.event_loop.until`, where there is no event loop."""
+    ends_at = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() >= ends_at:
+            raise TimeoutError(f"waited {deadline_s:g} s until {what}")
+        time.sleep(look_again_s)
 
 
 class JsonProgram:

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.bench.many_nodes import name
 from tests.bench.rows import Row, show
 from tests.served import Served

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import psutil
 
-from mpsd.platform.event_loop import wait_until
 from mpsd.simulator.demo.machine import DemoMachine
+from mpsd.simulator.programs import wait_until
 from tests.bench.rows import Row
 
 GPUS, GRANTS_A_GPU, CLIENTS_A_GRANT = 8, 5, 4

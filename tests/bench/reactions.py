@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PIPE_DIRECTORY
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import load_limits
 from mpsd.simulator.demo.machine import DemoMachine
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node, open_node
+from mpsd.simulator.programs import wait_until
 from tests.bench.rows import Row
 
 _ROUNDS = 7

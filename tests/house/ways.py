@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.house.figures import Figure
 from tests.house.tree import NOT_PRODUCT
 from tests.whole.machine.machine import eventually

@@ -20,13 +20,14 @@ from mpsd.model.domain import ServerStatus
 from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
 from mpsd.model.node_view import ServerLimit
 from mpsd.mps import control_daemon
-from mpsd.mps.control_daemon import PROGRAM, ControlPipe, DaemonSilent, clean_environment, command_times
+from mpsd.mps.control_daemon import PROGRAM, ControlPipe, DaemonSilent, command_times
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules import control_protocol as protocol
 from mpsd.mps.rules.control_protocol import Command, ControlFailed, LogEvent, LogLine, NotUnderstood, read_line
 from mpsd.platform import processes, records
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import Settings, settings
+from mpsd.simulator.machine import clean_environment
 
 TRANSCRIPTS = Path(__file__).parents[1] / "data" / "transcripts"
 EVERY_COMMAND: tuple[Command[object], ...] = (

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from mpsd.model.metrics import Exporter
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.prometheus.meanwhile import beside
 from tests.prometheus.node_trials import LISTEN
 from tests.prometheus.server import COMPONENT, DEADLINE_S, Prometheus

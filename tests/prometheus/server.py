@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from mpsd.model.metrics import Exporter
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.prometheus.shipped import COMPONENT, INSTANCE, JOB, hurried, job_of
 from tests.served import free_port
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.kube import Kube, Object, PatchKind, Rejected, Resource, Unavailable
 from mpsd.platform.kube_access import open_kube
+from mpsd.simulator.programs import wait_until
 from tests.simulated_api import simulated_api
 from tests.whole.webhook.world import VALIDATING, free_port, gpu_pod, webhook
 

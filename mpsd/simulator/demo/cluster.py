@@ -24,12 +24,12 @@ import mpsd
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.policy import Resources
 from mpsd.platform import local_api
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.settings import Settings, settings
 from mpsd.simulator import own_mpsd
 from mpsd.simulator.demo.story import DemoFailed
 from mpsd.simulator.kubelet.sources import read_kubeconfig
+from mpsd.simulator.programs import wait_until
 
 Object = dict[str, Any]
 

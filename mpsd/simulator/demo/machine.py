@@ -11,13 +11,12 @@ from typing import Any
 from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
 from mpsd.model.quantity import gib
 from mpsd.platform.console import ExitCode
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import Limits, load_limits
 from mpsd.platform.yaml_files import read_yaml
 from mpsd.simulator.demo.jobs import SAMPLE
 from mpsd.simulator.demo.story import DemoStory
 from mpsd.simulator.own_mpsd import OwnMpsd
-from mpsd.simulator.programs import JsonProgram
+from mpsd.simulator.programs import JsonProgram, wait_until
 
 
 class DemoMachine(OwnMpsd):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.simulator.kubelet.world import DEADLINE_S, container, lives
 
 NODE = "gpu-1"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.platform.event_loop import wait_until
 from mpsd.simulator.kubelet.containers import ContainerRun, Ended, NotStarted
+from mpsd.simulator.programs import wait_until
 from tests.simulator.kubelet.world import lives
 
 NOBODY = 65534

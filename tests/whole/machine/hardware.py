@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mpsd.bench import cuda_client
-from mpsd.platform.event_loop import wait_until
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.nvml import SimulatedNvml
+from mpsd.simulator.programs import wait_until
 from tests.whole.machine.machine import SOON_S, Machine, Program
 
 _LOOK_S = 0.002

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.platform.certificates import Pair
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.served import DEADLINE_S, free_port
 from tests.whole.scheduler.client_certificates import authority, context, of_client, serving
 from tests.whole.scheduler.process import Extender, extender

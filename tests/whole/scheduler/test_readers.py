@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.kube import Object, Resource
 from mpsd.platform.kube_access import open_kube
+from mpsd.simulator.programs import wait_until
 from tests.served import DEADLINE_S, Answer, ask
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.process import Extender, extender

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import GPU
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
 from mpsd.simulator.api_server.objects import ObjectKey
+from mpsd.simulator.programs import wait_until
 from tests.scheduler.test_extender_wire import ANY_JSON
 from tests.served import DEADLINE_S, Object
 from tests.simulated_api import SimulatedApi, simulated_api

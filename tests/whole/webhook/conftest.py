@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer, api_server
 from tests.whole.webhook.world import DEADLINE_S, Webhook, bundles, is_registered, put_shipped_objects, webhook
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mpsd.platform.certificates import issue, new_authority, validity
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.rules.certificates import read_annotation
+from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer, Asked, api_server
 from tests.whole.webhook.world import (
     DEADLINE_S,

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import mpsd.cli
 from mpsd.model.fields import MOST_FIELDS
-from mpsd.platform.event_loop import wait_until
 from mpsd.platform.limits_files import shipped_folder
+from mpsd.simulator.programs import wait_until
 from tests.model.manifests import ANY_JSON, broken_objects
 from tests.whole.machine.promises import is_kept_within
 from tests.whole.webhook.api_server import ApiServer

@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 
 from mpsd.platform.certificates import fingerprints
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer, api_server
 from tests.whole.webhook.world import (
     DEADLINE_S,

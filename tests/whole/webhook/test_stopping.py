@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.platform.event_loop import wait_until
+from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer
 from tests.whole.webhook.world import DEADLINE_S, HOST, bundles, gpu_pod, is_registered, review_of, webhook
 
