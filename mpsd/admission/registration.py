@@ -64,9 +64,7 @@ class Registrar:
 
     def trusted(self) -> frozenset[str]:
         """The fingerprints of the authorities that every webhook of both configurations names."""
-        if len(self._named) < len(CONFIGURATIONS):
-            return frozenset()
-        return frozenset.intersection(*self._named.values())
+        return frozenset() if len(self._named) < len(CONFIGURATIONS) else frozenset.intersection(*self._named.values())
 
     async def look(self, served: Certificates) -> RegistrationOutcome:
         """Repairs what differs, one change of each object at a time, and tells when what is served ends."""

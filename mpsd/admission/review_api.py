@@ -70,9 +70,7 @@ class WebhookMetrics(ServerMetrics):
 def _verdict(answer: AdmissionAnswer) -> str:
     if not answer.allowed:
         return "refused"
-    if answer.patch:
-        return "patched"
-    return "warned" if answer.warnings else "allowed"
+    return "patched" if answer.patch else "warned" if answer.warnings else "allowed"
 
 
 # -- what a review needs to know beyond the object: its namespace's labels, the keys of its ConfigMaps ---------------

@@ -209,6 +209,7 @@ class LocalGrants:
                 continue
             self._broken[path] = replace(broken, domain=domain.name)
             if grant := self._here.rebuilt(broken.id, domain, own, tuple(self._grants.values())):
+                grant = replace(grant, cgroups=self._programs.found_again(grant.holder, grant.id))
                 with contextlib.suppress(OSError):  # else it is rebuilt again by the next agent
                     records.write(path, grant)
                 del self._broken[path]
@@ -310,7 +311,8 @@ class LocalGrants:
 
     def _held(self, grant: KeptGrant) -> HeldGrant:
         alive = self._is_held(grant)
-        return HeldGrant(grant, alive, not alive and _others_live(grant, self._programs))
+        own = next((made.path for made in grant.cgroups), "") if isinstance(grant, ProgramGrant) else None
+        return HeldGrant(grant, alive, not alive and _others_live(grant, self._programs), own)
 
     def has_cgroup(self, grant_id: str) -> bool:
         """Whether it is a program's, and the kernel says by a cgroup of its own which processes are under it."""

@@ -73,8 +73,8 @@ class GrantRow(msgspec.Struct, frozen=True):
     id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known. gpus: UUIDs, and their
     labels. pod: namespace and name. container: its name, or the beginning of its id. pid: of the program that holds the
     grant. memory_mib, used_mib: the most of one GPU. cards: GPU by GPU, where that is reported. ended: its holder is
-    gone, though not all of its programs. over: it uses more than it may; False where that is not reported. violations:
-    None where they are not reported.
+    gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
+    False where that is not reported. violations: None where they are not reported.
     """
 
     node: str
@@ -91,6 +91,7 @@ class GrantRow(msgspec.Struct, frozen=True):
     pid: int | None = None
     command: str = ""
     ended: bool = False
+    no_cgroup: bool = False
     over: bool = False
     cards: tuple["CardStatus", ...] = ()
     violations: "PodViolations | None" = None
@@ -170,6 +171,7 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
             pid=grant.holder_pid,
             command=grant.command,
             ended=not grant.holder_alive,
+            no_cgroup=grant.cgroup == "",
             over=grant.over,
             cards=grant.cards,
         )

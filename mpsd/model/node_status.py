@@ -120,7 +120,8 @@ class GrantStatus:
     pod holds it, the one that namespace and pod name; else those are None. container: the id of the container without
     Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than it may of one of
     its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an older agent does not report it, and
-    memory_mib is the most of them.
+    memory_mib is the most of them. cgroup: the one that mpsd made for a program; empty where there is none, so that its
+    processes are known by MPSD_GRANT and by descent alone; None of a pod or a container.
     """
 
     id: str
@@ -138,6 +139,7 @@ class GrantStatus:
     cards: tuple[CardStatus, ...] = ()
     container: str | None = None
     container_name: str | None = None
+    cgroup: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

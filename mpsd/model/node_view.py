@@ -173,11 +173,12 @@ class WaitingRequest:
 @dataclass(frozen=True, slots=True)
 class HeldGrant:
     """A grant and whether the process it was given to still lives. others_alive: where that has ended, whether other
-    processes are in the cgroup that mpsd made for it."""
+    processes are in the cgroup that mpsd made for it. cgroup: that one; empty where it has none; None of no program."""
 
     grant: Grant
     holder_alive: bool
     others_alive: bool = False
+    cgroup: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

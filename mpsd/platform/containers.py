@@ -34,9 +34,7 @@ _MEMBERS = "cgroup.procs"
 def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
     """The cgroups that the container with this first process has to itself; none where it is gone."""
     text = _cgroup(first.pid)
-    if not text or not processes.is_alive(first):
-        return ()
-    return alone_in(text, _older(first, alone_in(text, ())))
+    return alone_in(text, _older(first, alone_in(text, ()))) if text and processes.is_alive(first) else ()
 
 
 class ContainerProcesses:
@@ -143,6 +141,11 @@ class ProgramCgroups:
         if self._hierarchy is None:
             return None
         return program_cgroup(_cgroup(program.pid), self._hierarchy, grant, self._is_roots)
+
+    def found_again(self, program: ProcessIdentity, grant: str) -> tuple[Cgroup, ...]:
+        """The cgroup that was made for it, where the kernel says that the program is in there, or below."""
+        made = self.place_for(program, grant)
+        return (made,) if made and any(map(made.holds, cgroups_in(_cgroup(program.pid)))) else ()
 
     def take_in(self, program: ProcessIdentity, made: Cgroup) -> str:
         """Makes the cgroup and moves this very process into it; why it is not in there, empty where it is."""

@@ -216,7 +216,7 @@ class ProcessSet:
         self._epoll = select.epoll()  # poll(2) takes no more than the soft limit of files, which may be lowered
         self._pids: dict[int, int] = {}  # by pidfd
         self._pidfds: dict[int, int] = {}  # by pid
-        weakref.finalize(self, _close, self._pids)
+        weakref.finalize(self, lambda pidfds: [*map(os.close, pidfds)], self._pids)
 
     def add(self, process: ProcessIdentity) -> None:
         """Nothing happens where it is gone, or where there are no pidfds left: then it is not in here."""
@@ -246,9 +246,4 @@ class ProcessSet:
         del self._pids[pidfd]
         with suppress(OSError):  # it could not be put in
             self._epoll.unregister(pidfd)
-        os.close(pidfd)
-
-
-def _close(pidfds: dict[int, int]) -> None:
-    for pidfd in pidfds:
         os.close(pidfd)

@@ -83,9 +83,7 @@ def _ids(one: CurrentGrant) -> Sequence[str]:
 
 
 def _names(one: CurrentGrant) -> Sequence[str]:
-    if one.pod:
-        return [one.pod, f"{one.namespace}/{one.pod}"]
-    return [one.container_name] if one.container_name else []
+    return [one.pod, f"{one.namespace}/{one.pod}"] if one.pod else [one.container_name] if one.container_name else []
 
 
 def words(grants: Iterable[CurrentGrant]) -> tuple[str, ...]:

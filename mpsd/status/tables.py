@@ -198,7 +198,8 @@ def _used(row: GrantRow) -> str | Text:
 
 
 def _ended(row: GrantRow, what: str) -> str:
-    return f"(ended, programs of it are left) {what}" if row.ended else what
+    told = "(ended, programs of it are left) " if row.ended else "(no cgroup) " if row.no_cgroup else ""
+    return f"{told}{what}"
 
 
 def _violations(row: GrantRow) -> str:

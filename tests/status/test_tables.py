@@ -46,6 +46,12 @@ def test_who_lost_processes_when_a_daemon_ended_is_shown_for_a_day() -> None:
     assert "pid 90000" not in said
 
 
+def test_a_program_that_has_no_cgroup_of_its_own_says_so() -> None:
+    for cgroup, told in ((None, False), ("/mpsd-local", False), ("", True)):
+        shows = shown(node(grants=(HeldGrant(grant("local", 3), holder_alive=True, cgroup=cgroup),)))
+        assert ("(no cgroup) train" in shows) is told
+
+
 def test_what_outlives_its_holder_says_so() -> None:
     left = shown(node(grants=(replace(held("a"), holder_alive=False),)))
     assert "(ended, programs of it are left) default/a" in left

@@ -56,9 +56,7 @@ def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Expla
         return Explanation(Why.SUCCEEDED, f"{_pod(pod)} has finished well, and holds no GPU any more", is_well=True)
     if pod.phase == "Failed":
         return _failed(pod)
-    if not pod.node:
-        return waiting_story(pod, pod.shared.request, context)
-    return _on_node(pod, context, warning)
+    return _on_node(pod, context, warning) if pod.node else waiting_story(pod, pod.shared.request, context)
 
 
 def _pod(pod: PodSeen) -> str:

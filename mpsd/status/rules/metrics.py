@@ -104,9 +104,7 @@ def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
 
 
 def _holder(grant: GrantStatus) -> HolderKind:
-    if grant.pod is not None:
-        return _POD
-    return _PROGRAM if grant.container is None else _CONTAINER
+    return _POD if grant.pod is not None else _PROGRAM if grant.container is None else _CONTAINER
 
 
 def _add_grants(found: _Samples, status: NodeStatus) -> None:

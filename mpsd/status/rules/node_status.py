@@ -127,6 +127,7 @@ def _grant(
         cards=cards,
         container=container.id if container else None,
         container_name=container.name if container else None,
+        cgroup=held.cgroup,
     )
 
 

@@ -108,6 +108,26 @@ def test_a_restarted_agent_holds_a_detached_child_to_its_grant(serving: AnyMachi
         eventually(lambda: not has_grant(serving, left), "its grant has come back")
 
 
+def test_a_grant_that_was_rebuilt_holds_a_detached_child_to_it(serving: AnyMachine) -> None:
+    child = ["env", "-u", "MPSD_GRANT", "setsid", "sh", "-c", f"{shlex.join(serving.cuda)} alloc=500 hold &"]
+    stays = serving.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{shlex.join(child)}; exec sleep 600")
+    pid = said(stays, "ready")
+    try:
+        grant = serving.grant_of(stays)
+        assert (grant.cgroup or "").endswith(f"/mpsd-{grant.id}")
+        serving.part("up").kill()
+        (path,) = serving.run_directory.glob(f"grants/{grant.id}.json")
+        path.write_bytes(path.read_bytes()[:20])
+        serving.up()
+        eventually(lambda: serving.grant_of(stays).clients == 1, "it is a client of its grant")
+        assert serving.grant_of(stays).cgroup == grant.cgroup
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    stays.kill()
+    serving.until_no_grants()
+    assert not cgroups(grant.id)
+
+
 def test_a_program_under_another_grant_within_a_grant_is_held_to_its_own(serving: AnyMachine) -> None:
     own = [str(MPSD), "run", "--gpu-mem", "3", "--", *serving.cuda, "alloc=2500", "hold"]
     outer = serving.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{shlex.join(own)} & wait")
