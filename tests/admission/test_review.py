@@ -3,6 +3,7 @@
 import base64
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mpsd.admission.rules.verdict import review
 from mpsd.model.policy import HostIPC, RuleId, RuleMode
 from tests.admission.cases import PLACED, in_kind, with_volume
 from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
+from tests.docs.pages import page
 from tests.model.manifests import (
     ANY_JSON,
     FACTS,
@@ -370,3 +372,31 @@ def test_an_ephemeral_container_is_held_to_the_rules_of_its_pod() -> None:
     now["spec"]["ephemeralContainers"] = [debug]
     answer = validated(review_of(now, old=old, subResource="ephemeralcontainers"))
     assert rules_refusing(answer) == ["environment-blocked", "privileged"]
+
+
+# What `kubectl debug --profile` writes into its container (profiles.go of kubectl).
+_RESTRICTED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_PROFILES: dict[str, tuple[Fields | None, list[str]]] = {
+    "restricted": (_RESTRICTED | {"seccompProfile": {"type": "RuntimeDefault"}}, []),
+    "baseline": (None, []),
+    "netadmin": ({"capabilities": {"add": ["NET_ADMIN", "NET_RAW"]}}, []),
+    "legacy": (None, []),
+    "general": ({"capabilities": {"add": ["SYS_PTRACE"]}}, ["capabilities"]),
+    "sysadmin": ({"privileged": True}, ["privileged"]),
+}
+
+
+@pytest.mark.parametrize("profile", _PROFILES)
+def test_a_debugger_of_a_gpu_pod_is_admitted_by_its_profile_as_the_page_says(profile: str) -> None:
+    security, refusing = _PROFILES[profile]
+    old = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    now = copy.deepcopy(old)
+    now["spec"]["ephemeralContainers"] = [{"name": "debugger", "image": "busybox", "securityContext": security}]
+    review = review_of(now, old=old, subResource="ephemeralcontainers")
+    assert rules_refusing(validated(review)) == refusing
+    strict = [*refusing, *([] if profile == "restricted" else ["host-root"])]
+    assert rules_refusing(validated(review, seen=AdmissionContext({"mpsd.io/enforce": "all"}))) == strict
+    (row,) = (line for line in page("docs/admission.md").text.splitlines() if re.match(rf"\| .*`{profile}`.* \|", line))
+    _name, shipped, hostile = (cell.strip() for cell in row.strip("|").split("|"))
+    assert [rule for rule in ("capabilities", "privileged") if f"refused by `{rule}`" in shipped] == refusing
+    assert ("`host-root`" in hostile) == ("host-root" in strict)
