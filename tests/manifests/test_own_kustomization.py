@@ -77,6 +77,15 @@ def test_every_image_is_the_readers_and_the_runtime_class_stays_beside_the_sched
     assert strategies == ["cdi-cri"]
 
 
+def test_the_quick_starts_folder_is_one_too(tmp_path: Path) -> None:
+    (tmp_path / "mpsd").symlink_to(ROOT)
+    lines = block(">my-mpsd/kustomization.yaml", page("docs/quick-start.md"))
+    making = [line for line in lines.splitlines() if not line.startswith(("IMAGE=", "docker ", "kubectl "))]
+    run(tmp_path, "\n".join(making))
+    things = rendered(str(tmp_path / "my-mpsd"))
+    assert {container["image"] for container in containers(things)} == {IMAGE}
+
+
 def test_the_page_has_clusters() -> None:
     assert len(clusters()) > 5
     assert all(names for names in clusters().values())
