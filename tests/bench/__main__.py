@@ -1,9 +1,11 @@
-"""Runs every benchmark, prints the table, writes build/bench.json; exits with 1 where a limit does not hold."""
+"""Runs the benchmarks, prints the table, writes build/bench.json; exits with 1 where a limit does not hold."""
 
+import argparse
 import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mpsd.platform.limits_files import shipped_folder
@@ -34,27 +36,36 @@ def _limits(folder: Path) -> Path:
     return folder
 
 
+ALONE = (decisions, scheduler, fragmentation, extender, webhook, agent, watchdog, metrics, runtime, page)
+ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2", idle: "H200×8"}
+
+
+def _on_a_machine(gpus: str, measure: Callable[[DemoMachine], Iterable[tuple[str, Row]]]) -> Iterator[tuple[str, Row]]:
+    with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
+        machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))
+        try:
+            machine.wait_until_ready()
+            for name, row in measure(machine):
+                print(f"{name}: {row.value:.4g} {row.unit}", file=sys.stderr, flush=True)
+                yield name, row
+        finally:
+            machine.stop()
+
+
 def main() -> int:
-    rows: dict[str, Row] = dict(decisions())
-    rows |= scheduler()
-    rows |= fragmentation()
-    rows |= extender()
-    rows |= webhook()
-    rows |= agent()
-    rows |= watchdog()
-    rows |= metrics()
-    rows |= runtime()
-    rows |= page()
-    for gpus, measure in (("H200×2", reactions), ("H200×2", first_output), ("H200×8", idle)):
-        with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
-            machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))
-            try:
-                machine.wait_until_ready()
-                for name, row in measure(machine):
-                    print(f"{name}: {row.value:.4g} {row.unit}", file=sys.stderr, flush=True)
-                    rows[name] = row
-            finally:
-                machine.stop()
+    groups = {measure.__name__: measure for measure in (*ALONE, *ON_A_MACHINE)}
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all unless named: {', '.join(groups)}")
+    chosen = parser.parse_args().groups
+    if unknown := [name for name in chosen if name not in groups]:
+        parser.error(f"{', '.join(unknown)}: no such group; there are {', '.join(groups)}")
+    rows: dict[str, Row] = {}
+    for measure in ALONE:
+        if not chosen or measure.__name__ in chosen:
+            rows |= measure()
+    for measure, gpus in ON_A_MACHINE.items():
+        if not chosen or measure.__name__ in chosen:
+            rows |= _on_a_machine(gpus, measure)
     show(rows)
     write(rows, RESULT)
     broken = [name for name, row in rows.items() if not row.holds]

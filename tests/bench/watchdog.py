@@ -195,11 +195,13 @@ def _fill(machine: SimulatedNode, gpu: Gpu, ledger: LocalGrants, stack: ExitStac
         manages = [sys.executable, "-c", _MANAGES, str(machine.folder), str(gpu.ordinal)]
         command = manages if number % MANAGING_OF == 0 else ["/bin/sleep", "600"]
         process = subprocess.Popen(command, env=variables)
-        stack.callback(process.wait)
-        stack.callback(process.kill)
         holder = processes.identity_of(process.pid)
         assert holder is not None, name
-        ledger.add(Grant(name, gpu.label, evenly((gpu.uuid,), GRANTED_MIB, 0), 100, 8, holder, "sleep 600"))
+        grant = Grant(name, gpu.label, evenly((gpu.uuid,), GRANTED_MIB, 0), 100, 8, holder, "sleep 600")
+        stack.callback(ledger.end, grant)  # last, with the cgroup that was made for it
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        ledger.add(grant)
         card.claim(ContextClaim(process.pid, MPS_CLIENT, 1024 * MIB))
 
 
