@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,8 @@ from uuid import uuid4
 from tests.e2e.waiting import eventually
 
 Object = dict[str, Any]
+
+_NONE: Mapping[str, str] = {}
 
 
 def kubectl_program() -> str:
@@ -68,6 +70,16 @@ class Cluster:
         found: Object = json.loads(self.do("get", *arguments, "-o", "json").out)
         return found
 
+    @property
+    def minor(self) -> int:
+        """Of its version of Kubernetes: 36."""
+        version: str = json.loads(self.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
+        return int(version.split(".")[1])
+
+    def serves(self, plural: str) -> bool:
+        """Whether it has such objects, in the version that is its own favourite."""
+        return plural in self.do("api-resources", "--no-headers", "-o", "name").out.replace(".", " ").split()
+
     def wait_until_it_takes_pods(self, namespace: str) -> None:
         """A new namespace takes none before it has a service account, which before 1.24 has a token."""
         containers = [{"name": "main", "image": "local/busybox:1"}]
@@ -78,10 +90,10 @@ class Cluster:
         )
 
     @contextmanager
-    def namespace(self, *, exempt: bool = False) -> Iterator[str]:
+    def namespace(self, *, exempt: bool = False, labels: Mapping[str, str] = _NONE) -> Iterator[str]:
         """A namespace of its own, which begins to go away at the end."""
         name = f"e2e-{uuid4().hex[:8]}"
-        metadata = {"name": name, "labels": {"mpsd.io/exempt": "true"} if exempt else {}}
+        metadata = {"name": name, "labels": {**labels, **({"mpsd.io/exempt": "true"} if exempt else {})}}
         self.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         try:
             self.wait_until_it_takes_pods(name)

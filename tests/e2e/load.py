@@ -38,7 +38,7 @@ class Load:
 @contextmanager
 def loading(cluster: Cluster, namespace: str, threads: int = 2) -> Iterator[Load]:
     load, over = Load(), threading.Event()
-    with _proxy(cluster) as port:
+    with proxied(cluster) as port:
         workers = [
             threading.Thread(target=_work, args=(port, namespace, load, over), daemon=True) for _ in range(threads)
         ]
@@ -53,7 +53,7 @@ def loading(cluster: Cluster, namespace: str, threads: int = 2) -> Iterator[Load
 
 
 @contextmanager
-def _proxy(cluster: Cluster) -> Iterator[int]:
+def proxied(cluster: Cluster) -> Iterator[int]:
     """The API without TLS and credentials, whatever kind of both the kubeconfig holds. Gives its port."""
     command = [kubectl_program(), "--kubeconfig", str(cluster.kubeconfig), "proxy", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -247,16 +247,20 @@ def test_a_running_pod_may_get_a_debugging_container() -> None:
 @pytest.mark.parametrize("writer", ["someone", *POLICY.admission.placement_accounts])
 @pytest.mark.parametrize("before", [None, {}, "same", "other"])
 @pytest.mark.parametrize("asks", [True, False])
-def test_placement_is_written_by_those_who_place(name: str, writer: str, before: object, asks: bool) -> None:
+@pytest.mark.parametrize(("version", "kind"), [("v1", "Pod"), ("v1", "PodTemplate"), ("batch/v1", "CronJob")])
+def test_placement_is_written_by_those_who_place(
+    version: str, kind: str, name: str, writer: str, before: object, asks: bool
+) -> None:
     (policy,) = [
         thing
         for thing in of_kind(_POLICIES, "ValidatingAdmissionPolicy")
         if thing["metadata"]["name"] == "mpsd-placement"
     ]
     plain = pod(container(limits={MEMORY: "8"} if asks else None), securityContext={"runAsUser": 1})
-    thing = plain | {"metadata": {"name": "train", "annotations": {name: "1"}}}
+    thing = inside(version, kind, plain | {"metadata": {"name": "train", "annotations": {name: "1"}}})
     annotations = {"same": {name: "1"}, "other": {name: "2"}}.get(str(before), {})
-    old = None if before is None else plain | {"metadata": {"name": "train", "annotations": annotations}}
+    was = plain | {"metadata": {"name": "train", "annotations": annotations}}
+    old = None if before is None else inside(version, kind, was)
     request = {"userInfo": {"username": writer}}
     circumstances = RequestContext(writer=writer, annotations_before=annotations)
     core = {finding.rule for finding in judge(read_object(thing), POLICY, FACTS, circumstances)}
