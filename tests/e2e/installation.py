@@ -156,10 +156,13 @@ def uninstall(installation: Installation) -> None:
 def _write_overlay(installation: Installation) -> None:
     images = installation.images
     names = {"mpsd": images.mpsd, "registry.k8s.io/kube-scheduler": images.kube_scheduler}
-    place = f"overlays/{version_of(installation.cluster).overlay}" if images.kube_scheduler else ""
+    version = version_of(installation.cluster)
+    place, components = (version.scheduler, version.components) if images.kube_scheduler else (version.plain, ())
     simulate = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": f"--simulate={SIMULATED}"}]
     kustomization = {
-        "resources": [os.path.relpath(_MANIFESTS / place, installation.folder)],  # kustomize takes no absolute ones
+        # kustomize takes no absolute ones
+        "resources": [os.path.relpath(_MANIFESTS / place, installation.folder)],
+        "components": [os.path.relpath(_MANIFESTS / one, installation.folder) for one in components],
         "images": [_renamed(name, image) for name, image in names.items() if image],
         "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(simulate)}],
     }

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes
 
 from tests.e2e.balancer import Backend, balancing
 from tests.e2e.cluster import Cluster, Object
+from tests.e2e.versions import version_of
 from tests.e2e.waiting import eventually
 
 NAME, SYSTEM = "mpsd-webhook", "mpsd-system"
@@ -149,6 +150,7 @@ def _write_overlay(webhook: Webhook) -> None:
     tests/e2e/node runs all of them as pods.
     """
     webhook.overlay.mkdir()
+    place = version_of(webhook.cluster).plain
     patches: list[Object] = [
         {
             "target": {"kind": kind, "name": NAME},
@@ -164,18 +166,21 @@ def _write_overlay(webhook: Webhook) -> None:
     nowhere = [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": {"mpsd.io/e2e": "nowhere"}}]
     patches.append({"target": {"kind": "DaemonSet"}, "patch": json.dumps(nowhere)})
     kustomization = {
-        "resources": [os.path.relpath(_MANIFESTS, webhook.overlay)],  # kustomize takes no absolute ones
+        "resources": [os.path.relpath(_MANIFESTS / place, webhook.overlay)],  # kustomize takes no absolute ones
         "replicas": [{"name": NAME, "count": 0}],
         "patches": patches,
     }
     (webhook.overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 
 
-def as_service_account(cluster: Cluster, name: str) -> str:
-    """A kubeconfig with the token of this service account of mpsd's in place of the admin's."""
+def as_service_account(cluster: Cluster, name: str, *bound: str) -> str:
+    """A kubeconfig with the token of this service account of mpsd's in place of the admin's.
+
+    bound: options of `kubectl create token` with the pod that it is for.
+    """
     view = json.loads(cluster.do("config", "view", "--raw", "--minify", "-o", "json").out)
     eventually(lambda: cluster.kubectl("get", "serviceaccount", name, "-n", SYSTEM).ok, "the service account")
-    token = cluster.do("create", "token", name, "-n", SYSTEM, "--duration", "2h").out.strip()
+    token = cluster.do("create", "token", name, "-n", SYSTEM, "--duration", "2h", *bound).out.strip()
     view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
     return yaml.safe_dump(view)
 

@@ -14,6 +14,13 @@ Object = dict[str, Any]
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 OVERLAYS = tuple(sorted(path.parent.name for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml")))
 ALL = ("base", *(f"overlays/{name}" for name in OVERLAYS))
+# The first and the last minor version of Kubernetes that each is for.
+VERSIONS = dict.fromkeys(ALL, (30, 99)) | {
+    "overlays/before-1.30": (20, 29),
+    "overlays/scheduler-1.20": (20, 22),
+    "overlays/scheduler-1.23": (23, 24),
+    "overlays/policies-mutating": (36, 99),
+}
 
 
 @cache

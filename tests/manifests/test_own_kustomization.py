@@ -28,7 +28,7 @@ def clusters() -> dict[str, list[str]]:
     """The components of each row of the table of clusters, as far as one cluster can have them together."""
     _before, table = INSTALL.text.split("| cluster | components |", 1)
     rows = re.findall(r"^\| ([^|]+) \| ([^|]*`[^|]*) \|", table.split("\n\n", 1)[0], re.MULTILINE)
-    return {name: re.findall(r"`([\w-]+)`", names.replace(" or `scheduler-v1beta1`", "")) for name, names in rows}
+    return {name: re.findall(r"`([\w.-]+)`", names.replace(" or `scheduler-v1beta1`", "")) for name, names in rows}
 
 
 @pytest.fixture

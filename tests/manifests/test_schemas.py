@@ -8,13 +8,11 @@ import pytest
 import yaml
 from kubernetes_validate.utils import SchemaNotFoundError
 
-from tests.manifests.rendering import ALL, MANIFESTS, called, of_kind, rendered
+from tests.manifests.rendering import ALL, MANIFESTS, VERSIONS, called, of_kind, rendered
 
 _LATEST = kubernetes_validate.latest_version()
-_OLDEST = "1.25"  # the oldest that the library has; tests/e2e applies the base to 1.20.2 itself
-# From which version on an overlay applies; one that is not here applies wherever the base does.
-_SINCE = {"overlays/modern": "1.30", "overlays/policies": "1.30", "overlays/policies-mutating": "1.36"}
-_SINCE["overlays/hostile-tenants"] = "1.30"  # the component exemptions; the component hostile-tenants alone has none
+_OLDEST = 25  # the oldest that the library has; tests/e2e/admission asks API servers themselves
+_SINCE = {place: f"1.{max(first, _OLDEST)}" for place, (first, _last) in VERSIONS.items()}
 _NOT_OURS = {
     "Certificate": "cert-manager's own kind",
     "Issuer": "cert-manager's own kind",
@@ -24,7 +22,7 @@ _NOT_OURS = {
 
 
 def _versions() -> list[tuple[str, str]]:
-    return [(place, version) for place in ALL for version in dict.fromkeys((_SINCE.get(place, _OLDEST), _LATEST))]
+    return [(place, version) for place in ALL for version in dict.fromkeys((_SINCE[place], _LATEST))]
 
 
 @pytest.mark.parametrize(("place", "version"), _versions())

@@ -1,0 +1,122 @@
+"""The manifests, as kubectl applies them to an API server of any version."""
+
+import copy
+import json
+
+import pytest
+import yaml
+
+from tests.e2e.cluster import Cluster, Object, Said
+from tests.e2e.installation import CONTROL
+from tests.e2e.webhook import Webhook
+from tests.manifests.rendering import ALL, VERSIONS, named, rendered
+
+_NOT_OURS = {
+    "Certificate": "cert-manager.io",
+    "Issuer": "cert-manager.io",
+    "PodMonitor": "monitoring.coreos.com",
+    "PrometheusRule": "monitoring.coreos.com",
+}
+# kubectl's own, of a dry run of --server-side over what was applied without it.
+_OF_THE_DRY_RUN = "Warning: failed to migrate kubectl.kubernetes.io/last-applied-configuration"
+_NOWHERE = {"mpsd.io/e2e": "nowhere"}
+
+
+def _meant_for(minor: int) -> list[str]:
+    """The folders of manifests/ whose objects this version is promised to take."""
+    return [place for place in ALL if VERSIONS[place][0] <= minor <= VERSIONS[place][1]]
+
+
+def _objects(places: list[str]) -> list[Object]:
+    """Each once, those that come with a version of their own as often as they differ."""
+    found = {json.dumps(thing, sort_keys=True): thing for place in places for thing in rendered(place)}
+    return [_beside_the_installed(thing) for thing in found.values() if thing["kind"] not in _NOT_OURS]
+
+
+def _beside_the_installed(thing: Object) -> Object:
+    """The webhook of these tests is registered by its URL, which no service can be merged with."""
+    if not thing["kind"].endswith("WebhookConfiguration"):
+        return thing
+    return thing | {"metadata": thing["metadata"] | {"name": "mpsd-e2e"}}
+
+
+def _applied(cluster: Cluster, things: list[Object], *options: str) -> Said:
+    return cluster.kubectl("apply", "--dry-run=server", "-f", "-", *options, given=yaml.safe_dump_all(things))
+
+
+@pytest.mark.parametrize("options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"])
+def test_the_api_server_takes_every_overlay_that_is_meant_for_it_and_warns_of_nothing(
+    cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
+) -> None:
+    things = _objects(_meant_for(cluster.minor))
+    said = _applied(cluster, things, *options)
+    assert [line for line in said.err.splitlines() if not line.startswith(_OF_THE_DRY_RUN)] == []
+    assert len(said.out.splitlines()) == len(things)
+
+
+@pytest.mark.parametrize("options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"])
+def test_what_is_meant_for_other_versions_is_refused_before_anything_is_written(
+    cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
+) -> None:
+    """Kubernetes before 1.30 knows no field for AppArmor: kubectl says so."""
+    said = _applied(cluster, [named("base", "DaemonSet", "mpsd-agent")], *options)
+    assert said.ok is (cluster.minor >= 30)
+    assert said.ok or 'unknown field "appArmorProfile"' in said.err
+
+
+def test_the_agent_is_not_confined_by_apparmor(cluster: Cluster, webhook: Webhook) -> None:
+    template = cluster.get("daemonset", "mpsd-agent", "-n", "mpsd-system")["spec"]["template"]
+    security = template["spec"]["containers"][0]["securityContext"]
+    annotations = template["metadata"].get("annotations", {})
+    key = "container.apparmor.security.beta.kubernetes.io/agent"
+    assert (security.get("appArmorProfile"), annotations.get(key)) == (
+        ({"type": "Unconfined"}, None) if cluster.minor >= 30 else (None, "unconfined")
+    )
+
+
+def _control() -> Object:
+    """Today's, on no node."""
+    thing = copy.deepcopy(named("base", "DaemonSet", CONTROL))
+    del thing["metadata"]["namespace"]
+    thing["spec"]["template"]["spec"]["nodeSelector"] = _NOWHERE
+    return thing
+
+
+def _container(thing: Object) -> Object:
+    found: Object = thing["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def _as_shipped_before(thing: Object) -> Object:
+    """With the variable that stood twice in its environment."""
+    old = copy.deepcopy(thing)
+    container = _container(old)
+    container["args"] = ["control"]
+    container["env"] = [
+        {"name": "MPSD_DAEMON_CGROUP", "value": "/sys/fs/cgroup"},
+        {"name": "MPSD_DAEMON_CGROUP", "value": "/host/sys/fs/cgroup"},
+        *container["env"],
+    ]
+    return old
+
+
+@pytest.mark.parametrize("options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"])
+def test_todays_control_daemons_find_their_cgroup_over_those_whose_variable_stood_twice(
+    cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
+) -> None:
+    """kubectl drops both of two equal names if one is taken out, so that a variable is no way out."""
+    today = _control()
+    wanted = _container(today)
+    with cluster.namespace(exempt=True) as name:
+        cluster.do("apply", "-n", name, "-f", "-", given=_as_shipped_before(today))
+        before = _container(cluster.get("daemonset", CONTROL, "-n", name))
+        assert [one["name"] for one in before["env"]].count("MPSD_DAEMON_CGROUP") == 2, "as users have it"
+        if options and cluster.minor < 30:  # it looks at what is there first, and cannot read it
+            said = cluster.apply(today, name, *options)
+            assert 'duplicate entries for key [name="MPSD_DAEMON_CGROUP"]' in said.err
+            cluster.do("apply", "-n", name, "-f", "-", given=today)
+        for _twice in range(2):
+            cluster.do("apply", "-n", name, "-f", "-", *options, given=today)
+        after = _container(cluster.get("daemonset", CONTROL, "-n", name))
+    assert after["args"] == wanted["args"] == ["control", "--daemon-cgroup=/host/sys/fs/cgroup"]
+    assert sorted(after["env"], key=str) == sorted(wanted["env"], key=str)
