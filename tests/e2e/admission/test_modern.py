@@ -1,0 +1,231 @@
+"""What `components/modern` and `components/exemptions` add where the API server evaluates CEL: 1.30 and newer."""
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from mpsd.model.conditions import node_status_patch
+from mpsd.model.events import Event, EventCount, Reason, event_object, node_subject
+from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Kube, KubeError, PatchKind
+from mpsd.platform.kube_access import open_kube
+from mpsd.status.rules.mpsnode import mpsnode_for
+from tests.admission.cases import found
+from tests.e2e.admission.cases import admission_cases, creating
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.objects import deployment, pod
+from tests.e2e.waiting import eventually
+from tests.e2e.webhook import NAME, SYSTEM, Webhook, as_service_account
+from tests.manifests.rendering import MANIFESTS, only
+
+_COMPONENTS = MANIFESTS / "components"
+_CALLED = 'failed calling webhook "validate.mpsd.io"'
+_RULE = re.compile(r"denied request: ([\w-]+): ")
+
+
+@pytest.fixture(scope="module")
+def cel(cluster: Cluster, webhook: Webhook) -> Cluster:
+    if not cluster.serves("validatingadmissionpolicies"):
+        pytest.skip("the cluster serves no ValidatingAdmissionPolicy: Kubernetes 1.30 and newer do")
+    return cluster
+
+
+@pytest.fixture
+def unheard(cel: Cluster, webhook: Webhook) -> Iterator[None]:
+    """The overlay's match conditions, and no webhook: an object that it must be asked about is refused."""
+    kind = "ValidatingWebhookConfiguration"
+    conditions = only("overlays/modern", kind)["webhooks"][0]["matchConditions"]
+    asked = [{"op": "add", "path": "/webhooks/0/matchConditions", "value": conditions}]
+    cel.do("patch", kind, NAME, "--type=json", "-p", json.dumps(asked))
+    webhook.kill_all()
+    try:
+        ignored = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]
+        cel.do("patch", "mutatingwebhookconfiguration", NAME, "--type=json", "-p", json.dumps(ignored))
+        yield
+    finally:
+        webhook.start()
+        webhook.start()
+        asked[0]["op"] = "remove"
+        cel.do("patch", kind, NAME, "--type=json", "-p", json.dumps(asked))
+        webhook.wait_until_registered()
+
+
+def test_the_webhook_is_asked_about_what_could_break_a_rule_and_about_no_other_pod(
+    cel: Cluster, namespace: str, unheard: None, tmp_path: Path
+) -> None:
+    with creating(cel, namespace) as creator:
+        eventually(lambda: creator.create(pod("plain")).is_admitted, "the conditions in force")
+        assert creator.create(deployment("plain", pod("plain"))).is_admitted
+        assert _CALLED in creator.create(deployment("asks", pod("asks", gpu=True))).message
+        answers = [(case, creator.ask_for(case)) for case in admission_cases(tmp_path)]
+    broken = [answer for case, answer in answers if found(case) and (answer.is_admitted or _CALLED in answer.message)]
+    assert len(broken) > 250
+    assert [answer.thing for answer in broken if answer.is_admitted] == []
+    spared = sum(answer.is_admitted for _case, answer in answers)
+    print(f"\n{len(broken)} cases that break a rule, each is asked about; {spared} others are not")
+    assert spared > 20
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """Two nodes, each with a pod of a user; tokens: kubeconfigs of the first one's agent, and of no node's."""
+
+    cluster: Cluster
+    namespace: str
+    nodes: tuple[str, str]
+    token: Path
+    loose: Path
+
+    def denied(self, write: Callable[[Kube], Awaitable[object]], token: Path | None = None) -> str:
+        """The rule that the API server names; empty where it takes the write."""
+
+        async def main() -> str:
+            with closing(open_kube(token or self.token)) as kube:
+                try:
+                    await write(kube)
+                except KubeError as error:
+                    return str(error)
+            return ""
+
+        said = asyncio.run(main())
+        named = _RULE.search(said)
+        assert named or not said, said
+        return named[1] if named else ""
+
+
+@pytest.fixture(scope="module")
+def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    folder, mark = tmp_path_factory.mktemp("agents"), uuid4().hex[:6]
+    first, second = nodes = (f"e2e-{mark}-a", f"e2e-{mark}-b")
+    policy = str(_COMPONENTS / "modern" / "agent-writes.yaml")
+    with cel.namespace(exempt=True) as namespace:
+        try:
+            for node in nodes:
+                cel.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+                cel.do("create", "-n", namespace, "-f", "-", given=pod(node, nodeName=node))
+            agent = pod(first, nodeName=first, serviceAccountName="mpsd-agent")
+            cel.do("create", "-n", SYSTEM, "-f", "-", given=agent)
+            bound = ("--bound-object-kind=Pod", f"--bound-object-name={first}")
+            (folder / "bound").write_text(as_service_account(cel, "mpsd-agent", *bound))
+            (folder / "loose").write_text(as_service_account(cel, "mpsd-agent"))
+            cel.do("apply", "-f", policy)
+            there = Agents(cel, namespace, nodes, folder / "bound", folder / "loose")
+            eventually(lambda: there.denied(_annotate(there, second)), "the policy in force")
+            yield there
+        finally:
+            cel.kubectl("delete", "-f", policy, "--ignore-not-found")
+            cel.kubectl("delete", "pod", first, "-n", SYSTEM, "--ignore-not-found", "--force", "--grace-period=0")
+            cel.kubectl("delete", "node,mpsnode", *nodes, "--ignore-not-found")
+
+
+Write = Callable[[Kube], Awaitable[object]]
+
+
+def _annotate(there: Agents, node: str) -> Write:
+    patch: Object = {"metadata": {"annotations": {"mpsd.io/gpu": "GPU-1"}}}
+    return lambda kube: kube.patch(PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status")
+
+
+def _label(there: Agents, node: str) -> Write:
+    patch: Object = {"metadata": {"labels": {"app": "payments"}}}
+    return lambda kube: kube.patch(PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status")
+
+
+def _condition(there: Agents, node: str) -> Write:
+    patch = node_status_patch({"type": "MPSReady", "status": "True"}, "mpsd.io/x", 2, "2026-01-01T00:00:00Z", "")
+    return lambda kube: kube.patch(NODES, node, patch, PatchKind.STRATEGIC, subresource="status")
+
+
+def _make_mpsnode(there: Agents, node: str) -> Write:
+    uid = there.cluster.get("node", node)["metadata"]["uid"]
+    return lambda kube: kube.create(MPS_NODES, mpsnode_for(node, uid))
+
+
+def _report(there: Agents, node: str) -> Write:
+    return lambda kube: kube.patch(MPS_NODES, node, {"status": {"driver": "580"}}, PatchKind.MERGE, "", "status")
+
+
+def _event(there: Agents, node: str) -> Write:
+    thing = event_object(EventCount(Event(node_subject(node), Reason.EVICTED, "x"), 1.0, 1.0, 1), node)
+    return lambda kube: kube.create(EVENTS, thing, thing["metadata"].get("namespace", "default"))
+
+
+_WRITES = (_annotate, _condition, _make_mpsnode, _report, _event)
+
+
+@pytest.mark.parametrize("write", _WRITES)
+def test_the_agents_token_writes_what_is_its_own_nodes_and_nothing_of_another(
+    agents: Agents, write: Callable[[Agents, str], Write]
+) -> None:
+    own, other = agents.nodes
+    if write is _report:  # there is one to report to
+        for node in agents.nodes:
+            name = {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": {"name": node}}
+            agents.cluster.do("apply", "-f", "-", given=name)
+    assert agents.denied(write(agents, own), agents.loose) == "token-node"
+    assert agents.denied(write(agents, other)) == "own-node"
+    assert agents.denied(write(agents, own)) == ""
+
+
+def test_of_a_pod_on_its_node_the_agents_token_writes_annotations_alone(agents: Agents) -> None:
+    assert agents.denied(_label(agents, agents.nodes[0])) == "own-annotations"
+
+
+def test_the_agents_token_evicts_a_pod_by_its_uid_and_none_of_the_cluster_itself(agents: Agents) -> None:
+    """On which node the pod of an eviction is, no expression can look up."""
+    own = agents.nodes[0]
+    uid = agents.cluster.get("pod", own, "-n", agents.namespace)["metadata"]["uid"]
+    assert agents.denied(lambda kube: kube.evict(own, agents.namespace)) == "eviction"
+    assert agents.denied(lambda kube: kube.evict(own, SYSTEM, "1-2")) == "eviction"
+    assert agents.denied(lambda kube: kube.evict(own, agents.namespace, uid), agents.loose) == "token-node"
+    assert agents.denied(lambda kube: kube.evict(own, agents.namespace, uid)) == ""
+
+
+@pytest.fixture
+def exemptions(cel: Cluster) -> Iterator[str]:
+    """The policy, and a user who may create and label namespaces; gives the name of both user and role."""
+    user = f"e2e-{uuid4().hex[:8]}"
+    policy = str(_COMPONENTS / "exemptions" / "policy.yaml")
+    try:
+        cel.do("create", "clusterrole", user, "--verb=create,get,patch,update", "--resource=namespaces")
+        cel.do("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
+        cel.do("apply", "-f", policy)
+        eventually(lambda: not _labelled(cel, user, "default", "mpsd.io/exempt=true"), "the policy in force")
+        yield user
+    finally:
+        cel.kubectl("delete", "-f", policy, "--ignore-not-found")
+        cel.kubectl("delete", "clusterrole,clusterrolebinding", user, "--ignore-not-found")
+
+
+def _labelled(cluster: Cluster, user: str, namespace: str, *labels: str) -> bool:
+    """Whether this user may; nothing stays."""
+    said = cluster.kubectl("label", "namespace", namespace, *labels, "--overwrite", "--as", user, "--dry-run=server")
+    assert said.ok or "mpsd-exemptions" in said.err, said.err
+    return said.ok
+
+
+def test_a_namespace_is_exempted_by_whoever_has_the_verb_for_it(cel: Cluster, exemptions: str) -> None:
+    with cel.namespace() as name, cel.namespace(exempt=True) as exempt:
+        assert _labelled(cel, exemptions, name, "team=a")
+        assert _labelled(cel, exemptions, exempt, "team=a")
+        for label in ("mpsd.io/exempt=true", "mpsd.io/enforce=none"):
+            assert not _labelled(cel, exemptions, name, label)
+        assert not _labelled(cel, exemptions, exempt, "mpsd.io/exempt-")
+        for new in ("gpu-operator", name):
+            thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": new}}
+            said = cel.kubectl("create", "--dry-run=server", "--as", exemptions, "-f", "-", given=thing)
+            assert ("mpsd-exemptions" in said.err) is (new == "gpu-operator"), said.err
+        webhook = f"system:serviceaccount:{SYSTEM}:{NAME}"
+        assert _labelled(cel, webhook, SYSTEM, "mpsd.io/exempt=false"), "the webhook exempts its own"
+        right = [{"op": "add", "path": "/rules/-", "value": _EXEMPTING}]
+        cel.do("patch", "clusterrole", exemptions, "--type=json", "-p", json.dumps(right))
+        eventually(lambda: _labelled(cel, exemptions, name, "mpsd.io/exempt=true"), "the right seen")
+
+
+_EXEMPTING = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["exempt"]}
