@@ -167,6 +167,7 @@ class LocalGrants:
         self._unreadable: dict[str, str] = {}  # by grant, why its container's state cannot be read
         self._broken: dict[Path, UnreadableGrant] = {}
         self._programs = ProgramCgroups()
+        self._view, self._viewed = LedgerView(), tuple[object, ...]()  # and what it was made from
         self.whereabouts = ContainerProcesses(self.settle)
 
     def load(self) -> None:
@@ -301,13 +302,19 @@ class LocalGrants:
     @property
     def view(self) -> LedgerView:
         """`whereabouts` names containers, and programs with cgroups, by their grants; no process is in a pod here."""
-        kept = self._grants.values()
-        return LedgerView(
-            held=tuple([self._held(grant) for grant in kept]),
-            holders=self.holders(),
-            pods={one.id: one.id for one in kept if isinstance(one, ContainerGrant) or self.has_cgroup(one.id)},
-            unreadable=tuple(self._broken.values()),
-        )
+        kept, alive = tuple(self._grants.values()), tuple([watch.alive for watch in self._watches.values()])
+        sources = kept, alive, frozenset(self._not_made), tuple(self._broken.values())
+        if sources != self._viewed or not all(alive):  # of who has ended, others may end without a word
+            self._viewed, self._view = (
+                sources,
+                LedgerView(
+                    held=tuple([self._held(grant) for grant in kept]),
+                    holders=self.holders(),
+                    pods={one.id: one.id for one in kept if isinstance(one, ContainerGrant) or self.has_cgroup(one.id)},
+                    unreadable=tuple(self._broken.values()),
+                ),
+            )
+        return self._view
 
     def _held(self, grant: KeptGrant) -> HeldGrant:
         alive = self._is_held(grant)

@@ -135,16 +135,14 @@ def test_a_server_that_answers_503_is_away(server: ApiServer, ask: Ask) -> None:
 
 
 def test_a_slow_server_is_away_at_the_deadline_and_holds_no_other_call_up(server: ApiServer, ask: Ask) -> None:
-    server.delay_s = 1.0
+    server.delay_s = 2.0
     server.put(f"{AT}/b", named("b"))
 
     async def questions(kube: Kube) -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         slow = asyncio.create_task(kube.get(MAPS, "b", "a"))
         with pytest.raises(Unavailable, match=r"in 0\.1 s"):
             await kube.get(MAPS, "b", "a", deadline_s=0.1)
-        assert loop.time() - began < 0.9
+        assert not slow.done()
         assert (await slow)["metadata"]["name"] == "b"
 
     ask(questions)

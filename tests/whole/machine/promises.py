@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-_TRIES = 3
+_TRIES = 5
 
 
 def is_kept_within(promised_s: float, measure: Callable[[], float], tries: int = _TRIES) -> None:

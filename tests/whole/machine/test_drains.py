@@ -73,7 +73,7 @@ def test_control_may_be_replaced_once_its_domains_are_drained(machine: Machine) 
     before = machine.daemon()
     agent.kill()  # the simulated GPUs go with control
     control.send(signal.SIGTERM)
-    assert control.exit_code(within_s=5) == 0
+    assert control.exit_code(within_s=25) == 0  # less than `drain_s`: there is nobody to wait for
 
     again = machine.service("control")
     eventually(lambda: again.logged("state", state="drained"), "it is drained again")

@@ -112,7 +112,7 @@ def _is_ended_soon(here: AnyMachine, escape: Escape) -> None:
         _is_told_of(here, tenant, escape.kind)
         return took_s
 
-    is_kept_within(PROMISED_S, contained, tries=3 if isinstance(here, SimulatedMachine) else 1)
+    is_kept_within(PROMISED_S, contained, tries=5 if isinstance(here, SimulatedMachine) else 1)
 
 
 def _is_told_of(here: AnyMachine, tenant: Program, kind: ViolationKind) -> None:

@@ -119,7 +119,7 @@ def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: M
 
     pair.kill(pair.recorded_daemon("gpu1"))
 
-    eventually(lambda: not is_open(pair, "gpu1"), "its gate is closed", within_s=2)
+    eventually(lambda: not is_open(pair, "gpu1"), "its gate is closed")
     assert is_open(pair, "gpu0")
     assert agent.logged("gate closed", domain="gpu1")
     pair.service("control")

@@ -91,7 +91,7 @@ def test_a_stop_waits_for_no_program_that_a_dead_daemon_cannot_have(machine: Mac
     os.kill(machine.daemon(), signal.SIGKILL)
     eventually(lambda: "in a row" in machine.domain().reason, "it crashes again and again")
     service.send(signal.SIGTERM)
-    assert service.exit_code(within_s=5) == 0
+    assert service.exit_code(within_s=25) == 0  # less than `drain_s`
 
 
 def test_the_compute_mode_is_taken_and_put_back(machine: Machine) -> None:
