@@ -1,8 +1,8 @@
 """Makes API servers ask the webhook, and keeps it so.
 
-Nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are exempt
-before `Fail` is set, and `Fail` is set only once the webhook has been reached with the very authorities that the
-configuration names.
+Nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are exempt before `Fail`
+is set, and `Fail` is set only once the API server itself has called the webhook; where it cannot for a while, `Ignore`
+is set again.
 
 Rights, with the default name mpsd-webhook in the namespace mpsd-system:
 
@@ -12,14 +12,17 @@ Rights, with the default name mpsd-webhook in the namespace mpsd-system:
     get          configmaps            any (keys behind envFrom)
     get, update  secrets (mpsd-system) mpsd-webhook-certificates
     create       secrets (mpsd-system) (a right to create cannot name objects)
+    create       podtemplates          any, as a dry run, to see whether the API server calls the webhook
 """
 
 import base64
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from mpsd.admission.rules.configurations import WebhookRegistration, authorities_named, exemption, is_registered, repair
+from mpsd.admission.rules import configurations as rules
+from mpsd.admission.rules.configurations import Called, Calls, FailurePolicy, WebhookRegistration
 from mpsd.admission.settings import WebhookSettings
 from mpsd.platform.certificates import Certificates, fingerprints, validity
 from mpsd.platform.kube import Conflict, Forbidden, Kube, KubeError, Object, PatchKind, Resource
@@ -27,6 +30,9 @@ from mpsd.platform.logs import logger
 from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation, must_write, read_annotation
 
 NAMESPACES = Resource("v1", "namespaces")
+_POD_TEMPLATES = Resource("v1", "podtemplates")
+_PATIENCE_LOOKS = 6  # looks without a call of the API server after which `Fail` is taken back: a minute
+_QUIET_LOOKS = 3  # looks between two probes while calls come
 _GROUP = "admissionregistration.k8s.io/v1"
 CONFIGURATIONS: Mapping[str, Resource] = {
     "/validate": Resource(_GROUP, "validatingwebhookconfigurations"),
@@ -57,6 +63,14 @@ class Registrar:
         self._kube = kube
         self._settings = settings
         self._check = check
+        self._calls = Calls()
+        self._probed_at = float("-inf")
+        self._fails = False  # whether the configuration that covers probes says so, as last seen
+        # With certificates of a folder, as cert-manager has them, `Fail` is not ours to set.
+        self._asks_for_calls = not settings.certificate_directory and settings.failure_policy is FailurePolicy.FAIL
+        self._uncalled = (
+            "it was not called yet" if self._asks_for_calls else ""
+        )  # why no API server is known to call the webhook
         self._named: dict[str, frozenset[str]] = {}
         self._stood: dict[str, tuple[Validity, float]] = {}
         self._may_patch = True  # as far as we know
@@ -70,11 +84,30 @@ class Registrar:
         """Repairs what differs, one change of each object at a time, and tells when what is served ends."""
         names = dict.fromkeys(("kube-system", self._settings.namespace))
         exempted = [await self._tried(self._exempt(name)) for name in names]
-        may_fail = all(outcome.is_settled for outcome in exempted)
+        may_fail = all(outcome.is_settled for outcome in exempted) and not self._uncalled
         registered = [await self._tried(self._register(path, served, may_fail=may_fail)) for path in CONFIGURATIONS]
         outcomes = [*exempted, *registered]
+        if self._asks_for_calls and len(self._named) == len(CONFIGURATIONS):
+            outcomes.append(await self._ask_for_a_call())
         troubles = (trouble for outcome in outcomes for trouble in outcome.troubles)
         return RegistrationOutcome(tuple(troubles), any(outcome.changed for outcome in outcomes))
+
+    async def _ask_for_a_call(self) -> RegistrationOutcome:
+        """Whether the API server calls the webhook, asked seldom while it does."""
+        settings, now = self._settings, time.monotonic()
+        if not self._uncalled and now - self._probed_at < _QUIET_LOOKS * self._settings.look_s:
+            return _SETTLED
+        self._probed_at, word, refusal = now, secrets.token_hex(16), ""
+        try:
+            await self._kube.create(_POD_TEMPLATES, rules.probe(word), rules.PROBE_NAMESPACE, dry_run=True)
+        except KubeError as error:
+            refusal = str(error)
+        before, found = self._uncalled, rules.called(refusal, word, fails=self._fails)
+        self._calls = self._calls.after(found, now)
+        self._uncalled = rules.why_uncalled(found, refusal, settings.url or f"TCP port {settings.port} of its pods")
+        if self._uncalled:
+            return RegistrationOutcome((self._uncalled,))
+        return _CHANGED if before else _SETTLED
 
     async def _tried(self, attempt: Awaitable[RegistrationOutcome]) -> RegistrationOutcome:
         try:
@@ -85,7 +118,7 @@ class Registrar:
             return RegistrationOutcome((str(error),))
 
     async def _exempt(self, name: str) -> RegistrationOutcome:
-        patch = exemption(await self._kube.get(NAMESPACES, name))
+        patch = rules.exemption(await self._kube.get(NAMESPACES, name))
         if patch is None:
             return _SETTLED
         await self._kube.patch(NAMESPACES, name, patch, PatchKind.MERGE)
@@ -96,12 +129,15 @@ class Registrar:
         resource, settings = CONFIGURATIONS[path], self._settings
         name, bundle = settings.service, base64.b64encode(served.authorities).decode() if served.authorities else None
         self._named.pop(path, None)
+        must_ignore = self._calls.must_ignore(time.monotonic(), _PATIENCE_LOOKS * self._settings.look_s)
         wanted = WebhookRegistration(name, settings.namespace, path, settings.url, bundle, settings.failure_policy)
         seen = await self._kube.get(resource, name)
-        trouble = await self._unreached(seen) if is_registered(seen, wanted) else ""
-        change = repair(seen, wanted, may_fail=may_fail and not trouble)
+        self._fails = rules.fails(seen) if path == "/validate" else self._fails
+        trouble = await self._unreached(seen) if rules.is_registered(seen, wanted) else ""
+        change = rules.repair(seen, wanted, may_fail=may_fail and not trouble, must_ignore=must_ignore)
         if change is None:
             self._named[path] = _named_by_all(seen)
+            await self._report_calls(path, seen)
             await self._report_end(path, seen, validity(served.serving.certificate))
             return RegistrationOutcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
         if not await self._patch(path, seen, {}, webhooks=change.webhooks):
@@ -109,6 +145,13 @@ class Registrar:
             return RegistrationOutcome((f"{what}; add components/fail-closed (docs/install-webhook.md)",))
         self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
         return _CHANGED
+
+    async def _report_calls(self, path: str, seen: Object) -> None:
+        """Writes for `kubectl mps doctor` that API servers cannot call the webhook, and takes it away."""
+        value = "true" if self._calls.last is Called.NO else None
+        there = (seen["metadata"].get("annotations") or {}).get(rules.NOT_CALLED)
+        if self._calls.last is not Called.UNKNOWN and there != value:
+            await self._patch(path, seen, {"annotations": {rules.NOT_CALLED: value}})
 
     async def _report_end(self, path: str, seen: Object, own: Validity) -> None:
         """Writes when the certificate that we serve ends, where this configuration does not say it."""
@@ -135,7 +178,7 @@ class Registrar:
 
     async def _unreached(self, seen: Object) -> str:
         """Why we do not answer as this configuration would have it; empty when we do."""
-        for bundle in dict.fromkeys(authorities_named(seen)):
+        for bundle in dict.fromkeys(rules.authorities_named(seen)):
             try:
                 trouble = await self._check(base64.b64decode(bundle).decode())
             except ValueError:
@@ -147,7 +190,7 @@ class Registrar:
 
 def _named_by_all(configuration: Object) -> frozenset[str]:
     named = []
-    for bundle in authorities_named(configuration):
+    for bundle in rules.authorities_named(configuration):
         try:
             named.append(fingerprints(base64.b64decode(bundle)))
         except ValueError:

@@ -68,6 +68,8 @@ class WebhookMetrics(ServerMetrics):
 
 
 def _verdict(answer: AdmissionAnswer) -> str:
+    if answer.is_probe:
+        return "probe"
     if not answer.allowed:
         return "refused"
     return "patched" if answer.patch else "warned" if answer.warnings else "allowed"

@@ -49,6 +49,12 @@ class WebhookSettings:
         return urlsplit(self.url).hostname or f"{self.service}.{self.namespace}.svc"
 
     @property
+    def look_s(self) -> float:
+        """Between two looks at certificates and registration; even a certificate that lives for seconds is renewed in
+        time."""
+        return min(10.0, self.lives.serving_s / 50)
+
+    @property
     def names(self) -> frozenset[str]:
         """All the names that the serving certificate is good for."""
         service = f"{self.service}.{self.namespace}"

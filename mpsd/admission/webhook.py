@@ -28,10 +28,8 @@ from mpsd.platform.listener import (
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import ListenAddress
 
-_LOOK_S = 10.0
 _FIRST_RETRY_S = 0.5
 _CHECK_S = 2.0
-_LOOKS_IN_A_LIFE = 50  # so that even a certificate made to live for seconds is renewed in time
 
 
 class WebhookRole:
@@ -89,7 +87,7 @@ class WebhookRole:
 
     async def _keep_certificates(self) -> None:
         """Looks at the certificates and then at the registration, so that what is registered is what is served."""
-        look_s = min(_LOOK_S, self._settings.lives.serving_s / _LOOKS_IN_A_LIFE)
+        look_s = self._settings.look_s
         retry_s = _FIRST_RETRY_S
         while True:
             outcome = await self._look()

@@ -26,6 +26,7 @@ _PAGE = 500  # objects a page of a list, as kubectl asks
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
 _CALLS_AT_ONCE = 4
 _EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it reports it
+_DRY_RUN_S = 10.0  # the API server waits for webhooks meanwhile, for 5 s for mpsd's
 _LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2  # the server cuts the first lines off, and then the last bytes
 UNREACHED = (urllib3.exceptions.HTTPError, OSError)  # what an exchange that came to nothing raises
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}  # every other verb: GET
@@ -267,10 +268,14 @@ class Kube:
             asked["continue"] = metadata["continue"]
             asked.pop("resourceVersion", None)  # in the token; servers refuse both
 
-    async def create(self, resource: Resource, value: Object, namespace: str = "", subresource: str = "") -> Object:
-        """Conflict where it exists already. subresource: such as a pod's `binding`."""
-        name = value["metadata"].get("name", "")
-        return await self._object(Ask("create", resource, name, namespace, subresource, body=_encoded(value)))
+    async def create(
+        self, resource: Resource, value: Object, namespace: str = "", subresource: str = "", *, dry_run: bool = False
+    ) -> Object:
+        """Conflict where it exists already. subresource: such as a pod's `binding`. dry_run: admission judges it, and
+        nothing is stored."""
+        name, query = value["metadata"].get("name", ""), {"dryRun": "All"} if dry_run else None
+        ask = Ask("create", resource, name, namespace, subresource, query, _encoded(value))
+        return await self._object(ask, _DRY_RUN_S if dry_run else None)
 
     async def replace(self, resource: Resource, value: Object, namespace: str = "", subresource: str = "") -> Object:
         """Conflict where the object has changed since the resourceVersion in `value`."""

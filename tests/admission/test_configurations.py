@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 
 from mpsd.admission.rules.configurations import (
     EXEMPT,
+    PROBE,
+    Called,
+    Calls,
     FailurePolicy,
     WebhookRegistration,
     authorities_named,
+    called,
     exemption,
     is_registered,
+    probe,
     repair,
 )
+from mpsd.admission.rules.review import ReviewNeeds, needed_to_validate, read_review
+from tests.admission.reviews import review_of, validated
+from tests.model.manifests import FACTS, POLICY, with_admission
 
 WANTED = WebhookRegistration("mpsd-webhook", "mpsd-system", "/validate", "", "QUJD", FailurePolicy.FAIL)
 EXEMPTION = {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}
@@ -69,6 +77,67 @@ def test_fail_waits_until_it_may_be_set() -> None:
 
 def test_fail_is_not_taken_back_by_a_webhook_in_trouble() -> None:
     assert repair(settled(shipped()), WANTED, may_fail=False) is None
+
+
+def test_fail_is_taken_back_where_no_api_server_can_call() -> None:
+    change = repair(settled(shipped()), WANTED, may_fail=False, must_ignore=True)
+    assert change
+    assert change.webhooks[0]["failurePolicy"] == "Ignore"
+    assert change.changes == ("pods.mpsd.io: failurePolicy",)
+    assert repair({"webhooks": change.webhooks}, WANTED, may_fail=False, must_ignore=True) is None
+
+
+WORD = "0123456789abcdef"
+OURS = 'Internal error occurred: failed calling webhook "validate.mpsd.io": Post "https://x": dial tcp: i/o timeout'
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fails", "expected"),
+    [
+        (f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}', False, Called.YES),
+        (f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}', True, Called.YES),
+        ("", False, Called.NO),
+        ("", True, Called.UNKNOWN),
+        (OURS, True, Called.NO),
+        (OURS.replace("validate.mpsd.io", "kyverno.svc"), True, Called.UNKNOWN),
+        ("mpsd lacks the right to create podtemplates mpsd-probe in default", False, Called.UNKNOWN),
+        ("create podtemplates: no answer from the Kubernetes API in 10 s", True, Called.UNKNOWN),
+        ('admission webhook "other.io" denied the request: no', False, Called.UNKNOWN),
+    ],
+)
+def test_only_the_word_of_a_probe_proves_a_call_and_only_a_failed_call_disproves_it(
+    refusal: str, fails: bool, expected: Called
+) -> None:
+    assert called(refusal, WORD, fails=fails) is expected
+
+
+@given(st.lists(st.tuples(st.sampled_from(Called), st.floats(0.1, 40)), max_size=12))
+def test_fail_is_taken_back_only_after_a_time_without_one_call(steps: list[tuple[Called, float]]) -> None:
+    calls, now, failing_since = Calls(), 0.0, None
+    for found, later_s in steps:
+        now += later_s
+        calls = calls.after(found, now)
+        if found is Called.YES:
+            failing_since = None
+        elif found is Called.NO and failing_since is None:
+            failing_since = now
+        assert calls.must_ignore(now, 60.0) is (failing_since is not None and now - failing_since >= 60.0)
+
+
+def test_a_probe_is_refused_with_its_word_whatever_counts_in_its_namespace() -> None:
+    for policy in (POLICY, with_admission(exempt_namespaces=("default",), rules={})):
+        answer = validated(review_of(probe(WORD), namespace="default", dryRun=True), policy)
+        assert not answer.allowed
+        assert called(answer.message, WORD, fails=True) is Called.YES
+        assert answer.verdicts == ()
+    assert needed_to_validate(read_review(review_of(probe(WORD))), POLICY, FACTS) == ReviewNeeds()
+
+
+@pytest.mark.parametrize("annotations", [None, [], {}, {PROBE: 7}, {"other": WORD}])
+def test_another_template_is_judged_as_ever(annotations: object) -> None:
+    thing = probe(WORD)
+    thing["metadata"]["annotations"] = annotations
+    assert WORD not in validated(review_of(thing)).message
 
 
 def test_ignore_is_set_at_once_where_the_operator_wants_it() -> None:

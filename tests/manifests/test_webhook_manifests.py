@@ -60,6 +60,7 @@ def test_the_rights_are_those_that_the_code_names() -> None:
         ("configmaps",): ["get"],
         ("secrets", "mpsd-webhook-certificates"): ["get", "update"],
         ("secrets",): ["create"],
+        ("podtemplates",): ["create"],
     }
 
 

@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from mpsd.admission.rules.configurations import NOT_CALLED
 from mpsd.model.times import DAY_S, stamp
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts
 from mpsd.operations.doctor.rules.components import RIGHTS
@@ -122,6 +123,9 @@ def running(runtime: str, kubelet: str = "v1.36.2") -> Object:
     }
 
 
+UNCALLED, INJECTED = configuration("validate.mpsd.io"), configuration("validate.mpsd.io")
+UNCALLED["metadata"]["annotations"][NOT_CALLED] = "true"
+INJECTED["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] = "mpsd-system/mpsd-webhook"
 MATCHING = configuration("validate.mpsd.io")
 MATCHING["webhooks"][0]["matchConditions"] = [{"name": "asks", "expression": "true"}]
 MODERN = {"validating": [MATCHING], "version": {"major": "1", "minor": "36"}}
@@ -161,7 +165,8 @@ BREAKS: dict[str, list[Object]] = {
         {"validating": [configuration("validate.mpsd.io", "bm9uZQ==")]},
     ],
     "webhook-serving": [{"mutating": [configuration("mutate.mpsd.io", left_days=0.125)]}],
-    "webhook-unreachable": [{"endpoints": [], "warnings": [REFUSAL]}],
+    "webhook-unreachable": [{"endpoints": [], "warnings": [REFUSAL]}, {"validating": [UNCALLED]}],
+    "webhook-fail-open": [{"validating": [INJECTED]}],
     "policy-missing": [MODERN, MODERN | {"version": {"major": "1", "minor": "29"}}],
     "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
     "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],

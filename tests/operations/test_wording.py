@@ -140,7 +140,7 @@ def test_rights_that_an_installation_does_without_are_not_missing() -> None:
     injected = {"metadata": {"annotations": {"cert-manager.io/inject-ca-from": "mpsd-system/mpsd-webhook"}}}
     facts = replace(
         broken_clusters.WELL,
-        missing_rights=[one for one in RIGHTS if one.component == SCHEDULER or one.is_for_certificates],
+        missing_rights=[one for one in RIGHTS if one.component == SCHEDULER or one.is_for_registration],
         deployments=broken_clusters.WELL.deployments[:1],  # type: ignore[index]  # known here
         validating=[broken_clusters.configuration("validate.mpsd.io") | injected],
     )

@@ -1,11 +1,12 @@
 """What a webhook configuration must say, and what to change where it does not.
 
-One rule: `Fail` comes last, when the API server can reach us, verify us, and leave the namespaces alone that we
-ourselves need to start. It is never taken back here, or else killing the webhook would open the door.
+`Fail` comes last, when the API server has called us, and leaves the namespaces alone that we need to start. It is taken
+back only where the API server cannot call a webhook that serves: killing the webhook opens no door.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -42,9 +43,81 @@ class Repair:
     changes: tuple[str, ...]
 
 
-def repair(configuration: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool) -> Repair | None:
-    """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may be set now. Rules,
-    timeouts and match conditions are the manifests' business and stay as they are."""
+# -- whether the API server calls the webhook --------------------------------------------------------------------------
+# Every replica asks the API server now and then, in a dry run, to create an object that the webhook refuses with the
+# word that is written on it. Whichever replica answers, only one that was called has that word in its answer.
+
+PROBE = "mpsd.io/probe"  # the annotation with that word
+PROBE_KIND = "PodTemplate"  # of the kinds that are reviewed the one that nothing in a cluster acts on
+PROBE_NAMESPACE = "default"  # which every cluster has, and which is no namespace that mpsd exempts
+NOT_CALLED = "mpsd.io/not-called"  # an annotation of the configurations, while API servers cannot call the webhook
+_FAILED_CALL = re.compile(r'failed calling webhook "[^"]*\bmpsd\.io"')
+
+
+class Called(StrEnum):
+    """Whether the API server called the webhook for a probe."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+def probe(word: str) -> dict[str, Any]:
+    """It requests a resource, since match conditions may leave out what requests none."""
+    container = {"name": "probe", "image": "none", "resources": {"limits": {PROBE: "1"}}}
+    metadata = {"name": "mpsd-probe", "namespace": PROBE_NAMESPACE, "annotations": {PROBE: word}}
+    return {
+        "apiVersion": "v1",
+        "kind": PROBE_KIND,
+        "metadata": metadata,
+        "template": {"spec": {"containers": [container]}},
+    }
+
+
+def called(refusal: str, word: str, *, fails: bool) -> Called:
+    """What the API server's answer to a probe proves. refusal: empty where the object would have been created. fails:
+    whether the configuration says `Fail`; then an API server that cannot call the webhook refuses, and one that creates
+    the object has not tried, such as in an exempt namespace."""
+    if word in refusal:
+        return Called.YES
+    if not refusal:
+        return Called.UNKNOWN if fails else Called.NO
+    return Called.NO if _FAILED_CALL.search(refusal) else Called.UNKNOWN
+
+
+def why_uncalled(found: Called, refusal: str, place: str) -> str:
+    """Empty where it was called. place: where API servers must reach it."""
+    what = f"cannot call the webhook: let the control plane reach {place}, and leave {PROBE_NAMESPACE} without {EXEMPT}"
+    said = {Called.YES: "", Called.NO: f"API servers {what}", Called.UNKNOWN: "whether API servers call is not known"}
+    return said[found] + (f": {refusal}" if refusal and said[found] else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The last probe that proved anything, and when (of a monotonic clock) the first of those came to nothing that have
+    come to nothing since; None where the last one succeeded."""
+
+    last: Called = Called.UNKNOWN
+    failing_since: float | None = None
+
+    def after(self, found: Called, now: float) -> "Calls":
+        if found is Called.UNKNOWN:
+            return self
+        since = now if self.failing_since is None else self.failing_since
+        return Calls(found, None if found is Called.YES else since)
+
+    def must_ignore(self, now: float, patience_s: float) -> bool:
+        return self.failing_since is not None and now - self.failing_since >= patience_s
+
+
+def repair(
+    configuration: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool, must_ignore: bool = False
+) -> Repair | None:
+    """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may be set now.
+    must_ignore: whether it must be taken back. Rules, timeouts and match conditions are the manifests' business and
+    stay as they are."""
+    if must_ignore:
+        wanted = replace(wanted, failure_policy=FailurePolicy.IGNORE)
     repaired, changes = [], []
     for webhook in configuration.get("webhooks") or []:
         differing = _differing(webhook, wanted, may_fail=may_fail) if isinstance(webhook, dict) else {}
@@ -57,6 +130,11 @@ def is_registered(configuration: Mapping[str, Any], wanted: WebhookRegistration)
     """Whether the API server asks us, by this configuration, whatever it does when we do not answer."""
     webhooks = _webhooks(configuration)
     return bool(webhooks) and not any(_differing(webhook, wanted, may_fail=False) for webhook in webhooks)
+
+
+def fails(configuration: Mapping[str, Any]) -> bool:
+    """Whether an object that a webhook is not asked about is refused."""
+    return any(webhook.get("failurePolicy", "Fail") == FailurePolicy.FAIL for webhook in _webhooks(configuration))
 
 
 def authorities_named(configuration: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from mpsd.admission.rules.configurations import PROBE, PROBE_KIND
 from mpsd.admission.rules.environment import config_maps_within_reach
 from mpsd.admission.rules.host import added_host_ipc, host_ipc_is_added
 from mpsd.admission.rules.requests import has_device_of_another
@@ -155,7 +156,8 @@ Change = dict[str, object]  # one operation of a JSON Patch
 @dataclass(frozen=True, slots=True)
 class AdmissionAnswer:
     """One answer. message: every problem, empty where it is allowed. audit: rules by mode, for the audit log. verdicts:
-    each rule that found something, and how hard it is taken, for metrics."""
+    each rule that found something, and how hard it is taken, for metrics. is_probe: it answers no object but a question
+    of a webhook's own."""
 
     uid: str
     allowed: bool = True
@@ -164,6 +166,7 @@ class AdmissionAnswer:
     audit: Mapping[str, str] = field(default_factory=dict)
     patch: tuple[Change, ...] = ()
     verdicts: tuple[tuple[str, str], ...] = ()
+    is_probe: bool = False
 
     def record(self) -> dict[str, object]:
         response: dict[str, object] = {"uid": self.uid, "allowed": self.allowed}
@@ -225,9 +228,18 @@ class ReviewNeeds:
     config_maps: tuple[str, ...] = ()
 
 
+def probed(review: Review) -> str:
+    """The word on a probe by which a webhook learns whether API servers call it; empty on every other object."""
+    if review.operation is not Operation.CREATE or review.kind != PROBE_KIND:
+        return ""
+    annotations = _metadata(review.thing).get("annotations")
+    word = annotations.get(PROBE) if isinstance(annotations, dict) else None
+    return word if isinstance(word, str) else ""
+
+
 def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
     pod = review.found.pod
-    if pod is None or _is_idle(review, policy):
+    if pod is None or _is_idle(review, policy) or probed(review):
         return ReviewNeeds()
     if asks_for_gpu(pod, policy.resources):
         return ReviewNeeds(review.found.namespace, tuple(dict.fromkeys(config_maps_within_reach(pod, policy))))
@@ -236,6 +248,8 @@ def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> Revie
 
 def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
     """Whether the object may be: every problem that was not there before."""
+    if word := probed(review):
+        return AdmissionAnswer(review.uid, allowed=False, message=f"{PROBE}: {word}", is_probe=True)
     found = () if _is_idle(review, policy) else _found(review, policy, facts, seen)
     if not found:
         return AdmissionAnswer(review.uid)

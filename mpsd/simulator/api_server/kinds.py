@@ -166,6 +166,7 @@ _BUILT_IN = (
     ObjectKind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
     ObjectKind("", ("v1",), "Endpoints", "endpoints", short_names=("ep",)),
     ObjectKind("", ("v1",), "Secret", "secrets"),
+    ObjectKind("", ("v1",), "PodTemplate", "podtemplates"),
     ObjectKind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)),
     ObjectKind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
     _spec("apps", "Deployment", "deployments", "deploy"),

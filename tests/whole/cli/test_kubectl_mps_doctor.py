@@ -196,6 +196,12 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.change(ENDPOINTS, "mpsd-webhook", {"subsets": None}, SYSTEM)
 
 
+@row("webhook-fail-open")
+def _(cluster: DoctoredCluster) -> None:
+    injected = {"annotations": {"cert-manager.io/inject-ca-from": "mpsd-system/mpsd-webhook"}}
+    cluster.change(VALIDATING, "mpsd-webhook", {"metadata": injected})
+
+
 @row("no-scheduler")
 def _(cluster: DoctoredCluster) -> None:
     cluster.delete(DEPLOYMENTS, "mpsd-scheduler", SYSTEM)

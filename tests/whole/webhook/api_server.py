@@ -15,16 +15,19 @@ from typing import Any
 import yaml
 from aiohttp import web
 
+from mpsd.admission.rules.review import AdmissionContext, read_review, validate
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.listener import tls_context
 from mpsd.simulator.api_server.server import SuddenServer
 from tests.loop_thread import LoopThread
+from tests.model.manifests import FACTS, POLICY
 
 Object = dict[str, Any]
 TOKEN = "a-token-of-the-test"
 _PATH = re.compile(
     r"/(?:api|apis/[^/]+)/v1(?:alpha1)?(?:/namespaces/[^/]+(?=/))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?"
 )
+REFUSED = "dial tcp 10.244.0.7:9443: connect: connection refused"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
@@ -45,6 +48,7 @@ class ApiServer:
         self.asked: list[Asked] = []
         self.forbidden: set[tuple[str, str]] = set()  # verb and plural
         self.away = False  # answers 503
+        self.calls_webhooks = True  # whether it can: an object that says that it was reviewed is a webhook's question
         self.delay_s = 0.0
         self.before_write: Callable[[Asked], None] | None = None  # for losing a race
         self._version = 0
@@ -65,7 +69,9 @@ class ApiServer:
         return copy.deepcopy(self.objects[path])
 
     def writes(self, plural: str) -> list[Asked]:
-        return [asked for asked in list(self.asked) if asked.verb in _VERBS.values() and f"/{plural}" in asked.path]
+        """Without those that were a dry run."""
+        asked = [one for one in list(self.asked) if one.verb in _VERBS.values() and f"/{plural}" in one.path]
+        return [one for one in asked if not one.path.endswith("/podtemplates")]
 
     def kubeconfig(self, folder: Path) -> Path:
         path = folder / "kubeconfig"
@@ -120,6 +126,8 @@ class ApiServer:
 
     def _do(self, asked: Asked, request: web.Request) -> web.Response:
         path, body = asked.path, asked.body
+        if asked.verb == "create" and request.query.get("dryRun"):
+            return self._dry(body)
         if asked.verb == "create":
             path = f"{path}/{body['metadata']['name']}"
             if path in self.objects:
@@ -138,6 +146,25 @@ class ApiServer:
             return _status(409, "the object has been modified; please apply your changes to the latest version")
         self.put(path, _merged(stored, body) if asked.verb == "patch" else body)
         return web.json_response(self.objects[path])
+
+    def _dry(self, body: Object) -> web.Response:
+        """As the webhook answers that is registered, or as its failurePolicy says where it cannot be called."""
+        (path,) = (one for one in self.objects if "/validatingwebhookconfigurations/" in one)
+        (webhook,) = self.objects[path]["webhooks"]
+        if self.calls_webhooks and webhook["clientConfig"].get("caBundle"):
+            kind = {"group": "", "version": "v1", "kind": body["kind"]}
+            request = {"uid": "1", "kind": kind, "operation": "CREATE", "object": body, "oldObject": None}
+            answer = validate(
+                read_review({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}),
+                POLICY,
+                FACTS,
+                AdmissionContext(),
+            )
+            if not answer.allowed:
+                return _status(403, f'admission webhook "{webhook["name"]}" denied the request: {answer.message}')
+        elif webhook["failurePolicy"] == "Fail":
+            return _status(500, f'Internal error occurred: failed calling webhook "{webhook["name"]}": {REFUSED}')
+        return web.json_response(body, status=201)
 
     def _page(self, path: str, request: web.Request) -> web.Response:
         names = sorted(key for key in self.objects if key.rsplit("/", 1)[0] == path)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from mpsd.admission.rules.configurations import NOT_CALLED
 from mpsd.platform.certificates import issue, new_authority, validity
 from mpsd.platform.rules.certificates import read_annotation
 from mpsd.simulator.programs import wait_until
-from tests.whole.webhook.api_server import ApiServer, Asked, api_server
+from tests.whole.webhook.api_server import REFUSED, ApiServer, Asked, api_server
 from tests.whole.webhook.world import (
     DEADLINE_S,
     HOST,
@@ -186,6 +187,7 @@ def test_a_webhook_serves_on_while_the_api_server_is_away(registered: Registered
         ("create", "secrets", "lacks the right to create secrets mpsd-webhook-certificates in mpsd-system"),
         ("patch", "validatingwebhookconfigurations", "patch validatingwebhookconfigurations mpsd-webhook"),
         ("patch", "namespaces", "lacks the right to patch namespaces kube-system"),
+        ("create", "podtemplates", "lacks the right to create podtemplates mpsd-probe in default"),
     ],
 )
 def test_a_missing_right_is_named_once_and_used_when_it_comes(
@@ -199,6 +201,70 @@ def test_a_missing_right_is_named_once_and_used_when_it_comes(
         assert not is_registered(api), "Fail without what it takes"
         api.forbidden = set()
         until_registered(api)
+
+
+@dataclass(frozen=True)
+class Policies:
+    """What both configurations say of a webhook that does not answer."""
+
+    api: ApiServer
+
+    def are(self, policy: str) -> bool:
+        return [each["failurePolicy"] for each in webhooks(self.api)] == [policy] * 2
+
+    def until(self, policy: str) -> None:
+        wait_until(lambda: self.are(policy), DEADLINE_S, f"both configurations say {policy}", 0.02)
+
+
+def not_called(api: ApiServer) -> list[str | None]:
+    return [(api.get(path)["metadata"].get("annotations") or {}).get(NOT_CALLED) for path in (VALIDATING, MUTATING)]
+
+
+def test_a_webhook_that_the_api_server_cannot_call_never_fails_closed(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    api.calls_webhooks = False
+    policies = Policies(api)
+    with webhook(tmp_path, **flags) as one:
+        wait_until(lambda: not_called(api) == ["true"] * 2, DEADLINE_S, "it says so to the doctor", 0.02)
+        asked = len(api.asked)
+        wait_until(lambda: len(api.asked) > asked + 20, DEADLINE_S, "it has looked again", 0.02)
+        assert policies.are("Ignore")
+        assert one.metric("mpsd_admission_registered") == 0
+        (said,) = {line["reasons"][0] for line in one.log("not yet as it must be")}
+        assert "TCP port" in said
+        api.calls_webhooks = True
+        policies.until("Fail")
+        wait_until(lambda: not_called(api) == [None] * 2, DEADLINE_S, "it takes that back", 0.02)
+
+
+def test_fail_is_taken_back_when_calls_stop_for_a_while_and_set_again_when_they_come(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    policies = Policies(api)
+    with webhook(tmp_path, **flags) as one:
+        policies.until("Fail")
+        wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "it has said so", 0.02)
+        api.calls_webhooks = False
+        wait_until(lambda: REFUSED in one.log_text, DEADLINE_S, "it says why", 0.02)
+        assert policies.are("Fail"), "not for a moment's trouble"
+        policies.until("Ignore")
+        api.calls_webhooks = True
+        policies.until("Fail")
+
+
+def test_fail_stays_while_nobody_knows_whether_the_webhook_is_called(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
+    policies = Policies(api)
+    with webhook(tmp_path, **flags) as one:
+        policies.until("Fail")
+        wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "it has said so", 0.02)
+        api.forbidden = {("create", "podtemplates")}
+        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
+        asked = len(api.asked)
+        wait_until(lambda: len(api.asked) > asked + 50, DEADLINE_S, "it has looked again", 0.02)
+        assert policies.are("Fail")
 
 
 def test_without_its_exemption_no_configuration_says_fail(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from mpsd.admission.rules.configurations import NOT_CALLED, FailurePolicy
 from mpsd.model.names import APPLY, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.doctor.rules import checks
@@ -31,6 +32,10 @@ _STOPS, _BREAKS, _NOTE = checks.Severity
 
 POD_CHECKS = CheckTable[ClusterFacts]()
 _check = POD_CHECKS.check
+_OPEN = (
+    f"let the control plane reach TCP port {{port}} of the pods of deploy/{WEBHOOK}: see firewall rules and security "
+    "groups of the nodes (above all of a private GKE or EKS cluster), and network policies"
+)
 
 
 # -- the webhook -------------------------------------------------------------------------------------------------------
@@ -139,12 +144,27 @@ def _unreachable(facts: ClusterFacts) -> Iterator[Finding]:
     for refusal in map(quoted, refusals[:_MOST_REFUSALS]):
         what = f"an API server cannot call the webhook: {refusal}"
         yield Finding(what, "see its pods, its Service, and network policies")
+    if any(NOT_CALLED in (inside(one, "metadata", "annotations") or {}) for one in _configurations(facts)):
+        behind = [subset for one in known(facts.endpoints) for subset in one.get("subsets") or ()]
+        number = next((port["port"] for subset in behind for port in subset.get("ports") or ()), 9443)
+        what = f"API servers cannot call the webhook, so its failurePolicy is {FailurePolicy.IGNORE}"
+        yield Finding(f"{what}: pods are admitted without review", _OPEN.format(port=number))
     subsets = [subset for one in known(facts.endpoints) for subset in one.get("subsets") or ()]
     if not any(one.get("addresses") for one in subsets):
         fails = any(one.get("failurePolicy") == "Fail" for one in webhooks)
         then = "the pods that it reviews are refused" if fails else "pods are admitted without review"
         see = f"see kubectl -n {NAMESPACE} get pods,endpoints -l {NAME_LABEL}={WEBHOOK}"
         yield Finding(f"no ready pod is behind the Service {WEBHOOK}: {then}", see)
+
+
+@_check("webhook-fail-open", _NOTE, "nothing is admitted without review", how=_CONFIGURATIONS)
+def _fail_open(facts: ClusterFacts) -> Iterator[Finding]:
+    """Where cert-manager serves the webhook may not set Fail."""
+    ignoring = [one for one in _webhooks(facts) if one.get("failurePolicy") == FailurePolicy.IGNORE]
+    if ignoring and facts.is_injected:
+        what = f"failurePolicy is {FailurePolicy.IGNORE}: while no webhook answers, pods are admitted without review"
+        see = "once API servers call it, kubectl apply -k manifests/overlays/cert-manager-fail-closed"
+        yield Finding(what, see)
 
 
 # -- pods that use GPUs ------------------------------------------------------------------------------------------------

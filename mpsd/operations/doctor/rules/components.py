@@ -27,8 +27,9 @@ class Right:
     namespace: str
 
     @property
-    def is_for_certificates(self) -> bool:
-        return self.resource == "secrets" or (self.group, self.verb) == (_HOOKS, "patch")
+    def is_for_registration(self) -> bool:
+        """The webhook does without it where cert-manager serves."""
+        return self.resource in ("secrets", "podtemplates") or (self.group, self.verb) == (_HOOKS, "patch")
 
     def __str__(self) -> str:
         full = f"{self.resource}.{self.group}" if self.group else self.resource
@@ -68,6 +69,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...], str], ...] = (
     (WEBHOOK, "", "configmaps", "get", (), ""),
     (WEBHOOK, "", "secrets", "get update", ("mpsd-webhook-certificates",), NAMESPACE),
     (WEBHOOK, "", "secrets", "create", (), NAMESPACE),
+    (WEBHOOK, "", "podtemplates", "create", (), ""),
     (SCHEDULER, "mpsd.io", "mpsnodes", "get list watch patch", (), ""),
     (SCHEDULER, "", "pods", "get list watch", (), ""),
     (SCHEDULER, "", "nodes", "get list watch", (), ""),
