@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mpsd.admission.rules.configurations import probe
 from mpsd.admission.rules.review import patch_for_debugging, patch_for_pod
 from mpsd.admission.rules.rule import RequestContext
 from mpsd.admission.rules.verdict import judge
@@ -308,6 +309,11 @@ def test_no_object_that_breaks_a_rule_is_kept_from_the_webhook(thing: Object) ->
     (webhook,) = only("overlays/modern", "ValidatingWebhookConfiguration")["webhooks"]
     if _by_the_core(thing):
         assert is_asked(webhook, object=thing)
+
+
+def test_the_object_by_which_a_webhook_learns_of_its_calls_is_not_kept_from_it() -> None:
+    (webhook,) = only("overlays/modern", "ValidatingWebhookConfiguration")["webhooks"]
+    assert is_asked(webhook, object=probe("a-word"))
 
 
 @pytest.mark.parametrize(("version", "kind"), _KINDS)
