@@ -11,6 +11,8 @@ from tests.admission.cases import KINDS, broken, found, in_kind, with_volume
 from tests.admission.reviews import mutated, review_of, rules_refusing, validated
 from tests.model.manifests import MEMORY, Fields, container, inside, pod, with_admission
 
+_WITHOUT_HOST_IPC = with_admission(host_ipc=HostIPC.OFF)
+
 
 @pytest.mark.parametrize(
     "name", ["ALL", "all", "CAP_ALL", "SYS_ADMIN", "cap_sys_admin", "Cap_Sys_Ptrace", "MKNOD", "CAP_SYS_RAWIO"]
@@ -49,8 +51,8 @@ def test_who_may_be_root_on_the_host_is_read_as_kubernetes_reads_it(
     thing = pod(asking, container("beside", securityContext={"runAsUser": 1}), securityContext=of_pod)
     expected = [("host-root", f"spec.containers[main].{where}")] if where else []
     assert [one[:2] for one in broken(thing)] == expected
-    thing["spec"]["hostUsers"] = False
-    assert broken(thing) == []
+    thing["spec"] |= {"hostUsers": False, "hostIPC": False}
+    assert broken(thing, _WITHOUT_HOST_IPC) == []
 
 
 _MAY_BECOME_ROOT = [
@@ -77,15 +79,16 @@ def test_no_container_of_a_gpu_pod_may_become_root_also_one_without_a_gpu(
     thing = in_kind(kind, **fields)
     expected = [("host-root", f"spec.{kind}[x].securityContext.{place}") for place in places]
     assert [one[:2] for one in broken(thing)] == expected
-    thing["spec"]["hostUsers"] = False
-    assert broken(thing) == []
+    thing["spec"] |= {"hostUsers": False, "hostIPC": False}
+    assert broken(thing, _WITHOUT_HOST_IPC) == []
     assert broken(in_kind(kind, asks=False, **fields)) == [], "a pod without a GPU has no socket"
 
 
 def test_containers_of_a_gpu_pod_do_not_share_their_processes() -> None:
     shared = pod(container(limits={MEMORY: 7}), shareProcessNamespace=True)
     assert broken(shared) == [("host-root", "spec.shareProcessNamespace", "true")]
-    assert broken(pod(container(limits={MEMORY: 7}), shareProcessNamespace=True, hostUsers=False)) == []
+    own = pod(container(limits={MEMORY: 7}), shareProcessNamespace=True, hostIPC=False, hostUsers=False)
+    assert broken(own, _WITHOUT_HOST_IPC) == []
     assert broken(pod(container(limits={MEMORY: 7}), shareProcessNamespace=False)) == []
     assert broken(pod(container(), shareProcessNamespace=True)) == []
 
@@ -104,10 +107,12 @@ def test_an_ephemeral_container_as_root_is_refused_by_its_subresource() -> None:
 def test_a_pod_with_its_own_users_is_the_remedy_only_where_kubernetes_takes_it() -> None:
     root = pod(container(limits={MEMORY: 7}, securityContext=None), securityContext=None)
     (with_host_ipc,) = found(root)
-    (without,) = found(root | {"spec": {**root["spec"], "hostIPC": False}}, with_admission(host_ipc=HostIPC.OFF))
+    (without,) = found(root | {"spec": {**root["spec"], "hostIPC": False}}, _WITHOUT_HOST_IPC)
     assert "hostUsers" not in with_host_ipc.problem.remedy
     assert without.problem.remedy.endswith("in every container, or hostUsers: false on the pod")
     assert all("allowPrivilegeEscalation: false" in one.problem.remedy for one in (with_host_ipc, without))
+    shared = found(root | {"spec": {**root["spec"], "hostPID": True}}, _WITHOUT_HOST_IPC)
+    assert shared[-1].problem.remedy.endswith("or hostUsers: false on the pod without hostIPC and hostPID")
 
 
 @pytest.mark.parametrize("mode", [HostIPC.REQUIRE, HostIPC.INJECT])
@@ -117,7 +122,15 @@ def test_host_ipc_is_not_added_to_a_pod_with_its_own_users(mode: HostIPC) -> Non
     assert one.rule == RuleId.HOST_IPC_MISSING
     assert "Kubernetes forbids it together with hostUsers: false" in one.problem.message
     assert mutated(review_of(thing), policy).patch == ()
-    assert found(thing, with_admission(host_ipc=HostIPC.OFF)) == ()
+    assert found(thing, _WITHOUT_HOST_IPC) == ()
+
+
+@pytest.mark.parametrize("mode", [HostIPC.REQUIRE, HostIPC.INJECT])
+def test_host_ipc_beside_own_users_which_kubernetes_forbids_is_refused(mode: HostIPC) -> None:
+    policy, thing = with_admission(host_ipc=mode), pod(container(limits={MEMORY: 7}), hostIPC=True, hostUsers=False)
+    assert broken(thing, policy) == [("host-ipc-missing", "spec.hostIPC", "")]
+    del thing["spec"]["hostUsers"]
+    assert broken(thing, policy) == []
 
 
 @pytest.mark.parametrize("asks", [True, False])

@@ -20,7 +20,7 @@ _SECURITY = "securityContext"
 _CHANGES_USER = frozenset({"SETUID", "CAP_SETUID"})
 _FORBIDDEN_TOGETHER = (
     "MPS clients need it, and Kubernetes forbids it together with hostUsers: false",
-    'remove hostUsers and set spec.hostIPC: true, or, with drivers of 580 and later, set host_ipc: "off" in the policy',
+    'remove hostUsers and set hostIPC: true, or, from driver 580 on, set no hostIPC, and host_ipc: "off" in the policy',
 )
 _RESTRICT = (
     "set runAsUser or runAsNonRoot: true, allowPrivilegeEscalation: false and capabilities.drop: [ALL] in every "
@@ -34,11 +34,12 @@ _RESTRICT = (
     "set spec.hostIPC: true",
 )
 def _missing_host_ipc(case: RuleInput) -> Iterator[Found]:
-    if not case.pod.host_ipc and case.policy.admission.host_ipc is not HostIPC.OFF and not _adds_host_ipc(case):
-        if case.pod.host_users:
-            yield Found(_in_spec(case.pod, "hostIPC"), "", "MPS clients need it")
-        else:
-            yield Found(_in_spec(case.pod, "hostIPC"), "", *_FORBIDDEN_TOGETHER)
+    if case.policy.admission.host_ipc is HostIPC.OFF or _adds_host_ipc(case):
+        return
+    if not case.pod.host_users:
+        yield Found(_in_spec(case.pod, "hostIPC"), "", *_FORBIDDEN_TOGETHER)
+    elif not case.pod.host_ipc:
+        yield Found(_in_spec(case.pod, "hostIPC"), "", "MPS clients need it")
 
 
 @rule(RuleId.HOST_IPC_ADDED, "whoever creates a pod should know that it was changed", "set spec.hostIPC: true")
@@ -115,7 +116,8 @@ def _host_root(case: RuleInput) -> Iterator[Found]:
     if not case.pod.host_users:
         return
     is_off = case.policy.admission.host_ipc is HostIPC.OFF  # else hostUsers: false is forbidden
-    otherwise = ", or hostUsers: false on the pod" if is_off else ""
+    with_it = " and ".join(key for key, has in (("hostIPC", case.pod.host_ipc), ("hostPID", case.pod.host_pid)) if has)
+    otherwise = f", or hostUsers: false on the pod{with_it and f' without {with_it}'}" if is_off else ""
     if case.pod.shares_processes:
         message = "each container of the pod can open the MPS socket of the others through /proc"
         yield Found(_in_spec(case.pod, "shareProcessNamespace"), "true", message, f"remove it{otherwise}")
