@@ -248,7 +248,8 @@ def _problem(details: ErrorDetails) -> Problem:
         contradiction = details["msg"].removeprefix("Value error, ")
         return Problem("fields-contradict", where or "the file", "", contradiction, "make the two agree")
     remedy = f"see the comment beside this field in {_SHIPPED}"
-    if details["type"] in {"enum", "string_type"} and isinstance(details["input"], int | float):  # text is wanted
-        is_flag = isinstance(details["input"], bool)
+    given, is_flag = details["input"], isinstance(details["input"], bool)
+    is_a_word = given is False and "'off'" in details["msg"]  # among those that the field takes
+    if is_a_word or (details["type"] == "string_type" and isinstance(given, int | float)):
         remedy = f"write it in quotes{'; without, YAML reads on, off, yes and no as true or false' if is_flag else ''}"
     return Problem("field-wrong", where, value, details["msg"][0].lower() + details["msg"][1:], remedy)

@@ -284,14 +284,19 @@ def test_a_gpu_named_twice_is_said_beside_a_domain_that_is_wrong_in_itself() -> 
     assert found[0].where == "domains[1][0]"
 
 
-@pytest.mark.parametrize("value", [False, True])
-def test_a_word_that_yaml_reads_as_true_or_false_is_to_be_quoted(value: bool) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "helps"),
+    [("host_ipc", False, True), ("host_ipc", True, False), ("rules", False, False), ("rules", 1, False)],
+)
+def test_quotes_are_the_remedy_only_for_a_word_that_the_field_takes(field: str, value: object, helps: bool) -> None:
     data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
-    data["admission"]["host_ipc"] = value
+    data["admission"][field] = {"host-root": value} if field == "rules" else value
     (problem,) = problems_of_policy(data)
-    assert (problem.where, problem.value) == ("admission.host_ipc", str(value).lower())
-    assert "off" in problem.message
-    assert "quotes" in problem.remedy
+    assert (problem.where, problem.value) == (
+        f"admission.{field}{'.host-root' if field == 'rules' else ''}",
+        str(value).lower(),
+    )
+    assert ("write it in quotes" in problem.remedy) is helps
 
 
 def test_a_number_where_text_belongs_is_to_be_quoted() -> None:
