@@ -57,11 +57,10 @@ e2e: $(READY)
 # alone with 1.7, both fetched from Debian and only unpacked; or with the one in CONTAINERD=FOLDER. The programs:
 # server/bin of https://dl.k8s.io/v1.36.2/kubernetes-server-linux-amd64.tar.gz
 KUBE_PROGRAMS ?= $(HOME)/.cache/kube-1.36.2
-CONTAINERDS = $(or $(CONTAINERD),$$(tests/e2e/kube/containerd.sh sid) $$(tests/e2e/kube/containerd.sh trixie))
+MODERN = KUBE_PROGRAMS="$(KUBE_PROGRAMS)" CONTAINERD
 e2e-modern: $(READY)
-	set -eu; set -- $(CONTAINERDS); : "$${1:?no containerd 1.7 or 2}"; export KUBE_PROGRAMS="$(KUBE_PROGRAMS)"; \
-	CONTAINERD="$$1" $(KUBE) $(ALL_E2E); \
-	for older in "$${2:-}"; do [ -z "$$older" ] || CONTAINERD="$$older" $(KUBE) sh -c '$(E2E) tests/e2e/node/test_shares.py'; done
+	$(MODERN)="$(or $(CONTAINERD),sid)" $(KUBE) $(ALL_E2E)
+	$(if $(CONTAINERD),,$(MODERN)=trixie $(KUBE) sh -c '$(E2E) tests/e2e/node/test_shares.py')
 
 demo: $(READY)
 	$(BIN)/mpsd demo

@@ -12,8 +12,8 @@ _PROGRAMS = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kub
 _FOREIGN = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xfe\xfe" + bytes(44)
 
 
-def _programs(folder: Path, content: bytes) -> Path:
-    for name in _PROGRAMS:
+def _programs(folder: Path, content: bytes, names: tuple[str, ...] = _PROGRAMS) -> Path:
+    for name in names:
         (folder / name).write_bytes(content)
         (folder / name).chmod(0o755)
     return folder
@@ -54,10 +54,25 @@ def test_an_empty_name_is_no_folder() -> None:
     assert "KUBE_PROGRAMS is empty" in _refusal(KUBE_PROGRAMS="")
 
 
-def test_a_containerd_that_does_not_run_here_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "containerd").write_bytes(_FOREIGN)
-    (tmp_path / "containerd").chmod(0o755)
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    _programs(programs, b"#!/bin/sh\necho Kubernetes v1.36.2\n")
-    assert f"CONTAINERD={tmp_path}" in _refusal(KUBE_PROGRAMS=str(programs), CONTAINERD=str(tmp_path))
+_CONTAINERD = ("containerd", "ctr", "containerd-shim-runc-v2")
+
+
+@pytest.fixture
+def modern(tmp_path: Path) -> str:
+    """A folder of programs of Kubernetes 1.36.2."""
+    (tmp_path / "programs").mkdir()
+    return str(_programs(tmp_path / "programs", b"#!/bin/sh\necho Kubernetes v1.36.2\n"))
+
+
+def test_a_containerd_that_does_not_run_here_is_refused(tmp_path: Path, modern: str) -> None:
+    _programs(tmp_path, _FOREIGN, _CONTAINERD)
+    assert f"CONTAINERD={tmp_path}: no containerd" in _refusal(KUBE_PROGRAMS=modern, CONTAINERD=str(tmp_path))
+    (tmp_path / "ctr").unlink()
+    assert "lacks ctr" in _refusal(KUBE_PROGRAMS=modern, CONTAINERD=str(tmp_path))
+
+
+def test_a_containerd_that_cannot_be_fetched_is_refused_after_the_programs(tmp_path: Path, modern: str) -> None:
+    _programs(tmp_path, b"#!/bin/sh\nexit 1\n", ("apt-get",))
+    nothing = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path)}
+    assert "CONTAINERD=sid: not fetched" in _refusal(KUBE_PROGRAMS=modern, CONTAINERD="sid", **nothing)
+    assert "KUBE_PROGRAMS" in _refusal(KUBE_PROGRAMS=str(tmp_path), CONTAINERD="sid", **nothing)

@@ -4,10 +4,10 @@
 # With a node, unless --control-plane, and with mpsd's image on it, built from this checkout. LINE is for the shell: what
 # needs no image, and is done on the cluster before COMMAND while the image is built. On a bare Debian 12 as root it
 # installs what it needs. It is Kubernetes 1.20.2 with Debian's containerd, or KUBE_PROGRAMS=FOLDER (kube-apiserver,
-# kube-scheduler, kube-controller-manager, kubelet) and CONTAINERD=FOLDER (containerd, ctr, containerd-shim-runc-v2), of
-# the versions that versions.sh knows. The command also finds in its environment MPSD_E2E_STATE (logs, sockets), MPSD_E2E_PROGRAMS,
-# MPSD_E2E_IMAGE (the image's name) and MPSD_E2E_KUBE_SCHEDULER (that of kube-scheduler's). E2E_KEEP_LOGS=FOLDER keeps the
-# logs.
+# kube-scheduler, kube-controller-manager, kubelet) and CONTAINERD=FOLDER (containerd, ctr, containerd-shim-runc-v2), or
+# sid or trixie for what containerd.sh fetches, of the versions that versions.sh knows. The command also finds in its
+# environment MPSD_E2E_STATE (logs, sockets), MPSD_E2E_PROGRAMS, MPSD_E2E_IMAGE (the image's name) and
+# MPSD_E2E_KUBE_SCHEDULER (that of kube-scheduler's). E2E_KEEP_LOGS=FOLDER keeps the logs.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 part= first=
@@ -20,7 +20,15 @@ if [[ ${KUBE_PROGRAMS+set} ]]; then
   [[ $KUBE_PROGRAMS ]] || { echo "KUBE_PROGRAMS is empty: name a folder of Kubernetes' programs, or unset it" >&2; exit 2; }
   known "$KUBE_PROGRAMS" || exit 2
 fi
+if [[ ${CONTAINERD:-} == @(sid|trixie) ]]; then
+  folder=$("$here/containerd.sh" "$CONTAINERD") ||
+    { echo "CONTAINERD=$CONTAINERD: not fetched; Debian 12's apt can, elsewhere name a folder (containerd.sh says with what)" >&2; exit 2; }
+  CONTAINERD=$folder
+fi
 if [[ ${CONTAINERD:-} ]]; then
+  missing=()
+  for program in containerd ctr containerd-shim-runc-v2; do [[ -x $CONTAINERD/$program ]] || missing+=("$program"); done
+  ((${#missing[@]} == 0)) || { echo "CONTAINERD=$CONTAINERD: lacks ${missing[*]}" >&2; exit 2; }
   "$CONTAINERD/containerd" --version >/dev/null 2>&1 || { echo "CONTAINERD=$CONTAINERD: no containerd that runs here" >&2; exit 2; }
   export PATH=$(realpath "$CONTAINERD"):$PATH
 fi
