@@ -115,7 +115,7 @@ def extra_needed(command: str, extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mpsd"):
             raise
-        complaints().print(f"{command} needs the module {error.name}; install it with: pip install 'mpsd[{extra}]'")
+        complaints().print(f"{command} needs the module {error.name}: pip install '.[{extra}]' in a checkout of mpsd")
         sys.exit(ExitCode.MISUSE)
 
 

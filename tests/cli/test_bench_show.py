@@ -174,18 +174,18 @@ def test_without_matplotlib_the_extra_is_named(bench: Bench, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = bench("--show", SHARES, "--plot", tmp_path / "x.png")
     assert (done.code, done.out) == (2, "")
-    assert "pip install 'mpsd[bench]'" in done.err
+    assert "pip install '.[bench]'" in done.err
 
 
 def test_what_was_measured_is_drawn(bench: Bench, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pip install 'mpsd[bench]'")
+    pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
     picture = tmp_path / "all.svg"
     assert bench("--show", SHARES, "--show", REST, "--plot", picture).code == 1
     assert picture.read_bytes().startswith(b"<?xml")
 
 
 def test_where_nothing_can_be_drawn_that_is_said(bench: Bench, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pip install 'mpsd[bench]'")
+    pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
     bare = changed(tmp_path, lambda record: record.pop("shares"))
     done = bench("--show", bare, "--plot", tmp_path / "x.png")
     assert done.code == 2

@@ -177,7 +177,7 @@ def test_a_missing_module_is_answered_with_the_extra_that_brings_it(
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "kubectl mps" in done.stderr
-    assert f"needs the module {module}; install it with: pip install 'mpsd[kubectl]'\n" in done.stderr
+    assert f"needs the module {module}: pip install '.[kubectl]' in a checkout of mpsd\n" in done.stderr
 
 
 # -- the program ---------------------------------------------------------------------------------------------------

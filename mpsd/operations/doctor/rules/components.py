@@ -129,7 +129,7 @@ SKEWS = (
         Component.AGENT,
         normal=True,
         why="what only later versions report is not shown",
-        remedy="pip install --upgrade 'mpsd[kubectl]'",
+        remedy="pip install '.[kubectl]' in a checkout of the agent's version",
     ),
     Skew(
         Component.AGENT,
