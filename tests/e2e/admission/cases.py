@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from mpsd.admission.rules.configurations import PROBE
 from mpsd.model.policy import RuleId
 from mpsd.platform.rules import kubernetes_objects
 from tests.e2e.cluster import Cluster, Object
@@ -51,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
             found = read(thing, namespace)
             if isinstance(thing, dict) and f"{thing.get('apiVersion')} {thing.get('kind')}" in _PATHS:
                 text = json.dumps(thing, sort_keys=True)
-                if len(text) < _LONGEST:
+                if len(text) < _LONGEST and PROBE not in text:  # which is the webhook's own
                     _noted[text] = {"thing": thing, "is_sound": not found.problems}
             return found
 
