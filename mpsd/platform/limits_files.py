@@ -175,12 +175,12 @@ class PinnedResources:
 
 # -- from what a file holds to `Policy` or `GpuFacts`, or every problem in it: nothing is guessed, nothing is ignored --
 
-_SHIPPED = "the files that `env -u MPSD_LIMITS mpsd check` names"
+_SHIPPED = "the shipped file (`env -u MPSD_LIMITS mpsd check` prints its path)"
 _UNKNOWN = ("field-unknown", "is not a field here", "remove it, or correct its spelling")
 
 # pydantic's error types, as (rule, message, remedy); what is not listed keeps pydantic's own message.
 _WORDS = {
-    "missing": ("field-missing", "is missing", f"add it; {_SHIPPED} show every field"),
+    "missing": ("field-missing", "is missing", f"add it; {_SHIPPED} has every field"),
     "unexpected_keyword_argument": _UNKNOWN,
     "extra_forbidden": _UNKNOWN,
     "max_inst_unset": (
