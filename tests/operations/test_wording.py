@@ -149,6 +149,10 @@ def test_rights_that_an_installation_does_without_are_not_missing() -> None:
     assert verdicts["webhook-serving"] is CheckVerdict.NOT_APPLICABLE
 
 
+def test_no_remedy_applies_a_folder_that_would_replace_the_reader_s_own() -> None:
+    assert "apply -k manifests" not in wording()
+
+
 def test_the_sentences_of_the_checks_are_those_in_the_file() -> None:
     assert wording() == WORDING.read_text(), "renew it with: python -m tests.operations.test_wording"
 

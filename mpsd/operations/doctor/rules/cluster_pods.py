@@ -163,7 +163,7 @@ def _fail_open(facts: ClusterFacts) -> Iterator[Finding]:
     ignoring = [one for one in _webhooks(facts) if one.get("failurePolicy") == FailurePolicy.IGNORE]
     if ignoring and facts.is_injected:
         what = f"failurePolicy is {FailurePolicy.IGNORE}: while no webhook answers, pods are admitted without review"
-        see = "once API servers call it, kubectl apply -k manifests/overlays/cert-manager-fail-closed"
+        see = "once API servers call it, add components/fail-closed to your kustomization and apply it"
         yield Finding(what, see)
 
 
