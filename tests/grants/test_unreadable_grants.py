@@ -23,6 +23,7 @@ from mpsd.model.node_view import LedgerView, NodeView, UnreadableGrant
 from mpsd.platform import processes, records
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import GRANT
+from mpsd.simulator.programs import wait_until
 from tests.model.worlds import GPUS, POLICY, UUIDS, view, waiting
 
 ID = "0123456789ab"
@@ -39,6 +40,8 @@ def start() -> Iterator[Start]:
         started.append(subprocess.Popen(["/bin/sleep", "600"], env=variables))
         found = processes.identity_of(started[-1].pid)
         assert found
+        # for a moment after its exec the kernel shows none
+        wait_until(lambda: processes.environment_of(found.pid) or not variables, 20, "its environment")
         return found
 
     yield one
