@@ -7,7 +7,7 @@ known() {
     [[ -x $1/$program ]] || missing+=("$program")
   done
   if ((${#missing[@]})); then
-    echo "KUBE_PROGRAMS=$1: lacks ${missing[*]}; unpack Kubernetes' kubernetes-server-linux-$(dpkg --print-architecture).tar.gz and name its server/bin" >&2
+    echo "KUBE_PROGRAMS=$1: lacks ${missing[*]}; unpack Kubernetes' kubernetes-server-linux-$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/').tar.gz and name its server/bin" >&2
     return 1
   fi
   if ! version=$("$1/kubelet" --version 2>/dev/null); then
