@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,20 @@ class Machine:
         for daemon in _daemons():
             subprocess.run(["kill", "-KILL", str(daemon)], check=False)
         shutil.rmtree(_RUN)
+
+    @contextmanager
+    def swap(self) -> Iterator[None]:
+        """64 MiB of it are on."""
+        file = self.state / "swap"
+        file.write_bytes(bytes(64 * 1024**2))
+        file.chmod(0o600)
+        for command in ("mkswap", "swapon"):
+            subprocess.run([command, str(file)], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["swapoff", str(file)], check=True)
+            file.unlink()
 
     def _up(self, *words: str) -> None:
         kubeconfig = {"KUBECONFIG": str(self.state / "kubeconfig")}

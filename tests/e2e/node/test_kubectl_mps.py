@@ -7,6 +7,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.installation import CONTROL, SYSTEM, Installation
 from tests.e2e.plugins import kubectl_mps
 from tests.e2e.shares import Pods
+from tests.e2e.waiting import eventually
 
 
 def test_gpus_are_emptied_and_put_back(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
@@ -45,6 +46,7 @@ def test_the_control_daemon_is_replaced_once_nobody_is_left(cluster: Cluster, mp
 
 def test_what_is_in_use_is_not_taken_away(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
     pods.start("in-use", 2)
+    eventually(lambda: "in-use" in mpsd.granted_mib(pods.namespace), "its grant in the report of the node")
     said = kubectl_mps(cluster, "uninstall", "--dry-run")
     assert said.code == 1
     assert f"{mpsd.node}: pod {pods.namespace}/in-use (2 GiB of gpu" in said.err

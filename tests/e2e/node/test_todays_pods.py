@@ -4,8 +4,11 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import grpc
 import pytest
 
+from mpsd.kubelet.api import podresources_pb2 as api
+from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, SYSTEM, Installation
 from tests.e2e.machine import Machine
@@ -14,6 +17,7 @@ from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
+_POD_RESOURCES = "unix:///var/lib/kubelet/pod-resources/kubelet.sock"
 _STRATEGY = "MPSD_DEVICE_LIST_STRATEGY"
 
 
@@ -129,6 +133,38 @@ def _strategy(cluster: Cluster, mpsd: Installation, strategy: str) -> Iterator[N
         yield
     finally:
         roll(f"{_STRATEGY}=envvar")
+
+
+def test_kubelet_says_of_one_pod_what_it_says_of_it_among_all(
+    cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine
+) -> None:
+    """PodResources' `Get`, beside the `List` that the agent reads. On the wire what it asks with is a PodResources of
+    a name and a namespace, and its answer a list of one."""
+    needs(cluster, 34, "PodResources Get")
+    pods.start("listed", 2)
+    with grpc.insecure_channel(_POD_RESOURCES, options=[("grpc.default_authority", "localhost")]) as channel:
+        get = channel.unary_unary(
+            "/v1.PodResourcesLister/Get",
+            request_serializer=api.PodResources.SerializeToString,
+            response_deserializer=api.ListPodResourcesResponse.FromString,
+        )
+        (found,) = get(api.PodResources(name="listed", namespace=pods.namespace), timeout=10).pod_resources
+        every = PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=10).pod_resources
+    assert found in every
+    (container,) = found.containers
+    held = [device for resource in container.devices for device in resource.device_ids]
+    assert len(held) == 2
+    assert {device.partition("/")[0] for device in held} <= {gpu["uuid"] for gpu in mpsd.told()["gpus"]}
+
+
+def test_a_node_with_swap_gives_the_same_limits(mpsd: Installation, pods: Pods, machine: Machine) -> None:
+    registered = mpsd.logs("agent").count('"registered"')
+    with machine.swap():
+        machine.kubelet("kill")
+        machine.kubelet("start")
+        eventually(lambda: mpsd.logs("agent").count('"registered"') >= registered + 2, "both resources again")
+        pods.start("with-swap", 3, "alloc=9000")
+        assert 3072 - CONTEXT_MIB < refused_at(pods.said("with-swap")) <= 3072
 
 
 def test_a_static_pod_has_its_limit_and_is_known_by_its_name(
