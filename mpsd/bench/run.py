@@ -275,6 +275,7 @@ def _nothing_left() -> Iterator[None]:
             yield
     finally:
         own_mpsd.end_all(spared=others)
+        own_mpsd.adopt_orphans(adopted=False)
         for folder in _TEMPORARY.glob(FOLDERS.format(os.getpid()) + "*"):
             shutil.rmtree(folder, ignore_errors=True)
         for signum, handler in before.items():

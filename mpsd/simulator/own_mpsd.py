@@ -99,9 +99,9 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _CLEANING_DEADLINE_S = 10.0
 
 
-def adopt_orphans() -> None:
-    """From now on a descendant whose parent ends becomes a child of this process."""
-    ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(*, adopted: bool = True) -> None:
+    """Whether a descendant whose parent ends becomes a child of this process."""
+    ctypes.CDLL(None).prctl(_BECOME_SUBREAPER, int(adopted), 0, 0, 0)
 
 
 def processes() -> list[psutil.Process]:

@@ -1,5 +1,6 @@
 """`mpsd bench --show`: earlier runs in tables, claims and pictures; and everything that is refused before a run."""
 
+import ctypes
 import json
 import sys
 from collections.abc import Callable
@@ -161,6 +162,13 @@ def test_misuse_is_refused_before_anything_is_measured(words: list[str], said: s
     done = bench(*words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
+
+
+def test_who_called_it_adopts_no_orphans_afterwards(bench: Bench) -> None:
+    bench("--simulate", "H999")
+    adopts = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(37, ctypes.byref(adopts), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+    assert adopts.value == 0
 
 
 def test_help_teaches_by_example(bench: Bench) -> None:
