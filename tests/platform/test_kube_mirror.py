@@ -176,7 +176,7 @@ def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kube_mirror, "_QUIET_S", 0.3)
-    monkeypatch.setattr(kube_mirror, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(kube_mirror, "_ANSWER_S", 2.0)
     with simulated_api(bookmark_s=600.0) as api:
 
         async def main() -> None:
@@ -192,8 +192,8 @@ def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_
                     await until(lambda mirror=one.mirror: mirror.trouble, "the server is away")  # type: ignore[misc]
                     assert isinstance(one.mirror.trouble, Unavailable)
                     assert one.mirror.out_of_sync_since
-                    assert one.mirror.out_of_sync_since < began + 0.3
-                assert time.time() - began < 5.0  # a watch that nothing comes from is given up after 90 s
+                    assert one.mirror.out_of_sync_since < began + 2.0, "since it was heard last"
+                assert time.time() - began < 30.0  # a watch that nothing comes from is given up after 90 s
             for one in mirrors:
                 await one.in_sync()
             await kube.create(MAPS, named("a", key="1"), "default")
