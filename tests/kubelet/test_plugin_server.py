@@ -162,7 +162,7 @@ class Restless(Told):
 def test_a_server_that_stops_lets_the_list_end_that_it_is_sending(folder: Path) -> None:
     async def conversation() -> None:
         plugin = Restless()
-        server = PluginServer(folder, "mem.sock", plugin)
+        server = PluginServer(folder, "mem.sock", plugin, stop_within_s=20)
         await server.start()
         async with dial(folder / "mem.sock") as channel:
             stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
