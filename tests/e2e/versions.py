@@ -14,7 +14,7 @@ class Version:
     components: what `scheduler` needs beside it.
 
     pods_outlive_reboot: kubelet starts the containers of a pod again though its device plugin has not registered yet;
-    from 1.27 on it ends the pod (kubernetes/kubernetes#116376).
+    from 1.27 on it ends the pod (kubernetes/kubernetes#116376), unless it takes the container for a running one.
     """
 
     scheduler: str
