@@ -165,7 +165,8 @@ def _memory(program: CudaProgram) -> Mapping[str, object]:
 
 
 def _say(line: Mapping[str, object]) -> None:
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(f"{json.dumps(line)}\n")  # in one piece: others may write to the same file
+    sys.stdout.flush()
 
 
 def _alloc(program: CudaProgram, value: str) -> None:

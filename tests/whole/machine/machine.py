@@ -67,7 +67,7 @@ class Program:
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
         self._output, self._errors = said.with_suffix(".out"), said.with_suffix(".err")
-        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+        with self._output.open("ab") as output, self._errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 argv, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=errors
             )
