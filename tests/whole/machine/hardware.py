@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from mpsd.bench import cuda_client
+from mpsd.platform.processes import mapped_bytes
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.nvml import SimulatedNvml
 from mpsd.simulator.programs import wait_until
 from tests.whole.machine.machine import SOON_S, Machine, Program
 
 _LOOK_S = 0.002
+_MAPPED_BY_A_CONTEXT_MIB = 2  # of nvidia-uvm, without any managed memory
 
 
 class RealMachine(Machine):
@@ -85,11 +87,15 @@ def cuda(machine: AnyMachine, gib: int, *actions: str) -> Program:
 
 
 def used_mib(machine: AnyMachine, pid: int) -> int:
-    """What NVML says that this process uses, on all GPUs together."""
+    """What this process uses, on all GPUs together: what NVML says, and the managed memory that it maps."""
     nvml = machine.nvml
     handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
     listed = [use for handle in handles for use in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-    return int(sum(use.usedGpuMemory for use in listed if use.pid == pid)) // MIB
+    return int(sum(use.usedGpuMemory for use in listed if use.pid == pid) + _managed_bytes(pid)) // MIB
+
+
+def _managed_bytes(pid: int) -> int:
+    return max(0, (mapped_bytes(pid, b"nvidia-uvm") or 0) - _MAPPED_BY_A_CONTEXT_MIB * MIB)
 
 
 def seconds_over(most_mib: int, used_mib: Callable[[], int], is_over: Callable[[], bool]) -> float:
