@@ -8,7 +8,9 @@ prints the figures.
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Callable
+from ctypes.util import find_library
 from dataclasses import dataclass
 from statistics import median
 
@@ -17,7 +19,7 @@ import pytest
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY
 from mpsd.model.violations import ViolationKind
 from mpsd.platform.processes import identity_of
-from tests.whole.machine import hardware
+from tests.whole.machine import hardware, vulkan_client
 from tests.whole.machine.hardware import AnyMachine, SimulatedMachine, cuda, seconds_over, used_mib
 from tests.whole.machine.machine import Program, eventually
 from tests.whole.machine.promises import is_kept_within
@@ -91,6 +93,16 @@ def test_who_starts_a_program_without_its_limit(here: AnyMachine, neighbour: Pro
 
     way = f"{changed} in its environment"
     _is_ended_soon(here, Escape(way, escape, GRANTED_MIB + TOLERANCE_MIB, ViolationKind.MEMORY_OVER_GRANT))
+    _computes_on(neighbour)
+
+
+def test_who_takes_memory_through_a_graphics_interface(here: AnyMachine, neighbour: Program) -> None:
+    """The simulator's are in test_watchdog.py. This needs a Vulkan loader."""
+    if isinstance(here, SimulatedMachine) or not find_library("vulkan"):
+        pytest.skip("needs --gpu, and libvulkan.so.1 with NVIDIA's driver for it")
+    draws = here.run(f"--gpu-mem {GRANTED_GIB}", sys.executable, vulkan_client.__file__, str(TAKEN_MIB))
+    assert draws.exit_code() in ENDED
+    _is_told_of(here, draws, ViolationKind.OUTSIDE_MPS)
     _computes_on(neighbour)
 
 
