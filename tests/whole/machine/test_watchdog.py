@@ -230,6 +230,18 @@ def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watc
         watched.set_violations()
 
 
+def test_a_policy_that_changes_is_held_to_though_nothing_else_does(watched: Watched) -> None:
+    stranger = watched.stranger("alloc=2000", "hold")
+    stranger.heard("ready")
+    watched.told(ViolationKind.IN_NO_POD, stranger)
+    assert stranger.running
+    watched.set_violations(in_no_pod={"action": "kill"})
+    try:
+        assert stranger.exit_code() in ENDED
+    finally:
+        watched.set_violations()
+
+
 def test_a_process_whose_first_thread_has_ended_is_not_hidden(watched: Watched) -> None:
     """/proc shows it as a zombie, and what its other threads hold is in use."""
     script = (
