@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from tests.e2e.cluster import Cluster, Object
+from tests.e2e.machine import Machine
 from tests.e2e.versions import version_of
 from tests.e2e.waiting import eventually
 
@@ -101,6 +102,17 @@ class Installation:
 
     def logs(self, name: str) -> str:
         return self.cluster.do("logs", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}", "--tail=-1").out
+
+    def restart_kubelet(self, machine: Machine) -> None:
+        """It is killed; then waits until both resources are registered with the new one."""
+
+        def registered() -> int:
+            return self.logs("agent").count('"registered"')
+
+        before = registered()
+        machine.kubelet("kill")
+        machine.kubelet("start")
+        eventually(lambda: registered() >= before + 2, "both resources again")
 
     def as_it_stands(self) -> str:
         """What an operator would look at where it does not become ready."""

@@ -158,11 +158,8 @@ def test_kubelet_says_of_one_pod_what_it_says_of_it_among_all(
 
 
 def test_a_node_with_swap_gives_the_same_limits(mpsd: Installation, pods: Pods, machine: Machine) -> None:
-    registered = mpsd.logs("agent").count('"registered"')
     with machine.swap():
-        machine.kubelet("kill")
-        machine.kubelet("start")
-        eventually(lambda: mpsd.logs("agent").count('"registered"') >= registered + 2, "both resources again")
+        mpsd.restart_kubelet(machine)
         pods.start("with-swap", 3, "alloc=9000")
         assert 3072 - CONTEXT_MIB < refused_at(pods.said("with-swap")) <= 3072
 
