@@ -11,7 +11,8 @@ import yaml
 from mpsd.admission.rules.verdict import review_all
 from mpsd.platform.limits_files import load_limits
 from tests.docs.pages import ROOT, Page, page
-from tests.manifests.rendering import Object, rendered
+from tests.manifests.helm import rendered_by_helm
+from tests.manifests.rendering import Object, called, rendered
 
 IMAGE = "registry.test:5000/team/mpsd:9.9.9"
 KUBERNETES = "v1.36.2"
@@ -75,6 +76,19 @@ def test_every_image_is_the_readers_and_the_runtime_class_stays_beside_the_sched
     (agent,) = (one for one in containers(things) if one["name"] == "agent")
     strategies = [one["value"] for one in agent["env"] if one["name"] == "MPSD_DEVICE_LIST_STRATEGY"]
     assert strategies == ["cdi-cri"]
+
+
+def test_the_values_for_helm_make_the_same_objects(folder: Path) -> None:
+    run(folder, block(">my-values.yaml"))
+    values = yaml.safe_load((folder / "my-values.yaml").read_text())
+    by_helm = rendered_by_helm(values, KUBERNETES)
+    by_kustomize = rendered(str(folder / "my-mpsd"))
+    assert sorted(map(called, by_helm)) == sorted(called(one) for one in by_kustomize if one["kind"] != "Namespace")
+    for made in (by_helm, by_kustomize):
+        (agent,) = (one for one in containers(made) if one["name"] == "agent")
+        assert {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "cdi-cri"} in agent["env"]
+    images = [{one["name"]: one["image"] for one in containers(made)} for made in (by_helm, by_kustomize)]
+    assert images[0] == images[1]
 
 
 def test_the_quick_starts_folder_is_one_too(tmp_path: Path) -> None:

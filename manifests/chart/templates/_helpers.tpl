@@ -1,0 +1,67 @@
+{{/* The image of every process. */}}
+{{- define "mpsd.image" -}}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
+{{- .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ $tag }}{{ end }}
+{{- end }}
+
+{{/* What every pod says of its images; of a container: of mpsd's own. */}}
+{{- define "mpsd.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "mpsd.nodeSelector" -}}
+{{- if .Values.nodeSelector -}}
+{{- toYaml .Values.nodeSelector }}
+{{- else if eq .Values.resources.domain "aliyun.com" -}}
+ack.node.gpu.schedule: mps
+{{- else -}}
+mpsd.io/share: mps
+{{- end }}
+{{- end }}
+
+{{/* Whether the cluster is of this minor version of Kubernetes 1 or newer: (list . 30). "" means no. */}}
+{{- define "mpsd.since" -}}
+{{- if semverCompare (printf ">=1.%d-0" (last .)) (first .).Capabilities.KubeVersion.Version }}true{{ end }}
+{{- end }}
+
+{{/* The policy in force: the values, with the names of resources.domain and, for hostileTenants, its stricter fields
+     wherever the value is the shipped one. */}}
+{{- define "mpsd.policy" -}}
+{{- $policy := deepCopy .Values.policy -}}
+{{- range $field := include "mpsd.nullFields" . | fromJsonArray -}}
+  {{- $parent := $policy -}}
+  {{- range initial $field }}{{ $parent = index $parent . }}{{ end -}}
+  {{- if not (hasKey $parent (last $field)) }}{{ $_ := set $parent (last $field) nil }}{{ end -}}
+{{- end -}}
+{{- if .Values.hostileTenants -}}
+  {{- range $change := include "mpsd.hostileChanges" . | fromJsonArray -}}
+    {{- $parent := $policy -}}
+    {{- range initial $change.field }}{{ $parent = index $parent . }}{{ end -}}
+    {{- if eq (index $parent (last $change.field) | toJson) (toJson $change.shipped) -}}
+      {{- $_ := set $parent (last $change.field) $change.hostile -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml $policy | replace "aliyun.com/" (printf "%s/" .Values.resources.domain) -}}
+{{- end }}
+
+{{/* failurePolicy of a webhook configuration: (list . KIND). mpsd's webhook sets it once API servers reach it, so an
+     upgrade leaves it as it finds it. */}}
+{{- define "mpsd.failurePolicy" -}}
+{{- $top := first . -}}
+{{- if ne $top.Values.webhook.tls.source "own" -}}
+{{- ternary "Fail" "Ignore" $top.Values.webhook.failClosed -}}
+{{- else -}}
+{{- $found := lookup "admissionregistration.k8s.io/v1" (last .) "" "mpsd-webhook" -}}
+{{- if and $found $found.webhooks }}{{ (first $found.webhooks).failurePolicy }}{{ else }}Ignore{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "mpsd.kubeSchedulerTag" -}}
+{{- .Values.scheduler.kubeScheduler.tag | default (regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version) -}}
+{{- end }}

@@ -1,0 +1,305 @@
+"""Each value of the Helm chart does what it says, and a wrong one is refused with its path and what to write."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from mpsd.admission.rules.verdict import review_all
+from mpsd.platform.limits_files import load_limits, read_policy
+from tests.manifests.chart import CHART
+from tests.manifests.helm import IMAGE, files_by_helm, rendered_by_helm, values
+from tests.manifests.hostile_policy import hostile_policy
+from tests.manifests.rendering import Object, called
+
+_SCHEDULER = {"scheduler": {"enabled": True}}
+_PROMETHEUS = {"prometheus": {"serviceMonitor": True, "rules": True, "dashboard": True}, **_SCHEDULER}
+
+
+def _named(given: Object, kind: str, name: str, kubernetes: str = "v1.36.2") -> Object:
+    (found,) = (
+        one for one in rendered_by_helm(given, kubernetes) if (one["kind"], one["metadata"]["name"]) == (kind, name)
+    )
+    return found
+
+
+def _pods(given: Object) -> dict[str, Object]:
+    found = [one for one in rendered_by_helm(given) if "template" in one.get("spec", {})]
+    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in found}
+
+
+def _policy(given: Object) -> Any:
+    return read_policy(yaml.safe_load(_named(given, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"]), "policy.yaml")
+
+
+def test_the_image_is_that_of_every_pod_by_its_digest_with_the_secrets_to_pull_it() -> None:
+    digest = f"sha256:{'0' * 64}"
+    image = {"repository": "r.test:5000/t/mpsd", "digest": digest, "pullPolicy": "Always", "pullSecrets": ["key"]}
+    pods = _pods({"image": image, **_SCHEDULER})
+    assert {*pods} == {"mps-control-daemon", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"}
+    for pod in pods.values():
+        ours = [one for one in pod["containers"] if one["name"] != "kube-scheduler"]
+        assert [(one["image"], one["imagePullPolicy"]) for one in ours] == [(f"r.test:5000/t/mpsd@{digest}", "Always")]
+        assert pod["imagePullSecrets"] == [{"name": "key"}]
+
+
+def test_a_tag_takes_the_place_of_the_version() -> None:
+    (container,) = _pods({"image": {**IMAGE, "tag": "next"}})["mpsd-agent"]["containers"]
+    assert container["image"] == "mpsd:next"
+
+
+_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+_OF_NODES = {"mps-control-daemon", "mpsd-agent"}
+_SIZE = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "pods", "wanted"),
+    [
+        ({"nodeSelector": {"pool": "gpu"}}, _OF_NODES, {"nodeSelector": {"pool": "gpu"}}),
+        ({"resources": {"domain": "example.com"}}, _OF_NODES, {"nodeSelector": {"mpsd.io/share": "mps"}}),
+        ({"tolerations": [_TOLERATION]}, _OF_NODES, {"tolerations": [_TOLERATION]}),
+        ({"runtimeClassName": "nvidia-cdi"}, _OF_NODES, {"runtimeClassName": "nvidia-cdi"}),
+        ({"priorityClass": {"node": "gpus"}}, _OF_NODES, {"priorityClassName": "gpus"}),
+        ({"priorityClass": {"cluster": "gpus"}}, {"mpsd-webhook", "mpsd-scheduler"}, {"priorityClassName": "gpus"}),
+        ({"webhook": {"nodeSelector": {"a": "b"}}}, {"mpsd-webhook"}, {"nodeSelector": {"a": "b"}}),
+        ({"webhook": {"tolerations": [_TOLERATION]}}, {"mpsd-webhook"}, {"tolerations": [_TOLERATION]}),
+        ({"scheduler": {"nodeSelector": {"a": "b"}}}, {"mpsd-scheduler"}, {"nodeSelector": {"a": "b"}}),
+        ({"policy": {"graces": {"drain_s": 900}}}, {"mps-control-daemon"}, {"terminationGracePeriodSeconds": 930}),
+    ],
+)
+def test_a_value_is_in_the_pods_that_it_is_for_and_in_no_others(given: Object, pods: set[str], wanted: Object) -> None:
+    given = values(**given)
+    given.setdefault("scheduler", {})["enabled"] = True
+    for name, pod in _pods(given).items():
+        assert ({key: pod.get(key) for key in wanted} == wanted) is (name in pods), name
+
+
+@pytest.mark.parametrize(
+    ("path", "pod", "at"),
+    [
+        ("control", "mps-control-daemon", 0),
+        ("agent", "mpsd-agent", 0),
+        ("webhook", "mpsd-webhook", 0),
+        ("scheduler", "mpsd-scheduler", 1),
+        ("scheduler.kubeScheduler", "mpsd-scheduler", 0),
+    ],
+)
+def test_each_container_has_the_resources_that_its_values_say(path: str, pod: str, at: int) -> None:
+    given: Object = {"resources": _SIZE}
+    for name in reversed(path.split(".")):
+        given = {name: given}
+    given.setdefault("scheduler", {})["enabled"] = True
+    assert _pods(values(**given))[pod]["containers"][at]["resources"] == _SIZE
+
+
+def test_the_workloads_have_the_replicas_strategy_and_arguments_that_values_say() -> None:
+    given = values(
+        control={"updateStrategy": "RollingUpdate", "extraArgs": ["--simulate=A30x2"]},
+        agent={"extraArgs": ["--simulate=A30x2"], "deviceListStrategy": "volume-mounts"},
+        webhook={"replicas": 3},
+        scheduler={"enabled": True, "replicas": 1, "kubeScheduler": {"repository": "r.test/kube-scheduler"}},
+    )
+    assert _named(given, "DaemonSet", "mps-control-daemon")["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+    assert _named(given, "Deployment", "mpsd-webhook")["spec"]["replicas"] == 3
+    assert _named(given, "Deployment", "mpsd-scheduler")["spec"]["replicas"] == 1
+    pods = _pods(given)
+    assert {name: pods[name]["containers"][0]["args"][-1] for name in _OF_NODES} == dict.fromkeys(
+        _OF_NODES, "--simulate=A30x2"
+    )
+    assert {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "volume-mounts"} in pods["mpsd-agent"]["containers"][0]["env"]
+    assert pods["mpsd-scheduler"]["containers"][0]["image"] == "r.test/kube-scheduler:v1.36.2"
+
+
+@pytest.mark.parametrize("version", ["v1.33.5-eks-3025e55", "v1.33.5-gke.1201000", "v1.33.5+k3s1"])
+def test_the_second_kube_scheduler_is_of_the_clusters_version(version: str) -> None:
+    pod = _named(values(**_SCHEDULER), "Deployment", "mpsd-scheduler", version)["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.33.5"
+
+
+def test_another_domain_is_in_the_policy_and_in_what_the_second_scheduler_sends() -> None:
+    given = values(resources={"domain": "example.com"}, **_SCHEDULER)
+    assert _policy(given).resources.memory == "example.com/gpu-mem"
+    sent = yaml.safe_load(_named(given, "ConfigMap", "mpsd-kube-scheduler")["data"]["kube-scheduler.yaml"])
+    assert "example.com/gpu-mem" in [one["name"] for one in sent["extenders"][0]["managedResources"]]
+
+
+def test_without_the_webhook_nothing_of_it_is_there() -> None:
+    given = values(webhook={"enabled": False}, networkPolicy={"enabled": True}, **_PROMETHEUS)
+    assert [called(one) for one in rendered_by_helm(given) if "webhook" in one["metadata"]["name"]] == []
+
+
+def test_a_given_secret_serves_the_webhook_which_then_has_no_rights_to_secrets() -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nMAo=\n-----END CERTIFICATE-----\n"
+    given = values(webhook={"tls": {"source": "secret", "secretName": "ours", "caBundle": pem}, "failClosed": True})
+    for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
+        (webhook,) = _named(given, kind, "mpsd-webhook")["webhooks"]
+        assert webhook["failurePolicy"] == "Fail"
+        assert (
+            webhook["clientConfig"]["caBundle"]
+            == "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1Bbz0KLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo="
+        )
+    mounted = {one["name"]: one for one in _pods(given)["mpsd-webhook"]["volumes"]}
+    assert mounted["certificates"]["secret"]["secretName"] == "ours"
+    kinds = [one["kind"] for one in rendered_by_helm(given) if one["metadata"]["name"] == "mpsd-webhook"]
+    assert not {"Role", "RoleBinding", "Certificate", "Issuer"} & {*kinds}
+
+
+def test_what_prometheus_selects_by_has_the_labels_that_it_wants() -> None:
+    prometheus = {**_PROMETHEUS["prometheus"], "labels": {"release": "stack"}}
+    given = values(prometheus=prometheus)
+    found = [one for one in rendered_by_helm(given) if one["kind"] in ("PodMonitor", "PrometheusRule")]
+    assert [one["metadata"]["labels"].get("release") for one in found] == ["stack"] * 3
+
+
+# -- the policy --
+
+
+def test_the_policy_is_the_shipped_one_and_a_field_that_is_set_changes_alone() -> None:
+    shipped = load_limits(None).policy
+    assert _policy(values()) == shipped
+    changed = _policy(values(policy={"placement": "spread", "admission": {"rules": {"host-pid": "enforce"}}}))
+    assert changed.placement == "spread"
+    assert changed.admission.rules["host-pid"] == "enforce"
+    assert changed.admission.rules["host-root"] == shipped.admission.rules["host-root"]
+
+
+def test_numbers_ordinals_and_off_are_read_as_they_were_written() -> None:
+    cards = {"1": {"policy": 3, "max_inst": 20}}
+    policy = _policy(
+        values(
+            policy={
+                "resources": {"memory_unit_mib": 1048576},
+                "admission": {"host_ipc": "off"},
+                "compute": {"cards": cards},
+                "domains": [[0, 1]],
+                "graces": {"command_s": 2.5},
+            }
+        )
+    )
+    assert policy.resources.memory_unit_mib == 1048576
+    assert policy.admission.host_ipc == "off"
+    assert policy.compute.cards["1"].max_inst == 20
+    assert policy.domains == [[0, 1]]
+    assert policy.graces.command_s == 2.5
+
+
+def test_hostile_tenants_change_what_is_shipped_and_leave_what_was_set() -> None:
+    hostile = read_policy(yaml.safe_load(hostile_policy()), "policy.yaml")
+    assert _policy(values(hostileTenants=True)) == hostile
+    own = {"admission": {"allowed_host_paths": ["/etc/ssl"], "rules": {"host-root": "audit"}}}
+    policy = _policy(values(hostileTenants=True, policy=own))
+    assert policy.admission.allowed_host_paths == ("/etc/ssl",)
+    assert policy.admission.rules["host-root"] == "audit"
+    assert policy.admission.host_ipc == hostile.admission.host_ipc
+
+
+def test_the_exempt_namespaces_of_the_policy_are_those_that_not_everybody_may_create() -> None:
+    names = ["kube-system", "mpsd-system", "monitoring"]
+    given = values(exemptions=True, policy={"admission": {"exempt_namespaces": names}})
+    variables = _named(given, "ValidatingAdmissionPolicy", "mpsd-exemptions")["spec"]["variables"]
+    (found,) = (one["expression"] for one in variables if one["name"] == "exemptNamespaces")
+    assert found == str(names)
+
+
+def test_facts_about_gpus_may_be_ones_own() -> None:
+    assert _named(values(gpus="version: v1\n"), "ConfigMap", "mpsd-limits")["data"]["gpus.yaml"] == "version: v1\n"
+
+
+# -- the sample Job --
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"hostileTenants": True}, {"policy": {"admission": {"host_ipc": "off"}}}, {"runtimeClassName": "nvidia"}],
+    ids=str,
+)
+def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Object) -> None:
+    given = values(**given, **_SCHEDULER)
+    job = yaml.safe_load(files_by_helm(given)["templates/tests/sample.yaml"])
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    del job["metadata"]["namespace"]  # which is exempt
+    (verdict,) = review_all(job, _policy(given), load_limits(None).facts)
+    assert (verdict.problems, verdict.warnings) == ((), ())
+    (request,) = verdict.requests
+    assert (request.memory_mib, request.thread_percent) == (7168, 30)
+
+
+# -- wrong values --
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"image": {"repository": ""}}, "image.repository is empty: .*; build one"),
+        ({"image": {"repository": "r.test/mpsd:1"}}, "at '/image/repository': .*does not match pattern"),
+        ({"image": {"digest": "sha256:1"}}, "at '/image/digest': .*does not match pattern"),
+        ({"image": {"pullPolicy": "always"}}, "at '/image/pullPolicy': value must be one of '', 'Always'"),
+        ({"control": {"updateStrategy": "Recreate"}}, "value must be one of 'OnDelete', 'RollingUpdate'"),
+        ({"agent": {"deviceListStrategy": "cdi"}}, "at '/agent/deviceListStrategy': value must be one of 'envvar'"),
+        ({"scheduler": {"mode": "first"}}, "at '/scheduler/mode': value must be one of 'second', 'extender'"),
+        ({"webhook": {"replicas": 0}}, "at '/webhook/replicas': minimum: got 0, want 1"),
+        ({"webhook": {"tls": {"source": "vault"}}}, "at '/webhook/tls/source': value must be one of 'own'"),
+        ({"webhook": {"tls": {"source": "secret"}}}, "webhook.tls.secretName is empty: .* name a Secret"),
+        ({"webhook": {"tls": {"source": "secret"}}}, "webhook.tls.caBundle is no PEM certificate: .* add --set-file"),
+        ({"webhook": {"tls": {"secretName": "a"}}}, "webhook.tls.secretName or .* write source: secret, or remove"),
+        ({"webhook": {"failClosed": True}}, "webhook.failClosed is true: .*; write false"),
+        ({"policy": {"placement": "best"}}, "at '/policy/placement': value must be one of 'binpack', 'spread'"),
+        ({"policy": {"admission": {"rules": {"host-pd": "warn"}}}}, "additional properties 'host-pd' not allowed"),
+        ({"policy": {"requests": {"clients_per_grant": 0}}}, "at '/policy/requests/clients_per_grant': minimum"),
+        ({"resources": {"domain": "Aliyun"}}, "at '/resources/domain': .*does not match pattern"),
+        ({"hostileTenants": "yes"}, "at '/hostileTenants': got string, want boolean"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path_and_what_to_write(given: Object, said: str) -> None:
+    given = {**given, "image": {**IMAGE, **given.get("image", {})}}
+    with pytest.raises(helm_python.HelmError, match=said):
+        files_by_helm(given)
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "said"),
+    [
+        (
+            "v1.28.9",
+            {"agent": {"deviceListStrategy": "cdi-cri"}},
+            "from Kubernetes 1.29 on, and this is v1.28.9",
+        ),
+        ("v1.29.9", {"exemptions": True}, "of Kubernetes 1.30 and newer, and this is v1.29.9; write false"),
+    ],
+)
+def test_a_value_that_needs_a_newer_kubernetes_says_so(version: str, given: Object, said: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=said):
+        files_by_helm(values(**given), version)
+
+
+def test_a_release_in_another_namespace_is_refused_and_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(helm_python.HelmError, match=r"add --namespace mpsd-system\n  image.repository is empty"):
+        files_by_helm({}, namespace="default")
+
+
+def _levels(schema: Object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if "properties" in schema:
+        yield path
+        for name, one in schema["properties"].items():
+            yield from _levels(one, (*path, name))
+
+
+def test_a_misspelt_value_is_refused_wherever_it_stands() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        levels = [*_levels(chart.schema or {})]
+        assert ("webhook", "tls") in levels
+        for level in levels:
+            given: Object = {"mispelt": 1}
+            for name in reversed(level):
+                given = {name: given}
+            with pytest.raises(helm_python.HelmValuesError, match="additional properties 'mispelt' not allowed"):
+                chart.validate_schema(given)
+
+
+def test_every_value_that_is_shipped_has_a_place_in_the_schema() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema({})
+        assert chart.values.keys() | {"global"} == (chart.schema or {})["properties"].keys()
