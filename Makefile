@@ -49,7 +49,7 @@ check-see: $(READY)
 RECORD ?=
 E2E := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG" $(RECORD:%=--record %)
 KUBE := PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh
-ALL_E2E := --first '$(E2E) tests/kube_contract tests/e2e/admission' sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler'
+ALL_E2E := --first '$(E2E) tests/kube_contract tests/e2e/admission tests/e2e/chart' sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler'
 e2e: $(READY)
 	unset KUBE_PROGRAMS CONTAINERD; $(KUBE) $(ALL_E2E)
 

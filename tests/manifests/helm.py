@@ -32,6 +32,14 @@ def files_by_helm(given: Object, kubernetes: str = KUBERNETES, namespace: str = 
     return {name.removeprefix("mpsd/"): made for name, made in json.loads(text).items()}
 
 
+def install_without_cluster(given: Object, kubernetes: str) -> None:
+    """What `helm install --dry-run=client` says: HelmError where the chart is not for this Kubernetes."""
+    options = {"namespace": "mpsd-system", "dry_run": "client", "kube_version": kubernetes}
+    with helm_python.Config(kubeconfig_content="{apiVersion: v1, kind: Config}", namespace="mpsd-system") as config:
+        arguments = (config._raw(), _native.HANDLE(0), _native.HANDLE(0), str(CHART), "mpsd", json.dumps(given))
+        _native.call_string("helm_install", *arguments, json.dumps(options))
+
+
 @cache
 def _chart() -> helm_python.Chart:
     return helm_python.Chart.load(CHART)

@@ -12,7 +12,7 @@ import yaml
 
 from tests.docs.pages import ROOT
 from tests.manifests.chart import CHART, made
-from tests.manifests.helm import rendered_by_helm, values
+from tests.manifests.helm import install_without_cluster, rendered_by_helm, values
 from tests.manifests.rendering import MANIFESTS, Object, called, rendered
 
 _KEEP = {"helm.sh/resource-policy": "keep"}
@@ -135,3 +135,20 @@ def test_the_chart_is_of_mpsds_version() -> None:
 def test_helm_finds_nothing_to_mend(given: Object) -> None:
     said = helm_python.lint(CHART, given, namespace="mpsd-system")
     assert [one["error"] for one in said["messages"]] == ["icon is recommended"]
+
+
+def test_a_packaged_chart_makes_the_same(tmp_path: Path) -> None:
+    archive = helm_python.package(CHART, destination=tmp_path)
+    with helm_python.Chart.load(archive) as packed, helm_python.Chart.load(CHART) as folder:
+        release = {"name": "mpsd", "namespace": "mpsd-system"}
+        assert packed.render(values(**_PROMETHEUS), **release) == folder.render(values(**_PROMETHEUS), **release)
+
+
+@pytest.mark.parametrize("version", ["v1.20.2", "v1.33.5-eks-3025e55", "v1.33.5+k3s1"])
+def test_helm_takes_the_chart_to_every_version_that_is_promised_and_every_vendors(version: str) -> None:
+    install_without_cluster(values(), version)
+
+
+def test_helm_refuses_a_kubernetes_that_is_too_old() -> None:
+    with pytest.raises(helm_python.HelmError, match=r"incompatible with Kubernetes v1\.19\.16"):
+        install_without_cluster(values(), "v1.19.16")
