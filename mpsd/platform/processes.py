@@ -62,7 +62,8 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from field 3 (state) to 22; the command's name before it may hold anything, brackets too."""
+    """/proc/PID/stat from field 3 (state) to 22, then all others as one; the command's name before them may hold
+    anything, brackets too."""
     stat = _read_start(pid, "stat")
     return stat[stat.rindex(b")") + 2 :].split(None, 20) if stat else None
 
@@ -132,11 +133,16 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
     Of a variable that is there twice the first counts, as for getenv(3). OSError for a shortage alone.
     """
+    block: bytes | None
     try:
         block = (_PROC / str(pid) / "environ").read_bytes()
+    except PermissionError:  # the file is its user's alone, and root may lack CAP_DAC_READ_SEARCH
+        block = _environment_in_memory(pid)
     except OSError as error:
         if is_shortage(error):
             raise
+        return None
+    if block is None:
         return None
     found: dict[str, str] = {}
     for entry in block.split(b"\0"):
@@ -144,6 +150,23 @@ def environment_of(pid: int) -> dict[str, str] | None:
         if equals:
             found.setdefault(name.decode(errors="replace"), value.decode(errors="replace"))
     return found
+
+
+def _environment_in_memory(pid: int) -> bytes | None:
+    """The same bytes by process_vm_readv(2), for which CAP_SYS_PTRACE suffices; None where it does not, or it is gone.
+
+    proc(5): fields 50 and 51 of stat, env_start and env_end, 0 for who may not trace it.
+    """
+    import ctypes  # a tool on a laptop reads no other user's
+
+    fields = _stat_fields(pid)
+    start, end = map(int, fields[-1].split()[27:29]) if fields else (0, 0)
+    if not start or end < start:
+        return None
+    read = ctypes.create_string_buffer(end - start)
+    pieces = (ctypes.c_size_t * 2)(ctypes.addressof(read), end - start), (ctypes.c_size_t * 2)(start, end - start)
+    count = ctypes.CDLL(None, use_errno=True).process_vm_readv(pid, pieces[0], 1, pieces[1], 1, ctypes.c_ulong(0))
+    return read.raw[:count] if count >= 0 else None
 
 
 def address_space_pages(pid: int) -> int | None:

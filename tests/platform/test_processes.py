@@ -110,6 +110,20 @@ def test_of_a_variable_that_is_there_twice_the_first_counts_as_it_does_for_the_p
     assert found == {"A": "first", "B": "\N{REPLACEMENT CHARACTER}"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, and another user")
+def test_root_that_may_only_trace_reads_the_environment_of_another_users_process() -> None:
+    """As the agent's container does: it has CAP_SYS_PTRACE and neither CAP_DAC_OVERRIDE nor CAP_DAC_READ_SEARCH."""
+    script = "import sys\nfrom mpsd.platform import processes\nprint(processes.environment_of(int(sys.argv[1])))"
+    drop = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", sys.executable, "-c", script]
+    with subprocess.Popen(["sleep", "600"], env={"A": "first", "B": ""}, user=65534) as process:
+        try:
+            eventually(lambda: processes.command_of(process.pid) == "sleep 600", "it is another program")
+            said = subprocess.run([*drop, str(process.pid)], check=True, capture_output=True, text=True).stdout
+        finally:
+            process.kill()
+    assert said == "{'A': 'first', 'B': ''}\n"
+
+
 def test_a_command_that_is_no_text_is_shown_as_text() -> None:
     with subprocess.Popen(["/bin/sh", "-c", "echo; read _ # \udcff"], stdin=-1, stdout=-1) as process:
         assert process.stdout
