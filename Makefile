@@ -10,7 +10,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check lint units check-node check-host check-see e2e e2e-modern demo bench proto examples fuzz soak docs format clean
+.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -61,6 +61,11 @@ MODERN = KUBE_PROGRAMS="$(KUBE_PROGRAMS)" CONTAINERD
 e2e-modern: $(READY)
 	$(MODERN)="$(or $(CONTAINERD),sid)" $(KUBE) $(ALL_E2E)
 	$(if $(CONTAINERD),,$(MODERN)=trixie $(KUBE) sh -c '$(E2E) tests/e2e/node/test_shares.py')
+
+# The same on a real GPU, as root on a machine with one: tests/e2e_gpu/README.md. GPU_RECORD=FILE keeps what it saw.
+GPU_RECORD ?=
+e2e-gpu: $(READY)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -s -v --durations=12 $(GPU_RECORD:%=--record %) tests/e2e_gpu
 
 demo: $(READY)
 	$(BIN)/mpsd demo

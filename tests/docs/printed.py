@@ -18,6 +18,7 @@ from tests.docs import command_line_tables, policy_tables
 from tests.docs.pages import ROOT
 from tests.docs.tables import Row, Table
 from tests.e2e.run_record import cluster_rows
+from tests.e2e_gpu.record import gpu_rows
 from tests.manifests.rights import rights_table
 from tests.model.manifests import POLICY
 from tests.prometheus.shipped import ALERTS
@@ -80,6 +81,12 @@ TABLES = (
         "docs/install.md",
         ("Kubernetes", "container runtime", "runc", "cgroups", "passed", "failed", "skipped", "last run"),
         cluster_rows,
+    ),
+    Table(
+        "gpu clusters",
+        "docs/install.md",
+        ("GPU", "driver", "Kubernetes", "container runtime", "runc", "cgroups", *("passed", "failed", "skipped"), "on"),
+        gpu_rows,
     ),
     policy_tables.CAPABILITIES,
     policy_tables.CARDS,

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import Images, Installation, installed
+from tests.e2e.installation import SIMULATED, Images, Installation, installed, labelled_node, simulating
 from tests.e2e.run_record import RunRecord
 from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
@@ -73,7 +73,8 @@ def mpsd(
 ) -> Iterator[Installation]:
     """As every test that needs pods of mpsd finds it: it takes half a minute to install, and to take away again."""
     images = Images(pytestconfig.getoption("--image"), pytestconfig.getoption("--kube-scheduler"))
-    with installed(cluster, images, tmp_path_factory.mktemp("overlay")) as running:
+    installation = Installation(cluster, images, labelled_node(cluster), tmp_path_factory.mktemp("overlay"))
+    with installed(installation, simulating(SIMULATED)) as running:
         yield running
 
 

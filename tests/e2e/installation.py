@@ -2,10 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import yaml
 
@@ -23,6 +24,14 @@ GPUS, UNITS = 2, 23
 
 _MANIFESTS = Path(__file__).parents[2] / "manifests"
 _LABEL = "app.kubernetes.io/name"
+# The first process of the container, which sees those of the host: nobody else is called by these words.
+_KILL_CONTROL = """
+import os, pathlib
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    words = (process / "cmdline").read_bytes().split(b"\\0")
+    if words[0].endswith(b"/init/tini") and b"control" in words:
+        os.kill(int(process.name), 9)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,32 @@ class Installation:
     def wait_until_offered(self) -> None:
         wanted = {MEMORY: str(GPUS * UNITS), PERCENT: str(100 * GPUS), COUNT: str(GPUS)}
         eventually(lambda: wanted.items() <= self.allocatable().items(), "the GPUs in the node's status", within_s=60.0)
+
+    def agent(self) -> str:
+        """The name of the one that is not on its way out."""
+        names = [pod["metadata"]["name"] for pod in self.pods("agent")]
+        assert len(names) == 1, names
+        return str(names[0])
+
+    def wait_for_another_agent(self, agent: str) -> None:
+        eventually(lambda: self.agent() != agent and self.is_ready("agent"), "another agent", within_s=150.0)
+
+    def daemons(self) -> dict[str, int]:
+        """Their pids on the host, by domain."""
+        return {domain["name"]: domain["daemon_pid"] for domain in self.status()["domains"]}
+
+    def kill_control(self) -> None:
+        """Its container dies, with what was sent into it, and kubelet starts it again."""
+        (pod,) = self.pods("control")
+        restarts = pod["status"]["containerStatuses"][0]["restartCount"]
+        self.cluster.kubectl("exec", f"daemonset/{CONTROL}", "-n", SYSTEM, "--", "python", "-c", _KILL_CONTROL)
+
+        def is_back() -> bool:
+            (pod,) = self.pods("control")
+            (status,) = pod["status"]["containerStatuses"]
+            return bool(status["restartCount"] == restarts + 1 and status["ready"])
+
+        eventually(is_back, "control started again", within_s=60.0)
 
     def told(self) -> Object:
         """What the node tells of itself: the status of its MPSNode."""
@@ -133,16 +168,30 @@ class Installation:
             self.cluster.do("patch", "daemonset", name, "-n", SYSTEM, "--type=json", "-p", patch)
 
 
-@contextmanager
-def installed(cluster: Cluster, images: Images, folder: Path) -> Iterator[Installation]:
-    """Installs, and takes everything away again, in the order of docs/install.md.
+def simulating(cards: str) -> Object:
+    """A patch of the kustomization."""
+    options = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": f"--simulate={cards}"}]
+    return {"target": {"kind": "DaemonSet"}, "patch": json.dumps(options)}
 
-    But on a cluster of with-cluster.sh, which ends with the tests.
-    """
+
+Installed = TypeVar("Installed", bound=Installation)
+
+
+def labelled_node(cluster: Cluster) -> str:
     nodes = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"]
     assert len(nodes) == 1, "one node must have the label ack.node.gpu.schedule=mps"
-    installation = Installation(cluster, images, nodes[0]["metadata"]["name"], folder)
-    _write_overlay(installation)
+    name: str = nodes[0]["metadata"]["name"]
+    return name
+
+
+@contextmanager
+def installed(installation: Installed, *patches: Object, **fields: Any) -> Iterator[Installed]:
+    """Installs, and takes everything away again, in the order of docs/install.md.
+
+    But on a cluster of with-cluster.sh, which ends with the tests. patches, fields: what else the kustomization has.
+    """
+    cluster = installation.cluster
+    _write_overlay(installation, patches, fields)
     eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
     try:
         installation.apply()
@@ -165,18 +214,18 @@ def uninstall(installation: Installation) -> None:
     cluster.kubectl("delete", "-k", str(installation.folder), "--ignore-not-found", "--wait=false", within_s=120)
 
 
-def _write_overlay(installation: Installation) -> None:
+def _write_overlay(installation: Installation, patches: Sequence[Object], fields: Mapping[str, Any]) -> None:
     images = installation.images
     names = {"mpsd": images.mpsd, "registry.k8s.io/kube-scheduler": images.kube_scheduler}
     version = version_of(installation.cluster)
     place, components = (version.scheduler, version.components) if images.kube_scheduler else (version.plain, ())
-    simulate = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": f"--simulate={SIMULATED}"}]
     kustomization = {
         # kustomize takes no absolute ones
         "resources": [os.path.relpath(_MANIFESTS / place, installation.folder)],
         "components": [os.path.relpath(_MANIFESTS / one, installation.folder) for one in components],
         "images": [_renamed(name, image) for name, image in names.items() if image],
-        "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(simulate)}],
+        "patches": list(patches),
+        **fields,
     }
     (installation.folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 

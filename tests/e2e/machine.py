@@ -31,8 +31,8 @@ class Machine:
         tasks = [*("ctr", "-a", address, "-n", "k8s.io", "tasks")]
         for task in subprocess.run([*tasks, "ls", "-q"], check=True, capture_output=True, text=True).stdout.split():
             subprocess.run([*tasks, "rm", "-f", task], check=False, capture_output=True)
-        for daemon in _daemons():
-            subprocess.run(["kill", "-KILL", str(daemon)], check=False)
+        for process in mps_processes():
+            subprocess.run(["kill", "-KILL", str(process)], check=False)
         shutil.rmtree(_RUN)
 
     @contextmanager
@@ -62,8 +62,9 @@ def this_machine() -> Machine:
     return Machine(Path(programs), Path(state))
 
 
-def _daemons() -> list[int]:
-    """The control daemons that outlived their container, and their servers."""
+def mps_processes() -> list[int]:
+    """The control daemons below /run/mpsd, which outlive their container, and their servers."""
+    names = (b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server")
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -71,6 +72,6 @@ def _daemons() -> list[int]:
             environment = (process / "environ").read_bytes()
         except OSError:
             continue  # gone, or the kernel's
-        if any(word.endswith(b"/nvidia-cuda-mps-control") for word in words) and b"=/run/mpsd/" in environment:
+        if any(word.endswith(names) for word in words) and b"=/run/mpsd/" in environment:
             found.append(int(process.name))
     return found

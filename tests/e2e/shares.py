@@ -14,12 +14,12 @@ CONTEXT_MIB = 300
 CLIENT = ("python", "-P", "-m", "mpsd.simulator.cuda_client")
 
 
-def container(image: str, gib: int, *actions: str, name: str = "main") -> Object:
+def container(image: str, gib: int, *actions: str, name: str = "main", client: Sequence[str] = CLIENT) -> Object:
     """A container that asks for so many GiB, and does this on the GPU."""
     return {
         "name": name,
         "image": image,
-        "command": [*CLIENT, *actions],
+        "command": [*client, *actions],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "resources": {"limits": {MEMORY: str(gib)}},
     }
@@ -39,11 +39,12 @@ def share(name: str, *containers: Object, **spec: Any) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Those of one namespace."""
+    """Those of one namespace. client: the CUDA program that they run."""
 
     cluster: Cluster
     namespace: str
     image: str
+    client: Sequence[str] = CLIENT
 
     def create(self, *pods: Object) -> None:
         for pod in pods:
@@ -51,8 +52,38 @@ class Pods:
 
     def start(self, name: str, gib: int, *actions: str, **spec: Any) -> None:
         """A pod of one container; returns when its program has done these actions and holds its context."""
-        self.create(share(name, container(self.image, gib, *actions, "hold"), **spec))
+        self.create(share(name, self.asks(gib, *actions, "hold"), **spec))
         self.wait_until_holding(name)
+
+    def asks(self, gib: int, *actions: str) -> Object:
+        """A container for `share`."""
+        return container(self.image, gib, *actions, client=self.client)
+
+    def by_shell(self, gib: int, before: str, *actions: str) -> Object:
+        """A container whose shell does something before it becomes the CUDA program."""
+        line = f"{before}; exec {' '.join([*self.client, *actions])}"
+        return self.asks(gib) | {"command": ["sh", "-c", line]}
+
+    def event(self, name: str, reason: str) -> str:
+        """The message of an event of this reason, which the pod has sooner or later."""
+        found = eventually(
+            lambda: [event["message"] for event in self.events(name) if event["reason"] == reason],
+            f"{reason} of {name}",
+        )
+        return str(found[0])
+
+    def assert_holds(self, name: str) -> None:
+        """It runs, and its context never broke."""
+        assert "running" in self.status(name)["state"], self.why(name)
+        assert not any("broke" in line for line in self.said(name))
+
+    def exit_code(self, name: str, *, within_s: float = 120.0) -> int:
+        """Of its one container, once that has ended."""
+
+        def ended() -> Any:
+            return self.status(name).get("state", {}).get("terminated")
+
+        return int(eventually(ended, f"{name} ended", within_s=within_s)["exitCode"])
 
     def get(self, name: str) -> Object:
         return self.cluster.get("pod", name, "-n", self.namespace)

@@ -1,31 +1,14 @@
 """What becomes of a program that lifts its own limit, and of a GPU after a fault, on a real kubelet."""
 
-from typing import Any
-
 import pytest
 
-from tests.e2e.cluster import Object
 from tests.e2e.installation import Installation
-from tests.e2e.shares import CLIENT, Pods, container, share
+from tests.e2e.shares import Pods, container, share
 from tests.e2e.waiting import eventually
 
 _LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"  # within the container, where no webhook looks
 _OUTSIDE = "export CUDA_MPS_PIPE_DIRECTORY=/nowhere"
 _GIB = 2
-
-
-def _by_shell(image: str, gib: int, before: str, *actions: str) -> Object:
-    """A container whose shell does something before it becomes the CUDA program."""
-    asks = container(image, gib)
-    return asks | {"command": ["sh", "-c", f"{before}; exec {' '.join([*CLIENT, *actions])}"]}
-
-
-def _told(pods: Pods, name: str, reason: str) -> str:
-    """The message of an event of this reason, which the pod has sooner or later."""
-    found = eventually(
-        lambda: [event["message"] for event in pods.events(name) if event["reason"] == reason], f"{reason} of {name}"
-    )
-    return str(found[0])
 
 
 @pytest.fixture(scope="module")
@@ -34,20 +17,10 @@ def neighbour(pods: Pods) -> str:
     return "neighbour"
 
 
-def _assert_unharmed(pods: Pods, neighbour: str) -> None:
-    assert "running" in pods.status(neighbour)["state"], pods.why(neighbour)
-    assert not any("broke" in line for line in pods.said(neighbour))
-
-
 def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
     """Of its one container, once that has ended."""
-
-    def ended() -> Any:
-        (status,) = pods.get(name)["status"].get("containerStatuses") or ({"state": {}},)
-        return status["state"].get("terminated")
-
     try:
-        return int(eventually(ended, f"{name} ended", within_s=120.0)["exitCode"])
+        return pods.exit_code(name)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{pods.said(name)}\n{mpsd.status_text()}\n{mpsd.logs('agent')}") from None
 
@@ -55,18 +28,18 @@ def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
 def test_a_program_that_lifts_its_limit_is_ended_alone_and_its_pod_hears_why(
     mpsd: Installation, pods: Pods, neighbour: str
 ) -> None:
-    pods.create(share("greedy", _by_shell(mpsd.image, _GIB, _LIFTED, "alloc=12000", "hold")))
+    pods.create(share("greedy", pods.by_shell(_GIB, _LIFTED, "alloc=12000", "hold")))
     assert _exit_code(mpsd, pods, "greedy") in {137, 4}, "by SIGKILL, or it saw first that MPS had ended its work"
-    print(f"\n{_told(pods, 'greedy', 'GPUMemoryExceeded')}")
-    _assert_unharmed(pods, neighbour)
+    print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
+    pods.assert_holds(neighbour)
 
 
 def test_a_program_beside_mps_gets_nothing_of_a_gpu_that_is_in_exclusive_process_mode(
     mpsd: Installation, pods: Pods, neighbour: str
 ) -> None:
-    pods.create(share("outside", _by_shell(mpsd.image, _GIB, _OUTSIDE, "alloc=12000", "hold")))
+    pods.create(share("outside", pods.by_shell(_GIB, _OUTSIDE, "alloc=12000", "hold")))
     assert _exit_code(mpsd, pods, "outside") == 3, "it got no context"
-    _assert_unharmed(pods, neighbour)
+    pods.assert_holds(neighbour)
 
 
 def test_a_fault_whose_victims_linger_heals_by_itself(mpsd: Installation, pods: Pods) -> None:
@@ -74,8 +47,8 @@ def test_a_fault_whose_victims_linger_heals_by_itself(mpsd: Installation, pods: 
     pods.create(share("faulty", container(mpsd.image, 20, "alloc=100", "fault", "linger")))
     eventually(lambda: any("bad" in line for line in pods.said("faulty")), "a fault", within_s=60.0)
     eventually(lambda: pods.phase("faulty") == "Failed", "its process ended", within_s=30.0)
-    print(f"\n{_told(pods, 'faulty', 'MPSFault')}")
+    print(f"\n{pods.event('faulty', 'MPSFault')}")
     pods.delete("faulty")
     pods.create(share("next", container(mpsd.image, 20, "alloc=100", "hold"), restartPolicy="OnFailure"))
     pods.wait_until_holding("next")
-    _assert_unharmed(pods, "neighbour")
+    pods.assert_holds("neighbour")

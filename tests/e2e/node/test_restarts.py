@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.e2e.cluster import Cluster, Object
-from tests.e2e.installation import AGENT, CONTROL, SYSTEM, Installation
+from tests.e2e.installation import AGENT, SYSTEM, Installation
 from tests.e2e.machine import Machine
 from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
 from tests.e2e.versions import version_of
@@ -15,14 +15,6 @@ from tests.e2e.waiting import eventually, never
 
 _NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
 _WITNESS, _GIB = "witness", 5
-# The first process of the container, which sees those of the host: nobody else is called by these words.
-_KILL_CONTROL = """
-import os, pathlib
-for process in pathlib.Path("/proc").glob("[0-9]*"):
-    words = (process / "cmdline").read_bytes().split(b"\\0")
-    if words[0].endswith(b"/init/tini") and b"control" in words:
-        os.kill(int(process.name), 9)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -34,31 +26,18 @@ def witness(pods: Pods) -> str:
 
 def _assert_noticed_nothing(pods: Pods, mpsd: Installation) -> None:
     """The very same process, whose context never broke (`hold` ends where its context does), and its grant."""
-    status = pods.status(_WITNESS)
-    assert "running" in status["state"], pods.why(_WITNESS)
-    assert status["restartCount"] == 0
-    assert not any("broke" in line for line in pods.said(_WITNESS))
+    pods.assert_holds(_WITNESS)
+    assert pods.status(_WITNESS)["restartCount"] == 0
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(_WITNESS) == _GIB * 1024, "its grant")
-
-
-def _agent(mpsd: Installation) -> str:
-    """The name of the one that is not on its way out."""
-    names = [pod["metadata"]["name"] for pod in mpsd.pods("agent")]
-    assert len(names) == 1, names
-    return str(names[0])
-
-
-def _wait_until_another(mpsd: Installation, agent: str) -> None:
-    eventually(lambda: _agent(mpsd) != agent and mpsd.is_ready("agent"), "another agent", within_s=150.0)
 
 
 def test_the_agent_deleted_costs_no_program_anything(
     cluster: Cluster, mpsd: Installation, pods: Pods, witness: str
 ) -> None:
     """Without any grace, so that the next one may start while it still ends."""
-    agent = _agent(mpsd)
+    agent = mpsd.agent()
     cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
-    _wait_until_another(mpsd, agent)
+    mpsd.wait_for_another_agent(agent)
     pods.start("after-delete", 2)
     _assert_noticed_nothing(pods, mpsd)
 
@@ -68,11 +47,11 @@ def test_rolling_the_agent_while_pods_come(cluster: Cluster, mpsd: Installation,
 
     One that kubelet accepted without devices, or with those of another (1.20 may while a pod ends), is evicted.
     """
-    agent = _agent(mpsd)
+    agent = mpsd.agent()
     with _coming(pods) as names:
         eventually(lambda: len(names) > 2, "pods that come")
         cluster.do("rollout", "restart", f"daemonset/{AGENT}", "-n", SYSTEM)
-        _wait_until_another(mpsd, agent)
+        mpsd.wait_for_another_agent(agent)
         enough = len(names) + 2
         eventually(lambda: len(names) > enough, "pods after it")
 
@@ -114,37 +93,23 @@ def _coming(pods: Pods) -> Iterator[set[str]]:
         working.join(timeout=30)
 
 
-def test_the_control_container_killed_costs_no_program_anything(
-    cluster: Cluster, mpsd: Installation, pods: Pods, witness: str
-) -> None:
+def test_the_control_container_killed_costs_no_program_anything(mpsd: Installation, pods: Pods, witness: str) -> None:
     """Its daemons are in no cgroup of the container, and the next one adopts them."""
-    daemons = _daemons(mpsd)
-    cluster.kubectl("exec", f"daemonset/{CONTROL}", "-n", SYSTEM, "--", "python", "-c", _KILL_CONTROL)  # dies with it
-
-    def is_back() -> bool:
-        (pod,) = mpsd.pods("control")
-        (status,) = pod["status"]["containerStatuses"]
-        return bool(status["restartCount"] == 1 and status["ready"])
-
-    eventually(is_back, "control started again", within_s=60.0)
+    daemons = mpsd.daemons()
+    mpsd.kill_control()
     pods.start("after-control", 2)
-    assert _daemons(mpsd) == daemons
+    assert mpsd.daemons() == daemons
     _assert_noticed_nothing(pods, mpsd)
-
-
-def _daemons(mpsd: Installation) -> dict[str, int]:
-    """Their pids on the host, by domain."""
-    return {domain["name"]: domain["daemon_pid"] for domain in mpsd.status()["domains"]}
 
 
 def test_kubelet_restarted_costs_no_program_anything(
     mpsd: Installation, pods: Pods, machine: Machine, witness: str
 ) -> None:
-    agent = _agent(mpsd)
+    agent = mpsd.agent()
     mpsd.restart_kubelet(machine)
     pods.start("after-kubelet", 2)
     _assert_noticed_nothing(pods, mpsd)
-    assert _agent(mpsd) == agent
+    assert mpsd.agent() == agent
 
 
 def test_a_container_that_is_started_again_has_its_limit_again(pods: Pods, witness: str) -> None:

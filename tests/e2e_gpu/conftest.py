@@ -1,0 +1,172 @@
+"""A real NVIDIA GPU below a real kubelet: `make e2e-gpu`, or `pytest tests/e2e_gpu --kubeconfig FILE`. See README.md.
+
+Asked for where there is no GPU, or where the rig lacks a program, it ends at once with an error; in a run of all tests
+it is skipped.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.installation import Images
+from tests.e2e.machine import Machine, this_machine
+from tests.e2e.shares import CLIENT, Pods
+from tests.e2e.waiting import eventually
+from tests.e2e_gpu import image
+from tests.e2e_gpu.cards import Cards, cards_here
+from tests.e2e_gpu.installation import REAL, SIMULATE, GpuInstallation, on_gpus
+from tests.e2e_gpu.record import GpuRunRecord
+from tests.e2e_gpu.rig import Rig, missing_programs, started
+
+_HERE = Path(__file__).parent
+PROGRAMS = Path(os.environ.get("KUBE_PROGRAMS") or Path.home() / ".cache" / "kube-1.36.2")
+_WIDEST = 320
+_SEEN = pytest.StashKey[set[int]]()
+# What says most comes first, what takes the node down last.
+_ORDER = (
+    *("at_rest", "limits", "violations", "managed_memory", "restarts", "frameworks", "tools", "crowd", "admission"),
+    *("drains", "recovery", "end"),
+)
+
+
+def _is_asked_for(config: pytest.Config) -> bool:
+    """By its name on the command line, not among all tests."""
+    return any(Path(argument.partition("::")[0]).resolve().is_relative_to(_HERE) for argument in config.args)
+
+
+def _why_not(config: pytest.Config) -> str:
+    """What keeps these tests from running; empty where nothing does."""
+    if config.getoption("--kubeconfig"):
+        return "" if os.environ.get("MPSD_E2E_IMAGE") else "MPSD_E2E_IMAGE must name mpsd's image, as the node finds it"
+    if not SIMULATE and not cards_here():
+        return "no NVIDIA GPU here (nvidia-smi lists none); run it on a machine with one, or with --kubeconfig FILE"
+    if os.geteuid() != 0:
+        return "the rig needs root; or name a cluster with --kubeconfig FILE"
+    if missing := missing_programs(PROGRAMS, simulated=bool(SIMULATE)):
+        return f"the rig lacks {', '.join(missing)}: tests/e2e_gpu/README.md says where each is from"
+    return ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not _is_asked_for(config) or config.option.collectonly:
+        return
+    if why := _why_not(config):
+        pytest.exit(f"tests/e2e_gpu cannot run, and nothing was tested: {why}", returncode=2)
+    if file := config.getoption("--record"):
+        config.pluginmanager.register(GpuRunRecord(file), GpuRunRecord.NAME)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked_for = _is_asked_for(config)
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(300))
+            if not asked_for:
+                item.add_marker(pytest.mark.skip(reason="needs a GPU below a kubelet: make e2e-gpu"))
+    if asked_for:
+        items.sort(key=lambda item: _ORDER.index(item.path.stem.removeprefix("test_")))
+
+
+@pytest.fixture(scope="session")
+def rig(pytestconfig: pytest.Config) -> Iterator[Rig | None]:
+    """None on somebody's cluster."""
+    if pytestconfig.getoption("--kubeconfig"):
+        yield None
+        return
+    try:
+        with started(PROGRAMS, simulated=bool(SIMULATE)) as running:
+            yield running
+    except AssertionError as failed:
+        notes = "\n".join(getattr(failed, "__notes__", ()))
+        pytest.exit(f"the rig did not come up: {failed}\n{notes}", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def cluster(rig: Rig | None, pytestconfig: pytest.Config) -> Cluster:
+    return Cluster(rig.kubeconfig if rig else pytestconfig.getoption("--kubeconfig").absolute())
+
+
+@pytest.fixture(scope="session")
+def cards(rig: Rig | None) -> Cards:
+    """Those of this machine; it has their settings from before anything of mpsd ran."""
+    return Cards(cards_here() if rig and not SIMULATE else "")
+
+
+@pytest.fixture(scope="session")
+def mpsd(
+    cluster: Cluster,
+    rig: Rig | None,
+    cards: Cards,
+    pytestconfig: pytest.Config,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[GpuInstallation]:
+    """Installed once, for all tests: it takes half a minute."""
+    images = Images(
+        image.MPSD if rig else os.environ["MPSD_E2E_IMAGE"],
+        rig.scheduler_image if rig else os.environ.get("MPSD_E2E_KUBE_SCHEDULER", ""),
+    )
+    folder = tmp_path_factory.mktemp("overlay")
+    with on_gpus(cluster, images, folder, on_rig=rig is not None, simulate=SIMULATE) as running:
+        if record := pytestconfig.pluginmanager.get_plugin(GpuRunRecord.NAME):
+            record.look_at(cluster, cards)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def pods(request: pytest.FixtureRequest, cluster: Cluster, mpsd: GpuInstallation) -> Iterator[Pods]:
+    """A namespace for the tests of a file. At its end everything that they held has been given back."""
+    name = f"e2e-{uuid4().hex[:8]}"
+    cluster.do("create", "namespace", name)
+    cluster.wait_until_it_takes_pods(name)
+    try:
+        yield Pods(cluster, name, mpsd.image, CLIENT if SIMULATE else REAL)
+    finally:
+        cluster.do("delete", "namespace", name, "--wait=false")
+    if request.session.exitstatus != pytest.ExitCode.INTERRUPTED:
+        eventually(mpsd.are_books_at_zero, "books at zero", within_s=60.0)
+
+
+@pytest.fixture
+def machine(rig: Rig | None) -> Machine:
+    """What only root on the node can do."""
+    return this_machine()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What fails shows at once how the node stood then; once, where a fixture fails for all of its tests."""
+    report = yield
+    if report.failed and call.excinfo and _HERE in item.path.parents:
+        seen = item.config.stash.setdefault(_SEEN, set[int]())
+        fixtures = getattr(item, "funcargs", {})
+        installation = fixtures.get("mpsd")
+        if id(call.excinfo.value) not in seen and isinstance(installation, GpuInstallation):
+            report.sections.append(("the node", as_it_stands(installation, fixtures.get("pods"))))
+        seen.add(id(call.excinfo.value))
+    return report
+
+
+def as_it_stands(installation: GpuInstallation, pods: Pods | None) -> str:
+    """What one would look at; what cannot be had says so itself."""
+    cluster = installation.cluster
+    looks = [("get", "pods", "-A", "-o", "wide"), ("get", "mps", "-o", "wide")]
+    if pods:
+        looks.append(("get", "events", "-n", pods.namespace))
+    said = [f"{one.out}{one.err}" for one in (cluster.kubectl(*look) for look in looks)]
+    status = cluster.kubectl("exec", "daemonset/mpsd-agent", "-n", "mpsd-system", "--", "mpsd", "status")
+    logs = [
+        cluster.kubectl("logs", "-n", "mpsd-system", "-l", f"app.kubernetes.io/name=mpsd-{name}", "--tail=25").out
+        for name in ("control", "agent")
+    ]
+    smi = shutil.which("nvidia-smi")
+    seen = subprocess.run([smi], capture_output=True, text=True, timeout=30, check=False).stdout if smi else ""
+    dump = "\n\n".join([*said, status.out + status.err, *logs, seen])
+    return "\n".join(line[:_WIDEST] for line in dump.splitlines())

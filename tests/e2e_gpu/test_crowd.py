@@ -1,0 +1,39 @@
+"""Forty clients on one GPU, and one who starts among them."""
+
+from collections.abc import Callable
+
+from tests.e2e.machine import Machine
+from tests.e2e.shares import Pods, refused_at, share
+from tests.e2e.waiting import eventually
+from tests.e2e_gpu.costs import assert_small
+from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
+
+_PODS, _EACH, _GIB = 20, 2, 6
+_NAMES = [f"crowd-{number}" for number in range(_PODS)]
+
+
+def test_a_program_gets_its_share_while_a_crowd_starts(mpsd: GpuInstallation, pods: Pods) -> None:
+    """They take all that they can get, again and again."""
+    one = " ".join([*pods.client, "alloc=1024", "free", "alloc=300", "hold"])
+    crowd = [pods.asks(1) | {"command": ["sh", "-c", f"{one} & exec {one}"]} for _ in _NAMES]
+    half = _PODS // 2
+    pods.create(*(share(name, asks) for name, asks in zip(_NAMES[:half], crowd, strict=False)))
+    pods.create(share("victim", pods.asks(_GIB, "alloc=9000", "hold")))
+    pods.create(*(share(name, asks) for name, asks in zip(_NAMES[half:], crowd, strict=False)))
+    said = pods.wait_until_holding("victim")
+    assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) < _GIB * 1024
+    for name in _NAMES:
+        pods.wait_until_holding(name)
+    pods.assert_holds("victim")
+
+    def clients() -> int:
+        return sum(grant["clients"] or 0 for grant in mpsd.status()["grants"])
+
+    eventually(lambda: clients() == _PODS * _EACH + 1, "all of them on MPS", within_s=60.0)
+
+
+def test_forty_clients_cost_control_and_agent_little(
+    mpsd: GpuInstallation, pods: Pods, machine: Machine, record_property: Callable[[str, object], None]
+) -> None:
+    pods.assert_holds("victim")
+    assert_small(8.0, record_property)

@@ -1,0 +1,129 @@
+"""PyTorch, JAX and CuPy as tenants: what each sees of its share, and does at its end.
+
+MPSD_E2E_FRAMEWORKS names a Python in the pods that has them; MPSD_E2E_FRAMEWORKS_FOLDER the folder of the node that
+holds it, or MPSD_E2E_FRAMEWORKS_IMAGE the image.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.e2e.cluster import Object
+from tests.e2e.shares import Pods, share
+from tests.e2e.waiting import eventually
+from tests.e2e_gpu.installation import CONTEXT_MIB
+
+_PYTHON = os.environ.get("MPSD_E2E_FRAMEWORKS", "")
+_FOLDER = os.environ.get("MPSD_E2E_FRAMEWORKS_FOLDER", "")
+_IMAGE = os.environ.get("MPSD_E2E_FRAMEWORKS_IMAGE", "")
+_GIB, _PIECE_MIB, _LIBRARIES_MIB = 8, 256, 1200
+_WITHIN_S = 150.0
+
+pytestmark = pytest.mark.skipif(not _PYTHON, reason="MPSD_E2E_FRAMEWORKS names no Python with PyTorch, JAX and CuPy")
+
+_TORCH = """
+import torch
+free, total = torch.cuda.mem_get_info()
+say(version=torch.__version__, free_MiB=free >> 20, total_MiB=total >> 20,
+    sms=torch.cuda.get_device_properties(0).multi_processor_count)
+held = []
+def take():
+    held.append(torch.zeros(256 << 18, dtype=torch.int32, device="cuda"))
+refused_with(take, torch.cuda.OutOfMemoryError)
+say(held_MiB=256 * len(held), reserved_MiB=torch.cuda.memory_reserved() >> 20)
+held.clear()
+torch.cuda.empty_cache()
+a = torch.ones(1024, 1024, device="cuda")
+say(works=float((a @ a)[0, 0]) == 1024.0)
+"""
+_JAX = """
+import jax, jax.numpy as jnp
+device = jax.devices()[0]
+stats = {name: amount >> 20 for name, amount in (device.memory_stats() or {}).items() if "bytes" in name}
+say(version=jax.__version__, platform=device.platform, at_start_MiB=stats)
+held = []
+def take():
+    held.append(jax.device_put(jnp.zeros(256 << 18, dtype=jnp.int32), device).block_until_ready())
+refused_with(take, Exception)
+stats = {name: amount >> 20 for name, amount in (device.memory_stats() or {}).items() if "bytes" in name}
+say(held_MiB=256 * len(held), at_limit_MiB=stats)
+held.clear()
+a = jnp.ones((1024, 1024), dtype=jnp.float32)
+say(works=float((a @ a)[0, 0]) == 1024.0)
+"""
+_CUPY = """
+import cupy
+free, total = cupy.cuda.runtime.memGetInfo()
+say(version=cupy.__version__, free_MiB=free >> 20, total_MiB=total >> 20,
+    sms=cupy.cuda.runtime.getDeviceProperties(0)["multiProcessorCount"])
+held = []
+refused_with(lambda: held.append(cupy.cuda.alloc(256 << 20)), cupy.cuda.memory.OutOfMemoryError)
+say(held_MiB=256 * len(held))
+held.clear()
+cupy.get_default_memory_pool().free_all_blocks()
+try:
+    a = cupy.ones((1024, 1024), dtype=cupy.float32)
+    say(works=float((a @ a)[0, 0]) == 1024.0)
+except Exception as error:  # it compiles kernels, for which it needs CUDA's headers
+    say(works=False, error=repr(error)[:300])
+"""
+_BEGIN = """
+import json
+def say(**line):
+    print(json.dumps(line), flush=True)
+def refused_with(take, kind):
+    for _ in range(1000):
+        try:
+            take()
+        except kind as error:
+            say(refused_with=f"{type(error).__module__}.{type(error).__name__}", message=str(error)[:200])
+            return
+"""
+_PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "torch": (_TORCH, {}),
+    "jax": (_JAX, {}),
+    "jax-grows": (_JAX, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    "cupy": (_CUPY, {"CUPY_CACHE_DIR": "/tmp/cupy"}),
+}
+
+
+def _pod(pods: Pods, name: str) -> Object:
+    program, environment = _PROGRAMS[name]
+    asks = pods.asks(_GIB) | {"command": [_PYTHON, "-c", _BEGIN + program]}
+    asks["env"] = [{"name": key, "value": value} for key, value in {"HOME": "/tmp", **environment}.items()]
+    spec: Object = {}
+    if _IMAGE:
+        asks["image"] = _IMAGE
+    if _FOLDER:
+        asks["volumeMounts"] = [{"name": "frameworks", "mountPath": _FOLDER, "readOnly": True}]
+        spec["volumes"] = [{"name": "frameworks", "hostPath": {"path": _FOLDER, "type": "Directory"}}]
+    return share(name, asks, **spec)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_at_once(pods: Pods) -> None:
+    """Beside each other: it takes long to load them."""
+    pods.create(*(_pod(pods, name) for name in _PROGRAMS))
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_framework_ends_at_its_limit_with_an_error_of_its_own_and_goes_on(
+    pods: Pods, name: str, record_property: Callable[[str, object], None]
+) -> None:
+    phase = eventually(
+        lambda: pods.phase(name) in {"Succeeded", "Failed"} and pods.phase(name), f"{name} done", within_s=_WITHIN_S
+    )
+    said = pods.said(name)
+    record_property("said", said)
+    print("\n" + "\n".join(json.dumps(line) for line in said))
+    logs = pods.cluster.kubectl("logs", name, "-n", pods.namespace, "--tail=40")
+    assert phase == "Succeeded", f"{pods.why(name)}\n{logs.out}{logs.err}"
+    assert not [event for event in pods.events(name) if event["reason"].startswith("GPU")], "nobody of it was judged"
+    (held,) = [line["held_MiB"] for line in said if "held_MiB" in line]
+    assert any("refused_with" in line for line in said)
+    assert _GIB * 1024 * 0.7 - CONTEXT_MIB - _LIBRARIES_MIB < held < _GIB * 1024
+    for line in said:
+        if "free_MiB" in line:
+            assert _GIB * 1024 - CONTEXT_MIB - _PIECE_MIB < line["free_MiB"] < _GIB * 1024

@@ -1,0 +1,88 @@
+"""A fault, a daemon that is killed and a reboot: who loses what, and that nobody starts before limits hold again."""
+
+import os
+import signal
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.machine import Machine
+from tests.e2e.shares import Pods, refused_at, share
+from tests.e2e.waiting import eventually, never
+from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
+
+_NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
+_GIB = 5
+
+
+def _assert_has_its_share(said: list[Object]) -> None:
+    assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) < _GIB * 1024
+
+
+def test_a_fault_ends_who_is_on_its_gpu_and_the_next_one_runs(pods: Pods) -> None:
+    pods.create(share("faulty", pods.asks(2, "alloc=100", "fault", "linger")))
+    eventually(lambda: any("bad" in line for line in pods.said("faulty")), "a fault", within_s=60.0)
+    pods.exit_code("faulty", within_s=60.0)
+    print(f"\n{pods.event('faulty', 'MPSFault')}")
+    pods.create(share("after-fault", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure"))
+    _assert_has_its_share(pods.wait_until_holding("after-fault"))
+    pods.delete("after-fault")
+
+
+def test_a_fault_on_one_gpu_leaves_the_other_alone(mpsd: GpuInstallation, pods: Pods) -> None:
+    gpus = mpsd.gpus()
+    if len(gpus) < 2:
+        pytest.skip("one GPU")
+    gib = gpus[0]["memory_mib"] // 1024 - 8  # so much that another of this size goes elsewhere
+    pods.start("other", gib, "alloc=1000")
+    pods.create(share("faulty-too", pods.asks(gib, "alloc=100", "fault", "linger")))
+    eventually(lambda: any("bad" in line for line in pods.said("faulty-too")), "a fault", within_s=60.0)
+    pods.exit_code("faulty-too", within_s=60.0)
+    assert pods.said("faulty-too")[0]["uuid"] != pods.said("other")[0]["uuid"]
+    pods.assert_holds("other")
+    pods.delete("other")
+
+
+def test_a_killed_daemon_ends_its_programs_and_the_next_one_waits_at_the_gate_and_runs(
+    mpsd: GpuInstallation, pods: Pods, machine: Machine
+) -> None:
+    pods.start("lost", 3, "alloc=1000")
+    domain = mpsd.domain_of(pods.said("lost")[0]["uuid"])
+    os.kill(domain["daemon_pid"], signal.SIGKILL)
+    pods.create(share("after-kill", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure"))
+    assert pods.exit_code("lost", within_s=60.0) in {4, 137}
+    print(f"\n{pods.said('lost')[-1]}\n{pods.event('lost', 'MPSDaemonDown')}")
+    _assert_has_its_share(pods.wait_until_holding("after-kill"))
+    assert mpsd.daemons()[domain["name"]] != domain["daemon_pid"]
+
+
+def test_after_a_reboot_no_container_starts_before_its_domain_serves(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, machine: Machine
+) -> None:
+    """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices in its checkpoint."""
+    pods.start("before", _GIB, "alloc=1000", restartPolicy="Always")
+    first = pods.status("before")["containerID"]
+    machine.kubelet("kill")
+    mpsd.put_where(_NOWHERE)
+
+    def runs() -> bool:
+        status = pods.status("before")
+        return "running" in status.get("state", {}) and status["containerID"] != first
+
+    try:
+        machine.reboot()
+        machine.kubelet("start")
+        eventually(lambda: not mpsd.pods("control") and not mpsd.pods("agent"), "neither of the two", within_s=90.0)
+
+        def is_held_back() -> str:
+            assert not runs(), "it runs without MPS and without a limit"
+            ended = pods.get("before")["status"].get("message", "")
+            return str(ended or pods.status("before").get("state", {}).get("waiting", {}).get("message", ""))
+
+        print(f"\nkubelet meanwhile: {eventually(is_held_back, 'held back', within_s=60.0)}")
+        never(runs, "it runs without MPS and without a limit", for_s=2.0)
+    finally:
+        mpsd.put_where(_HERE)
+    mpsd.wait_until_offered()
+    pods.create(share("after-reboot", pods.asks(_GIB, "alloc=9000", "hold")))
+    _assert_has_its_share(pods.wait_until_holding("after-reboot"))
