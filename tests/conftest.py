@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--record",
         type=Path,
         metavar="FILE",
-        help="write as JSON what tests/contract asked and heard or tests/e2e_gpu saw, or to this folder how tests/e2e ended",
+        help="write as JSON what tests/contract or tests/e2e_gpu asked and saw, or to this folder how tests/e2e ended",
     )
     parser.addoption(
         "--kubeconfig",
