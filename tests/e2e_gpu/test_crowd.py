@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from tests.e2e.installation import PERCENT
 from tests.e2e.machine import Machine
 from tests.e2e.shares import Pods, refused_at, share
 from tests.e2e.waiting import eventually
@@ -13,23 +14,26 @@ _NAMES = [f"crowd-{number}" for number in range(_PODS)]
 
 
 def test_a_program_gets_its_share_while_a_crowd_starts(mpsd: GpuInstallation, pods: Pods) -> None:
-    """They take all that they can get, again and again."""
-    one = " ".join([*pods.client, "alloc=1024", "free", "alloc=300", "hold"])
-    crowd = [pods.asks(1) | {"command": ["sh", "-c", f"{one} & exec {one}"]} for _ in _NAMES]
+    """Two programs in each pod, which take what they may have together."""
+    one = " ".join([*pods.client, "alloc=350", "free", "alloc=300", "hold"])
+    crowd = pods.asks(1) | {"command": ["sh", "-c", f"{one} & exec {one}"]}
+    crowd["resources"]["limits"][PERCENT] = str(100 // _PODS)  # for small contexts
     half = _PODS // 2
-    pods.create(*(share(name, asks) for name, asks in zip(_NAMES[:half], crowd, strict=False)))
+    pods.create(*(share(name, crowd) for name in _NAMES[:half]))
     pods.create(share("victim", pods.asks(_GIB, "alloc=9000", "hold")))
-    pods.create(*(share(name, asks) for name, asks in zip(_NAMES[half:], crowd, strict=False)))
+    pods.create(*(share(name, crowd) for name in _NAMES[half:]))
     said = pods.wait_until_holding("victim")
     assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) < _GIB * 1024
     for name in _NAMES:
         pods.wait_until_holding(name)
     pods.assert_holds("victim")
 
-    def clients() -> int:
-        return sum(grant["clients"] or 0 for grant in mpsd.status()["grants"])
+    def are_there() -> bool:
+        clients = {grant["pod"]: grant["clients"] for grant in mpsd.status()["grants"]}
+        assert sum(clients.values()) == _PODS * _EACH + 1, clients
+        return True
 
-    eventually(lambda: clients() == _PODS * _EACH + 1, "all of them on MPS", within_s=60.0)
+    eventually(are_there, "all of them on MPS")
 
 
 def test_forty_clients_cost_control_and_agent_little(

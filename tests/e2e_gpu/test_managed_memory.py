@@ -18,7 +18,7 @@ def neighbour(pods: Pods) -> str:
 def test_managed_memory_within_the_grant_is_left_alone(
     pods: Pods, neighbour: str, record_property: Callable[[str, object], None]
 ) -> None:
-    pods.create(share("honest", pods.asks(_GIB, "managed=2048", "hold=10", "info")))
+    pods.create(share("honest", pods.asks(_GIB, "managed=2048", "hold=5", "info")))
     assert pods.exit_code("honest", within_s=60.0) == 0, pods.said("honest")
     record_property("said", pods.said("honest"))
     assert not [event for event in pods.events("honest") if event["reason"].startswith("GPU")]
@@ -28,7 +28,7 @@ def test_managed_memory_within_the_grant_is_left_alone(
 def test_managed_memory_beyond_the_grant_is_refused_or_ended(
     pods: Pods, neighbour: str, record_property: Callable[[str, object], None]
 ) -> None:
-    pods.create(share("dishonest", pods.asks(_GIB, "managed=8192", "hold=30")))
+    pods.create(share("dishonest", pods.asks(_GIB, "managed=8192", "hold=8")))
     code = pods.exit_code("dishonest", within_s=60.0)
     said = pods.said("dishonest")
     record_property("said", [code, said])

@@ -72,9 +72,7 @@ def test_the_doctors_find_nothing_on_a_healthy_node(cluster: Cluster, mpsd: GpuI
     assert "programs cannot start on MPS" not in said.out
 
 
-def test_everybody_says_so_when_a_daemon_does_not_answer(
-    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, machine: Machine, stopped: str
-) -> None:
+def test_everybody_says_so_when_a_daemon_does_not_answer(cluster: Cluster, pods: Pods, stopped: int) -> None:
     """Its programs go on, and once it answers all is well again."""
 
     def is_told() -> bool:
@@ -91,23 +89,22 @@ def test_everybody_says_so_when_a_daemon_does_not_answer(
     assert "wedged" in said.out
     assert ids
     pods.assert_holds("seen")
-    os.kill(mpsd.daemons()[stopped], signal.SIGCONT)
+    os.kill(stopped, signal.SIGCONT)
     eventually(lambda: kubectl_mps(cluster).code == 0, "all is well", within_s=40.0)
     pods.assert_holds("seen")
     pods.start("after-wedge", 1)
 
 
 @pytest.fixture
-def stopped(mpsd: GpuInstallation, pods: Pods, machine: Machine) -> Iterator[str]:
-    """The name of a domain whose daemon is stopped: that of the program."""
-    said = pods.said("seen")
-    domain = mpsd.domain_of(said[0]["uuid"])
-    os.kill(domain["daemon_pid"], signal.SIGSTOP)
+def stopped(mpsd: GpuInstallation, pods: Pods, machine: Machine) -> Iterator[int]:
+    """The pid of a daemon that is stopped: that of the program."""
+    pid = mpsd.domain_of(pods.said("seen")[0]["uuid"])["daemon_pid"]
+    os.kill(pid, signal.SIGSTOP)
     try:
-        yield domain["name"]
+        yield pid
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(domain["daemon_pid"], signal.SIGCONT)
+            os.kill(pid, signal.SIGCONT)
 
 
 def _node_doctor(cluster: Cluster) -> list[dict[str, str]]:
