@@ -59,7 +59,7 @@ def write(file: Path) -> None:
 
 def _config(entry: list[str], layer: str) -> dict[str, object]:
     environment = [
-        "PATH=/opt/mpsd/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH=/opt/mpsd/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/nvidia/bin",  # as in images/Dockerfile
         "PYTHONUNBUFFERED=1",
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     ]

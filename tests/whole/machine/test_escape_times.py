@@ -101,7 +101,7 @@ def test_who_takes_memory_through_a_graphics_interface(here: AnyMachine, neighbo
     if isinstance(here, SimulatedMachine) or not find_library("vulkan"):
         pytest.skip("needs --gpu, and libvulkan.so.1 with NVIDIA's driver for it")
     draws = here.run(f"--gpu-mem {GRANTED_GIB}", sys.executable, vulkan_client.__file__, str(TAKEN_MIB))
-    assert draws.exit_code() in ENDED
+    assert draws.exit_code() in ENDED, str(draws)
     _is_told_of(here, draws, ViolationKind.OUTSIDE_MPS)
     _computes_on(neighbour)
 
