@@ -1,0 +1,63 @@
+"""Helm takes over what kubectl applied, and upgrades it, under a program on a GPU."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.helm import Helm
+from tests.e2e.installation import SIMULATED, SYSTEM, Installation
+from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at
+from tests.e2e.waiting import eventually
+
+
+def _values(mpsd: Installation) -> Object:
+    """What the installation's folder says, to Helm."""
+    repository, _colon, tag = mpsd.image.rpartition(":")
+    simulate = {"extraArgs": [f"--simulate={SIMULATED}"]}
+    values = {"image": {"repository": repository, "tag": tag}, "control": simulate, "agent": simulate}
+    if not mpsd.images.kube_scheduler:
+        return values
+    repository, _colon, tag = mpsd.images.kube_scheduler.rpartition(":")
+    return {**values, "scheduler": {"enabled": True, "kubeScheduler": {"repository": repository, "tag": tag}}}
+
+
+@pytest.fixture
+def helm(cluster: Cluster, mpsd: Installation) -> Iterator[Helm]:
+    """The installation is kubectl's again afterwards, with nothing that it does not have itself."""
+    yield Helm(cluster.kubeconfig)
+    cluster.do("delete", "secret", "-n", SYSTEM, "-l", "owner=helm")
+    cluster.do("delete", "job", "mps-sample", "-n", SYSTEM, "--ignore-not-found")
+    if cluster.minor >= 30:
+        kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings"
+        cluster.do("delete", kinds, "mpsd-agent-writes", "--ignore-not-found")
+        cluster.do("delete", "poddisruptionbudget", "mpsd-webhook", "-n", SYSTEM, "--ignore-not-found")
+    mpsd.apply()
+    mpsd.wait_until_ready()
+
+
+def _pods(mpsd: Installation, name: str) -> list[str]:
+    return [pod["metadata"]["uid"] for pod in mpsd.pods(name)]
+
+
+def test_a_program_runs_on_while_helm_takes_over_and_upgrades_and_helms_test_has_its_share(
+    cluster: Cluster, mpsd: Installation, pods: Pods, helm: Helm
+) -> None:
+    pods.start("runs-on", 2)
+    before = (pods.status("runs-on")["containerID"], _pods(mpsd, "control"), _pods(mpsd, "agent"))
+    command = [*CLIENT, "alloc=9000"]
+    values = {**_values(mpsd), "test": {"command": command}}
+    helm.install(values, take_ownership=True, force_conflicts=True)
+    assert (pods.status("runs-on")["containerID"], _pods(mpsd, "control"), _pods(mpsd, "agent")) == before
+    more = {"resources": {"limits": {"memory": "320Mi"}}}
+    helm.upgrade({**values, "agent": {**values["agent"], **more}}, force_conflicts=True)
+    eventually(lambda: _pods(mpsd, "agent") not in ([], before[2]), "a new agent", within_s=120.0)
+    mpsd.wait_until_ready()
+    assert _pods(mpsd, "control") == before[1], "an upgrade replaces no control pod"
+    helm.test(timeout=200)
+    logs = cluster.do("logs", "job/mps-sample", "-n", SYSTEM).out
+    said = [json.loads(line) for line in logs.splitlines() if line.startswith("{")]
+    assert 7 * 1024 - CONTEXT_MIB < refused_at(said) <= 7 * 1024
+    assert pods.status("runs-on")["containerID"] == before[0]
+    assert "running" in pods.status("runs-on")["state"]
