@@ -91,6 +91,13 @@ def test_the_values_for_helm_make_the_same_objects(folder: Path) -> None:
     assert images[0] == images[1]
 
 
+def test_the_values_beside_nvidias_operator_are_values_of_the_chart() -> None:
+    given = yaml.safe_load(block("# beside NVIDIA's GPU operator", page("docs/coexistence.md")))
+    made = rendered_by_helm({"image": {"repository": "mpsd"}} | given, KUBERNETES)
+    classes = [one["spec"]["template"]["spec"].get("runtimeClassName") for one in made if one["kind"] == "DaemonSet"]
+    assert classes == ["nvidia", "nvidia"]
+
+
 def test_the_quick_starts_folder_is_one_too(tmp_path: Path) -> None:
     (tmp_path / "mpsd").symlink_to(ROOT)
     lines = block(">my-mpsd/kustomization.yaml", page("docs/quick-start.md"))

@@ -170,6 +170,7 @@ BREAKS: dict[str, list[Object]] = {
     "policy-missing": [MODERN, MODERN | {"version": {"major": "1", "minor": "29"}}],
     "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
     "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
+    "nvidia-mps": [{"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]}],
     "whole-gpus": [{"pods": [pod("whole", resources={"limits": {"nvidia.com/gpu": "1"}})]}],
     "outside-books": [{"pods": [pod(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])] * 6}],
     "not-asked": [{"pods": [UNPLACED]}],

@@ -1,4 +1,4 @@
-"""What `kubectl mps doctor` makes of versions: of Kubernetes, of kubelets, and of container runtimes."""
+"""What `kubectl mps doctor` makes of versions and of labels: of Kubernetes, kubelets, container runtimes, and nodes."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,6 +8,8 @@ import pytest
 from mpsd.operations.doctor.rules.checks import CheckVerdict, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts
+from tests.cli.doctored_cluster import NODE
+from tests.cli.gpu_cluster import machine
 from tests.operations.broken_clusters import BY_CDI, CDI, MODERN, WELL, running, workload
 
 
@@ -33,6 +35,19 @@ def verdict(check: str, **changes: Any) -> CheckVerdict:
 )
 def test_a_runtime_or_a_kubelet_without_cdi_is_found(runtime: str, kubelet: str, verdict_of_it: str) -> None:
     assert verdict("no-cdi", **BY_CDI, **running(runtime, kubelet)) == verdict_of_it
+
+
+@pytest.mark.parametrize(
+    ("labels", "verdict_of_it"),
+    [
+        ({"nvidia.com/mps.capable": "true"}, "found"),
+        ({"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "true"}, "found"),
+        ({"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "false"}, "well"),
+        ({"nvidia.com/mps.capable": "false", "nvidia.com/gpu.deploy.device-plugin": "true"}, "well"),
+    ],
+)
+def test_a_node_on_which_labels_start_nvidias_mps_daemon_is_found(labels: dict[str, str], verdict_of_it: str) -> None:
+    assert verdict("nvidia-mps", nodes=[machine(NODE, labels=labels)]) == verdict_of_it
 
 
 def test_an_old_kubelet_passes_annotations_on() -> None:

@@ -158,6 +158,13 @@ class KubernetesNode:
     def is_labelled(self) -> bool:
         return any(self.labels.get(key) == value for key, _is, value in (label.partition("=") for label in LABELS))
 
+    @property
+    def nvidia_mps(self) -> str:
+        """The label that starts NVIDIA's own MPS daemon there; empty where none does. Its operator wants both of these
+        labels to be "true", its device plugin alone the first."""
+        key, kept_away = "nvidia.com/mps.capable", self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false"
+        return f"{key}=true" if self.labels.get(key) == "true" and not kept_away else ""
+
 
 def read_kubernetes_node(thing: object) -> KubernetesNode:
     """The Node in a decoded object of the API, whatever that holds."""

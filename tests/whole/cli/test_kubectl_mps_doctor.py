@@ -213,6 +213,11 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.change(NODES, NODE, {"status": {"capacity": {"nvidia.com/gpu": "2"}}}, "", "status")
 
 
+@row("nvidia-mps")
+def _(cluster: DoctoredCluster) -> None:
+    cluster.change(NODES, NODE, {"metadata": {"labels": {"nvidia.com/mps.capable": "true"}}})
+
+
 @row("whole-gpus")
 def _(cluster: DoctoredCluster) -> None:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}

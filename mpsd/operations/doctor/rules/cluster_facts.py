@@ -116,7 +116,8 @@ def read_workload(thing: Object, kind: str) -> Workload:
 class ClusterNodeFacts:
     """A Node. kubelet, runtime: as it reports them, such as `v1.36.2`, `containerd://2.1.9`. gpus: why it is known to
     have NVIDIA GPUs, such as a label; empty where nothing says so. whole_gpus: the resource of another device plugin
-    that gives GPUs there, with its number; empty where there is none.
+    that gives GPUs there, with its number; empty where there is none. nvidia_mps: the label that starts NVIDIA's MPS
+    daemon there; empty where none does.
     """
 
     name: str
@@ -125,6 +126,7 @@ class ClusterNodeFacts:
     runtime: str
     gpus: str
     whole_gpus: str
+    nvidia_mps: str
 
 
 def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
@@ -135,7 +137,7 @@ def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
     kubelet, runtime = (
         inside(thing, "status", "nodeInfo", f"{of}Version") or "" for of in ("kubelet", "containerRuntime")
     )
-    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, ", ".join(others))
+    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, ", ".join(others), node.nvidia_mps)
 
 
 def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:

@@ -188,6 +188,15 @@ def _other_plugin(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(what, "keep its DaemonSet off nodes with mpsd's label, by a nodeSelector or affinity")
 
 
+@_check("nvidia-mps", _STOPS, "NVIDIA's own MPS daemon stays off mpsd's nodes", how="Nodes: their labels")
+def _nvidia_mps(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in facts.machines:
+        if one.is_shared and one.nvidia_mps:
+            what = f"{one.name} has the label {one.nvidia_mps}, which starts NVIDIA's own MPS daemon on its GPUs"
+            keep = f"kubectl label node {one.name} nvidia.com/gpu.deploy.device-plugin=false (NVIDIA's GPU operator)"
+            yield Finding(what, f"{keep}, or give the node a configuration of the device plugin without sharing.mps")
+
+
 _PODS = "pods on mpsd's nodes, as admission reads them"
 
 
