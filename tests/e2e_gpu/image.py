@@ -26,6 +26,9 @@ MPSD, PAUSE = "localhost/mpsd:e2e-gpu", "localhost/pause:e2e-gpu"
 _TOP = Path(__file__).parents[2]
 _EXTRAS = ("agent", "scheduler", "webhook")
 _PROGRAMS = ("sh", "env", "cat", "ls", "sleep", "kill", "ldconfig", "ldconfig.real")
+# As of images/Dockerfile on a base whose PATH is Debian's.
+_OWN, _DEBIAN = "/opt/mpsd/bin", ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_PATH = (_OWN, *_DEBIAN, "/usr/local/nvidia/bin")
 _FOLDERS = ("dev", "etc/mpsd/limits", "host/sys/fs/cgroup", "proc", "run/mpsd", "sys", "tmp", "var/tmp")
 _DRIVERS = re.compile(r"lib(nvidia|cuda|nvcuvid|nvoptix|GLX_nvidia|EGL_nvidia|LLVM)")  # NVIDIA's, and one that is large
 _LARGEST_LIBRARY = 64 * 1024**2
@@ -59,7 +62,7 @@ def write(file: Path) -> None:
 
 def _config(entry: list[str], layer: str) -> dict[str, object]:
     environment = [
-        "PATH=/opt/mpsd/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/nvidia/bin",  # as in images/Dockerfile
+        f"PATH={':'.join(_PATH)}",
         "PYTHONUNBUFFERED=1",
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     ]
