@@ -6,6 +6,7 @@ Kubelet and the API server may be unavailable; the node's limits stay as they ar
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from mpsd.agent.agent import AgentRole
 from mpsd.cli.foreground import CannotServe
@@ -27,12 +28,13 @@ from mpsd.model.times import lasting
 from mpsd.mps import drain
 from mpsd.mps.node_gpus import Node
 from mpsd.platform.event_loop import Shortages, Throttle
-from mpsd.platform.kube import MPS_NODES, PODS, KubeError, Resource, Unavailable
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, KubeError, Resource, Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.listener import Listener, ListenerSettings, health_routes
 from mpsd.platform.logs import logger
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import CannotListen, ListenAddress, Settings
 from mpsd.status.page.node import PodsOfNode
 from mpsd.status.report import NodeReport, ShutdownReport
@@ -43,6 +45,7 @@ _LONGEST_BODY = 4096
 _LOOKS_APART_S = 0.5  # between looks that changes of pods cause: the start of one pod changes it half a dozen times
 _UNALLOCATED_LOOK_S = 10.0
 _CORDON_AGAIN_S = 1.0
+_LABELS_LOOK_S = 60.0
 _UNALLOCATED = (
     "it runs without the devices it requests, so without limits: kubelet accepted it while the device plugin was "
     "unavailable; it is evicted, so that it is recreated"
@@ -83,6 +86,7 @@ class KubeletNode:
         )
         self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
         address, probes = ListenAddress(kubelet.address, kubelet.port), health_routes(self._trouble)
+        self._nvidia_mps = ""  # the label of the Node that starts NVIDIA's own MPS daemon
         self._probes = Listener(probes, address, ListenerSettings(_LONGEST_BODY))
         self._report = NodeReport(kube, kubelet.node, policy)
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
@@ -143,7 +147,7 @@ class KubeletNode:
             tasks.create_task(self._report.run(stop))
             loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons)]
             loops += [tasks.create_task(serve(service)) for service in self._services]
-            loops.append(tasks.create_task(self._end_unallocated()))
+            loops += [tasks.create_task(self._end_unallocated()), tasks.create_task(self._look_at_labels())]
             await stop.wait()
             await self._shutdown.announce()
             for loop in loops:
@@ -185,7 +189,7 @@ class KubeletNode:
     def _cordon(self) -> None:
         """Asks `mpsd control` to drain what is cordoned, and to serve the rest; again if it cannot be written."""
         cordoned = frozenset[str]().union(*self._cordons.objects())
-        asked = drains(cordoned, self._domains)
+        asked = drains(cordoned, self._domains, self._nvidia_mps)
         again = asyncio.get_running_loop().call_later(_CORDON_AGAIN_S, self._cordon)
         with self._shortages.survived("cordon"):
             for domain in self._domains:
@@ -198,6 +202,19 @@ class KubeletNode:
         for wrong in unknown_cordons(cordoned, self._domains):
             message = f"spec.cordoned of the MPSNode names {wrong}, which is not a GPU of this node"
             self._report.add_event(None, Reason.CORDON_UNKNOWN, message)
+
+    async def _look_at_labels(self) -> None:
+        """While NVIDIA's own MPS daemon is to run on this node, no new pods come to its GPUs."""
+        while True:
+            with (
+                suppress(KubeError),
+                self._shortages.survived("labels"),
+            ):  # the mirrors report an API server that is away
+                found = read_kubernetes_node(await self._kube.get(NODES, self.name)).nvidia_mps
+                if found != self._nvidia_mps:
+                    self._nvidia_mps = found
+                    self._cordon()
+            await asyncio.sleep(_LABELS_LOOK_S)
 
     async def _end_unallocated(self) -> None:
         """Evicts pods that kubelet runs without having allocated their devices: they have no limit."""

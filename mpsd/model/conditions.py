@@ -62,7 +62,9 @@ def mps_ready(view: "NodeView") -> Condition:
         return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(view.unknown))
     cordoned = [domain.name for domain in view.domains if domain.state in DRAINS]
     if len(cordoned) == whole:
-        return Condition(Truth.FALSE, "Cordoned", "every GPU is cordoned (spec.cordoned of the MPSNode)")
+        others = {domain.record.reason for domain in view.domains if "spec.cordoned" not in domain.record.reason}
+        why = "; ".join(sorted(others - {""})) or "spec.cordoned of the MPSNode"
+        return Condition(Truth.FALSE, "Cordoned", f"every GPU is cordoned ({why})")
     serving = f"{whole - len(cordoned)} of {whole} domains serve"
     if cordoned:
         return Condition(Truth.TRUE, "SomeCordoned", f"{serving}; cordoned: {', '.join(cordoned)}")

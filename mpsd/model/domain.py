@@ -206,8 +206,11 @@ def read_cordoned(mpsnode: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(one for one in cordoned if isinstance(one, str)) if isinstance(cordoned, list) else frozenset()
 
 
-def drains(cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]") -> dict[str, str]:
-    """The domains to drain, by name, each with the reason in words."""
+def drains(cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]", nvidia_mps: str = "") -> dict[str, str]:
+    """The domains to drain, by name, each with the reason in words: every one while a label of the Node, nvidia_mps,
+    starts NVIDIA's own MPS daemon."""
+    if nvidia_mps:
+        return {domain.name: f"the Node's label {nvidia_mps} starts NVIDIA's own MPS daemon" for domain in domains}
     return {
         domain.name: f"cordoned by spec.cordoned of the MPSNode: {', '.join(named)}"
         for domain in domains

@@ -28,6 +28,12 @@ def test_one_gpu_drains_the_whole_domain_it_is_in_and_the_reason_names_it() -> N
     assert drains(cordoned("GPU-2"), DOMAINS) == {"gpu1-2": "cordoned by spec.cordoned of the MPSNode: GPU-2"}
 
 
+def test_a_label_that_starts_nvidias_daemon_drains_every_domain_and_is_named() -> None:
+    reason = "the Node's label nvidia.com/mps.capable=true starts NVIDIA's own MPS daemon"
+    found = drains(cordoned("GPU-2"), DOMAINS, "nvidia.com/mps.capable=true")
+    assert found == dict.fromkeys(("gpu0", "gpu1-2"), reason)
+
+
 def test_a_gpu_of_another_node_is_named_and_drains_nothing() -> None:
     assert drains(cordoned("GPU-9"), DOMAINS) == {}
     assert unknown_cordons(cordoned("GPU-9", "all", "GPU-0"), DOMAINS) == ("GPU-9",)

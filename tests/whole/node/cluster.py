@@ -137,6 +137,15 @@ class Cluster(Machine):
         path = f"/apis/mpsd.io/v1alpha1/mpsnodes/{NODE}"
         self.ask("PATCH", path, {"spec": {"cordoned": list(gpus)}}, "application/merge-patch+json")
 
+    def label(self, labels: Mapping[str, str]) -> None:
+        """The Node, as NVIDIA's programs and operators do."""
+        self.ask("PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"labels": labels}}, "application/merge-patch+json")
+
+    def conditions(self) -> list[Object]:
+        """Of the Node, ours among them."""
+        found: list[Object] = self.node_object().get("status", {}).get("conditions", [])
+        return [one for one in found if one["type"] == "MPSReady"]
+
     def node_object(self) -> Object:
         return self.ask("GET", f"/api/v1/nodes/{NODE}")
 

@@ -81,6 +81,27 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_keeps_those_it_has(cluster: Cluste
     cluster.until_offered()
 
 
+def test_a_node_on_which_a_label_starts_nvidias_mps_daemon_takes_no_new_pods_and_keeps_those_it_has(
+    cluster: Cluster,
+) -> None:
+    old = cluster.running("beside-nvidias", 3)
+    cluster.label({"nvidia.com/mps.capable": "true"})
+    cluster.agent.kill()
+    cluster.agent = cluster.start_agent()
+    names = ("gpu0", "gpu1")
+    eventually(lambda: {cluster.domain(name).state for name in names} == {"draining", "drained"}, "both drain")
+    said = "the Node's label nvidia.com/mps.capable=true starts NVIDIA's own MPS daemon"
+    eventually(lambda: any(said in one["message"] for one in cluster.conditions()), "the Node says why")
+    assert cluster.phase("beside-nvidias") == "Running"
+    assert old.heard("ready")
+    cluster.label({"nvidia.com/gpu.deploy.device-plugin": "false"})
+    cluster.agent.kill()
+    cluster.agent = cluster.start_agent()
+    eventually(lambda: {cluster.domain(name).state for name in names} == {"ready"}, "both serve again")
+    cluster.delete("beside-nvidias")
+    cluster.until_offered()
+
+
 def test_a_cordon_that_the_agent_cannot_write_down_ends_nothing_and_is_written_later(cluster: Cluster) -> None:
     agent, (first, _second) = cluster.agent, cluster.node().gpus
     soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
