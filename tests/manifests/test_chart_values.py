@@ -58,7 +58,11 @@ _SIZE = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
 @pytest.mark.parametrize(
     ("given", "pods", "wanted"),
     [
-        ({"nodeSelector": {"pool": "gpu"}}, _OF_NODES, {"nodeSelector": {"pool": "gpu"}}),
+        (
+            {"nodeSelector": {"pool": "gpu"}},
+            _OF_NODES,
+            {"nodeSelector": {"ack.node.gpu.schedule": "mps", "pool": "gpu"}},
+        ),
         ({"resources": {"domain": "example.com"}}, _OF_NODES, {"nodeSelector": {"mpsd.io/share": "mps"}}),
         ({"tolerations": [_TOLERATION]}, _OF_NODES, {"tolerations": [_TOLERATION]}),
         ({"runtimeClassName": "nvidia-cdi"}, _OF_NODES, {"runtimeClassName": "nvidia-cdi"}),

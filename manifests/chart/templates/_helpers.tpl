@@ -14,14 +14,10 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{/* Of the DaemonSets: by its label the scheduler, kubectl mps and the doctor know a node that shares its GPUs. */}}
 {{- define "mpsd.nodeSelector" -}}
-{{- if .Values.nodeSelector -}}
-{{- toYaml .Values.nodeSelector }}
-{{- else if eq .Values.resources.domain "aliyun.com" -}}
-ack.node.gpu.schedule: mps
-{{- else -}}
-mpsd.io/share: mps
-{{- end }}
+{{- $label := ternary "ack.node.gpu.schedule" "mpsd.io/share" (eq .Values.resources.domain "aliyun.com") -}}
+{{- merge (dict $label "mps") .Values.nodeSelector | toYaml }}
 {{- end }}
 
 {{/* Whether the cluster is of this minor version of Kubernetes 1 or newer: (list . 30). "" means no. */}}
