@@ -11,6 +11,7 @@ from contextlib import suppress
 from mpsd.agent.agent import AgentRole
 from mpsd.cli.foreground import CannotServe
 from mpsd.kubelet.device_plugins import MemoryPlugin, NodeDevices, PercentPlugin
+from mpsd.kubelet.dra.node import NodeClaims
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import PluginService
 from mpsd.kubelet.rules.allocation import NodeConditions
@@ -91,6 +92,7 @@ class KubeletNode:
         self._report = NodeReport(kube, kubelet.node, policy)
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()
+        self._claims: NodeClaims | None = None  # before `run`
         self.calls = PluginCalls(time.monotonic)
         self.pods = PodsOfNode(kube, kubelet.node, policy)
         self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
@@ -111,12 +113,16 @@ class KubeletNode:
             raise CannotServe(str(error)) from None
 
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
-        """Until `stop`. The device plugins register after the agent's first look."""
+        """Until `stop`. The device plugins, or the DRA driver in place of them, register after the agent's first look.
+        What an earlier agent gave by the other way counts until its pods are gone."""
         devices = NodeDevices(self._node, self._domains, agent, self.ledger, self._policy)
+        parts = self._kubelet, self._settings, self._node, self._domains
+        self._claims = claims = NodeClaims(*parts, agent, self.ledger, self._kube, self._policy)
         seen = asyncio.Event()
 
         def on_view(view: NodeView) -> None:
             devices.update(view)
+            claims.update(view)
             self._report.report(view, self._pod_annotations(view), agent.watchdog.violations())
             seen.set()
 
@@ -128,10 +134,11 @@ class KubeletNode:
         conditions = NodeConditions(str(directory), strategy, node.extra, node.shared, node.device_lists)
         memory = MemoryPlugin(devices, conditions, reporter)
         folder, note = self._kubelet.device_plugins, self.calls.note
-        self._services = (
-            PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
-            PluginService(resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note),
-        )
+        if not self._kubelet.dra_driver:
+            self._services = (
+                PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
+                PluginService(resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note),
+            )
         try:
             await self._follow(stop, seen)
         finally:
@@ -139,7 +146,7 @@ class KubeletNode:
             self._kube.close()
 
     async def _follow(self, stop: asyncio.Event, seen: asyncio.Event) -> None:
-        async def serve(plugin: PluginService) -> None:
+        async def serve(plugin: PluginService | NodeClaims) -> None:
             await seen.wait()  # which GPUs serve is not known before
             await plugin.run()
 
@@ -147,6 +154,7 @@ class KubeletNode:
             tasks.create_task(self._report.run(stop))
             loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons)]
             loops += [tasks.create_task(serve(service)) for service in self._services]
+            loops += [tasks.create_task(serve(self._claims))] if self._claims else []
             loops += [tasks.create_task(self._end_unallocated()), tasks.create_task(self._look_at_labels())]
             await stop.wait()
             await self._shutdown.announce()
@@ -168,7 +176,9 @@ class KubeletNode:
         missing = " and ".join([service.resource for service in self._services if not service.registered])
         if missing:
             return f"not registered with kubelet: {missing}"
-        return "" if self._services else "before the first look"
+        if not self._claims:
+            return "before the first look"
+        return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
 
     def _pod_annotations(self, view: NodeView) -> Sequence[PodAnnotations]:
         """What to write on each pod that holds devices; the very same as before where nothing has changed."""

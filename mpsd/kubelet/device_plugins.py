@@ -16,7 +16,15 @@ from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules import allocation as rules
-from mpsd.kubelet.rules.allocation import Allocation, Answer, Device, NodeConditions, gpu_of
+from mpsd.kubelet.rules.allocation import (
+    Allocation,
+    Answer,
+    Device,
+    NodeConditions,
+    gpu_of,
+    units_claimed,
+    without_room,
+)
 from mpsd.kubelet.rules.gpu_choice import Offer, preferred
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, served
 from mpsd.kubelet.rules.node_pods import KINDS, ContainerName, Kind, RequestingContainer, expected
@@ -56,7 +64,7 @@ class NodeDevices:
     def __post_init__(self) -> None:
         self.memory = Watchable[tuple[Device, ...]](())
         self.percent = Watchable[tuple[Device, ...]](())
-        self._made_from: tuple[frozenset[str], Policy] | None = None  # None before the first look
+        self._made_from: tuple[object, ...] | None = None  # None before the first look
         self.one_at_a_time = asyncio.Lock()  # the guess for one Allocate relies on the journal entry of the one before
 
     def update(self, view: NodeView) -> None:
@@ -64,11 +72,13 @@ class NodeDevices:
         policy = self.policy()
         serving = (domain.record for domain in view.domains if rules.healthy(domain.state, domain.record.served))
         good = frozenset(uuid for record in serving for uuid in record.gpus)
-        if self._made_from == (good, policy):
+        claimed = units_claimed([claim.allocation for claim in self.ledger.claims], policy)
+        if self._made_from == (good, claimed, policy):
             return
-        self._made_from = good, policy
+        self._made_from = good, claimed, policy
         memory = rules.memory_devices(self.node.gpus, policy)
-        self.memory.set(tuple(Device(device, gpu_of(device) in good) for device in memory))
+        taken = without_room(memory, claimed)
+        self.memory.set(tuple(Device(device, gpu_of(device) in good and device not in taken) for device in memory))
         self.percent.set(tuple(Device(device, bool(good)) for device in rules.percent_devices(self.node.gpus, policy)))
 
     def context(self) -> StartContext:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from mpsd.kubelet.client import KubeletUnavailable, held_devices
+from mpsd.kubelet.dra.rules.claims import PreparedClaim, claim_holders
 from mpsd.kubelet.rules import ledger as rules
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
 from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
@@ -65,6 +66,8 @@ class KubeletGrants:
         self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what `view` was made from
         self._unallocated: frozenset[str] = frozenset()
+        self.claims: tuple[PreparedClaim, ...] = ()
+        self._claims_unknown = ""  # why there may be more of them
         self.whereabouts = PodProcesses()
         self.view = LedgerView(unknown=(_NOT_LISTED,))
         self.held_devices: tuple[ContainerDevices, ...] = ()
@@ -82,6 +85,16 @@ class KubeletGrants:
         return self._requesting
 
     @property
+    def rows(self) -> tuple[NodePod | Bystander, ...]:
+        """All pods of this node that could be read."""
+        return self._pods.objects()
+
+    @property
+    def pods_synced(self) -> bool:
+        """Whether `rows` are all of them, as of now."""
+        return self._pods.synced and self._pods.out_of_sync_since is None
+
+    @property
     def is_answered(self) -> bool:
         """Whether kubelet answered when it was last asked."""
         return self._answered > 0 and not self._trouble
@@ -91,6 +104,11 @@ class KubeletGrants:
         if uids != self._unallocated:
             self._unallocated = uids
             self.count()
+
+    def set_claims(self, claims: tuple[PreparedClaim, ...], unknown: str) -> None:
+        """Sets the claims that hold a grant here. unknown: why there may be more; empty where these are all."""
+        self.claims, self._claims_unknown = claims, unknown
+        self.count()
 
     async def refresh(self) -> None:
         now, known = time.monotonic(), (self.pods_seen, self.entries)
@@ -199,16 +217,21 @@ class KubeletGrants:
         Once kubelet has listed the devices nothing is unknown: pods outlive it, so its last list stands."""
         pods, policy = self.pods_seen, self._policy()
         trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
-        sources = (self.held_devices, self.entries, self._rows, self._unallocated, policy, trouble)
+        claims, unknown = self.claims, self._claims_unknown
+        sources = (self.held_devices, self.entries, self._rows, self._unallocated, policy, trouble, claims, unknown)
         if are_same(sources, self._counted):
             return
         self._counted = sources
         grants = rules.pod_grants(self.held_devices, self.entries, pods, self._domains, policy)
+        holders = claim_holders(claims, self._rows) if claims else {}
+        claimed = tuple(claim.grant(holders[claim.uid]) for claim in claims)
+        of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}
+        ungranted = rules.ungranted(self._rows, self.held_devices, self.entries, self._unallocated, policy)
         self.view = LedgerView(
-            held=tuple(HeldGrant(grant, holder_alive=True) for grant in grants),
-            unknown=(trouble,) if trouble else (),
-            pods=rules.by_cgroup(grants, pods),
-            ungranted=rules.ungranted(self._rows, self.held_devices, self.entries, self._unallocated, policy),
+            held=tuple(HeldGrant(grant, holder_alive=True) for grant in (*grants, *claimed)),
+            unknown=tuple(filter(None, (trouble, unknown))),
+            pods=of_claims | rules.by_cgroup(grants, pods),
+            ungranted={uid: pod for uid, pod in ungranted.items() if uid not in of_claims},
         )
 
     def add(self, grant: Grant) -> None:

@@ -96,6 +96,48 @@ class _Stream:
             await self._lists.aclose()
 
 
+class SocketServer:
+    """A gRPC server on a socket that kubelet dials. After `stop` it may be started again."""
+
+    def __init__(self, path: Path, stop_within_s: float) -> None:
+        self._path, self._stop_within_s = path, stop_within_s
+        self._server: grpc.aio.Server | None = None  # while it does not serve
+        self._socket: SocketIdentity | None = None  # likewise
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the socket is still there and ours. A kubelet that starts deletes every socket in its folder."""
+        return self._socket is not None and identity_of(self._path) == self._socket
+
+    async def start(self, add: Callable[[grpc.aio.Server], None]) -> None:
+        """Replaces what lies at the socket's path. add: registers the services. KubeletUnavailable where the folder
+        cannot be used."""
+        # Created under a temporary name, so that the socket is never there without answering; and gRPC, which deletes
+        # the name that it created when it stops, then does not delete the socket of another process.
+        making = self._path.with_name(f".{secrets.token_hex(4)}")
+        server = grpc.aio.server()
+        add(server)
+        try:
+            server.add_insecure_port(f"unix:{making}")
+            making.chmod(0o600)
+            await server.start()
+            making.rename(self._path)
+        except (RuntimeError, OSError) as error:
+            await server.stop(grace=None)
+            raise KubeletUnavailable(f"cannot create a socket in {self._path.parent}: {error}") from None
+        self._server, self._socket = server, identity_of(self._path)
+
+    async def stop(self, end_streams: Callable[[], None]) -> None:
+        """Lets the calls under way end, and removes the socket if it is still ours. end_streams: called before."""
+        server, self._server = self._server, None
+        if self.reachable:
+            self._path.unlink(missing_ok=True)
+        self._socket = None
+        if server is not None:
+            end_streams()
+            await server.stop(self._stop_within_s)
+
+
 @dataclass(eq=False)
 class PluginServer(services.DevicePluginServicer):
     """One resource on one socket, with kubelet's calls by their names in its API. After `stop` it may be started again.
@@ -110,15 +152,12 @@ class PluginServer(services.DevicePluginServicer):
     on_call: OnCall = lambda *_call: None
 
     def __post_init__(self) -> None:
-        self._path = self.folder / self.endpoint
+        self._socket = SocketServer(self.folder / self.endpoint, self.stop_within_s)
         self._streams: set[_Stream] = set()
-        self._server: grpc.aio.Server | None = None  # while it does not serve
-        self._socket: SocketIdentity | None = None  # likewise
 
     @property
     def reachable(self) -> bool:
-        """Whether the socket is still there and ours. A kubelet that starts deletes every socket in its folder."""
-        return self._socket is not None and identity_of(self._path) == self._socket
+        return self._socket.reachable
 
     @property
     def watchers(self) -> int:
@@ -128,33 +167,17 @@ class PluginServer(services.DevicePluginServicer):
         return len(self._streams)
 
     async def start(self) -> None:
-        """Replaces what lies at the socket's path. KubeletUnavailable where the folder cannot be used."""
-        # Created under a temporary name, so that the socket is never there without answering; and gRPC, which deletes
-        # the name that it created when it stops, then does not delete the socket of another process.
-        making = self._path.with_name(f".{secrets.token_hex(4)}")
-        server = grpc.aio.server()
-        services.add_DevicePluginServicer_to_server(self, server)
-        try:
-            server.add_insecure_port(f"unix:{making}")
-            making.chmod(0o600)
-            await server.start()
-            making.rename(self._path)
-        except (RuntimeError, OSError) as error:
-            await server.stop(grace=None)
-            raise KubeletUnavailable(f"cannot create a socket in {self._path.parent}: {error}") from None
-        self._server, self._socket = server, identity_of(self._path)
+        await self._socket.start(lambda server: services.add_DevicePluginServicer_to_server(self, server))
         self._streams = set()  # what an earlier start served may not have ended yet
 
     async def stop(self) -> None:
-        """Ends every stream of devices, lets the calls under way end, and removes the socket if it is still ours."""
-        server, self._server = self._server, None
-        if self.reachable:
-            self._path.unlink(missing_ok=True)
-        self._socket = None
-        if server is not None:
+        """Ends every stream of devices, then as `SocketServer` does."""
+
+        def end() -> None:
             for stream in self._streams:
                 stream.end()
-            await server.stop(self.stop_within_s)
+
+        await self._socket.stop(end)
 
     async def GetDevicePluginOptions(self, _request: wire.Empty, _context: _Context) -> wire.DevicePluginOptions:  # noqa: N802
         return client.OPTIONS

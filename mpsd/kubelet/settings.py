@@ -4,6 +4,7 @@ An agent that is given the name of a node serves that node's kubelet, and nothin
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,15 @@ from pathlib import Path
 from mpsd.kubelet.rules.allocation import DeviceListStrategy
 from mpsd.platform.settings import KUBECONFIG, Setting, address, path, port, read_settings, refuse
 
+_DRIVER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_LONGEST_DRIVER = 63  # of a driver's name in Kubernetes
+
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
     """kubelet_directory: kubelet's root, with device-plugins/ in it. port 0: the kernel chooses. kubeconfig None: the
-    service account of this pod."""
+    service account of this pod. dra_driver: the name under which resource claims are served in place of the device
+    plugins; empty where they are not."""
 
     node: str
     kubelet_directory: Path
@@ -24,6 +29,12 @@ class KubeletSettings:
     address: str
     port: int
     device_list_strategy: DeviceListStrategy
+    dra_driver: str
+    cdi_directory: Path
+
+    @property
+    def plugins_registry(self) -> Path:
+        return self.kubelet_directory / "plugins_registry"
 
     @property
     def device_plugins(self) -> Path:
@@ -37,6 +48,12 @@ def _strategy(text: str) -> DeviceListStrategy:
         raise ValueError(f"write {', '.join(DeviceListStrategy)}") from None
 
 
+def _driver(text: str) -> str:
+    if text and not (len(text) <= _LONGEST_DRIVER and _DRIVER.fullmatch(text)):
+        raise ValueError("write a DNS name of at most 63 characters, such as gpu.mpsd.io")
+    return text
+
+
 KUBELET_SETTINGS = {
     "node": Setting("--node", "NAME", "This node of a cluster: serve its kubelet", other_variable="MPSD_NODE_NAME"),
     "kubelet_directory": Setting("--kubelet-dir", "DIR", "Kubelet's root", path, "/var/lib/kubelet"),
@@ -45,6 +62,10 @@ KUBELET_SETTINGS = {
     "device_list_strategy": Setting(
         "--device-list-strategy", "HOW", "How containers get their GPU, in NVIDIA's words", _strategy, "envvar"
     ),
+    "dra_driver": Setting(
+        "--dra", "DRIVER", "Serve resource claims by this name, such as gpu.mpsd.io, and no device plugins", _driver
+    ),
+    "cdi_directory": Setting("--cdi-dir", "DIR", "Where containers' CDI devices are described", path, "/var/run/cdi"),
     "address": Setting("--address", "IP", "Address of the probe port", address, "0.0.0.0"),  # noqa: S104
     "port": Setting("--metrics-port", "PORT", "Probes, without TLS", port, "9445"),
 }

@@ -72,6 +72,12 @@ def is_zero(value: object) -> bool:
     return _amount(value)[0] == 0
 
 
+def whole(value: object) -> int | None:
+    """The whole number that a quantity stands for, bytes where it has their suffix; None for any other."""
+    number = _amount(value)[0]
+    return number.numerator if number is not None and number.denominator == 1 else None
+
+
 def _amount(value: object) -> tuple[Fraction | int | None, bool]:
     """The number that a quantity stands for, None when it is no quantity; and whether its suffix is one for bytes."""
     match = _GRAMMAR.fullmatch(_text(value))

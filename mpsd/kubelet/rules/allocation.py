@@ -53,6 +53,22 @@ def memory_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
     return tuple(f"{gpu.uuid}/{n}" for gpu in gpus for n in range(max(0, promised_mib(gpu, policy)) // unit_mib))
 
 
+def units_claimed(claims: Iterable["Allocation"], policy: Policy) -> Mapping[str, int]:
+    """By UUID, how many units resource claims hold, which kubelet must not give away as devices too."""
+    units: Counter[str] = Counter()
+    for claim in claims:
+        units.update(dict.fromkeys(claim.gpus, -(-claim.memory_mib // policy.resources.memory_unit_mib)))
+    return units
+
+
+def without_room(devices: Sequence[str], claimed: Mapping[str, int]) -> frozenset[str]:
+    """The devices, the last ones of each GPU, in whose place claims hold memory."""
+    counts = Counter(map(gpu_of, devices))
+    return frozenset(
+        one for one in devices if number_of(one) >= counts[gpu_of(one)] - claimed.get(gpu_of(one) or "", 0)
+    )
+
+
 def percent_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
     """`percent/<n>` for every percent of the threads that all GPUs together may give away."""
     return tuple(f"{PERCENT}/{n}" for n in range(policy.oversubscription.thread_percent * len(gpus)))

@@ -48,7 +48,7 @@ class NodePod:
     """A pod of this node that asks for a GPU. created: RFC 3339. phase: empty where it has none. requests: as kubelet
     allocates, init containers and sidecars first, each in the order of the pod. main_containers: the names of all of
     `spec.containers`, also of those that ask for nothing. terminating: its deletion was requested. asked: the names of
-    everything that device plugins may have given it (`asked_of_plugins`)."""
+    everything that device plugins may have given it (`asked_of_plugins`). claims: the names of its resource claims."""
 
     namespace: str
     name: str
@@ -60,6 +60,7 @@ class NodePod:
     phase: str
     terminating: bool
     asked: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
 
     @property
     def identity(self) -> PodName:
@@ -123,7 +124,8 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     annotations = {key: value for key, value in pod.annotations.items() if isinstance(value, str)}
     phase = shape.text(shape.mapping(thing, "status", ""), "phase", "status")
     terminating, asked = metadata.get("deletionTimestamp") is not None, asked_of_plugins(pod)
-    return NodePod(namespace, name, uid, created, requests, main, annotations, phase, terminating, asked)
+    came = (namespace, name, uid, created)
+    return NodePod(*came, requests, main, annotations, phase, terminating, asked, claims_of(shape, thing))
 
 
 def requested(thing: object, policy: Policy) -> PodRequest:
@@ -152,6 +154,15 @@ def asked_of_plugins(pod: Pod) -> tuple[str, ...]:
     amounts = [pair for one in pod.containers for each in (one.limits, one.requests) for pair in each.items()]
     named = {name for name, amount in amounts if "/" in name and not is_zero(amount)}
     return tuple(sorted(named | ({CLAIM} if any(one.has_claims for one in pod.containers) else set())))
+
+
+def claims_of(fields: FieldReader, thing: Fields) -> tuple[str, ...]:
+    """The names of the resource claims of a pod: those that it names, and those made for it from templates."""
+    spec, status = fields.mapping(thing, "spec", ""), fields.mapping(thing, "status", "")
+    named = fields.entries(spec, "resourceClaims", "spec") if "resourceClaims" in spec else []
+    made = fields.entries(status, "resourceClaimStatuses", "status") if named else []
+    names = (fields.text(each, "resourceClaimName", path) for path, each in (*named, *made))
+    return tuple(sorted({name for name in names if name}))
 
 
 def devices_of(request: ContainerRequest, kind: Kind) -> int:
@@ -198,10 +209,11 @@ def _waiting(
 @dataclass(frozen=True, slots=True)
 class Bystander:
     """A pod of this node that asks for no GPU of ours, of which there may be hundreds: enough to know its processes.
-    asked: as `NodePod` has it."""
+    asked, claims: as `NodePod` has them."""
 
     identity: PodName
     asked: tuple[str, ...]
+    claims: tuple[str, ...] = ()
 
 
 def read_bystander(thing: object) -> Bystander | None:
@@ -214,4 +226,4 @@ def read_bystander(thing: object) -> Bystander | None:
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
     if shape.problems or shape.too_many or not (namespace and name and uid):
         return None
-    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod))
+    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod), claims_of(FieldReader(), thing))

@@ -1,0 +1,210 @@
+"""Serves kubelet's DRA plugin API (v1, and v1beta1 for older kubelets) and the health of the devices, on one socket.
+
+Kubelet finds the socket in its plugins_registry by itself, also after it has restarted, so nothing is registered from
+here. Sources: k8s.io/kubelet/pkg/apis, dra/v1, dra-health/v1alpha1 and pluginregistration/v1.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+
+from mpsd.kubelet.api import dra_health_pb2 as health_wire
+from mpsd.kubelet.api import dra_health_pb2_grpc as health_services
+from mpsd.kubelet.api import dra_pb2 as wire
+from mpsd.kubelet.api import dra_pb2_grpc as services
+from mpsd.kubelet.api import pluginregistration_pb2 as registration_wire
+from mpsd.kubelet.api import pluginregistration_pb2_grpc as registration_services
+from mpsd.kubelet.client import KubeletUnavailable
+from mpsd.kubelet.dra.driver import ClaimDriver
+from mpsd.kubelet.plugin_server import SocketServer, StartDeferred
+from mpsd.model.problem import InvalidInput
+from mpsd.platform.event_loop import Watchable
+from mpsd.platform.kube import KubeError
+from mpsd.platform.logs import logger
+
+_OLDER = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"  # with the messages of v1
+_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+_LOOK_S = 0.5
+_RETRY_S = 1.0
+_STOP_S = 2.0
+_HEALTH_S = 10.0  # kubelet takes a device for unknown after 30 s without news
+_EXPECTED = (InvalidInput, StartDeferred, KubeError, OSError)
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stubs alone
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """trouble: why it takes no new claim; empty while it is well."""
+
+    pool: str
+    device: str
+    trouble: str
+
+
+class DraServer(
+    services.DRAPluginServicer, health_services.DRAResourceHealthServicer, registration_services.RegistrationServicer
+):
+    """driver: the name that kubelet and allocations know it by. folder: kubelet's plugins_registry."""
+
+    def __init__(self, driver: str, folder: Path, claims: ClaimDriver) -> None:
+        self._driver, self._path, self._claims = driver, folder / f"{driver}-reg.sock", claims
+        self._socket = SocketServer(self._path, _STOP_S)
+        self._ended = asyncio.Event()
+        self._log = logger(role="DRA driver")
+        self.health = Watchable[tuple[DeviceHealth, ...]](())
+        self.trouble = "not registered with kubelet"  # empty once kubelet has taken it
+
+    async def run(self) -> None:
+        """Until it is cancelled; then the socket is removed, by which kubelet learns that the driver is gone."""
+        while True:
+            try:
+                self._ended = asyncio.Event()
+                await self._socket.start(self._add)
+                while self._socket.reachable:  # noqa: ASYNC110  a file of another process
+                    await asyncio.sleep(_LOOK_S)
+                self._log.info("registering again", reason="socket gone")
+            except KubeletUnavailable as error:
+                if self.trouble != str(error):
+                    self._log.warning("not registered", reason=str(error))
+                self.trouble = str(error)
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                await self._socket.stop(self._ended.set)
+
+    def _add(self, server: grpc.aio.Server) -> None:
+        registration_services.add_RegistrationServicer_to_server(self, server)
+        services.add_DRAPluginServicer_to_server(self, server)
+        health_services.add_DRAResourceHealthServicer_to_server(self, server)
+        older = {
+            name: grpc.unary_unary_rpc_method_handler(answer, asked.FromString, answered.SerializeToString)
+            for name, answer, asked, answered in (
+                (
+                    "NodePrepareResources",
+                    self.NodePrepareResources,
+                    wire.NodePrepareResourcesRequest,
+                    wire.NodePrepareResourcesResponse,
+                ),
+                (
+                    "NodeUnprepareResources",
+                    self.NodeUnprepareResources,
+                    wire.NodeUnprepareResourcesRequest,
+                    wire.NodeUnprepareResourcesResponse,
+                ),
+            )
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_OLDER, older),))
+
+    # -- registration ----------------------------------------------------------------------------------------------
+
+    async def GetInfo(  # noqa: N802
+        self, _request: registration_wire.InfoRequest, _context: _Context
+    ) -> registration_wire.PluginInfo:
+        return registration_wire.PluginInfo(
+            type="DRAPlugin", name=self._driver, endpoint=str(self._path), supported_versions=_VERSIONS
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self, request: registration_wire.RegistrationStatus, _context: _Context
+    ) -> registration_wire.RegistrationStatusResponse:
+        if request.plugin_registered:
+            self.trouble = ""
+            self._log.info("registered", driver=self._driver)
+        else:
+            self.trouble = f"kubelet refuses the driver: {request.error}"
+            self._log.warning("not registered", reason=request.error)
+        return registration_wire.RegistrationStatusResponse()
+
+    # -- claims ----------------------------------------------------------------------------------------------------
+
+    async def NodePrepareResources(  # noqa: N802
+        self, request: wire.NodePrepareResourcesRequest, _context: _Context
+    ) -> wire.NodePrepareResourcesResponse:
+        async def prepare(asked: wire.Claim) -> wire.NodePrepareResourceResponse:
+            claim, names = await self._claims.prepare(asked.namespace, asked.name, asked.uid)
+            devices = [
+                wire.Device(
+                    request_names=[one.request],
+                    pool_name=one.pool,
+                    device_name=one.device,
+                    cdi_device_ids=names,
+                    share_id=one.share or None,
+                )
+                for one in claim.devices
+            ]
+            return wire.NodePrepareResourceResponse(devices=devices)
+
+        answers = {
+            asked.uid: await self._answered(
+                prepare(asked), asked, lambda why: wire.NodePrepareResourceResponse(error=why)
+            )
+            for asked in request.claims
+        }
+        return wire.NodePrepareResourcesResponse(claims=answers)
+
+    async def NodeUnprepareResources(  # noqa: N802
+        self, request: wire.NodeUnprepareResourcesRequest, _context: _Context
+    ) -> wire.NodeUnprepareResourcesResponse:
+        async def unprepare(asked: wire.Claim) -> wire.NodeUnprepareResourceResponse:
+            await self._claims.unprepare(asked.uid)
+            return wire.NodeUnprepareResourceResponse()
+
+        answers = {
+            asked.uid: await self._answered(
+                unprepare(asked), asked, lambda why: wire.NodeUnprepareResourceResponse(error=why)
+            )
+            for asked in request.claims
+        }
+        return wire.NodeUnprepareResourcesResponse(claims=answers)
+
+    async def _answered(self, answer: Awaitable[Any], asked: wire.Claim, error_for: Callable[[str], Any]) -> Any:
+        """The answer for one claim; with what went wrong in its error, which kubelet shows in the pod's events."""
+        try:
+            return await answer
+        except _EXPECTED as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            self._log.warning("claim deferred", claim=f"{asked.namespace}/{asked.name}", reason=why)
+            return error_for(why)
+
+    # -- health ----------------------------------------------------------------------------------------------------
+
+    async def NodeWatchResources(  # noqa: N802
+        self, _request: health_wire.NodeWatchResourcesRequest, context: _Context
+    ) -> None:
+        ended, changes = self._ended, self.health.follow()
+        news = asyncio.ensure_future(anext(changes))
+        stop = asyncio.ensure_future(ended.wait())
+        listed: Sequence[DeviceHealth] = ()
+        try:
+            while not ended.is_set():
+                await asyncio.wait((news, stop), timeout=_HEALTH_S, return_when=asyncio.FIRST_COMPLETED)
+                if news.done():
+                    listed, news = news.result(), asyncio.ensure_future(anext(changes))
+                if not ended.is_set():
+                    await context.write(_health(listed))
+        finally:
+            stop.cancel()
+            news.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await news
+            if isinstance(changes, AsyncGenerator):
+                await changes.aclose()
+
+
+def _health(devices: Sequence[DeviceHealth]) -> health_wire.NodeWatchResourcesResponse:
+    return health_wire.NodeWatchResourcesResponse(
+        devices=[
+            health_wire.DeviceHealth(
+                device=health_wire.DeviceIdentifier(pool_name=one.pool, device_name=one.device),
+                health=health_wire.UNHEALTHY if one.trouble else health_wire.HEALTHY,
+                last_updated_time=int(time.time()),
+                message=one.trouble,
+            )
+            for one in devices
+        ]
+    )

@@ -1,0 +1,360 @@
+"""What a ResourceClaim gets on this node: its grant, read from what the scheduler allocated and from its parameters.
+
+The allocation alone says which GPUs and how much of each, by what the claim consumes of their capacity. The parameters
+(MPSConfig) may only raise the cap of its threads above what it reserves. What is missing is refused, never guessed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
+from mpsd.kubelet.rules.allocation import Allocation, Answer
+from mpsd.kubelet.rules.node_pods import Bystander, NodePod
+from mpsd.model.client_limits import ClientLimit, problems_with
+from mpsd.model.domain import Domain
+from mpsd.model.fields import FieldReader, Fields, at
+from mpsd.model.grants import Gpu, Grant, evenly, rooms
+from mpsd.model.identity import PodName
+from mpsd.model.policy import Policy
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.quantity import gib, whole
+
+CONFIG_API, CONFIG_KIND = "mpsd.io/v1alpha1", "MPSConfig"
+THREAD_CAP = "threadCap"
+_CONFIG_FIELDS = frozenset({"apiVersion", "kind", THREAD_CAP})
+_CDI_VERSION, _CDI_CLASS = "0.5.0", "claim"
+_RECREATE = "delete the pod and its claim, so that the scheduler allocates it again"
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDevice:
+    """One device of a claim, as the allocation names it. share: the id of the allocation's part of the device."""
+
+    request: str
+    pool: str
+    device: str
+    share: str
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedClaim:
+    """A claim that has its grant on this node, as the journal keeps it. memory_mib, reserved_percent: of each GPU.
+    pods: those that the claim was reserved for when it was prepared. at: seconds since 1970."""
+
+    uid: str
+    namespace: str
+    name: str
+    domain: str
+    devices: tuple[ClaimDevice, ...]
+    memory_mib: int
+    reserved_percent: int
+    thread_percent: int
+    clients: int
+    pods: tuple[PodName, ...]
+    boot_id: str
+    at: float
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(device.gpu for device in self.devices)
+
+    @property
+    def allocation(self) -> Allocation:
+        return Allocation(self.domain, self.gpus, self.memory_mib, self.thread_percent)
+
+    def grant(self, holders: Sequence[PodName]) -> Grant:
+        """The one grant of all pods that share the claim. holders: those pods; the first stands for them all."""
+        return Grant(
+            id=self.uid,
+            domain=self.domain,
+            parts=evenly(self.gpus, self.memory_mib, self.reserved_percent),
+            thread_percent=self.thread_percent,
+            clients=self.clients,
+            holder=holders[0] if holders else PodName(self.namespace, self.name, ""),
+            command=str(self),
+        )
+
+    def __str__(self) -> str:
+        return f"claim {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNode:
+    """What a claim is read for. driver: the name that allocations know mpsd by; the pool has the name of the node."""
+
+    driver: str
+    pool: str
+    gpus: tuple[Gpu, ...]
+    domains: tuple[Domain, ...]
+
+
+# -- the parameters ----------------------------------------------------------------------------------------------------
+
+
+def config_problems(parameters: object, where: str, policy: Policy) -> list[Problem]:
+    """Everything that is wrong with the parameters of a claim, a template or a class."""
+    return _read_config(parameters, where, policy)[1]
+
+
+def _read_config(parameters: object, where: str, policy: Policy) -> tuple[int | None, list[Problem]]:
+    """The cap of the threads, None where none is named, and every problem."""
+    if not isinstance(parameters, dict):
+        remedy = f"write apiVersion: {CONFIG_API}, kind: {CONFIG_KIND} and its fields below it"
+        return None, [Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)]
+    if (parameters.get("apiVersion"), parameters.get("kind")) != (CONFIG_API, CONFIG_KIND):
+        sent = f"{shown(parameters.get('kind'))} of {shown(parameters.get('apiVersion'))}"
+        remedy = f"write kind: {CONFIG_KIND} and apiVersion: {CONFIG_API}"
+        return None, [Problem("config-version", where, sent, "is of another kind or version than mpsd reads", remedy)]
+    problems = [
+        Problem(
+            "field-unknown", at(where, str(key)), shown(parameters[key]), "is no field of it", f"write {THREAD_CAP}"
+        )
+        for key in sorted(parameters.keys() - _CONFIG_FIELDS, key=str)
+    ]
+    fields = FieldReader()
+    cap = fields.number(parameters, THREAD_CAP, where, absent=None)
+    problems += fields.problems
+    least = policy.requests.minimum_thread_percent
+    if cap is not None and not least <= cap <= 100:
+        remedy = f"write {least} to 100"
+        problems.append(Problem("percent-range", at(where, THREAD_CAP), str(cap), "is no thread percentage", remedy))
+    return cap, problems
+
+
+# -- the allocation ----------------------------------------------------------------------------------------------------
+
+
+def read_claim(thing: Fields, uid: str, node: ClaimNode, policy: Policy, boot_id: str, now: float) -> PreparedClaim:
+    """What the claim has here. thing: a decoded ResourceClaim. uid: of the one that kubelet means. InvalidInput with
+    every reason why it can have nothing."""
+    fields = FieldReader()
+    metadata, status = fields.mapping(thing, "metadata", ""), fields.mapping(thing, "status", "")
+    namespace, name = (fields.text(metadata, key, "metadata") for key in ("namespace", "name"))
+    subject = f"ResourceClaim {namespace}/{name}"
+    if metadata.get("uid") != uid:
+        message = f"is not the claim {uid} that kubelet prepares; that one was deleted"
+        raise InvalidInput.of(subject, "claim-replaced", "metadata.uid", shown(metadata.get("uid")), message, _RECREATE)
+    devices = fields.mapping(fields.mapping(status, "allocation", "status"), "devices", "status.allocation")
+    path = "status.allocation.devices"
+    own = [
+        (where, result)
+        for where, result in fields.entries(devices, "results", path)
+        if (result.get("driver"), result.get("pool")) == (node.driver, node.pool)
+    ]
+    if not own:
+        message = f"allocates no device of {node.driver} on node {node.pool}"
+        raise InvalidInput.of(subject, "claim-not-allocated", path, "", message, _RECREATE)
+    reader = _Results(fields, node, policy)
+    taken = [reader.read(where, result) for where, result in own]
+    cap = _cap(fields, devices, path, node.driver, policy)
+    if reader.problems or fields.problems:
+        raise InvalidInput(subject, [*reader.problems, *fields.problems])
+    first = taken[0]
+    uuids = {each.device.gpu for each in taken}
+    domain = next((domain for domain in node.domains if uuids <= set(domain.gpus)), None)
+    problems = [*_together(taken, domain, path)]
+    percent = cap or first.threads or policy.requests.default_thread_percent
+    if percent < first.threads:
+        message, remedy = f"is below the {first.threads} percent that the claim reserves", "raise it, or leave it out"
+        problems.append(Problem("cap-below-reservation", f"{path}.config", f"{THREAD_CAP} {cap}", message, remedy))
+    for gpu in (gpu for gpu in node.gpus if gpu.uuid in uuids):
+        limit = ClientLimit(first.memory_mib, percent)
+        problems += problems_with(limit, f"{path}.results", gpu.capability, gpu.memory_mib, gpu.sms)
+    if problems or domain is None:
+        raise InvalidInput(subject, problems)
+    by_gpu = {each.device.gpu: each.device for each in taken}
+    reserved = (
+        PodName(namespace, fields.text(one, "name", where), fields.text(one, "uid", where))
+        for where, one in fields.entries(status, "reservedFor", "status")
+        if one.get("resource") == "pods" and not one.get("apiGroup")
+    )
+    return PreparedClaim(
+        uid=uid,
+        namespace=namespace,
+        name=name,
+        domain=domain.name,
+        devices=tuple(by_gpu[uuid] for uuid in domain.gpus if uuid in by_gpu),
+        memory_mib=first.memory_mib,
+        reserved_percent=first.threads,
+        thread_percent=percent,
+        clients=first.clients,
+        pods=tuple(pod for pod in reserved if pod.name and pod.uid),
+        boot_id=boot_id,
+        at=now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a result consumes of one device."""
+
+    device: ClaimDevice
+    memory_mib: int
+    threads: int
+    clients: int
+
+
+class _Results:
+    """Reads the results of an allocation; problems: whatever is wrong with them."""
+
+    def __init__(self, fields: FieldReader, node: ClaimNode, policy: Policy) -> None:
+        self._fields, self._node, self._policy = fields, node, policy
+        self._uuids = {device_name(gpu): gpu.uuid for gpu in node.gpus}
+        self.problems: list[Problem] = []
+
+    def read(self, where: str, result: Fields) -> _Taken:
+        request, pool, name, share = (
+            self._fields.text(result, key, where) for key in ("request", "pool", "device", "shareID")
+        )
+        uuid = self._uuids.get(name, "")
+        if not uuid:
+            message = f"is no GPU of node {self._node.pool} now"
+            self.problems.append(Problem("device-gone", at(where, "device"), shown(name), message, _RECREATE))
+        if self._fields.flag(result, "adminAccess", where):
+            message = "mpsd gives nobody access to a GPU beside its grants"
+            self.problems.append(
+                Problem("admin-access", at(where, "adminAccess"), "true", message, "remove adminAccess")
+            )
+        amounts = self._fields.mapping(result, "consumedCapacity", where)
+        memory, threads, clients = (self._amount(amounts, where, key) for key in (MEMORY, THREADS, CLIENTS))
+        return _Taken(ClaimDevice(request, pool, name, share, uuid), memory // _MIB, threads, max(1, clients))
+
+    def _amount(self, amounts: Fields, where: str, capacity: str) -> int:
+        found = whole(amounts.get(capacity))
+        if found is not None and found >= 0:
+            return found
+        wrong = shown(amounts[capacity]) if capacity in amounts else ""
+        message = "does not say how much of the device the claim consumes"
+        remedy = "switch on DRAConsumableCapacity in the API server and the scheduler, as in Kubernetes 1.36"
+        self.problems.append(
+            Problem(
+                "capacity-unknown", at(where, "consumedCapacity", capacity), wrong, message, f"{remedy}; {_RECREATE}"
+            )
+        )
+        return 0
+
+
+def _cap(fields: FieldReader, devices: Fields, path: str, driver: str, policy: Policy) -> int | None:
+    """The cap that the parameters for this driver name; what a claim says goes before what its class says."""
+    caps: dict[str, int] = {}
+    for where, entry in fields.entries(devices, "config", path):
+        opaque = fields.mapping(entry, "opaque", where)
+        if opaque.get("driver") == driver:
+            cap, problems = _read_config(opaque.get("parameters"), at(where, "opaque", "parameters"), policy)
+            fields.problems += problems
+            if cap is not None:
+                caps[fields.text(entry, "source", where)] = cap
+    return caps.get("FromClaim", next(iter(caps.values()), None))
+
+
+def _together(taken: Sequence[_Taken], domain: Domain | None, path: str) -> Iterator[Problem]:
+    """Why no grant can have these devices together. A client of MPS has one domain, and one limit for all its GPUs."""
+    where, names = f"{path}.results", " and ".join(each.device.device for each in taken)
+    if len({each.device.gpu for each in taken}) < len(taken):
+        remedy = "ask for it once, with the sum, or add a constraint matchAttribute or distinctAttribute on uuid"
+        yield Problem("device-twice", where, names, "allocates one GPU more than once", remedy)
+    elif len({(each.memory_mib, each.threads, each.clients) for each in taken}) > 1:
+        remedy = "ask for the same memory and threads in each request"
+        yield Problem("devices-uneven", where, names, "does not take the same of each GPU", remedy)
+    if domain is None:
+        remedy = "add the constraint matchAttribute: DRIVER/domain, and list the GPUs under domains in the policy"
+        yield Problem("devices-of-domains", where, names, "takes GPUs that no control daemon has together", remedy)
+
+
+# -- beside the other grants of the node -------------------------------------------------------------------------------
+
+
+def why_no_room(claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, policy: Policy) -> str:
+    """Why the claim cannot have its grant beside the others; empty where it can. The scheduler knows claims alone, and
+    another may be the last to leave."""
+    domain_of = {uuid: domain.name for domain in node.domains for uuid in domain.gpus}
+    gpus = [gpu for gpu in node.gpus if gpu.uuid in claim.gpus and gpu.uuid in domain_of]
+    for room in rooms(gpus, domain_of, others, policy):
+        wants = (claim.memory_mib, claim.reserved_percent, claim.clients)
+        has = (room.memory_mib, room.thread_percent, room.clients)
+        if any(want > left for want, left in zip(wants, has, strict=True)):
+            asked = f"{gib(wants[0])} GiB, {wants[1]} percent and {wants[2]} clients"
+            left = f"{gib(max(0, has[0]))} GiB, {max(0, has[1])} percent and {max(0, has[2])} clients"
+            return f"{claim} takes {asked} of {room.gpu.label}, which has {left} left beside the other grants"
+    return ""
+
+
+def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> str:
+    """Why one of its pods cannot have it, as that has another claim; empty where none has. A pod has one grant."""
+    uids = {pod.uid for pod in claim.pods}
+    for other in prepared:
+        both = next((pod for pod in other.pods if other.uid != claim.uid and pod.uid in uids), None)
+        if both:
+            return (
+                f"pod {both} has {other} already, and a pod may have one claim of mpsd; ask for all GPUs in one claim"
+            )
+    return ""
+
+
+def claim_holders(
+    prepared: Sequence[PreparedClaim], rows: Sequence[NodePod | Bystander]
+) -> dict[str, tuple[PodName, ...]]:
+    """By the uid of each claim, its pods: those of the journal, and those of this node that have come to it since,
+    which kubelet lets start without asking again. Of several claims a pod counts for the one with the least memory."""
+    by_name = {(claim.namespace, claim.name): claim.uid for claim in prepared}
+    found: dict[str, dict[str, PodName]] = {claim.uid: {pod.uid: pod for pod in claim.pods} for claim in prepared}
+    for row in rows:
+        for name in row.claims:
+            if uid := by_name.get((row.identity.namespace, name)):
+                found[uid][row.identity.uid] = row.identity
+    seen: set[str] = set()
+    for claim in sorted(prepared, key=lambda claim: (claim.memory_mib, claim.uid)):
+        found[claim.uid] = {uid: pod for uid, pod in found[claim.uid].items() if uid not in seen}
+        seen.update(found[claim.uid])
+    return {uid: tuple(pods.values()) for uid, pods in found.items()}
+
+
+def refreshed(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim:
+    """A claim that was prepared already, with the pods that have it now. What it holds does not change while it is
+    prepared."""
+    return replace(before, pods=tuple(dict.fromkeys((*before.pods, *now.pods))))
+
+
+# -- the container device interface ------------------------------------------------------------------------------------
+# https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+
+
+def cdi_name(driver: str, uid: str) -> str:
+    """The device of a claim. Its uid is never used again, so that no container can get what another one left."""
+    return f"{driver}/{_CDI_CLASS}={uid}"
+
+
+def cdi_file(driver: str, uid: str) -> str:
+    return f"{driver}-{_CDI_CLASS}-{uid}.json"
+
+
+def cdi_file_owner(driver: str, file: str) -> str:
+    """The uid of the claim whose file this is; empty for a file of somebody else."""
+    start, end = f"{driver}-{_CDI_CLASS}-", ".json"
+    return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
+
+
+def cdi_spec(driver: str, uid: str, answer: Answer) -> Mapping[str, Any]:
+    """What the container runtime gives to a container with the claim, beside the devices that `answer.cdi` names."""
+    edits: dict[str, Any] = {
+        "env": [f"{name}={value}" for name, value in answer.environment.items()],
+        "deviceNodes": [
+            {"path": node.inside, "hostPath": node.source, "permissions": node.access} for node in answer.devices
+        ],
+        "mounts": [
+            {
+                "hostPath": mount.source,
+                "containerPath": mount.inside,
+                "options": ["rbind", "rprivate", "ro" if mount.read_only else "rw"],
+            }
+            for mount in answer.mounts
+        ],
+    }
+    return {
+        "cdiVersion": _CDI_VERSION,
+        "kind": f"{driver}/{_CDI_CLASS}",
+        "devices": [{"name": uid, "containerEdits": edits}],
+    }

@@ -1,0 +1,124 @@
+"""The ResourceSlice of a node: its GPUs as devices that several claims share, each by so much memory and threads.
+
+The scheduler counts what claims take of a device (`consumedCapacity`), so a device offers what the ledger could promise
+if no claim existed: grants of anybody else are taken off. A GPU that takes no new client keeps its device, with a
+taint.
+Sources: k8s.io/api/resource/v1, and KEP-5075 (consumable capacity) and KEP-5055 (taints) of kubernetes/enhancements.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.model.domain import State
+from mpsd.model.grants import Gpu, Grant, rooms
+from mpsd.model.node_view import NodeView
+from mpsd.model.policy import Policy
+
+API = "resource.k8s.io/v1"
+MEMORY, THREADS, CLIENTS = "memory", "threads", "clients"  # the capacities of a device
+TAINT = "mpsd.io/gpu"  # its value says why: a state of the GPU's domain, or WITHHELD
+WITHHELD, NO_DAEMON = "withheld", "no-daemon"
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER = re.compile(r"[0-9]+", re.ASCII)
+_LONGEST_TEXT = 64  # characters of an attribute
+# By the major number of the compute capability, then by its minor where one says more: NVIDIA's names of them.
+_ARCHITECTURES = {"7": "Volta", "7.5": "Turing", "8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper"}
+_ARCHITECTURES |= {"10": "Blackwell", "11": "Blackwell", "12": "Blackwell"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Whose devices they are: all of one node by one driver. node_uid: of the Node, which owns the slice."""
+
+    driver: str
+    node: str
+    node_uid: str
+
+
+def slice_name(node: str, driver: str) -> str:
+    """Always the same one, so that an agent that was killed finds what it wrote."""
+    return f"{node}-{driver}"
+
+
+def device_name(gpu: Gpu) -> str:
+    """By its UUID, which means the same GPU after a reboot; by its ordinal where that is no DNS label."""
+    name = gpu.uuid.lower()
+    return name if _LABEL.fullmatch(name) else gpu.label
+
+
+def taint_of(gpu: Gpu, view: NodeView) -> str:
+    """Why the GPU takes no new claim; empty while it does."""
+    if gpu.uuid in view.withheld:
+        return WITHHELD
+    state = next((domain.state for domain in view.domains if gpu.uuid in domain.record.gpus), None)
+    return "" if state is State.READY else state.value if state else NO_DAEMON
+
+
+def devices(view: NodeView, claimed: Iterable[str], policy: Policy) -> list[dict[str, Any]]:
+    """Those of every GPU that has anything left for claims. claimed: the ids of the grants that claims have."""
+    own = frozenset(claimed)
+    others = [held.grant for held in view.grants if held.grant.id not in own]
+    domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
+    return [each for gpu in view.gpus if (each := _device(gpu, domain_of.get(gpu.uuid, ""), others, view, policy))]
+
+
+def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, policy: Policy) -> dict[str, Any] | None:
+    (room,) = rooms([gpu], {gpu.uuid: domain}, others, policy)
+    unit_mib, requests = policy.resources.memory_unit_mib, policy.requests
+    memory_mib, threads = room.memory_mib // unit_mib * unit_mib, max(0, room.thread_percent)
+    if memory_mib < unit_mib or room.clients < requests.clients_per_grant:
+        return None
+    step, taint = requests.thread_percent_step, taint_of(gpu, view)
+    return {
+        "name": device_name(gpu),
+        "allowMultipleAllocations": True,
+        "attributes": _attributes(gpu, domain, view.driver),
+        "capacity": {
+            MEMORY: _capacity(*(f"{mib}Mi" for mib in (memory_mib, memory_mib, unit_mib, memory_mib, unit_mib))),
+            THREADS: _capacity(*map(str, (threads, 0, 0, min(100, threads) // step * step, step))),
+            CLIENTS: _capacity(*map(str, (room.clients, requests.clients_per_grant, 1, room.clients, 1))),
+        },
+        **({"taints": [{"key": TAINT, "value": taint, "effect": "NoSchedule"}]} if taint else {}),
+    }
+
+
+def _capacity(value: str, default: str, least: str, most: str, step: str) -> dict[str, Any]:
+    return {
+        "value": value,
+        "requestPolicy": {"default": default, "validRange": {"min": least, "max": most, "step": step}},
+    }
+
+
+def _attributes(gpu: Gpu, domain: str, driver: str) -> dict[str, dict[str, str]]:
+    """What CEL selectors can ask for; what is not known is left out."""
+    compute = gpu.capability.compute_capability
+    architecture = _ARCHITECTURES.get(compute) or _ARCHITECTURES.get(compute.partition(".")[0], "")
+    texts = {"uuid": gpu.uuid, "productName": gpu.name, "architecture": architecture, "domain": domain}
+    versions = {"cudaComputeCapability": _version(compute), "driverVersion": _version(driver)}
+    found = {name: {"string": text[:_LONGEST_TEXT]} for name, text in texts.items() if text}
+    return found | {name: {"version": text} for name, text in versions.items() if text}
+
+
+def _version(text: str) -> str:
+    """A semantic version: three numbers without leading zeros; empty where the text has none."""
+    numbers = [str(int(number)) for number in _NUMBER.findall(text)[:3]]
+    return ".".join([*numbers, "0", "0"][:3]) if numbers else ""
+
+
+def resource_slice(pool: Pool, generation: int, offered: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The one slice of the pool: it holds the GPUs of any node, so that every change of the pool is one write."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": pool.node, "uid": pool.node_uid}
+    return {
+        "apiVersion": API,
+        "kind": "ResourceSlice",
+        "metadata": {"name": slice_name(pool.node, pool.driver), "ownerReferences": [owner]},
+        "spec": {
+            "driver": pool.driver,
+            "nodeName": pool.node,
+            "pool": {"name": pool.node, "generation": generation, "resourceSliceCount": 1},
+            "devices": list(offered),
+        },
+    }

@@ -1,0 +1,98 @@
+"""Keeps the ResourceSlice of this node as the node is: it is made again where it is gone, or not what it should be.
+
+Kubelet deletes the slices of a driver that has left, and all of a node when it starts itself; so the agent only has to
+write. Every write raises the generation of the pool above that of any slice that is there, which then no longer counts;
+one that another one overtook is tried again.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpsd.kubelet.dra.rules.slices import API, Pool, resource_slice, slice_name
+from mpsd.platform.kube import NODES, Conflict, Kube, KubeError, Object, Resource
+from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform.logs import logger
+
+SLICES = Resource(API, "resourceslices")
+CONTENT = "mpsd.io/content"  # an annotation: the checksum of the devices as they were written
+_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """One of the pool's as the API has it. content: empty where mpsd did not write it."""
+
+    name: str
+    version: str
+    generation: int
+    content: str
+
+
+def _read(thing: Object) -> _Slice:
+    metadata = thing["metadata"]
+    generation = int(thing["spec"]["pool"].get("generation") or 0)
+    content = (metadata.get("annotations") or {}).get(CONTENT, "")
+    return _Slice(metadata["name"], metadata["resourceVersion"], generation, content)
+
+
+class SlicePublisher:
+    """trouble: why the slice is not what it should be; empty while it is."""
+
+    def __init__(self, kube: Kube, driver: str, node: str) -> None:
+        self._kube, self._driver, self._node = kube, driver, node
+        selected = {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"}
+        self._news = asyncio.Event()
+        self._mirror = Mirror(kube, Selection(SLICES, query=selected), _read, self._news.set)
+        self._wanted: Sequence[Mapping[str, Any]] | None = None  # None before the first look at the node
+        self._log = logger(role="DRA driver")
+        self.trouble = "the ResourceSlice is not written yet"
+
+    def offer(self, devices: Sequence[Mapping[str, Any]]) -> None:
+        if devices != self._wanted:
+            self._wanted = devices
+            self._news.set()
+
+    async def run(self) -> None:
+        watching = asyncio.create_task(self._mirror.run())
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                if self._wanted is None or not self._mirror.synced:
+                    continue
+                try:
+                    await self._write(self._wanted)
+                    self.trouble = ""
+                except Conflict:  # the copy is behind, or somebody else wrote
+                    await asyncio.sleep(_RETRY_S)
+                    self._news.set()
+                except KubeError as error:
+                    if self.trouble != str(error):
+                        self._log.warning("ResourceSlice not written", reason=str(error))
+                    self.trouble = str(error)
+                    await asyncio.sleep(_RETRY_S)
+                    self._news.set()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _write(self, wanted: Sequence[Mapping[str, Any]]) -> None:
+        """KubeError where the API does not take it."""
+        found, own = self._mirror.objects(), slice_name(self._node, self._driver)
+        content = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
+        ours = next((one for one in found if one.name == own), None)
+        if ours is None or ours.content != content:
+            uid = (await self._kube.get(NODES, self._node))["metadata"]["uid"]
+            pool = Pool(self._driver, self._node, uid)
+            thing = resource_slice(pool, max((one.generation for one in found), default=0) + 1, wanted)
+            thing["metadata"]["annotations"] = {CONTENT: content}
+            if ours is None:
+                await self._kube.create(SLICES, thing)
+            else:
+                thing["metadata"]["resourceVersion"] = ours.version
+                await self._kube.replace(SLICES, thing)
+            self._log.info("ResourceSlice written", devices=len(wanted), generation=thing["spec"]["pool"]["generation"])

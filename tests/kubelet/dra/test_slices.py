@@ -1,0 +1,119 @@
+"""The node's slice offers what the ledger can still promise to claims, and says which GPUs take none."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.kubelet.dra.rules.slices import Pool, device_name, devices, resource_slice, taint_of
+from mpsd.model.domain import State
+from mpsd.model.node_view import HeldGrant, UnreadableGrant
+from tests.kubelet.dra.claims import DRIVER, NODE, prepared
+from tests.model.worlds import GPUS, POLICY, UUIDS, grant, record, view
+
+
+def held(*grants: Any) -> tuple[HeldGrant, ...]:
+    return tuple(HeldGrant(one, holder_alive=True) for one in grants)
+
+
+def test_a_gpu_is_a_device_that_claims_share() -> None:
+    first, _second = devices(view(), (), POLICY)
+    assert first == {
+        "name": UUIDS[0].lower(),
+        "allowMultipleAllocations": True,
+        "attributes": {
+            "uuid": {"string": UUIDS[0]},
+            "productName": {"string": "NVIDIA A30"},
+            "architecture": {"string": "Ampere"},
+            "domain": {"string": "gpu0"},
+            "cudaComputeCapability": {"version": "8.0.0"},
+            "driverVersion": {"version": "580.159.4"},
+        },
+        "capacity": {
+            "memory": {
+                "value": "23552Mi",
+                "requestPolicy": {
+                    "default": "23552Mi",
+                    "validRange": {"min": "1024Mi", "max": "23552Mi", "step": "1024Mi"},
+                },
+            },
+            "threads": {
+                "value": "100",
+                "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "5"}},
+            },
+            "clients": {
+                "value": "48",
+                "requestPolicy": {"default": "8", "validRange": {"min": "1", "max": "48", "step": "1"}},
+            },
+        },
+    }
+
+
+def test_what_claims_hold_is_counted_by_the_scheduler_alone() -> None:
+    """A capacity that sank with each claim would count every claim twice."""
+    claim = prepared()
+    assert devices(view(grants=held(claim.grant(claim.pods))), [claim.uid], POLICY) == devices(view(), (), POLICY)
+
+
+def test_what_others_hold_is_no_capacity() -> None:
+    first, second = devices(view(grants=held(grant("a", 7, reserved_percent=30))), (), POLICY)
+    values = {name: capacity["value"] for name, capacity in first["capacity"].items()}
+    assert values == {"memory": f"{16 * 1024}Mi", "threads": "70", "clients": "40"}
+    assert second["capacity"]["memory"]["value"] == f"{23 * 1024}Mi"
+
+
+def test_a_gpu_that_others_fill_is_no_device() -> None:
+    assert [one["name"] for one in devices(view(grants=held(grant("a", 23))), (), POLICY)] == [UUIDS[1].lower()]
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
+def test_a_gpu_that_takes_no_client_is_tainted_with_the_reason(state: State) -> None:
+    first, second = devices(view(records=(record(0, state), record(1))), (), POLICY)
+    assert first["taints"] == [{"key": "mpsd.io/gpu", "value": state.value, "effect": "NoSchedule"}]
+    assert "taints" not in second
+
+
+def test_a_gpu_without_a_daemon_or_with_an_unknown_grant_is_tainted() -> None:
+    assert taint_of(GPUS[1], view(records=(record(0),))) == "no-daemon"
+    unreadable = replace(view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),))
+    assert taint_of(GPUS[0], unreadable) == "withheld"
+    assert taint_of(GPUS[1], unreadable) == ""
+
+
+def test_a_device_is_named_by_a_label_whatever_the_uuid_is() -> None:
+    assert device_name(replace(GPUS[0], uuid="MIG GPU/1")) == "gpu0"
+
+
+@given(st.text(max_size=20), st.integers(0, 40), st.integers(0, 100))
+def test_every_capacity_is_one_that_kubernetes_takes(driver: str, gib: int, percent: int) -> None:
+    """The default, the least and the most lie in the range, and are whole steps from its beginning."""
+    seen = replace(view(grants=held(grant("a", gib, reserved_percent=percent))), driver=driver)
+    for device in devices(seen, (), POLICY):
+        for capacity in device["capacity"].values():
+            ranged = capacity["requestPolicy"]["validRange"]
+            least, most, step, default, value = (
+                int(text.removesuffix("Mi"))
+                for text in (
+                    ranged["min"],
+                    ranged["max"],
+                    ranged["step"],
+                    capacity["requestPolicy"]["default"],
+                    capacity["value"],
+                )
+            )
+            assert least <= default <= most <= value
+            assert (default - least) % step == (most - least) % step == 0
+        version = device["attributes"].get("driverVersion", {"version": "1.0.0"})["version"]
+        assert all(part == str(int(part)) for part in version.split("."))
+
+
+def test_the_slice_belongs_to_its_node() -> None:
+    made = resource_slice(Pool(DRIVER, NODE, "uid-of-node1"), 3, devices(view(), (), POLICY))
+    assert made["metadata"]["name"] == "node1-gpu.mpsd.io"
+    assert made["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "uid-of-node1"}
+    ]
+    assert made["spec"]["pool"] == {"name": NODE, "generation": 3, "resourceSliceCount": 1}
+    assert (made["spec"]["driver"], made["spec"]["nodeName"], len(made["spec"]["devices"])) == (DRIVER, NODE, 2)
