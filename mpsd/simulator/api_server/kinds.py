@@ -155,6 +155,7 @@ BUDGETS = ObjectKind(
 )
 DAEMON_SETS = _spec("apps", "DaemonSet", "daemonsets", "ds")
 REVISIONS = ObjectKind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
+SLICES = ObjectKind("resource.k8s.io", ("v1",), "ResourceSlice", "resourceslices", False, counts=True)
 VALIDATING = ObjectKind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
 MUTATING = ObjectKind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
 
@@ -181,6 +182,8 @@ _BUILT_IN = (
     MUTATING,
     CRDS,
     ObjectKind("coordination.k8s.io", ("v1",), "Lease", "leases"),
+    ObjectKind("resource.k8s.io", ("v1",), "ResourceClaim", "resourceclaims", has_status=True),
+    SLICES,
     ObjectKind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
     ObjectKind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
     ObjectKind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),
@@ -329,6 +332,7 @@ Test = Callable[[Object], bool]
 _FIELDS = {
     PODS.plural: {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"},
     NODES.plural: {"spec.unschedulable"},
+    SLICES.plural: {"spec.driver", "spec.nodeName"},
     EVENTS.plural: {
         "involvedObject.kind",
         "involvedObject.namespace",
