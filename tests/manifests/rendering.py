@@ -20,6 +20,7 @@ VERSIONS = dict.fromkeys(ALL, (30, 99)) | {
     "overlays/scheduler-1.20": (20, 22),
     "overlays/scheduler-1.23": (23, 24),
     "overlays/policies-mutating": (36, 99),
+    "overlays/dra": (36, 99),
 }
 
 

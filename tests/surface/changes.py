@@ -37,6 +37,18 @@ CHANGES: dict[str, str] = {
             *("Issuer mpsd-webhook", "Issuer mpsd-webhook-self", "Role mpsd-webhook", "RoleBinding mpsd-webhook"),
         )
     },
+    "commands: mpsd agent --dra": "resource claims are served where an operator asks for it",
+    "commands: mpsd agent --cdi-dir": "what a claim gives reaches containers by CDI",
+    "settings: MPSD_DRA": "as --dra",
+    "settings: MPSD_CDI_DIR": "as --cdi-dir",
+    "labels, annotations and resources: mpsd.io/content": "a slice is written again only where it has changed",
+    "manifests: overlays/dra: DeviceClass mps.mpsd.io": "what claims ask for",
+    "manifests: overlays/dra: PodDisruptionBudget mpsd-webhook in mpsd-system": "of components/modern",
+    **{
+        f"manifests: overlays/dra: {kind} {name}": "claims say what mpsd reads; an agent writes its own slice"
+        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        for name in ("mpsd-agent-slices", "mpsd-agent-writes", "mpsd-claims")
+    },
     **{
         f"manifests: overlays/modern: {kind} mpsd-agent-writes": "a token of the agent writes to its own node alone"
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")

@@ -1,0 +1,318 @@
+"""Pods that get their part of a GPU by resource claims: real scheduler, kubelet and containerd, simulated GPUs.
+
+The file turns the installation into one that serves claims, and back.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.installation import AGENT, GPUS, SYSTEM, UNITS, Installation
+from tests.e2e.machine import Machine, this_machine
+from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, container, refused_at, share
+from tests.e2e.versions import needs
+from tests.e2e.waiting import eventually
+
+_DRIVER, _CLASS = "gpu.mpsd.io", "mps.mpsd.io"
+_COMPONENT = Path(__file__).parents[3] / "manifests" / "components" / "dra"
+_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
+
+
+def _claim(name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> Object:
+    amounts = {"memory": f"{gib}Gi"} | ({"threads": str(threads)} if threads else {})
+    request = {"name": "gpu", "exactly": {"deviceClassName": _CLASS, "capacity": {"requests": amounts}}}
+    config = [{"requests": ["gpu"], "opaque": {"driver": _DRIVER, "parameters": parameters}}] if parameters else []
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request], **({"config": config} if config else {})}},
+    }
+
+
+def _pod(image: str, name: str, claim: str, *actions: str, before: str = "", **spec: Any) -> Object:
+    """A pod whose one container has this claim and asks for nothing else."""
+    main = container(image, 0, *actions) | {"resources": {"claims": [{"name": "gpu"}]}}
+    if before:
+        main["command"] = ["sh", "-c", f"{before}; exec {' '.join([*CLIENT, *actions])}"]
+    return share(name, main, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}], **spec)
+
+
+class Claims:
+    """Those of one namespace, and the node that serves them."""
+
+    def __init__(self, mpsd: Installation, pods: Pods, cdi: Path) -> None:
+        self.mpsd, self.pods, self.cdi = mpsd, pods, cdi
+
+    def create(self, name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> None:
+        self.pods.create(_claim(name, gib, threads, parameters))
+
+    def start(self, name: str, gib: int, *actions: str, threads: int = 0, **spec: Any) -> list[Object]:
+        """A claim, and a pod of its name that has it; what its program said once it holds its context."""
+        self.create(name, gib, threads)
+        self.pods.create(_pod(self.mpsd.image, name, name, *actions, "hold", **spec))
+        return self.pods.wait_until_holding(name)
+
+    def end(self, *names: str) -> None:
+        """The pods and then their claims, until nothing is left of them."""
+        self.mpsd.cluster.do("delete", "pods", "-n", self.pods.namespace, "--wait=false", "--ignore-not-found", *names)
+        gone = ("get", "pods", "-n", self.pods.namespace, "--ignore-not-found", *names)
+        eventually(lambda: not self.mpsd.cluster.do(*gone).out, f"{names} gone", within_s=60.0)
+        self.mpsd.cluster.do("delete", "resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
+
+    def files(self) -> set[str]:
+        """The uids of the claims that the container runtime knows."""
+        start, end = f"{_DRIVER}-claim-", ".json"
+        return {path.name[len(start) : -len(end)] for path in self.cdi.glob(f"{start}*{end}")}
+
+    def uid(self, name: str) -> str:
+        uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"]["uid"]
+        return uid
+
+    def grants(self) -> list[Object]:
+        found: list[Object] = self.mpsd.told().get("grants", [])
+        return found
+
+
+def _slices(cluster: Cluster) -> list[Object]:
+    found = cluster.get("resourceslices")["items"]
+    return [one for one in found if one["spec"]["driver"] == _DRIVER]
+
+
+def _devices(cluster: Cluster) -> list[Object]:
+    return [device for one in _slices(cluster) for device in one["spec"]["devices"]]
+
+
+def _put_agent(cluster: Cluster, node_labels: dict[str, str]) -> None:
+    patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}])
+    cluster.do("patch", "daemonset", AGENT, "-n", SYSTEM, "--type=json", "-p", patch)
+
+
+@pytest.fixture(scope="module")
+def claims(
+    cluster: Cluster, mpsd: Installation, pods: Pods, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Claims]:
+    needs(cluster, 36, "claims of a part of a device")
+    cdi = this_machine().state / "cdi"
+    folder = tmp_path_factory.mktemp("dra")
+    where = {"spec": {"template": {"spec": {"volumes": [{"name": "cdi", "hostPath": {"path": str(cdi)}}]}}}}
+    named = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": AGENT, "namespace": SYSTEM}}
+    kustomization = {
+        "resources": [os.path.relpath(mpsd.folder, folder)],
+        "components": [os.path.relpath(_COMPONENT, folder)],
+        "patches": [{"patch": json.dumps(named | where)}],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    cluster.do("apply", "-k", str(folder))
+    try:
+        eventually(lambda: len(_devices(cluster)) == GPUS, "the GPUs in a ResourceSlice", within_s=120.0)
+        eventually(lambda: mpsd.is_ready("agent"), "the agent serves claims", within_s=60.0)
+        yield Claims(mpsd, pods, cdi)
+    finally:  # kubelet ends a claim through its driver alone
+        cluster.do("delete", "pods", "-n", pods.namespace, "--all")
+        mpsd.apply()
+        for file in ("device-class", "agent-slices", "claims"):
+            cluster.do("delete", "-f", str(_COMPONENT / f"{file}.yaml"))
+        mpsd.wait_until_offered()
+    eventually(lambda: not _slices(cluster), "the ResourceSlice gone with the driver", within_s=90.0)
+
+
+def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
+    cluster: Cluster, mpsd: Installation, pods: Pods, claims: Claims
+) -> None:
+    first = claims.start("seven", 7, "alloc=9000", threads=30)
+    assert 7168 - CONTEXT_MIB < refused_at(first) <= 7168
+    inside = pods.environment("seven")
+    assert inside["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
+    assert inside["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+    assert inside["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mpsd/client"
+    assert inside["NVIDIA_VISIBLE_DEVICES"] == first[0]["uuid"]
+    with cluster.namespace() as namespace:
+        there = Claims(mpsd, Pods(cluster, namespace, mpsd.image), claims.cdi)
+        second = there.start("four", 4, "alloc=9000")
+        assert 4096 - CONTEXT_MIB < refused_at(second) <= 4096
+        assert second[0]["uuid"] == first[0]["uuid"]
+        eventually(lambda: mpsd.granted_mib(namespace) == {"four": 4096}, "the grant of the second")
+        assert mpsd.granted_mib(pods.namespace) == {"seven": 7168}
+        assert claims.files() == {claims.uid("seven"), there.uid("four")}
+        there.end("four")
+    claims.end("seven")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
+
+
+def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(pods: Pods, claims: Claims) -> None:
+    for name in ("first", "second"):
+        claims.start(name, 20)
+    claims.create("third", 20)
+    pods.create(_pod(claims.mpsd.image, "third", "third", "hold"))
+    (event,) = eventually(
+        lambda: [one for one in pods.events("third") if one["reason"] == "FailedScheduling"][:1], "why it waits"
+    )
+    print(f"\n{event['message']}")
+    assert pods.phase("third") == "Pending"
+    claims.end("first")
+    pods.wait_until_holding("third")
+    claims.end("second", "third")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
+
+
+def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(pods: Pods, claims: Claims) -> None:
+    claims.create("greedy", 2)
+    pods.create(_pod(claims.mpsd.image, "greedy", "greedy", "alloc=12000", "hold", before=_LIFTED))
+
+    def ended() -> Any:
+        return pods.status("greedy").get("state", {}).get("terminated")
+
+    assert eventually(ended, "greedy ended", within_s=90.0)["exitCode"] in {137, 4}
+    (event,) = eventually(
+        lambda: [one for one in pods.events("greedy") if one["reason"] == "GPUMemoryExceeded"][:1], "why it was ended"
+    )
+    print(f"\n{event['message']}")
+    claims.end("greedy")
+
+
+def test_pods_that_share_a_claim_hold_one_grant_together(pods: Pods, claims: Claims) -> None:
+    claims.create("ours", 6)
+    for name in ("left", "right"):
+        pods.create(_pod(claims.mpsd.image, name, "ours", "alloc=2000", "hold"))
+    for name in ("left", "right"):
+        pods.wait_until_holding(name)
+    eventually(lambda: [grant["memoryMiB"] for grant in claims.grants()] == [6144], "one grant")
+    assert claims.files() == {claims.uid("ours")}
+    pods.delete("left")
+    gone = ("get", "pod", "-n", pods.namespace, "--ignore-not-found", "left")
+    eventually(lambda: not claims.mpsd.cluster.do(*gone).out, "left is gone", within_s=60.0)
+    assert [grant["memoryMiB"] for grant in claims.grants()] == [6144]
+    claims.end("right", "ours")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
+
+
+def test_a_claim_with_parameters_of_another_version_is_refused_with_the_remedy(
+    cluster: Cluster, pods: Pods, claims: Claims
+) -> None:
+    newer = _claim("newer", 2, parameters={"apiVersion": "mpsd.io/v9", "kind": "MPSConfig"})
+    template = newer | {"kind": "ResourceClaimTemplate", "spec": {"spec": newer["spec"]}}
+    for thing in (newer, template):
+        create = ("create", "--dry-run=server", "-n", pods.namespace, "-f", "-")
+        said = eventually(
+            lambda thing=thing, create=create: None if (one := cluster.kubectl(*create, given=thing)).ok else one,
+            "the policy is in force",
+        )
+        assert "config-version" in said.err
+        assert "mpsd.io/v1alpha1" in said.err
+
+
+def test_a_cordoned_gpu_is_tainted_until_it_is_not(cluster: Cluster, claims: Claims) -> None:
+    def taints() -> list[str]:
+        return [taint["value"] for device in _devices(cluster) for taint in device.get("taints", ())]
+
+    def cordon(*gpus: str) -> None:
+        spec = json.dumps({"spec": {"cordoned": list(gpus)}})
+        cluster.do("patch", "mpsnode", claims.mpsd.node, "--type=merge", "-p", spec)
+
+    first, second = (device["attributes"]["uuid"]["string"] for device in _devices(cluster))
+    cordon(first)
+    eventually(lambda: taints() == ["drained"], "the GPU is tainted")
+    assert claims.start("beside", UNITS)[0]["uuid"] == second
+    cordon()
+    eventually(lambda: not taints(), "the taint is gone")
+    claims.end("beside")
+
+
+def test_a_claim_outlives_kubelet_and_agent(cluster: Cluster, pods: Pods, claims: Claims, machine: Machine) -> None:
+    claims.start("witness", 5, "alloc=2000", restartPolicy="Always")
+    before, files = claims.uid("witness"), claims.files()
+    assert files == {before}
+    agent = claims.mpsd.pods("agent")[0]["metadata"]["name"]
+    cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
+
+    def is_another() -> bool:
+        (one,) = claims.mpsd.pods("agent")
+        return one["metadata"]["name"] != agent and claims.mpsd.is_ready("agent")
+
+    eventually(is_another, "another agent", within_s=90.0)
+    claims.start("after-agent", 2)
+    machine.kubelet("kill")
+    machine.kubelet("start")
+    claims.start("after-kubelet", 2)
+    status = pods.status("witness")
+    assert "running" in status["state"], pods.why("witness")
+    assert status["restartCount"] == 0
+    eventually(
+        lambda: (
+            claims.mpsd.granted_mib(pods.namespace) == {"witness": 5120, "after-agent": 2048, "after-kubelet": 2048}
+        ),
+        "the grants of all",
+    )
+    assert files < claims.files()
+    claims.end("witness", "after-agent", "after-kubelet")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
+    eventually(lambda: len(_devices(cluster)) == GPUS, "one slice with every GPU", within_s=60.0)
+
+
+def test_a_pod_that_ends_while_the_agent_is_away_leaves_nothing(cluster: Cluster, pods: Pods, claims: Claims) -> None:
+    claims.start("orphan", 3)
+    _put_agent(cluster, {"mpsd.io/e2e": "nowhere"})
+    eventually(lambda: not claims.mpsd.pods("agent"), "no agent", within_s=60.0)
+    pods.delete("orphan")
+    _put_agent(cluster, {"ack.node.gpu.schedule": "mps"})
+    claims.end("orphan")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it", within_s=90.0)
+
+
+def test_random_claims_with_kubelet_and_agent_killed_in_between_leave_nothing(
+    cluster: Cluster, pods: Pods, claims: Claims, machine: Machine
+) -> None:
+    random, living = Random(0), set[str]()
+    for step in range(12):
+        names = [f"random-{step}-{number}" for number in range(random.randint(1, 4))]
+        for name in names:
+            claims.create(name, random.randint(1, 4), 5 * random.randint(0, 2))
+            pods.create(_pod(claims.mpsd.image, name, name, "hold"))
+        match step % 4:
+            case 1:
+                machine.kubelet("kill")
+                machine.kubelet("start")
+            case 3:
+                agent = claims.mpsd.pods("agent")[0]["metadata"]["name"]
+                cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
+        living.update(names)
+        if len(living) > 8:
+            ending = random.sample(sorted(living), 5)
+            claims.end(*ending)
+            living.difference_update(ending)
+        held = [grant["memoryMiB"] for grant in claims.grants()]
+        assert sum(held) <= GPUS * UNITS * 1024
+    for name in sorted(living):
+        pods.wait_until_holding(name)
+    eventually(lambda: claims.files() == {claims.uid(name) for name in living}, "a file for each claim")
+    eventually(lambda: len(claims.grants()) == len(living), "a grant for each claim")
+    claims.end(*living)
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them", within_s=60.0)
+    assert len(_slices(cluster)) == 1
+
+
+def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(
+    cluster: Cluster, pods: Pods, claims: Claims
+) -> None:
+    claims.create("faulty", 4)
+    pods.create(_pod(claims.mpsd.image, "faulty", "faulty", "alloc=100", "fault", "linger"))
+    seen: dict[str, set[str]] = {"taints": set(), "health": set()}
+
+    def look() -> bool:
+        seen["taints"].update(taint["value"] for device in _devices(cluster) for taint in device.get("taints", ()))
+        resources = pods.status("faulty").get("allocatedResourcesStatus", [])
+        seen["health"].update(one["health"] for resource in resources for one in resource.get("resources", ()))
+        return "fault" in seen["taints"] and "Unhealthy" in seen["health"]
+
+    eventually(look, f"the fault is seen: {seen}", within_s=60.0)
+    eventually(lambda: not any("taints" in device for device in _devices(cluster)), "it is healed", within_s=60.0)
+    claims.start("next", 20, "alloc=100")
+    claims.end("faulty", "next")

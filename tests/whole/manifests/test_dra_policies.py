@@ -1,0 +1,93 @@
+"""With `components/dra` a claim says only what mpsd reads, and a token of mpsd-agent writes its node's slices alone."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpsd.kubelet.dra.rules.claims import config_problems
+from mpsd.kubelet.dra.rules.slices import Pool, resource_slice
+from tests.kubelet.dra.claims import config, parameters
+from tests.manifests.rendering import named, of_kind
+from tests.model.worlds import POLICY
+from tests.whole.manifests.cel import Object, broken
+
+_PLACE = "overlays/dra"
+_SLICES = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-agent-slices")
+_CLAIMS = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-claims")
+_AGENT, _NODE = "system:serviceaccount:mpsd-system:mpsd-agent", "authentication.kubernetes.io/node-name"
+_SLICE = resource_slice(Pool("gpu.mpsd.io", "node1", "uid"), 1, [])
+
+
+def _denied(policy: Object, thing: Object, before: Object | None = None, *, node: str = "node1") -> set[str]:
+    """The rules that deny it."""
+    request: Any = {"userInfo": {"username": _AGENT} | ({"extra": {_NODE: [node]}} if node else {})}
+    found = broken(policy, object=thing, oldObject=before, request=request)
+    return {message.partition(":")[0] for message in found}
+
+
+def test_the_agent_writes_the_slice_of_its_own_node() -> None:
+    assert _denied(_SLICES, _SLICE) == _denied(_SLICES, _SLICE, _SLICE) == set()
+
+
+@pytest.mark.parametrize("node", ["node2", ""])
+def test_a_token_of_another_node_or_of_none_writes_no_slice(node: str) -> None:
+    assert _denied(_SLICES, _SLICE, node=node) == {"own-node"}
+
+
+@pytest.mark.parametrize("field", [{"driver": "gpu.nvidia.com"}, {"nodeName": "node2"}])
+def test_a_token_neither_takes_nor_makes_the_slice_of_another(field: Object) -> None:
+    other = _SLICE | {"spec": _SLICE["spec"] | field}
+    assert _denied(_SLICES, other) == _denied(_SLICES, _SLICE, other) == {"own-node"}
+
+
+def _claim(*configs: Object, template: bool = False, **exactly: object) -> Object:
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "mps.mpsd.io", **exactly}}, {"name": "any"}]
+    spec = {"devices": {"requests": requests, "config": [*configs]}}
+    kind, spec = ("ResourceClaimTemplate", {"spec": spec}) if template else ("ResourceClaim", spec)
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+
+
+@pytest.mark.parametrize("template", [False, True])
+@pytest.mark.parametrize(
+    ("found", "rule"),
+    [
+        (parameters(), ""),
+        (parameters(threadCap=60), ""),
+        (parameters(threadCap=4), "percent-range"),
+        (parameters(threadCap="60"), "percent-range"),
+        (parameters(speed=1), "field-unknown"),
+        (parameters() | {"apiVersion": "mpsd.io/v2"}, "config-version"),
+        ({}, "config-version"),
+    ],
+)
+def test_a_claim_is_refused_for_what_kubelet_would_refuse_it_for(found: Object, rule: str, template: bool) -> None:
+    assert _denied(_CLAIMS, _claim(config(found), template=template)) == ({rule} if rule else set())
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["apiVersion", "kind", "threadCap", "threads"]),
+        st.sampled_from(["mpsd.io/v1alpha1", "MPSConfig", "60"]) | st.integers(-10, 110),
+    )
+)
+def test_policy_and_driver_take_the_same_parameters(found: Object) -> None:
+    assert bool(_denied(_CLAIMS, _claim(config(found)))) is bool(config_problems(found, "", POLICY))
+
+
+def test_nobody_has_admin_access_by_the_class_of_mpsd() -> None:
+    assert _denied(_CLAIMS, _claim(adminAccess=True)) == {"admin-access"}
+    assert _denied(_CLAIMS, _claim(adminAccess=True, deviceClassName="gpu.nvidia.com")) == set()
+
+
+def test_what_is_for_other_drivers_or_says_nothing_passes() -> None:
+    assert _denied(_CLAIMS, _claim(config({"kind": "NicConfig"}, driver="nic.example.com"))) == set()
+    assert _denied(_CLAIMS, _claim() | {"spec": {}}) == set()
+
+
+def test_both_deny_also_where_they_cannot_be_evaluated() -> None:
+    assert all(policy["spec"]["failurePolicy"] == "Fail" for policy in (_SLICES, _CLAIMS))
+    bindings = [one["spec"] for one in of_kind(_PLACE, "ValidatingAdmissionPolicyBinding")]
+    for name in ("mpsd-agent-slices", "mpsd-claims"):
+        assert {"policyName": name, "validationActions": ["Deny"]} in bindings
