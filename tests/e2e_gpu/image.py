@@ -29,7 +29,8 @@ _PROGRAMS = ("sh", "env", "cat", "ls", "sleep", "kill", "ldconfig", "ldconfig.re
 # As of images/Dockerfile on a base whose PATH is Debian's.
 _OWN, _DEBIAN = "/opt/mpsd/bin", ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _PATH = (_OWN, *_DEBIAN, "/usr/local/nvidia/bin")
-_FOLDERS = ("dev", "etc/mpsd/limits", "host/sys/fs/cgroup", "proc", "run/mpsd", "sys", "tmp", "var/tmp")
+_FOLDERS = ("dev", "etc/mpsd/limits", "host/sys/fs/cgroup", "proc", "run/mpsd", "sys")
+_FOR_ALL = ("tmp", "var/tmp")
 _DRIVERS = re.compile(r"lib(nvidia|cuda|nvcuvid|nvoptix|GLX_nvidia|EGL_nvidia|LLVM)")  # NVIDIA's, and one that is large
 _LARGEST_LIBRARY = 64 * 1024**2
 _NOT_NEEDED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "ensurepip"}
@@ -83,6 +84,8 @@ class _Layer:
     def fill(self) -> None:
         for folder in _FOLDERS:
             special(self._tar, folder, tarfile.DIRTYPE)
+        for folder in _FOR_ALL:
+            special(self._tar, folder, tarfile.DIRTYPE, mode=0o1777)
         for name in ("bin", "sbin", "lib", "lib64"):
             self._put(Path("/", name)) if Path("/", name).is_symlink() else None
         self._write("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n")

@@ -54,6 +54,10 @@ class GpuInstallation(Installation):
         (found,) = [domain for domain in self.status()["domains"] if uuid in domain["gpus"]]
         return dict(found)
 
+    def clients_of(self, pod: str) -> int:
+        """How many of its processes mpsd sees on the GPU."""
+        return sum(grant["clients"] for grant in self.status()["grants"] if grant["pod"] == pod)
+
 
 @contextmanager
 def on_gpus(

@@ -81,10 +81,12 @@ def refused_with(take, kind):
             say(refused_with=f"{type(error).__module__}.{type(error).__name__}", message=str(error)[:200])
             return
 """
+# Where there is no ptxas the driver compiles.
+_XLA = {"XLA_FLAGS": "--xla_gpu_unsafe_fallback_to_driver_on_ptxas_not_found"}
 _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "torch": (_TORCH, {}),
-    "jax": (_JAX, {}),
-    "jax-grows": (_JAX, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    "jax": (_JAX, _XLA),
+    "jax-grows": (_JAX, _XLA | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
     "cupy": (_CUPY, {"CUPY_CACHE_DIR": "/tmp/cupy"}),
 }
 

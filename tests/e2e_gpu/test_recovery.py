@@ -47,6 +47,7 @@ def test_a_killed_daemon_ends_its_programs_and_the_next_one_waits_at_the_gate_an
     mpsd: GpuInstallation, pods: Pods, machine: Machine
 ) -> None:
     pods.start("lost", 3, "alloc=1000")
+    eventually(lambda: mpsd.clients_of("lost") == 1, "mpsd has seen it on the GPU")
     domain = mpsd.domain_of(pods.said("lost")[0]["uuid"])
     os.kill(domain["daemon_pid"], signal.SIGKILL)
     pods.create(share("after-kill", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure"))

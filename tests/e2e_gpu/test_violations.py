@@ -60,12 +60,8 @@ def test_a_detached_child_with_a_clean_environment_is_ended_and_its_parent_is_no
     asks["command"] = ["python", "-c", _DETACHED, *pods.client, f"alloc={_TAKEN_MIB}", "hold"]
     pods.create(share("detached", asks))
     print(f"\n{pods.event('detached', 'GPUMemoryExceeded')}")
-
-    def clients() -> list[int]:
-        return [grant["clients"] for grant in mpsd.status()["grants"] if grant["pod"] == "detached"]
-
-    eventually(lambda: clients() == [0], "nobody of it on the GPU")
-    pods.assert_holds("detached")
+    eventually(lambda: mpsd.clients_of("detached") == 0, "nobody of it on the GPU")
+    assert "running" in pods.status("detached")["state"], pods.why("detached")
     pods.assert_holds(neighbour)
 
 

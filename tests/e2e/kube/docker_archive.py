@@ -17,9 +17,9 @@ def add(tar: tarfile.TarFile, name: str, data: bytes = b"", *, mode: int = 0o644
     tar.addfile(entry, io.BytesIO(data))
 
 
-def special(tar: tarfile.TarFile, name: str, kind: bytes, target: str = "") -> None:
+def special(tar: tarfile.TarFile, name: str, kind: bytes, target: str = "", *, mode: int = 0o755) -> None:
     entry = tarfile.TarInfo(name)
-    entry.type, entry.linkname, entry.mode = kind, target, 0o755
+    entry.type, entry.linkname, entry.mode = kind, target, mode
     tar.addfile(entry)
 
 
