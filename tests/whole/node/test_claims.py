@@ -56,15 +56,15 @@ class ClaimCluster(Cluster):
         self.socket.unlink(missing_ok=True)
         agent = self.launch_agent()
         eventually(lambda: self.socket.exists() or not agent.running, "the agent's socket")
-        asyncio.run(self._register())
+        asyncio.run(self.register(registration.RegistrationStatus(plugin_registered=True)))
         return agent
 
-    async def _register(self) -> None:
+    async def register(self, status: registration.RegistrationStatus) -> None:
         async with dial(self.socket) as channel:
             stub = RegistrationStub(channel)
             info = await stub.GetInfo(registration.InfoRequest())
             assert (info.type, info.name, info.endpoint) == ("DRAPlugin", DRIVER, str(self.socket))
-            await stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True))
+            await stub.NotifyRegistrationStatus(status)
 
     def until_offered(self) -> None:
         eventually(lambda: len(self.devices()) == 1, "a slice with the GPU")
@@ -244,6 +244,28 @@ def test_a_journal_that_cannot_be_read_is_made_again_from_the_api(claims: ClaimC
     assert claims.files()
     claims.delete("share")
     eventually(lambda: claims.is_gone("share"), "the pod is gone")
+
+
+def test_a_journal_that_cannot_be_written_defers_claims_and_loses_nothing(claims: ClaimCluster) -> None:
+    held, late = claims.allocate("held", 2), claims.allocate("late", 2)
+    claims.prepared("held", held)
+    in_the_way = claims.journal.with_name(f".{claims.journal.name}.new")
+    in_the_way.mkdir()
+    try:
+        assert str(in_the_way) in claims.prepare("late", late).error
+        assert str(in_the_way) in claims.unprepare("held", held)
+        assert claims.granted() == {held: 2048}
+    finally:
+        in_the_way.rmdir()
+    claims.prepared("late", late)
+    eventually(lambda: claims.granted() == {held: 2048, late: 2048}, "both grants")
+
+
+def test_a_kubelet_that_refuses_the_driver_is_logged_with_its_reason(claims: ClaimCluster) -> None:
+    why = "no version of it is known here"
+    asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=False, error=why)))
+    eventually(lambda: claims.agent.logged("not registered", reason=why), "why it is not registered")
+    asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=True)))
 
 
 def test_a_slice_that_somebody_deletes_is_written_again(claims: ClaimCluster) -> None:
