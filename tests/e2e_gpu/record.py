@@ -16,7 +16,8 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.run_record import versions
 from tests.e2e_gpu.cards import Cards
 
-RECORDS = Path(__file__).parents[2] / "docs" / "benchmarks"
+_TOP = Path(__file__).parents[2]
+RECORDS = _TOP / "docs" / "benchmarks"
 READ = "mpsd on GPUs below a kubelet: tests/e2e_gpu"
 _MOST_SAID = 2000
 
@@ -48,7 +49,7 @@ class GpuRunRecord:
         case["seconds"] = round(case["seconds"] + report.duration, 2)
         if report.outcome != "passed" and case["outcome"] != "failed":
             case["outcome"] = report.outcome
-            case["said"] = str(report.longrepr)[-_MOST_SAID:]
+            case["said"] = str(report.longrepr).replace(f"{_TOP}/", "")[-_MOST_SAID:]
         if figures := dict(report.user_properties):
             case["figures"] = figures
 

@@ -1,7 +1,7 @@
 """PyTorch, JAX and CuPy as tenants: what each sees of its share, and does at its end.
 
-MPSD_E2E_FRAMEWORKS names a Python in the pods that has them; MPSD_E2E_FRAMEWORKS_FOLDER the folder of the node that
-holds it, or MPSD_E2E_FRAMEWORKS_IMAGE the image.
+MPSD_E2E_FRAMEWORKS names a Python in the pods that has them; MPSD_E2E_FRAMEWORKS_FOLDER the folders of the node that
+hold it, with colons between them, or MPSD_E2E_FRAMEWORKS_IMAGE the image.
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import CONTEXT_MIB
 
 _PYTHON = os.environ.get("MPSD_E2E_FRAMEWORKS", "")
-_FOLDER = os.environ.get("MPSD_E2E_FRAMEWORKS_FOLDER", "")
+_FOLDERS = os.environ.get("MPSD_E2E_FRAMEWORKS_FOLDER", "").split(":")
 _IMAGE = os.environ.get("MPSD_E2E_FRAMEWORKS_IMAGE", "")
 _GIB, _PIECE_MIB, _LIBRARIES_MIB = 8, 256, 1200
 _WITHIN_S = 150.0
@@ -81,12 +81,10 @@ def refused_with(take, kind):
             say(refused_with=f"{type(error).__module__}.{type(error).__name__}", message=str(error)[:200])
             return
 """
-# Where there is no ptxas the driver compiles.
-_XLA = {"XLA_FLAGS": "--xla_gpu_unsafe_fallback_to_driver_on_ptxas_not_found"}
 _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "torch": (_TORCH, {}),
-    "jax": (_JAX, _XLA),
-    "jax-grows": (_JAX, _XLA | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
+    "jax": (_JAX, {}),
+    "jax-grows": (_JAX, {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
     "cupy": (_CUPY, {"CUPY_CACHE_DIR": "/tmp/cupy"}),
 }
 
@@ -98,9 +96,10 @@ def _pod(pods: Pods, name: str) -> Object:
     spec: Object = {}
     if _IMAGE:
         asks["image"] = _IMAGE
-    if _FOLDER:
-        asks["volumeMounts"] = [{"name": "frameworks", "mountPath": _FOLDER, "readOnly": True}]
-        spec["volumes"] = [{"name": "frameworks", "hostPath": {"path": _FOLDER, "type": "Directory"}}]
+    for number, folder in enumerate(filter(None, _FOLDERS)):
+        volume = f"frameworks-{number}"
+        asks.setdefault("volumeMounts", []).append({"name": volume, "mountPath": folder, "readOnly": True})
+        spec.setdefault("volumes", []).append({"name": volume, "hostPath": {"path": folder, "type": "Directory"}})
     return share(name, asks, **spec)
 
 

@@ -97,12 +97,12 @@ def test_who_starts_a_program_without_its_limit(here: AnyMachine, neighbour: Pro
 
 
 def test_who_takes_memory_through_a_graphics_interface(here: AnyMachine, neighbour: Program) -> None:
-    """The simulator's are in test_watchdog.py. This needs a Vulkan loader."""
+    """NVML lists it among the processes that compute too. The simulator's are in test_watchdog.py."""
     if isinstance(here, SimulatedMachine) or not find_library("vulkan"):
         pytest.skip("needs --gpu, and libvulkan.so.1 with NVIDIA's driver for it")
     draws = here.run(f"--gpu-mem {GRANTED_GIB}", sys.executable, vulkan_client.__file__, str(TAKEN_MIB))
     assert draws.exit_code() in ENDED, str(draws)
-    _is_told_of(here, draws, ViolationKind.OUTSIDE_MPS)
+    _is_told_of(here, draws, ViolationKind.MEMORY_OVER_GRANT)
     _computes_on(neighbour)
 
 
