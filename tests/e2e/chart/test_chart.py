@@ -18,7 +18,9 @@ from tests.e2e.waiting import eventually
 from tests.manifests.chart import CHART
 from tests.manifests.rendering import MANIFESTS
 
-_VALUES: Object = {"image": {"repository": "mpsd"}}
+_NOWHERE = {"mpsd.io/e2e": "nowhere"}  # there is no image on the nodes: tests/e2e/node has pods
+_VALUES: Object = {"image": {"repository": "mpsd"}, "nodeSelector": _NOWHERE, "webhook": {"nodeSelector": _NOWHERE}}
+_SELECTOR = "/spec/template/spec/nodeSelector"
 _OWNER = "meta.helm.sh/release-name"
 _WEBHOOKS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
 _CRD = "mpsnodes.mpsd.io"
@@ -45,6 +47,13 @@ def _folder(cluster: Cluster, folder: Path) -> Path:
     said = {
         "resources": [os.path.relpath(MANIFESTS / "base", folder)],  # kustomize takes no absolute ones
         "components": [os.path.relpath(MANIFESTS / "components" / component, folder)],
+        "patches": [
+            {
+                "target": {"kind": kind},
+                "patch": json.dumps([{"op": "add", "path": f"{_SELECTOR}{path}", "value": value}]),
+            }
+            for kind, path, value in (("DaemonSet", "/mpsd.io~1e2e", "nowhere"), ("Deployment", "", _NOWHERE))
+        ],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(said))
     return folder
@@ -125,7 +134,7 @@ def test_an_upgrade_from_an_earlier_chart_brings_the_crd_and_the_policys_new_fie
     for name in ("Chart.yaml", "values.yaml", "values.schema.json"):
         text = (chart / name).read_text()
         (chart / name).write_text(text.replace("version: 0.1.0", "version: 0.0.9").replace("too_many_clients", "many"))
-    helm.install({"image": {"repository": "mpsd", "tag": "0.1.0"}}, chart=chart)
+    helm.install({**_VALUES, "image": {"repository": "mpsd", "tag": "0.1.0"}}, chart=chart)
     assert "Driver" not in _columns(cluster)
     before = _workloads(cluster)
     helm.upgrade(_VALUES)
@@ -150,10 +159,13 @@ def test_an_uninstallation_leaves_the_nodes_status_and_can_be_taken_back(cluster
     }
     eventually(lambda: cluster.kubectl("create", "-f", "-", given=node).ok, "MPSNodes")
     helm.uninstall()
-    left = cluster.do(
-        "get", "all,clusterroles,clusterrolebindings,roles,rolebindings,configmaps", "-A", "-o", "name"
-    ).out
-    assert [name for name in left.split() if "mpsd" in name or "mps-" in name] == []
+    kinds = "all,clusterroles,clusterrolebindings,roles,rolebindings,configmaps"
+
+    def left() -> list[str]:
+        found = cluster.do("get", kinds, "-A", "-o", "name").out.split()
+        return [name for name in found if "mpsd" in name or "mps-" in name]
+
+    eventually(lambda: not left(), "nothing left")
     assert cluster.get("mpsnode", "kept")["spec"] == {"cordoned": ["all"]}
     helm.install(_VALUES)
     assert cluster.get("mpsnode", "kept")["spec"] == {"cordoned": ["all"]}
@@ -161,7 +173,11 @@ def test_an_uninstallation_leaves_the_nodes_status_and_can_be_taken_back(cluster
 
 def test_every_object_that_the_chart_can_make_is_taken_by_the_api_server(cluster: Cluster, helm: Helm) -> None:
     needs(cluster, 30, "ValidatingAdmissionPolicy")
-    more = {"scheduler": {"enabled": True}, "networkPolicy": {"enabled": True}, "hostileTenants": True}
+    more = {
+        "scheduler": {"enabled": True, "nodeSelector": _NOWHERE},
+        "networkPolicy": {"enabled": True},
+        "hostileTenants": True,
+    }
     helm.install({**_VALUES, **more, "prometheus": {"dashboard": True}, "runtimeClassName": "nvidia"})
     assert cluster.get("networkpolicies", "-n", SYSTEM)["items"]
     helm.upgrade(_VALUES)
