@@ -32,6 +32,7 @@ def helm(cluster: Cluster, mpsd: Installation) -> Iterator[Helm]:
     if cluster.minor >= 30:
         kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings"
         cluster.do("delete", kinds, "mpsd-agent-writes", "--ignore-not-found")
+        cluster.do("delete", "validatingwebhookconfiguration", "mpsd-webhook")  # its match conditions
         cluster.do("delete", "poddisruptionbudget", "mpsd-webhook", "-n", SYSTEM, "--ignore-not-found")
     mpsd.apply()
     mpsd.wait_until_ready()
