@@ -22,7 +22,7 @@ from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.control_daemon import ControlPipe
 from mpsd.mps.node_gpus import Node
-from mpsd.mps.records import DomainRecords
+from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import records
 from mpsd.platform.event_loop import DeathWatch, Shortages
@@ -34,6 +34,7 @@ _CONFIRMED_S = 120.0  # a confirmed limit counts so long: root programs can chan
 _CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
 _MOST_OF_POD = 8  # events of one pod that are kept
+_JOIN_S = 20.0  # for a program's GPUs to be joined: less than its `mpsd run` waits for an answer
 _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a stat each
 
 
@@ -182,7 +183,13 @@ class AgentRole:
     """One node's agent. wake: begins a cycle now; the ledger sets it too."""
 
     def __init__(
-        self, settings: Settings, node: Node, policy: Callable[[], Policy], ledger: Ledger, wake: asyncio.Event
+        self,
+        settings: Settings,
+        node: Node,
+        policy: Callable[[], Policy],
+        ledger: Ledger,
+        domains: NodeDomains,
+        wake: asyncio.Event,
     ) -> None:
         self._policy = policy
         self._node = node
@@ -197,7 +204,7 @@ class AgentRole:
         self._records = DomainRecords(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
         self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
-        self._ledger = ledger
+        self._ledger, self.domains = ledger, domains
         self._troubles: dict[str, str] = {}
         self.queue = GrantQueue(self._wake.set)
         self.on_view: Callable[[NodeView], None] | None = None  # called with each view, after the actions
@@ -215,6 +222,9 @@ class AgentRole:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watchdog.run(stop))
             await self._follow(stop)
+        with self._shortages.survived("divide domains"):
+            if not self._ledger.view.unknown and not self._ledger.view.unreadable:
+                self.domains.divide(self._ledger.view.gpus)
         self._ledger.close()
 
     async def _follow(self, stop: asyncio.Event) -> None:
@@ -234,6 +244,8 @@ class AgentRole:
         rest of that domain waits for the next cycle."""
         with self._shortages.survived("refresh the ledger"):
             await self._ledger.refresh()
+        with self._shortages.survived("keep the domains"):
+            self._keep_domains()
         view = self.look()
         actions = decide(view, self._policy())
         troubles: dict[str, str] = {}
@@ -245,6 +257,25 @@ class AgentRole:
         if self.on_view:
             self.on_view(self.view)
         return not troubles
+
+    def _keep_domains(self) -> None:
+        ledger = self._ledger.view
+        self.domains.keep()
+        if self.view and not ledger.unknown and not ledger.unreadable:
+            serving = [domain.record.gpus for domain in self.view.domains if domain.state in SERVING]
+            self.domains.divide_idle(serving, ledger.gpus)
+
+    async def granted(self, waiting: WaitingRequest) -> Admit | Refuse:
+        """The answer to a request; where GPUs are joined for it, once they serve it, else the grant is taken back."""
+        answer = await self.queue.wait(waiting)
+        if isinstance(answer, Refuse) or not answer.joins:
+            return answer
+        grant = answer.grant
+        if why := await self.until_allowed(grant.domain, grant.memory_mib, _JOIN_S):
+            async with self.cycle_lock:
+                self._ledger.end(grant)
+            return Refuse(waiting.id, f"its GPUs could not be joined in time: {why}", for_ever=False)
+        return answer
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
         """Waits until the domain's servers are known to admit a client of this size; else why they do not."""
@@ -282,11 +313,13 @@ class AgentRole:
         now, ledger, records = time.time(), self._ledger.view, self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
         scan = self.watchdog.scan()
+        every = [(self.domains.replaced(record), self._limits.view(record, now)) for record in records]
         view = NodeView(
             now=now,
             driver=self._driver,
             gpus=self._node.gpus,
-            domains=tuple(self._limits.view(record, now) for record in records),
+            domains=tuple(domain for is_replaced, domain in every if not is_replaced),
+            leaving=tuple(domain for is_replaced, domain in every if is_replaced),
             grants=ledger.held,
             clients=None if scan.unknown else scan.clients,
             waiting=self.queue.everyone(),
@@ -318,9 +351,11 @@ class AgentRole:
                 if await self._limits.set(domain, limit, time.time()):
                     of_whom = limit.server or "default for new servers"
                     self._log.info("limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib)
-            case Admit(grant):
+            case Admit(grant, joins):
                 if not self.queue.get(grant.id):  # its program has gone while a limit was raised for it
                     return
+                if joins and not self.domains.form(grant.gpus, self._ledger.view.gpus):
+                    return  # decided again in the next cycle
                 self._ledger.add(grant)
                 self.queue.answer(action)
                 size = {"gpus": grant.gpus, "memory_mib": grant.memory_mib}

@@ -12,7 +12,7 @@ from mpsd.agent.agent import AgentRole
 from mpsd.cli import foreground
 from mpsd.grants.ledger import GrantableGpus, LocalGrants
 from mpsd.kubelet.settings import KUBELET_SETTINGS, KubeletSettings, kubelet_settings
-from mpsd.model.domain import domains
+from mpsd.mps.records import NodeDomains
 from mpsd.platform import event_loop, logs
 from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
@@ -51,20 +51,23 @@ class Parts:
         policy = self._files.policy_now
         self._control = self._cluster = self._ledger = None
         self._wake = asyncio.Event()
+        directory, now, log = settings.run_directory, policy(), logs.logger(role="agent")
+        domains = NodeDomains(directory, node.gpus, now, log)
         if with_control:
             from mpsd.cli.control import ControlRole  # only `mpsd up` has one
 
-            self._control = ControlRole(settings, domains(node.gpus, policy()), node, policy)
+            self._control = ControlRole(settings, NodeDomains(directory, node.gpus, now, log), node, policy)
         if kubelet:
             with lasting():  # half of what the agent needs in memory, and only beside a kubelet
                 from mpsd.cli.kubelet_node import KubeletNode
 
-            self._cluster = KubeletNode(kubelet, settings, node, policy, self._wake.set)
+            self._cluster = KubeletNode(kubelet, settings, node, policy, domains, self._wake.set)
         else:
-            self._ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), GrantableGpus(node.gpus, policy))
+            here = GrantableGpus(node.gpus, policy, domains)
+            self._ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), here)
         ledger = self._cluster.ledger if self._cluster else self._ledger
         assert ledger
-        self._agent = AgentRole(settings, node, policy, ledger, self._wake)
+        self._agent = AgentRole(settings, node, policy, ledger, domains, self._wake)
 
     async def run(self) -> int:
         """Until a signal; then the daemons are drained and stopped, and the agent after them."""

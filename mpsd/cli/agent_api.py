@@ -136,7 +136,7 @@ class AgentApi:
             raise No(400, reason, for_ever=True)
         deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
         waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
-        answer = await self._agent.queue.wait(waiting)
+        answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
             raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         grant = answer.grant

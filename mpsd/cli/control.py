@@ -7,7 +7,7 @@ stops daemons only when asked to, and not before the programs have ended or thei
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Annotated, NoReturn
 
@@ -15,7 +15,8 @@ import typer
 
 from mpsd.cli import foreground
 from mpsd.grants.ledger import living
-from mpsd.model.domain import Domain, domains
+from mpsd.model.domain import Domain, DomainKind
+from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import compute_modes, gate
 from mpsd.mps.canary import CanarySetup
@@ -23,6 +24,7 @@ from mpsd.mps.compute_modes import Released, ReleaseOutcome
 from mpsd.mps.daemon import DaemonPlace
 from mpsd.mps.daemon_cgroup import DaemonCgroup
 from mpsd.mps.node_gpus import Node
+from mpsd.mps.records import NodeDomains, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
 from mpsd.platform import event_loop, logs, run_directory
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
@@ -38,24 +40,40 @@ _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the d
 
 
 class ControlRole:
-    """Every domain of this node."""
+    """Every domain of this node, as `NodeDomains` has them: one whose GPUs are of others now is drained and ended, and
+    those begin once it has. A domain that an earlier mpsd left is ended in the same way."""
 
-    def __init__(self, settings: Settings, domains: Sequence[Domain], node: Node, policy: Callable[[], Policy]) -> None:
-        self._policy = policy
+    def __init__(self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]) -> None:
+        self._settings, self._domains, self._node, self._policy = settings, domains, node, policy
         self._grants = settings.grants
         self._log = logs.logger(role="control")
         self._shortages = Shortages(self._log)
         self._hurry = asyncio.Event()
-        gate.remove_all_but(settings.run_directory, {domain.name for domain in domains})
-        no_gate = gate.why_impossible(settings.run_directory)
-        if no_gate:
-            self._log.info("no gates", reason=f"{no_gate}; a container would not wait for its domain to serve")
-        self._supervisors = []
-        for domain in domains:
-            cgroup = DaemonCgroup(settings.daemon_cgroup, domain.name) if settings.daemon_cgroup else None
-            canary = CanarySetup(node.canary, [gpu for gpu in node.gpus if gpu.uuid in domain.gpus], node.nvml.driver)
-            place = DaemonPlace(settings.domain(domain.name), node.environment, not no_gate, cgroup, canary)
-            self._supervisors.append(DomainSupervisor(domain, place, node.nvml, policy))
+        wanted = {domain.name for domain in domains.now}
+        gate.remove_all_but(settings.run_directory, wanted)
+        self._no_gate = gate.why_impossible(settings.run_directory)
+        if self._no_gate:
+            self._log.info("no gates", reason=f"{self._no_gate}; a container would not wait for its domain to serve")
+        self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}  # by domain, and the first ends it
+        self._supervisors: dict[str, DomainSupervisor] = {}
+        self._leaving: dict[str, DomainSupervisor] = {}  # whose daemons are being ended
+        self._replaced: dict[str, DomainSupervisor] = {}  # whose daemons have ended, while their records are needed
+        for _folder, record in of_this_boot(settings.run_directory):
+            if isinstance(record, DomainRecord) and record.domain not in wanted:
+                known = {kind.value: kind for kind in DomainKind}
+                self._add(Domain(record.domain, record.gpus, known.get(record.kind, DomainKind.LISTED)))
+        self._tell_to_leave(wanted)
+
+    def _add(self, domain: Domain) -> None:
+        settings, node, name = self._settings, self._node, domain.name
+        cgroup = DaemonCgroup(settings.daemon_cgroup, name) if settings.daemon_cgroup else None
+        canary = CanarySetup(node.canary, [gpu for gpu in node.gpus if gpu.uuid in domain.gpus], node.nvml.driver)
+        place = DaemonPlace(settings.domain(name), node.environment, not self._no_gate, cgroup, canary)
+        self._supervisors[name] = DomainSupervisor(domain, place, node.nvml, self._policy)
+
+    def _begin(self, name: str, tasks: asyncio.TaskGroup) -> None:
+        ended = asyncio.Event()
+        self._running[name] = ended, tasks.create_task(self._supervisors[name].run(ended))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""
@@ -63,21 +81,72 @@ class ControlRole:
 
         async def watch_files() -> None:  # one timer for all domains, so that an idle node is seldom woken
             while not ended.is_set():
+                with self._shortages.survived("follow domains"):
+                    if not stop.is_set():
+                        self._follow_domains(tasks)
                 await asyncio.sleep(_FILES_LOOK_S)
-                for supervisor in self._supervisors:
+                for supervisor in self._supervisors.values():
                     with self._shortages.survived("look at files"):
                         supervisor.look_at_files()
 
         async with asyncio.TaskGroup() as tasks:
-            for supervisor in self._supervisors:
-                tasks.create_task(supervisor.run(ended))
+            for name in self._supervisors:
+                self._begin(name, tasks)
             tasks.create_task(watch_files())
             await stop.wait()
             await self._drain()
             ended.set()
-            for supervisor in self._supervisors:
+            for name, supervisor in self._supervisors.items():
+                self._running[name][0].set()
                 supervisor.wake()
-        await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in self._supervisors))
+        every = (*self._supervisors.values(), *self._leaving.values(), *self._replaced.values())
+        await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in every))
+
+    def _follow_domains(self, tasks: asyncio.TaskGroup) -> None:
+        """Ends what is no domain any more once it is empty, and begins the others once their GPUs are free."""
+        self._domains.look()
+        wanted = {domain.name: domain for domain in self._domains.now}
+        self._tell_to_leave(wanted)
+        for name in [name for name, supervisor in self._supervisors.items() if supervisor.may_end]:
+            self._leaving[name] = self._supervisors.pop(name)
+            tasks.create_task(self._end(name))
+        for domain in wanted.values():
+            every = (*self._supervisors.values(), *self._leaving.values())
+            if all(set(domain.gpus).isdisjoint(one.record.gpus) for one in every):
+                earlier = [one for one in self._replaced.values() if not set(domain.gpus).isdisjoint(one.record.gpus)]
+                self._replaced.pop(domain.name, None)
+                self._add(domain)
+                if earlier:
+                    self._supervisors[domain.name].replace(earlier)
+                self._begin(domain.name, tasks)
+        held = {gpu for name in wanted if name in self._supervisors for gpu in self._supervisors[name].record.gpus}
+        for name in [name for name, one in self._replaced.items() if held.issuperset(one.record.gpus)]:
+            self._replaced.pop(name).clear()
+
+    def _tell_to_leave(self, wanted: Collection[str]) -> None:
+        """wanted: the names of the domains that are to be."""
+        for name, supervisor in self._supervisors.items():
+            others = [one.name for one in self._domains.now if not set(one.gpus).isdisjoint(supervisor.record.gpus)]
+            reason = f"its GPUs become {' and '.join(others) or 'no domain'}"
+            supervisor.leave("" if name in wanted else reason)
+
+    async def _end(self, name: str) -> None:
+        """Ends the daemon of a domain that leaves; again where it does not end, as one in the kernel."""
+        supervisor, (ended, loop) = self._leaving[name], self._running.pop(name)
+        ended.set()
+        supervisor.wake()
+        await loop
+        gone = False
+        while not gone:
+            with self._shortages.survived("end a domain"):
+                try:
+                    await supervisor.end(_LAST_WORDS_S)
+                    gone = True
+                except TimeoutError as error:
+                    self._log.warning("daemon does not end", domain=name, reason=str(error))
+            await asyncio.sleep(0 if gone else _FILES_LOOK_S)
+        self._log.info("domain ended", domain=name)
+        self._replaced[name] = self._leaving.pop(name)
 
     def hurry(self) -> None:
         """Ends the drain that is under way: the programs that are left lose their GPU."""
@@ -86,7 +155,7 @@ class ControlRole:
     async def _drain(self) -> None:
         """Waits until no domain has programs left, the policy's drain time is over, or somebody is in a hurry."""
         drain_s = self._policy().graces.drain_s
-        for supervisor in self._supervisors:
+        for supervisor in self._supervisors.values():
             supervisor.drain()
         self._log.info("draining", deadline_s=drain_s, again="a second signal ends the programs that are left")
         try:
@@ -96,7 +165,7 @@ class ControlRole:
         left: list[str] = []
         with self._shortages.survived("look at grants"):
             left += living(self._grants)
-        left += [supervisor.left for supervisor in self._supervisors if not supervisor.is_empty]
+        left += [supervisor.left for supervisor in self._supervisors.values() if not supervisor.is_empty]
         if left:
             self._log.warning("programs lose their GPU", programs=left)
 
@@ -104,7 +173,7 @@ class ControlRole:
         """A granted program counts as long as it lives: without mpsd it would come to its GPU unlimited."""
         is_empty = False
         with self._shortages.survived("look at grants"):
-            is_empty = all(supervisor.is_empty for supervisor in self._supervisors) and not living(self._grants)
+            is_empty = all(one.is_empty for one in self._supervisors.values()) and not living(self._grants)
         return self._hurry.is_set() or is_empty
 
 
@@ -146,7 +215,8 @@ def control(
 async def _run(chosen: Settings) -> int:
     files = LimitsFiles(chosen.limits_directory)
     node = find_node(chosen, files.facts)
-    role = ControlRole(chosen, domains(node.gpus, files.policy), node, files.policy_now)
+    domains = NodeDomains(chosen.run_directory, node.gpus, files.policy, logs.logger(role="control"))
+    role = ControlRole(chosen, domains, node, files.policy_now)
     stop = event_loop.until_signalled(role.hurry)
     async with foreground.watching(chosen, files):
         await role.run(stop)

@@ -20,7 +20,7 @@ from mpsd.kubelet.rules.ledger import PATIENCE_S, ContainerDevices, by_name, sin
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, PodKey, read_bystander, read_node_pod
 from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.kubelet.settings import KubeletSettings
-from mpsd.model.domain import domains, drains, read_cordoned, unknown_cordons
+from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import NodeView
@@ -28,6 +28,7 @@ from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.mps import drain
 from mpsd.mps.node_gpus import Node
+from mpsd.mps.records import NodeDomains
 from mpsd.platform.event_loop import Shortages, Throttle
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, KubeError, Resource, Unavailable
 from mpsd.platform.kube_access import open_kube
@@ -65,6 +66,7 @@ class KubeletNode:
         settings: Settings,
         node: Node,
         policy_now: Callable[[], Policy],
+        domains: NodeDomains,
         wake: Callable[[], None],
     ) -> None:
         self._settings, self._kubelet, self._node = settings, kubelet, node
@@ -73,7 +75,8 @@ class KubeletNode:
             self._kube = kube = open_kube(kubelet.kubeconfig)
         except Unavailable as error:
             raise CannotServe(str(error)) from None
-        self._domains = found = domains(node.gpus, policy_now())
+        self._domains = domains
+        self._cordoned: tuple[Domain, ...] = ()  # the domains whose cordons are written
         self._log = logger(role="kubelet node")
         self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
@@ -99,7 +102,7 @@ class KubeletNode:
         self._annotated: tuple[object, ...] = ()  # what `_annotations` were made from
         self._annotations: Sequence[PodAnnotations] = ()
         journal = settings.run_directory / "agent" / "journal.json"
-        self.ledger = KubeletGrants(kubelet.pod_resources, journal, self._pods, found, policy, self._log)
+        self.ledger = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
         self._recount = Throttle(self.ledger.count, SCAN_S)
 
     def _selected(self, resource: Resource, field: str) -> Selection:
@@ -123,6 +126,8 @@ class KubeletNode:
         def on_view(view: NodeView) -> None:
             devices.update(view)
             claims.update(view)
+            if self._cordons.synced and self._cordoned is not self._domains.now:
+                self._cordon()
             self._report.report(view, self._pod_annotations(view), agent.watchdog.violations())
             seen.set()
 
@@ -198,18 +203,19 @@ class KubeletNode:
 
     def _cordon(self) -> None:
         """Asks `mpsd control` to drain what is cordoned, and to serve the rest; again if it cannot be written."""
-        cordoned = frozenset[str]().union(*self._cordons.objects())
-        asked = drains(cordoned, self._domains, self._nvidia_mps)
+        cordoned, domains = frozenset[str]().union(*self._cordons.objects()), self._domains.now
+        asked = drains(cordoned, domains, self._nvidia_mps)
         again = asyncio.get_running_loop().call_later(_CORDON_AGAIN_S, self._cordon)
         with self._shortages.survived("cordon"):
-            for domain in self._domains:
+            for domain in domains:
                 folder = self._settings.domain(domain.name)
                 if domain.name in asked and drain.ask(folder, asked[domain.name]):
                     self._log.info("drain asked", domain=domain.name, reason=asked[domain.name])
                 elif domain.name not in asked and drain.withdraw(folder):
                     self._log.info("drain withdrawn", domain=domain.name)
             again.cancel()
-        for wrong in unknown_cordons(cordoned, self._domains):
+            self._cordoned = domains
+        for wrong in unknown_cordons(cordoned, domains):
             message = f"spec.cordoned of the MPSNode names {wrong}, which is not a GPU of this node"
             self._report.add_event(None, Reason.CORDON_UNKNOWN, message)
 

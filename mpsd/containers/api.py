@@ -124,7 +124,7 @@ class ContainersApi:
         waiting = WaitingRequest(uuid.uuid4().hex[:12], cards, holder, True, str(holder), None)
         ledger.expect(waiting.id, wanted)
         try:
-            answer = await self._agent.queue.wait(waiting)
+            answer = await self._agent.granted(waiting)
         finally:
             ledger.forget(waiting.id)
         if isinstance(answer, Refuse):

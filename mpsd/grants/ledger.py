@@ -17,12 +17,13 @@ from typing import Protocol
 from mpsd.grants.rules.messages import HostContainerName, HostContainerRequest
 from mpsd.model.client_limits import limit_in
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
-from mpsd.model.domain import Domain, domains
+from mpsd.model.domain import Domain
 from mpsd.model.grants import Gpu, Grant, evenly, rooms
 from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
 from mpsd.model.node_status import program_of
 from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
 from mpsd.model.policy import Policy
+from mpsd.mps.records import NodeDomains
 from mpsd.platform import containers, processes, records
 from mpsd.platform.containers import ContainerProcesses, ProgramCgroups, Whereabouts, own_cgroups
 from mpsd.platform.event_loop import DeathWatch
@@ -117,12 +118,14 @@ class GrantableGpus:
 
     gpus: tuple[Gpu, ...]
     policy: Callable[[], Policy]
+    domains: NodeDomains
 
     def domain_of(self, marked: Sequence[MarkedProcess], run_directory: Path) -> Domain | None:
         """The domain that all these processes were given; None where they disagree, or name none of this machine."""
         pipes = {one.variables.get(PIPE_DIRECTORY) for one in marked}
-        found = domains(self.gpus, self.policy())
-        return next((one for one in found if pipes == {str(DomainFolder(run_directory / one.name).client)}), None)
+        return next(
+            (one for one in self.domains.now if pipes == {str(DomainFolder(run_directory / one.name).client)}), None
+        )
 
     def rebuilt(
         self, grant_id: str, domain: Domain, marked: Sequence[MarkedProcess], others: Sequence[Grant]

@@ -7,7 +7,7 @@ to accept a client of its size. That the percents on each GPU add up is checked 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.node_gpus import Node
+from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes
 from mpsd.platform.event_loop import Watchable, until
 from mpsd.platform.logs import logger
@@ -56,7 +57,7 @@ class NodeDevices:
     """The devices of this node and who holds them, for both plugins. memory, percent: all devices of each resource."""
 
     node: Node
-    domains: tuple[Domain, ...]
+    domains: NodeDomains
     agent: AgentRole
     ledger: KubeletGrants
     policy: Callable[[], Policy]
@@ -65,13 +66,17 @@ class NodeDevices:
         self.memory = Watchable[tuple[Device, ...]](())
         self.percent = Watchable[tuple[Device, ...]](())
         self._made_from: tuple[object, ...] | None = None  # None before the first look
+        self.on_demand: frozenset[str] = frozenset()  # the GPUs that `mpsd control` joins and divides
         self.one_at_a_time = asyncio.Lock()  # the guess for one Allocate relies on the journal entry of the one before
 
     def update(self, view: NodeView) -> None:
         """Brings the devices up to date with this look at the node."""
-        policy = self.policy()
+        policy, seen = self.policy(), {gpu for domain in view.domains for gpu in domain.record.gpus}
+        self.on_demand = view.on_demand | self.on_demand - seen
         serving = (domain.record for domain in view.domains if rules.healthy(domain.state, domain.record.served))
         good = frozenset(uuid for record in serving for uuid in record.gpus)
+        # A GPU that is between two domains comes back like one whose daemon is started again.
+        good |= frozenset(gpu for one in view.leaving if one.record.served for gpu in one.record.gpus) - seen
         claimed = units_claimed([claim.allocation for claim in self.ledger.claims], policy)
         if self._made_from == (good, claimed, policy):
             return
@@ -83,7 +88,8 @@ class NodeDevices:
 
     def context(self) -> StartContext:
         ledger = self.ledger
-        records = tuple(domain.record for domain in self.agent.view.domains) if self.agent.view else ()
+        seen = [domain.record for domain in self.agent.view.domains] if self.agent.view else []
+        records = tuple(record for record in seen if not self.domains.replaced(record))
         return StartContext(self.node.gpus, records, ledger.held_devices, ledger.entries, ledger.pods_seen)
 
     async def container_for(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
@@ -100,6 +106,32 @@ class NodeDevices:
         have = {each: served(each, ledger.held_devices, ledger.entries, pods) for each in KINDS}
         begun = frozenset().union(*(containers for each, containers in have.items() if each != kind))
         return expected(pods, have[kind], kind, count, gpus=gpus, begun=begun)
+
+    def joined_for(self, ids: Sequence[str]) -> tuple[Domain, ...]:
+        """The domains once the GPUs of these devices are one; those of now where they cannot be."""
+        gpus = _gpus_of(ids)
+        planned = self.domains.planned(gpus, self.ledger.view.gpus) if self._may_join(gpus) else None
+        return planned or self.domains.now
+
+    def join(self, ids: Sequence[str]) -> bool:
+        """Has the GPUs of these devices in one domain from now on, where they can be; whether that is another one."""
+        gpus, before = _gpus_of(ids), self.domains.now
+        if self._may_join(gpus):
+            self.domains.form(gpus, self.ledger.view.gpus)
+            self.ledger.count()
+        return self.domains.now is not before
+
+    def join_again(self, starting: ContainerDevices) -> None:
+        """For a container that kubelet starts without Allocate, as after a reboot, when no GPUs are joined yet."""
+        gpus, grants = _gpus_of(starting.memory), [held.grant for held in self.ledger.view.held]
+        pod = "/".join(starting.pod)
+        others = {uuid for one in grants if str(one.holder) != pod for uuid in one.gpus}
+        is_whole = any(set(gpus).issubset(domain.gpus) for domain in self.domains.now)
+        if not is_whole and self._may_join(gpus) and self.domains.form(gpus, others):
+            self.ledger.count()
+
+    def _may_join(self, gpus: Collection[str]) -> bool:
+        return self.on_demand.issuperset(gpus) and not self.ledger.view.unknown
 
     def note(self, kind: Kind, ids: Sequence[str], container: RequestingContainer | None, percent: int | None) -> None:
         name, uid = (container.name, container.pod.uid) if container else (None, "")
@@ -130,24 +162,28 @@ class MemoryPlugin:
             listed = (one.memory for one in ledger.held_devices if one.pod == container.pod.key)
             noted = (one.ids for one in ledger.entries if one.resource == "memory" and one.uid == container.pod.uid)
             held.update(*listed, *noted)
-        domain_of = {uuid: domain.name for domain in node.domains for uuid in domain.gpus}
-        here = rooms(node.node.gpus, domain_of, [one.grant for one in ledger.view.held], node.policy())
+        domain_of = {uuid: domain.name for domain in node.domains.now for uuid in domain.gpus}
+        on_demand = frozenset() if ledger.view.unknown else node.on_demand
+        here = rooms(node.node.gpus, domain_of, [one.grant for one in ledger.view.held], node.policy(), on_demand)
         offer = Offer(available, must_include, size, container.request.gpus if container else 1)
         return preferred(offer, container, here, node.policy(), tuple(held))
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """InvalidInput where no container can have these devices together; then the pod gets an event too."""
         async with self._node.one_at_a_time:
-            container = await self._node.container_for("memory", len(ids), _gpus_of(ids))
+            container = await self._node.container_for("memory", len(ids), len(_gpus_of(ids)))
             try:
-                allocation = self._allocation(ids, container)
+                allocation = rules.allocate_memory(ids, container, self._node.joined_for(ids), self._node.policy())
             except InvalidInput as error:
                 if container:
                     self._cluster.report(container.pod.identity, Reason.ALLOCATION_REFUSED, str(error))
                 self._log.warning("allocation refused", devices=len(ids), reason=str(error))
                 raise
+            joins = self._node.join(ids)
             self._node.note("memory", ids, container, allocation.thread_percent)
-        why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _RAISE_S)
+        why = f"{allocation.domain} is being made of its GPUs"  # the container waits for it, kubelet need not
+        if not joins:
+            why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _RAISE_S)
         later = {"starts_later": why} if why else {}
         name = str(container.name) if container else "unknown"
         self._log.info("allocated", container=name, gpus=allocation.gpus, memory_mib=allocation.memory_mib, **later)
@@ -160,10 +196,11 @@ class MemoryPlugin:
             raise StartDeferred(f"kubelet does not list who holds which device: {silent}")
         starting = starting_container(tuple(ids), self._node.context())
         # After a reboot the init container that kubelet starts is guessed, and recorded.
-        if starting is None and (guess := self._node.guess("memory", len(ids), _gpus_of(ids))):
+        if starting is None and (guess := self._node.guess("memory", len(ids), len(_gpus_of(ids)))):
             self._node.note("memory", ids, guess, self._allocation(ids, guess).thread_percent)
             starting = starting_container(tuple(ids), self._node.context())
         starting = starting or ContainerDevices(ContainerName("", "(unknown)", "(unknown)"), tuple(ids))
+        self._node.join_again(starting)
         problems = self._problems(starting)
         pod = self._node.context().pod(starting.pod)
         if wrong := "; ".join(problem.sentence for problem in problems if not problem.waits):
@@ -182,14 +219,14 @@ class MemoryPlugin:
             raise StartDeferred(waits)
 
     def _allocation(self, ids: Sequence[str], container: RequestingContainer | None) -> Allocation:
-        return rules.allocate_memory(ids, container, self._node.domains, self._node.policy())
+        return rules.allocate_memory(ids, container, self._node.domains.now, self._node.policy())
 
     def _problems(self, starting: ContainerDevices) -> Sequence[StartProblem]:
         return start_problems(starting, self._node.context(), self._node.policy())
 
 
-def _gpus_of(ids: Sequence[str]) -> int:
-    return len(set(map(gpu_of, ids)))
+def _gpus_of(ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(uuid for one in ids if (uuid := gpu_of(one))))
 
 
 class PercentPlugin:

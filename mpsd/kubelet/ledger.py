@@ -18,10 +18,10 @@ from mpsd.kubelet.dra.rules.claims import PreparedClaim, claim_holders
 from mpsd.kubelet.rules import ledger as rules
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
 from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
-from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant
 from mpsd.model.node_view import HeldGrant, LedgerView
 from mpsd.model.policy import Policy
+from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.containers import PodProcesses
 from mpsd.platform.kube_mirror import Mirror
@@ -48,7 +48,7 @@ class KubeletGrants:
     _socket: Path
     _journal: Path
     _pods: Mirror[NodePod | Bystander]
-    _domains: tuple[Domain, ...]
+    _domains: NodeDomains
     _policy: Callable[[], Policy]
     _log: Logger
     pods_known: ClassVar = True
@@ -215,14 +215,15 @@ class KubeletGrants:
     def count(self) -> None:
         """Makes the view again where something that it is made from has changed. To be called after pods have changed.
         Once kubelet has listed the devices nothing is unknown: pods outlive it, so its last list stands."""
-        pods, policy = self.pods_seen, self._policy()
+        pods, policy, domains = self.pods_seen, self._policy(), self._domains.now
         trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
         claims, unknown = self.claims, self._claims_unknown
-        sources = (self.held_devices, self.entries, self._rows, self._unallocated, policy, trouble, claims, unknown)
+        about = self._unallocated, policy, trouble, claims, unknown, domains
+        sources = (self.held_devices, self.entries, self._rows, *about)
         if are_same(sources, self._counted):
             return
         self._counted = sources
-        grants = rules.pod_grants(self.held_devices, self.entries, pods, self._domains, policy)
+        grants = rules.pod_grants(self.held_devices, self.entries, pods, domains, policy)
         holders = claim_holders(claims, self._rows) if claims else {}
         claimed = tuple(claim.grant(holders[claim.uid]) for claim in claims)
         of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}

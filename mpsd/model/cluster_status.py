@@ -49,7 +49,8 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the last faults affected,
     and how many faults that were. context_mib: what a context costs there, as the canary measured it. doubt: what else
     it found, empty where nothing. version: of the `mpsd control` that holds it; empty where it is not reported. faults:
-    of this boot; last_fault: seconds since 1970; None where there was none, or where it is not reported.
+    of this boot; last_fault: seconds since 1970; None where there was none, or where it is not reported. kind: `alone`,
+    `listed` by the policy, or `joined` on demand; empty where it is not reported.
     """
 
     node: str
@@ -65,6 +66,7 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     version: str = ""
     faults: int | None = None
     last_fault: float | None = None
+    kind: str = ""
 
 
 class GrantRow(msgspec.Struct, frozen=True):
@@ -140,6 +142,7 @@ def domain_row(
         version=domain.version or "",
         faults=(faults.count or None) if faults else None,
         last_fault=last_fault,
+        kind=domain.kind or "",
     )
 
 

@@ -162,8 +162,19 @@ def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
 
 
 # -- which GPUs share a control daemon ---------------------------------------------------------------------------------
-# A GPU that the policy does not put beside others has a daemon to itself, so that a fault or a restart stays
-# with it, and a server's limit for ordinal 0 is exact.
+# A GPU that nothing puts beside others has a daemon to itself, so that a fault or a restart stays with it, and a
+# server's limit for ordinal 0 is exact.
+
+
+class DomainKind(StrEnum):
+    """Why the GPUs of a domain share a control daemon."""
+
+    ALONE = "alone"  # it is one GPU
+    LISTED = "listed"  # `domains` in the policy names them; they stay together
+    JOINED = "joined"  # a request of several GPUs was placed on them; they are divided once nobody holds a grant there
+
+
+ON_DEMAND = frozenset({DomainKind.ALONE, DomainKind.JOINED})  # may be joined and divided
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +183,19 @@ class Domain:
 
     name: str
     gpus: tuple[str, ...]
+    kind: DomainKind = DomainKind.ALONE
 
 
-def domains(gpus: Sequence["Gpu"], policy: "Policy") -> tuple[Domain, ...]:
-    """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not there."""
+def domain_name(ordinals: Iterable[int]) -> str:
+    return "gpu" + "-".join(map(str, sorted(ordinals)))
+
+
+Groups = tuple[tuple[str, ...], ...]  # of GPUs (UUIDs) that are joined on demand
+
+
+def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tuple[Domain, ...]:
+    """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not there. joined: a
+    group with a GPU that is not there, or that the policy lists, does not count."""
     by_ordinal = {gpu.ordinal: gpu for gpu in gpus}
     message, remedy = f"is no GPU of this node, which has {len(gpus)}", "name ordinals that nvidia-smi -L lists"
     if problems := [
@@ -185,12 +205,33 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy") -> tuple[Domain, ...]:
         if ordinal not in by_ordinal
     ]:
         raise InvalidInput("policy.yaml", problems)
-    grouped = [tuple(sorted(group)) for group in policy.domains]
-    alone = [(ordinal,) for ordinal in by_ordinal if not any(ordinal in group for group in grouped)]
+    grouped = {tuple(sorted(group)): DomainKind.LISTED for group in policy.domains}
+    left = {gpu.uuid: gpu.ordinal for gpu in gpus if not any(gpu.ordinal in group for group in grouped)}
+    for group in joined:
+        if left.keys() >= set(group):
+            grouped[tuple(sorted(left.pop(uuid) for uuid in dict.fromkeys(group)))] = DomainKind.JOINED
+    grouped |= {(ordinal,): DomainKind.ALONE for ordinal in left.values()}
     return tuple(
-        Domain(name="gpu" + "-".join(map(str, ordinals)), gpus=tuple(by_ordinal[n].uuid for n in ordinals))
-        for ordinals in sorted([*grouped, *alone])
+        Domain(domain_name(ordinals), tuple(by_ordinal[n].uuid for n in ordinals), kind)
+        for ordinals, kind in sorted(grouped.items())
     )
+
+
+def regrouped(wanted: Collection[str], now: Iterable[Domain], held: Collection[str]) -> Groups | None:
+    """The GPUs to join on demand so that these are in one domain: the groups of `now` where they are already, unless
+    they are a part of a joined domain in which nobody holds a grant, which is then divided. None where they cannot be:
+    the policy lists one of them otherwise, or somebody holds a grant in their domains. held: the GPUs of all grants.
+    """
+    asked, every = set(wanted), tuple(now)
+    touched = [domain for domain in every if not asked.isdisjoint(domain.gpus)]
+    joined = tuple(domain.gpus for domain in every if domain.kind is DomainKind.JOINED)
+    movable = [domain for domain in touched if domain.kind in ON_DEMAND and set(held).isdisjoint(domain.gpus)]
+    if len(touched) == 1 and (not movable or asked == set(touched[0].gpus)):
+        return joined if asked <= set(touched[0].gpus) else None
+    if len(movable) < len(touched) or asked - {uuid for domain in touched for uuid in domain.gpus}:
+        return None
+    kept = tuple(group for group in joined if asked.isdisjoint(group))
+    return (*kept, tuple(wanted)) if len(asked) > 1 else kept
 
 
 # What an operator takes out of use: `spec.cordoned` of a node's MPSNode. A domain is drained whole, since its GPUs

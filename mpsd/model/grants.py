@@ -4,7 +4,7 @@ What is promised never adds up to more than the policy allows of a GPU, in memor
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -149,7 +149,8 @@ class DeviceNode:
 @dataclass(frozen=True, slots=True)
 class GpuCapacity:
     """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted. weight: None
-    where the policy sets no max_inst for it.
+    where the policy sets no max_inst for it. holders: of grants on it; None where it stays in its domain, also while
+    nobody holds one.
     """
 
     gpu: GpuName
@@ -159,6 +160,7 @@ class GpuCapacity:
     thread_percent: int
     clients: int
     weight: int | None = None
+    holders: int | None = None
 
     def holds(self, request: Request, policy: "Policy") -> bool:
         return (
@@ -186,14 +188,24 @@ def promised_mib(gpu: Gpu, policy: "Policy") -> int:
 
 
 def rooms(
-    gpus: Iterable[Gpu], domain_of: Mapping[str, str], grants: Iterable[Grant], policy: "Policy"
+    gpus: Iterable[Gpu],
+    domain_of: Mapping[str, str],
+    grants: Iterable[Grant],
+    policy: "Policy",
+    on_demand: Collection[str] = (),
 ) -> tuple[GpuCapacity, ...]:
-    """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain."""
+    """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain. on_demand:
+    the GPUs that may be joined with others, and divided."""
     held: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         for part in grant.parts:
             held[part.gpu].append(grant)
-    return tuple(_room(gpu, domain_of[gpu.uuid], held[gpu.uuid], policy) for gpu in gpus)
+    found = tuple(_room(gpu, domain_of[gpu.uuid], held[gpu.uuid], policy) for gpu in gpus)
+    if not on_demand:
+        return found
+    return tuple(
+        replace(room, holders=len(held[room.gpu.uuid])) if room.gpu.uuid in on_demand else room for room in found
+    )
 
 
 def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> GpuCapacity:

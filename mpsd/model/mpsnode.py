@@ -118,6 +118,7 @@ class ReportedDomain(Reported, frozen=True):
     faults: ReportedFaults | None = None
     canary: ReportedCanary | None = None
     version: Text = None
+    kind: Text = None
 
 
 class ReportedGrant(Reported, frozen=True):

@@ -75,7 +75,8 @@ class GpuStatus:
 @dataclass(frozen=True, slots=True)
 class DomainStatus:
     """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none. canary:
-    None where it was not run. version: of its `mpsd control`; empty where an older one does not report it.
+    None where it was not run. version: of its `mpsd control`; empty where an older one does not report it. kind:
+    `alone`, `listed` by the policy or `joined` on demand; empty as well.
     """
 
     name: str
@@ -89,6 +90,7 @@ class DomainStatus:
     faults: FaultsStatus = field(default_factory=FaultsStatus)
     canary: Canary | None = None
     version: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mpsd.model.domain import State
+from mpsd.model.domain import ON_DEMAND, State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 
@@ -73,7 +73,7 @@ class DomainRecord:
     set to before mpsd, by UUID; `mps.compute_modes` goes by files of its own. served: whether it has ever been ready in
     this boot. faults: the last ones of this boot, the newest last. canary: None before it has run. boot_id: of the boot
     that all of it is about; empty where an older mpsd wrote it. written_by: the version of the `mpsd control` that
-    keeps it; empty as well.
+    keeps it; empty as well. kind: a `DomainKind`; empty where it is written by an mpsd that joins no GPUs on demand.
     """
 
     version: int
@@ -94,6 +94,7 @@ class DomainRecord:
     boot_id: str = ""
     faults_total: int = 0
     written_by: str = ""
+    kind: str = ""
 
 
 def is_of_boot(record: DomainRecord, boot_id: str) -> bool:
@@ -211,6 +212,11 @@ class LedgerView:
     ungranted: Mapping[str, PodName] = field(default_factory=dict)
     unreadable: tuple[UnreadableGrant, ...] = ()
 
+    @property
+    def gpus(self) -> frozenset[str]:
+        """The GPUs of all grants."""
+        return frozenset(uuid for held in self.held for uuid in held.grant.gpus)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
@@ -218,7 +224,7 @@ class NodeView:
     None: NVML could not say, so nothing may be taken for gone. grants_known: whether `grants` are all of them.
     ungranted: by the uid in its cgroup, each pod that is known to hold no grant; a pod of neither is not known yet.
     unexplained_mib: by GPU, where that much is in use of no process that is known.
-    unreadable: as in LedgerView.
+    unreadable: as in LedgerView. leaving: domains that `mpsd control` ends, since their GPUs are of others from now on.
     """
 
     now: float
@@ -233,9 +239,17 @@ class NodeView:
     ungranted: Mapping[str, PodName] = field(default_factory=dict)
     unexplained_mib: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[UnreadableGrant, ...] = ()
+    leaving: tuple[DomainView, ...] = ()
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)
+
+    @property
+    def on_demand(self) -> frozenset[str]:
+        """The GPUs that may be joined with others, and divided."""
+        return frozenset(
+            gpu for domain in self.domains if domain.record.kind in ON_DEMAND for gpu in domain.record.gpus
+        )
 
     @property
     def withheld(self) -> Mapping[str, str]:

@@ -42,12 +42,14 @@ def asked(folder: DomainFolder) -> DrainRequest | None:
 
 
 class DomainDrain:
-    """Whether a domain is to be drained. stopping: mpsd itself ends, which is never withdrawn."""
+    """Whether a domain is to be drained. stopping: mpsd itself ends, which is never withdrawn. leaving: why the domain
+    is to end alone, since its GPUs are of others from now on; empty while they are not."""
 
     def __init__(self, folder: DomainFolder) -> None:
         self._folder = folder
         self._request: DrainRequest | None = None
         self.stopping = False
+        self.leaving = ""
 
     def look(self) -> None:
         self._request = asked(self._folder)
@@ -58,10 +60,12 @@ class DomainDrain:
 
     @property
     def asked(self) -> bool:
-        return self.stopping or self._request is not None
+        return self.stopping or bool(self.leaving) or self._request is not None
 
     @property
     def reason(self) -> str:
+        if self.leaving and not self.stopping:
+            return self.leaving
         if self._request and not self.stopping:
             return self._request.reason
         return "mpsd is stopping, and waits for programs with a grant"

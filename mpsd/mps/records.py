@@ -1,4 +1,5 @@
-"""The records of the domains of this node: as every process reads them, and as `mpsd control` keeps each of them.
+"""The records of the domains of this node: as every process reads them, and as `mpsd control` keeps each of them; and
+which domains there are to be (`NodeDomains`).
 
 A record is read again only when its file has changed, and believed only while its daemon lives: no program may start on
 a GPU whose daemon is gone, where no limit holds.
@@ -6,14 +7,16 @@ a GPU whose daemon is gone, where no limit holds.
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mpsd
-from mpsd.model.domain import Domain, State
+from mpsd.model.domain import Domain, DomainKind, Groups, State, domains, regrouped
+from mpsd.model.grants import Gpu
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, is_of_boot
+from mpsd.model.policy import Policy
 from mpsd.platform import processes, records
 from mpsd.platform.logs import Logger
 from mpsd.platform.processes import ProcessSet
@@ -144,6 +147,7 @@ class KeptRecord:
             compute_modes={},
             boot_id=processes.boot_id(),
             written_by=mpsd.__version__,
+            kind=domain.kind.value,
         )
 
     def earlier(self) -> DomainRecord | None:
@@ -172,8 +176,118 @@ class KeptRecord:
                 self._log.info("record written again", file=str(self._path))
 
     def _stamp(self) -> tuple[int, ...]:
-        """Which file is there, and since when; empty where there is none."""
-        with suppress(OSError):
-            status = self._path.stat()
-            return status.st_ino, status.st_mtime_ns, status.st_size
-        return ()
+        return _stamp(self._path)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Which file is there, and since when; empty where there is none."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size
+    return ()
+
+
+# -- which domains there are to be -------------------------------------------------------------------------------------
+
+_IDLE_S = 10.0  # after its last grant, before a joined domain is divided though nobody wants one of its GPUs alone
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedGroups:
+    """domains.json: the GPUs that are joined on demand in this boot."""
+
+    boot_id: str
+    groups: Groups
+
+
+class NodeDomains:
+    """The domains that a node is to have: those of the policy, and those that are joined on demand. The agent, which
+    knows every grant, decides on these and writes them down; `mpsd control` follows, whenever either was restarted."""
+
+    def __init__(self, run_directory: Path, gpus: Sequence[Gpu], policy: Policy, log: Logger) -> None:
+        """InvalidInput where the policy names a GPU that is not there; it counts as it is now."""
+        self._run_directory, self._file = run_directory, run_directory / "domains.json"
+        self._gpus, self._policy, self._log = gpus, policy, log
+        self._seen: tuple[int, ...] = ()
+        self._unreadable = False
+        self._idle_since: dict[tuple[str, ...], float] = {}
+        self.now = domains(gpus, policy)
+        self.look()
+
+    @property
+    def joined(self) -> Groups:
+        return tuple(domain.gpus for domain in self.now if domain.kind is DomainKind.JOINED)
+
+    def look(self) -> None:
+        """Reads what was written last. Where that cannot be read, the domains stay that `mpsd control` has."""
+        if (stamp := _stamp(self._file)) == self._seen:
+            return
+        self._seen, self._unreadable = stamp, False
+        try:
+            found = records.read(self._file, JoinedGroups)
+            groups = found.groups if found and found.boot_id == processes.boot_id() else ()
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            self._unreadable = True
+            seen = [record for _folder, record in of_this_boot(self._run_directory)]
+            groups = tuple(
+                one.gpus for one in seen if isinstance(one, DomainRecord) and one.kind == DomainKind.JOINED.value
+            )
+        self._take(groups)
+
+    def _take(self, groups: Groups) -> None:
+        if (found := domains(self._gpus, self._policy, groups)) != self.now:
+            self.now = found
+
+    # -- for the agent alone -----------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Writes them again where somebody has changed or removed the file, or it cannot be read. OSError."""
+        if _stamp(self._file) != self._seen or self._unreadable:
+            self._write(self.joined)
+
+    def planned(self, wanted: Collection[str], held: Collection[str]) -> tuple[Domain, ...] | None:
+        """The domains with these GPUs in one; None where they cannot be joined, as `regrouped` has it."""
+        groups = regrouped(wanted, self.now, held)
+        return None if groups is None else domains(self._gpus, self._policy, groups)
+
+    def form(self, wanted: Collection[str], held: Collection[str]) -> bool:
+        """Has these GPUs in one domain from now on; False where they cannot be joined. OSError."""
+        groups = regrouped(wanted, self.now, held)
+        if groups is not None and set(groups) != set(self.joined):
+            self._write(groups)
+        return groups is not None
+
+    def divide_idle(self, serving: Collection[tuple[str, ...]], held: Collection[str]) -> None:
+        """Divides the joined domains in which nobody has held a grant for a while. serving: the GPUs of domains that
+        serve; others wait, so that one that is drained does not serve in between. held: of all grants. OSError."""
+        now = time.monotonic()
+        idle = [group for group in self.joined if group in serving and set(group).isdisjoint(held)]
+        self._idle_since = {group: self._idle_since.get(group, now) for group in idle}
+        self._divide(group for group, since in self._idle_since.items() if now - since >= _IDLE_S)
+
+    def divide(self, held: Collection[str]) -> None:
+        """Divides every joined domain in which nobody holds a grant. held: of all grants. OSError."""
+        self._divide(group for group in self.joined if set(group).isdisjoint(held))
+
+    def _divide(self, groups: Iterable[tuple[str, ...]]) -> None:
+        if over := set(groups):
+            self._write(tuple(group for group in self.joined if group not in over))
+
+    def _write(self, groups: Groups) -> None:
+        if groups:
+            records.write(self._file, JoinedGroups(processes.boot_id(), groups), mode=0o644)
+        else:
+            self._file.unlink(missing_ok=True)
+        self._seen, self._unreadable = _stamp(self._file), False
+        before = self.now
+        self._take(groups)
+        named = {domain.name for domain in self.now} - {domain.name for domain in before}
+        if named:
+            self._log.info("domains changed", new=sorted(named))
+
+    def replaced(self, record: DomainRecord) -> bool:
+        """Whether `mpsd control` is to end this domain, since its GPUs are of others now."""
+        if record.kind not in (DomainKind.ALONE, DomainKind.JOINED) or record.gpus in self.joined:
+            return False
+        return record.kind == DomainKind.JOINED or any(not set(group).isdisjoint(record.gpus) for group in self.joined)

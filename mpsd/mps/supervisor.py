@@ -6,7 +6,7 @@ Which state follows from an observation is decided by `model.domain.next_state` 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.node_status import program_of
@@ -49,7 +49,7 @@ class DomainSupervisor:
         self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=len(domain.gpus) == 1)
         self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
         self._probe_at = self._try_at = 0.0
-        self._taken_over = False
+        self._taken_over = self._ends_foreign = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
 
     @property
@@ -88,6 +88,27 @@ class DomainSupervisor:
         self._drain.stopping = True
         self._probe_at = 0.0
         self.wake()
+
+    def leave(self, reason: str) -> None:
+        """Drains and starts no daemon any more, because its GPUs are of other domains; empty: serves again."""
+        if reason != self._drain.leaving:
+            self._drain.leaving = reason
+            self._probe_at = 0.0
+            self.wake()
+
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing is lost by the end of a domain that is to leave."""
+        return bool(self._taken_over and self._drain.leaving and self.is_empty)
+
+    def replace(self, earlier: "Collection[DomainSupervisor]") -> None:
+        """Records that this one has the GPUs of others, which have ended; so a GPU is in a record at every moment."""
+        modes = {gpu: mode for one in earlier for gpu, mode in one.record.compute_modes.items()}
+        self._kept.change(
+            reason=f"its GPUs were of {' and '.join(sorted(one.record.domain for one in earlier))}",
+            served=all(one.record.served for one in earlier),
+            compute_modes={gpu: mode for gpu, mode in modes.items() if gpu in self.record.gpus},
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -158,7 +179,8 @@ class DomainSupervisor:
         soon_s = self._faults.look_again_s(self._policy().graces)
         if soon_s is not None:
             return min(soon_s, _LOOK_S)
-        return _STOPPING_PROBE_S if self._drain.stopping else _PROBE_S[self.record.state]
+        in_a_hurry = self._drain.stopping or self._drain.leaving
+        return _STOPPING_PROBE_S if in_a_hurry else _PROBE_S[self.record.state]
 
     # -- what prevents it from serving; it ends no process: that is for the agent, which knows whose a process is ------
 
@@ -238,7 +260,7 @@ class DomainSupervisor:
         graces = policy.graces
         if self._daemon.alive and self._modes.is_news(policy) and not self._daemon.foreign:
             self._modes.try_to_follow(policy)
-        if state is State.DOWN and self._restarts.is_due:
+        if state is State.DOWN and self._restarts.is_due and not self._drain.leaving:
             gate.remove(self._folder)
             if self._restarts.start(policy):
                 self.wake()
@@ -275,15 +297,23 @@ class DomainSupervisor:
 
         A daemon that is another's is left as it is, its files too.
         """
+        await self.end(timeout_s)
+        self._modes.put_back()
+        self.clear()
+        self._log.info("stopped")
+
+    async def end(self, timeout_s: int) -> None:
+        """Ends the daemon as `stop` does. Its record stays, and the compute mode is that of who has its GPUs next."""
         gate.remove(self._folder)
-        foreign = self._daemon.foreign
-        if foreign:
+        self._ends_foreign = self._ends_foreign or self._daemon.foreign
+        if self._ends_foreign:
             self._daemon.release()
         else:
             await self._daemon.quit(timeout_s, self._policy().graces)
-        self._modes.put_back()
-        self._folder.clear(with_pipe=not foreign)
-        self._log.info("stopped")
+
+    def clear(self) -> None:
+        """Removes the files that are left after `end`."""
+        self._folder.clear(with_pipe=not self._ends_foreign)
 
     def release(self) -> None:
         """Leaves the daemon running for the next mpsd to adopt."""

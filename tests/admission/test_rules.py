@@ -114,7 +114,10 @@ BREAKERS: dict[RuleId, tuple[Fields, Policy]] = {
     RuleId.OBJECT_MALFORMED: (pod(container(), hostIPC="true"), POLICY),
     RuleId.REQUEST_IMPOSSIBLE: (pod(container(limits={MEMORY: "40Gb"})), POLICY),
     RuleId.OTHER_GPU_TOO: (pod(container(limits={MEMORY: 7, "nvidia.com/gpu": 1})), POLICY),
-    RuleId.GPUS_NOT_TOGETHER: (pod(container(limits={MEMORY: 8}), labels={COUNT: "2"}), POLICY),
+    RuleId.GPUS_NOT_TOGETHER: (
+        pod(container(limits={MEMORY: 9}), labels={COUNT: "3"}),
+        replace(POLICY, domains=[[0, 1]]),
+    ),
     RuleId.HOST_IPC_MISSING: (pod(container(limits={MEMORY: 7}), hostIPC=None), POLICY),
     RuleId.HOST_IPC_ADDED: (
         pod(container(limits={MEMORY: 7}), hostIPC=None),

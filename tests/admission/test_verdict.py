@@ -259,10 +259,11 @@ def test_a_prefix_that_leads_to_no_blocked_name_is_no_matter() -> None:
     assert not judge(gpu_pod("containers", envFrom=[{"prefix": "MY_", "configMapRef": {"name": "train"}}])).warnings
 
 
-def test_several_gpus_are_warned_of_where_no_domain_has_them() -> None:
-    thing = pod(container(limits={MEMORY: 8}), labels={COUNT: "2"})
-    assert rules(judge(thing).warnings) == ["gpus-not-together"]
-    assert not judge(thing, replace(POLICY, domains=[[0, 1]])).warnings
+def test_several_gpus_are_warned_of_where_the_policy_lists_fewer_together() -> None:
+    thing = pod(container(limits={MEMORY: 9}), labels={COUNT: "3"})
+    assert rules(judge(thing, replace(POLICY, domains=[[0, 1]])).warnings) == ["gpus-not-together"]
+    assert not judge(thing, replace(POLICY, domains=[[0, 1, 2]])).warnings
+    assert not judge(thing).warnings
 
 
 def test_everything_wrong_with_an_object_is_said_at_once() -> None:

@@ -82,3 +82,21 @@ def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None
 def test_gpus_that_lack_threads_would_not_do_together_either() -> None:
     held = [grant("a", 20, 0, reserved_percent=100), grant("b", 20, 1, reserved_percent=100)]
     assert "together" not in refusal(Request(5 * 1024, 5, 1), *held).reason
+
+
+def test_gpus_that_nobody_uses_are_had_together_and_one_in_use_is_not() -> None:
+    two = Request(7 * 1024, None, 2)
+    free = rooms(GPUS, APART, (), POLICY, UUIDS)
+    assert place(two, free, POLICY) == Placed("gpu0-1", UUIDS)
+    used = rooms(GPUS, APART, (grant("a", 1),), POLICY, UUIDS)
+    refused = place(two, used, POLICY)
+    assert isinstance(refused, InsufficientResources)
+    assert refused.ever
+    assert "gpu1 is unused; gpu0 is in use by others" in refused.reason
+
+
+def test_one_gpu_of_a_joined_domain_is_had_alone_once_nobody_uses_any_of_them() -> None:
+    empty = rooms(GPUS, TOGETHER, (), POLICY, UUIDS)
+    assert place(SEVEN, empty, POLICY) == Placed("gpu0", UUIDS[:1])
+    beside = rooms(GPUS, TOGETHER, (grant("a", 1, 1),), POLICY, UUIDS)
+    assert place(SEVEN, beside, POLICY) == Placed("gpu0-1", UUIDS[1:])

@@ -20,6 +20,7 @@ from mpsd.model.domain import domains
 from mpsd.model.grants import evenly
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import LedgerView, NodeView, UnreadableGrant
+from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import GRANT
@@ -71,7 +72,8 @@ def loaded(run: Path, meanwhile: Callable[[], object] | None = None) -> LedgerVi
     """What an agent that starts now knows. meanwhile: what happens before it looks again."""
 
     async def load() -> LedgerView:
-        ledger = LocalGrants(run / "grants", lambda: None, logger(), GrantableGpus(GPUS, lambda: POLICY))
+        here = GrantableGpus(GPUS, lambda: POLICY, NodeDomains(run, GPUS, POLICY, logger()))
+        ledger = LocalGrants(run / "grants", lambda: None, logger(), here)
         ledger.load()
         if meanwhile:
             meanwhile()

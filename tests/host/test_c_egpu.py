@@ -49,13 +49,19 @@ def test_c2_cards_are_named_by_index_by_uuid_and_by_a_mix_of_both(host: Host, mi
     assert made.lines[0]["devices"] == 2
 
 
-def test_c2_cards_of_two_domains_are_refused_with_the_remedy(host: Host) -> None:
-    made = host.container(ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,1"})
+def test_c2_cards_of_two_domains_are_refused_with_the_reason(host: Host) -> None:
+    made = host.container(ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,3"})
     refused = made.create()
     assert refused.code == 1
-    assert "put [0, 1] into `domains` of the policy" in refused.errors
+    assert "gpu3 and gpu5 are not joined on demand" in refused.errors
     assert made.status == ""
     host.nothing_reserved()
+
+
+def test_c2_unused_cards_are_joined_for_a_container_that_names_them(host: Host) -> None:
+    made = host.holding(ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,1"})
+    assert made.lines[0]["devices"] == 2
+    assert host.domain("gpu0-1").gpus == (host.simulation.gpus[0].uuid, host.simulation.gpus[1].uuid)
 
 
 def test_c3_five_gb_in_bytes_less_ten_mb_are_available(host: Host) -> None:

@@ -79,7 +79,7 @@ def test_what_kubelet_takes_of_an_init_container_is_said_to_be_its_choice(ids: t
     pod = node_pod("train-0", container(mem=4), init=(container("first", mem=8),), gpus=2)
     with pytest.raises(InvalidInput, match="kubelet reuses any of an init container's devices"):
         allocate_memory(ids, RequestingContainer(pod, pod.requests[1]), TOGETHER, POLICY)
-    with pytest.raises(InvalidInput, match="no single GPU here has that much left"):
+    with pytest.raises(InvalidInput, match="no 2 GPUs of one domain have that much left"):
         allocate_memory(ids, asking(4, gpus=2), TOGETHER, POLICY)
 
 

@@ -27,7 +27,7 @@ from mpsd.model.node_status import ViolationsStatus
 from mpsd.model.node_view import DomainView, LedgerView
 from mpsd.model.policy import Response
 from mpsd.mps.node_gpus import Node
-from mpsd.mps.records import DomainRecords
+from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import load_limits
@@ -131,9 +131,9 @@ class World:
         sound = [path.read_bytes() for path in paths]
         for damage, path, other in zip(damages, paths, reversed(sound), strict=True):
             damage.to(path, other)
-        ledger = LocalGrants(
-            self.settings.grants, lambda: None, logger(), GrantableGpus(self.node.gpus, lambda: STRICT)
-        )
+        joined = NodeDomains(self.run, self.node.gpus, STRICT, logger())
+        here = GrantableGpus(self.node.gpus, lambda: STRICT, joined)
+        ledger = LocalGrants(self.settings.grants, lambda: None, logger(), here)
         ledger.load()
         domains = DomainRecords(self.run, logger())
         watching = Watchdog(self.settings, self.node, lambda: STRICT, ledger, domains)

@@ -55,15 +55,15 @@ def _other_gpu(case: RuleInput) -> Iterator[Found]:
 
 @rule(
     RuleId.GPUS_NOT_TOGETHER,
-    "several GPUs of one container need one control daemon for all of them",
-    "list GPUs that belong together under domains in the policy",
+    "several GPUs of one container need one control daemon, and those that the policy lists are joined with no others",
+    "list so many together under domains in the policy, or leave enough out of it, which are joined on demand",
 )
 def _gpus_apart(case: RuleInput) -> Iterator[Found]:
     name = case.policy.resources.count
     gpus = max((request.gpus for request in case.share.requests), default=1)
-    if gpus > max([1, *map(len, case.policy.domains)]):
-        where, message = at(case.pod.path, "metadata", "labels", name), f"no {gpus} GPUs share a control daemon"
-        yield Found(where, shown(case.pod.labels.get(name)), f"{message}, so the pod would wait")
+    if case.policy.domains and gpus > max([1, *map(len, case.policy.domains)]):
+        where, message = at(case.pod.path, "metadata", "labels", name), f"domains in the policy lists no {gpus} GPUs"
+        yield Found(where, shown(case.pod.labels.get(name)), f"{message}, so the pod waits for GPUs that it leaves out")
 
 
 @rule(RuleId.SCHEDULER_NAME, "another scheduler does not know the free capacity of each GPU", "remove schedulerName")

@@ -33,9 +33,10 @@ class SetLimit:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Save the grant, then answer the request that has its id."""
+    """Save the grant, then answer the request that has its id. joins: its GPUs become a domain first."""
 
     grant: Grant
+    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ Action = EndGrant | SetLimit | Admit | Refuse | Forget
 def domain_of(action: Action) -> str:
     """The domain whose daemon or ledger the action changes; empty for an answer that changes none."""
     match action:
-        case EndGrant(grant) | Admit(grant):
+        case EndGrant(grant) | Admit(grant, _):
             return grant.domain
         case SetLimit(domain, _limit):
             return domain
@@ -92,7 +93,8 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     answers = tuple(_answers(view, kept, policy))
     grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
     withheld = view.withheld.keys()
-    domains = view.domains if view.grants_known else ()  # a limit for some of the grants would shut the others out
+    every = (*view.domains, *view.leaving)
+    domains = every if view.grants_known else ()  # a limit for some of the grants would shut the others out
     domains = tuple(domain for domain in domains if withheld.isdisjoint(domain.record.gpus))
     limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
     raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
@@ -122,7 +124,8 @@ def _answer(
     if isinstance(placed, Placed) and not queued:
         grant = _grant(waiting, placed, policy)
         unusable = _why_unusable(grant, view)
-        return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant)
+        joins = placed.domain not in {room.domain for room in open_rooms}
+        return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant, joins)
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
     if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not tuple(_without_domain(view)):
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
@@ -220,7 +223,8 @@ def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
 
 def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
-    return rooms([gpu for gpu in view.gpus if gpu.uuid in domain_of], domain_of, grants, policy)
+    gpus = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
+    return rooms(gpus, domain_of, grants, policy, view.on_demand)
 
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
@@ -246,7 +250,7 @@ def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetL
 
 def _lowers(action: SetLimit, view: NodeView) -> bool:
     """True where a larger limit is known to be in force."""
-    domain = view.domain(action.domain)
+    domain = next((one for one in (*view.domains, *view.leaving) if one.name == action.domain), None)
     wanted, known = action.limit, domain.limits if domain else frozenset[ServerLimit]()
     larger = (limit for limit in known if limit.memory_mib > wanted.memory_mib)
     return any(replace(limit, memory_mib=wanted.memory_mib) == wanted for limit in larger)

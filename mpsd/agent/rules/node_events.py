@@ -132,7 +132,8 @@ def _domain_events(
     risk = _risk(earlier.record, domain.record) if earlier else None
     at_risk = list(_at_risk(before, domain)) if before and risk else []
     troubled = {State.DOWN, State.FAULT, State.WEDGED, State.REFUSED}
-    has_changed = domain.state is not earlier.state if earlier else domain.state in troubled
+    begins = domain.state is State.DOWN and not domain.record.started_at  # its first daemon is about to be started
+    has_changed = domain.state is not earlier.state if earlier else domain.state in troubled and not begins
     if domain.state is State.FAULT and unhealed(domain.record.faults):
         has_changed = False  # the fault has events of its own
     if has_changed or ended:

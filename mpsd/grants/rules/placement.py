@@ -3,10 +3,12 @@
 The same capacities and the same request always give the same GPUs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model import policy as policies
+from mpsd.model.domain import domain_name
 from mpsd.model.grants import CardsRequest, GpuCapacity, GpuShare, Request
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import gib
@@ -20,7 +22,7 @@ _PREFERENCE: Mapping[policies.Placement, Callable[[GpuCapacity], tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The GPUs chosen, all of one domain."""
+    """The GPUs chosen. domain: of all of them; where there is none of this name, they are to be joined or divided."""
 
     domain: str
     gpus: tuple[str, ...]
@@ -38,14 +40,40 @@ def by_preference(rooms: Iterable[GpuCapacity], policy: Policy) -> list[GpuCapac
     return sorted(rooms, key=_PREFERENCE[policy.placement])
 
 
-def find_gpus(request: Request, rooms: Iterable[GpuCapacity], policy: Policy) -> Placed | None:
-    """The GPUs for this request; None where nothing fits."""
-    fitting = by_preference((room for room in rooms if room.holds(request, policy)), policy)
+FREE = ""  # instead of a domain: of GPUs on which nobody holds a grant, any of which may be joined
+
+
+def together(rooms: Iterable[GpuCapacity]) -> dict[str, str]:
+    """By GPU, the domain in which it stays, else FREE: GPUs with the same can be had together. rooms: with all GPUs of
+    every domain that may be divided."""
+    every = tuple(rooms)
+    staying = {room.domain for room in every if room.holders is None or room.holders}
+    return {room.gpu.uuid: room.domain if room.domain in staying else FREE for room in every}
+
+
+def find_gpus(
+    request: Request, rooms: Iterable[GpuCapacity], policy: Policy, only: Collection[str] | None = None
+) -> Placed | None:
+    """The GPUs for this request; None where nothing fits. only: the GPUs to choose from; None for all."""
+    every = tuple(rooms)
+    group, each = together(every), only is None
+    fitting = by_preference(
+        (room for room in every if (each or room.gpu.uuid in (only or ())) and room.holds(request, policy)), policy
+    )
     for room in fitting:
-        beside = [other for other in fitting if other.domain == room.domain]
+        beside = [other for other in fitting if group[other.gpu.uuid] == group[room.gpu.uuid]]
         if len(beside) >= request.gpus:
-            return Placed(room.domain, tuple(other.gpu.uuid for other in beside[: request.gpus]))
+            beside.sort(key=lambda other: other.domain != room.domain)  # rather a domain that is there
+            return _placed(beside[: request.gpus], every)
     return None
+
+
+def _placed(chosen: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> Placed:
+    """chosen: of one domain, or free."""
+    domain, uuids = chosen[0].domain, tuple(room.gpu.uuid for room in chosen)
+    if together(rooms)[uuids[0]] == FREE:
+        domain = domain_name(room.gpu.ordinal for room in chosen)
+    return Placed(domain, uuids)
 
 
 def place(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> Placed | InsufficientResources:
@@ -53,17 +81,25 @@ def place(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> Pla
     if found := find_gpus(request, rooms, policy):
         return found
     large = [room for room in rooms if request.memory_mib <= room.memory_mib_total]
-    fits_when_empty = (request.thread_percent or 0) <= policy.oversubscription.thread_percent and any(
-        sum(other.domain == room.domain for other in large) >= request.gpus for room in large
+    fits_when_empty = (request.thread_percent or 0) <= policy.oversubscription.thread_percent and (
+        most_together(large) >= request.gpus
     )
     return InsufficientResources(_reason(request, rooms, policy), fits_when_empty)
+
+
+def most_together(rooms: Iterable[GpuCapacity]) -> int:
+    """How many GPUs at most a request may have, whatever is granted of them now."""
+    sizes = Counter(FREE if room.holders is not None else room.domain for room in rooms)
+    return max(sizes.values(), default=0)
 
 
 def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> str:
     if not rooms:
         return "no GPU here accepts programs now"
-    if request.gpus > 1 and not any(sum(o.domain == r.domain for o in rooms) >= request.gpus for r in rooms):
-        return f"no domain here has {request.gpus} GPUs; `domains` in the policy defines which GPUs belong together"
+    if request.gpus > most_together(rooms):
+        return f"no domain here has {request.gpus} GPUs: {apart(rooms)}"
+    if request.gpus > 1 and sum(room.holds(request, policy) for room in rooms) >= request.gpus:
+        return f"{needs(request)}: {apart(rooms)}"
     each = ", ".join(f"{room.gpu.label} {_left(request, room, policy)}" for room in rooms)
     wanted = f"{gib(request.memory_mib)} GiB"
     if request.thread_percent:
@@ -73,7 +109,28 @@ def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> s
         suffices = only_memory and len(rooms) > 1 and sum(room.memory_mib for room in rooms) >= request.memory_mib
         remark = "; together they have enough, but a grant cannot span GPUs" if suffices else ""
         return f"no single GPU has {wanted}: {each}{remark}"
-    return f"no domain has {wanted} on each of {request.gpus} GPUs: {each}"
+    return f"{needs(request)} with {wanted} free on each: {each}"
+
+
+def needs(request: Request) -> str:
+    return f"needs {request.gpus} GPUs of one domain"
+
+
+def apart(rooms: Sequence[GpuCapacity]) -> str:
+    """Why GPUs with room are not in one domain, in plain words."""
+    group = together(rooms)
+    free = [room.gpu.label for room in rooms if group[room.gpu.uuid] == FREE]
+    used = [room.gpu.label for room in rooms if room.holders is not None and group[room.gpu.uuid] != FREE]
+    fixed = [room.gpu.label for room in rooms if room.holders is None]
+    ordinals = sorted(room.gpu.ordinal for room in rooms)
+    found = [f"{_are(free)} unused"] if free else []
+    found += [f"{_are(used)} in use by others, and GPUs are joined only while nobody uses them"] if used else []
+    found += [f"{_are(fixed)} not joined on demand; `domains` in the policy can list {ordinals}"] if fixed else []
+    return "; ".join(found)
+
+
+def _are(labels: Sequence[str]) -> str:
+    return f"{labels[0]} is" if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]} are"
 
 
 def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
@@ -97,17 +154,18 @@ def place_there(
     named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
     away = [closed.get(one.gpu, f"{one.gpu} is not on this node now") for one in request.parts if one.gpu not in by_gpu]
     short = [lack for part in request.parts if part.gpu in by_gpu for lack in lacks(part, by_gpu[part.gpu], policy)]
-    domains = dict.fromkeys(room.domain for room in named)
-    apart = [_apart(named)] if len(domains) > 1 else []
-    if not (apart or away or short):
-        return Placed(next(iter(domains)), tuple(part.gpu for part in request.parts))
+    group = together(rooms)
+    are_apart = len({group[room.gpu.uuid] for room in named}) > 1
+    if not (are_apart or away or short):
+        return replace(_placed(named, rooms), gpus=tuple(part.gpu for part in request.parts))
     fit_when_empty = _named_fit_when_empty(request, by_gpu, policy)
-    reasons = [*apart, *away, *short]
+    stay_apart = are_apart and most_together(named) < len(named)
+    reasons = [*([_apart(named, rooms)] if are_apart else []), *away, *short]
     if short:
         reasons.append("request less" + (", or try again when others have ended" if fit_when_empty else ""))
     if len(request.parts) > 1:
         reasons.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
-    return InsufficientResources("; ".join(reasons), not apart and fit_when_empty)
+    return InsufficientResources("; ".join(reasons), not stay_apart and fit_when_empty)
 
 
 def lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
@@ -127,10 +185,11 @@ def lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
         yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
 
 
-def _apart(rooms: Sequence[GpuCapacity]) -> str:
-    labels, ordinals = " and ".join(room.gpu.label for room in rooms), [room.gpu.ordinal for room in rooms]
+def _apart(named: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> str:
+    labels = " and ".join(room.gpu.label for room in named)
     why = "have separate control daemons, and a program can be a client of only one"
-    return f"{labels} {why}; put {ordinals} into `domains` of the policy"
+    staying = [room for room in rooms if any(room.domain == one.domain for one in named)]
+    return f"{labels} {why}: {apart(staying)}"
 
 
 def _named_fit_when_empty(request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy) -> bool:

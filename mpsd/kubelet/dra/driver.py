@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpsd.kubelet.dra.rules import claims as rules
@@ -20,6 +20,7 @@ from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import Answer, NodeConditions, memory_answer
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
+from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.kube import Kube, KubeError, NotFound, Resource
 from mpsd.platform.logs import logger
@@ -52,6 +53,7 @@ class ClaimDriver:
     def __init__(
         self,
         node: ClaimNode,
+        domains: NodeDomains,
         places: DriverPlaces,
         ledger: KubeletGrants,
         kube: Kube,
@@ -59,13 +61,19 @@ class ClaimDriver:
         conditions: NodeConditions,
         until_allowed: Callable[[str, int, float], Awaitable[str]],
     ) -> None:
-        self._node, self._places, self._ledger, self._kube = node, places, ledger, kube
+        self._begun_on, self._domains = node, domains
+        self._places, self._ledger, self._kube = places, ledger, kube
         self._policy, self._conditions, self._until_allowed = policy, conditions, until_allowed
         self._log = logger(role="DRA driver")
         self._lock = asyncio.Lock()  # what a claim may have depends on what the one before it got
         self._claims: dict[str, PreparedClaim] = {}  # by uid
         self._unreadable = ""  # why the journal is not known; empty where it is
         self._left_since: dict[str, float] = {}  # of claims without a pod, by uid
+
+    @property
+    def _node(self) -> ClaimNode:
+        """With the domains of this moment: a claim of one GPU may be in a domain that was joined for others."""
+        return replace(self._begun_on, domains=self._domains.now)
 
     # -- the journal -----------------------------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ from mpsd.kubelet.dra.slices import SlicePublisher
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.settings import KubeletSettings
-from mpsd.model.domain import Domain
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.mps.node_gpus import Node
+from mpsd.mps.records import NodeDomains
 from mpsd.platform.kube import Kube
 from mpsd.platform.settings import Settings
 
@@ -31,7 +31,7 @@ class NodeClaims:
         kubelet: KubeletSettings,
         settings: Settings,
         node: Node,
-        domains: tuple[Domain, ...],
+        domains: NodeDomains,
         agent: AgentRole,
         ledger: KubeletGrants,
         kube: Kube,
@@ -40,7 +40,8 @@ class NodeClaims:
         self._pool, self._node, self._policy, self._ledger = kubelet.node, node, policy, ledger
         directory, strategy = settings.run_directory, kubelet.device_list_strategy
         self._driver = ClaimDriver(
-            ClaimNode(kubelet.dra_driver, kubelet.node, node.gpus, domains),
+            ClaimNode(kubelet.dra_driver, kubelet.node, node.gpus, domains.now),
+            domains,
             DriverPlaces(settings.run_directory / "agent" / "claims.json", kubelet.cdi_directory),
             ledger,
             kube,

@@ -127,6 +127,10 @@ def spread(units: Mapping[str, int]) -> str:
 
 _RECREATE = "delete the pod, so that it is placed again"
 _ROOM = "no single GPU here has that much left: request less, or wait until one has"
+_ROOM_OF_SEVERAL = (
+    "no {gpus} GPUs of one domain have that much left, and GPUs are joined only while nobody uses them: wait until "
+    "others have ended, or request less"
+)
 _AGAIN = "kubelet reuses any of an init container's devices for the next container: request no less in that one"
 
 
@@ -201,10 +205,10 @@ def _apart(
     here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
     if len(here) > 1:
         message = f"kubelet chose {spread(units)}, of the domains {', '.join(here)}; a container must be in one domain"
-        yield Problem("devices-of-domains", where, "", message, f"{_ROOM}; `domains` in the policy defines them")
+        yield Problem("devices-of-domains", where, "", message, _room(container, len(units)))
     if len(set(units.values())) > 1:
         message = f"kubelet chose {spread(units)}, not the same number on each GPU"
-        yield Problem("devices-uneven", where, "", message, _AGAIN if _reuses_devices(container) else _ROOM)
+        yield Problem("devices-uneven", where, "", message, _AGAIN if _reuses_devices(container) else _room(container))
 
 
 def _wrong_number(
@@ -214,11 +218,17 @@ def _wrong_number(
     where, label = resources.memory, resources.count
     if container is None and len(units) > 1:
         message = f"kubelet chose {spread(units)}, and no waiting pod requests that much over {_gpus(len(units))}"
-        yield Problem("gpu-count", where, "", message, f"{_ROOM}, or set the number of GPUs in the label {label}")
+        yield Problem("gpu-count", where, "", message, f"{_room(None)}, or set the number of GPUs in the label {label}")
     if container is not None and units and len(units) != container.request.gpus:
         message = f"kubelet chose {spread(units)}, but the pod requests {_gpus(container.request.gpus)}"
-        remedy = _AGAIN if _reuses_devices(container) else f"{_ROOM}, or change the label {label}"
+        remedy = _AGAIN if _reuses_devices(container) else f"{_room(container)}, or change the label {label}"
         yield Problem("gpu-count", where, "", message, remedy)
+
+
+def _room(container: RequestingContainer | None, gpus: int = 1) -> str:
+    """What to do where the GPUs that were free did not do. gpus: where the container is not known."""
+    wanted = container.request.gpus if container else gpus
+    return _ROOM if wanted == 1 else _ROOM_OF_SEVERAL.format(gpus=wanted)
 
 
 def _reuses_devices(container: RequestingContainer | None) -> bool:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mpsd.grants.rules.placement import by_preference
+from mpsd.grants.rules.placement import by_preference, together
 from mpsd.kubelet.rules.allocation import gpu_of, number_of
 from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import NodePod, RequestingContainer, read_node_pod
@@ -138,8 +138,9 @@ def preferred(
     chosen: Iterable[str] = ()
     if container:
         chosen = chosen_gpus(container.pod.annotations, [room.gpu for room in rooms])
+    group = together(rooms)
     for among, wish in ((fitting, beside), (fitting, frozenset(chosen)), (roomy, None), (fitting, None)):
-        selected = offer.select(among, wish)
+        selected = offer.select(among, wish, group)
         if selected:
             return offer.taken_from(selected)
     return (*offer.must, *offer.free)[: max(0, offer.size)]
@@ -165,11 +166,14 @@ class Offer:
         """Whether this GPU could be one of the container's."""
         return self.rest == 0 and self.inside[uuid] <= self.each <= self.units(uuid)
 
-    def select(self, among: Sequence[GpuCapacity], wish: frozenset[str] | None) -> tuple[str, ...]:
-        """GPUs of one domain that hold what must be included, and are of the wish or hold all of it; () for none."""
+    def select(
+        self, among: Sequence[GpuCapacity], wish: frozenset[str] | None, group: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """GPUs that can be had together and hold what must be included, and are of the wish or hold all of it; () for
+        none. group: by GPU, as `together` has it."""
         needed = {uuid for uuid in self.inside if uuid}
-        for domain in dict.fromkeys(room.domain for room in among):
-            here = [room.gpu.uuid for room in among if room.domain == domain]
+        for domain in dict.fromkeys(group[room.gpu.uuid] for room in among):
+            here = [room.gpu.uuid for room in among if group[room.gpu.uuid] == domain]
             here.sort(key=lambda uuid: (uuid not in needed, uuid not in (wish or ())))
             selected = set(here[: self.gpus])
             wished = wish is None or (wish and (selected <= wish or wish <= selected))

@@ -141,6 +141,7 @@ def _domain(domain: DomainStatus) -> mpsnode.ReportedDomain:
         if canary
         else None,
         version=domain.version or None,
+        kind=domain.kind or None,
     )
 
 

@@ -97,6 +97,7 @@ def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
             faults=faults_status(record, names),
             canary=record.canary,
             version=record.written_by,
+            kind=record.kind,
         )
 
 

@@ -20,8 +20,8 @@ from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions, gpu_of, memory_devices
 from mpsd.kubelet.rules.ledger import JournalEntry
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
-from mpsd.model.domain import Domain
 from mpsd.mps.node_gpus import Node
+from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import until
 from mpsd.platform.kube import PODS
@@ -36,7 +36,6 @@ from tests.simulated_api import SimulatedApi, simulated_api
 from tests.status.node_worlds import MEM, PERCENT, container, mem_ids, named, percent_ids, pod_object
 
 DEADLINE_S = 20.0
-DOMAINS = (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:]))
 
 
 class Kubelet(PodResourcesListerServicer):
@@ -116,7 +115,8 @@ async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
     pods = Mirror[NodePod | Bystander](
         kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY) or read_bystander(thing), lambda: None
     )
-    ledger = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, DOMAINS, lambda: POLICY, logger())
+    domains = NodeDomains(folder, GPUS, POLICY, logger())
+    ledger = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, domains, lambda: POLICY, logger())
     world = World(api, kubelet, ledger, pods)
     world.create(pod_object("train-0", container(mem=7)))
     await kubelet.start()
@@ -295,7 +295,7 @@ def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
 def _plugin(ledger: KubeletGrants) -> MemoryPlugin:
     """What chooses devices; who looks at the GPUs is not asked for that."""
     node = Node(cast("Nvml", None), GPUS, {}, (), {}, "")
-    devices = NodeDevices(node, DOMAINS, cast("AgentRole", None), ledger, lambda: POLICY)
+    devices = NodeDevices(node, ledger._domains, cast("AgentRole", None), ledger, lambda: POLICY)
 
     async def evict(pod: object, why: str) -> None:
         raise AssertionError(f"{pod}: {why}")

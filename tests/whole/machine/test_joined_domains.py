@@ -1,0 +1,160 @@
+"""GPUs are joined into one domain for a program of several, and divided again: on a machine of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mpsd.model.domain import State
+from mpsd.platform import processes
+from tests.whole.machine.conftest import parted_on
+from tests.whole.machine.machine import Machine, Program, eventually
+
+
+@pytest.fixture(scope="module")
+def parted() -> Iterator[Machine]:
+    """Three A30, with no `domains` in the policy."""
+    yield from parted_on("A30×3")
+
+
+def on_two(machine: Machine, gib: int = 12) -> Program:
+    program = machine.run(f"--gpu-mem {gib} --gpus 2", "sim-cuda", "hold")
+    program.heard("ready")
+    return program
+
+
+def names(machine: Machine) -> set[str]:
+    return {domain.name for domain in machine.node().domains}
+
+
+def test_a_program_of_two_gpus_sees_half_of_its_request_on_each_and_a_neighbour_notices_nothing(apart: Machine) -> None:
+    neighbour = apart.client(3)
+    beside = apart.gpu_of(neighbour)
+    before = apart.daemon(beside)
+
+    program = on_two(apart)
+
+    grant = apart.grant_of(program)
+    assert (len(grant.gpus), grant.memory_mib) == (2, 6144)
+    joined = {one.name: one for one in apart.node().domains if len(one.gpus) == 2}
+    ((name, domain),) = joined.items()
+    assert set(domain.gpus) == set(grant.gpus)
+    assert domain.state is State.READY
+    assert beside not in name
+    assert neighbour.running
+    assert apart.daemon(beside) == before
+    assert apart.limit_mib(name) == 6144
+
+
+def test_a_gpu_that_is_wanted_alone_is_divided_from_an_empty_domain(apart: Machine) -> None:
+    program = on_two(apart)
+    apart.client(20)
+    program.kill()
+    apart.until_ready()
+    eventually(lambda: len(apart.node().grants) == 1, "the grant of the program of two has come back")
+
+    alone = [apart.client(20), apart.client(20)]
+
+    assert {apart.gpu_of(one) for one in alone} | {"gpu0"} <= names(apart)
+    assert names(apart) == {"gpu0", "gpu1", "gpu2"}
+
+
+# What `mpsd control` logs while it joins gpu0 and gpu1, in this order; it is killed at once after each.
+STEPS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("state", {"domain": "gpu0", "state": "draining"}),
+    ("state", {"domain": "gpu1", "state": "drained"}),
+    ("domain ended", {"domain": "gpu0"}),
+    ("domain ended", {"domain": "gpu1"}),
+    ("state", {"domain": "gpu0-1", "state": "starting"}),
+    ("state", {"domain": "gpu0-1", "state": "ready"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "fields"), STEPS, ids=lambda step: "-".join(step.values()) if isinstance(step, dict) else step
+)
+def test_a_control_that_is_killed_in_a_join_goes_on_with_it(pair: Machine, event: str, fields: dict[str, str]) -> None:
+    control, _agent = pair.apart()
+    program = pair.run("--gpu-mem 12 --gpus 2 --wait", "sim-cuda", "hold")
+    eventually(lambda: control.logged(event, **fields), f"{event} {fields}")
+    control.kill()
+    left = _daemons(pair)
+
+    again = pair.service("control")
+
+    program.heard("ready")
+    eventually(lambda: again.logged("state"), "it has looked")
+    pair.until_ready()
+    assert names(pair) == {"gpu0-1"}
+    assert pair.limit_mib("gpu0-1") == 6144
+    assert [pid for pid in left if processes.identity_of(pid)] in ([], [pair.daemon("gpu0-1")])
+    assert not pair.folder_of("gpu0").record.exists()
+
+
+def _daemons(machine: Machine) -> list[int]:
+    """The control daemons of all domains that have a record."""
+    found = (machine.record(path.parent.name).daemon for path in machine.run_directory.glob("gpu*/record.json"))
+    return [daemon.pid for daemon in found if daemon]
+
+
+DIVIDING: tuple[tuple[str, dict[str, str]], ...] = (
+    ("state", {"domain": "gpu0-1", "state": "draining"}),
+    ("domain ended", {"domain": "gpu0-1"}),
+    ("state", {"domain": "gpu0", "state": "starting"}),
+    ("state", {"domain": "gpu1", "state": "ready"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "fields"), DIVIDING, ids=lambda step: "-".join(step.values()) if isinstance(step, dict) else step
+)
+def test_a_control_that_is_killed_in_a_division_goes_on_with_it(
+    pair: Machine, event: str, fields: dict[str, str]
+) -> None:
+    control, _agent = pair.apart()
+    on_two(pair).kill()
+    pair.until_no_grants()
+    before = len(control.logged(event, **fields))
+    program = pair.run("--gpu-mem 3 --wait", "sim-cuda", "hold")
+    eventually(lambda: len(control.logged(event, **fields)) > before, f"{event} {fields}")
+    control.kill()
+
+    again = pair.service("control")
+
+    program.heard("ready")
+    eventually(lambda: again.logged("state"), "it has looked")
+    pair.until_ready()
+    assert names(pair) == {"gpu0", "gpu1"}
+    assert pair.limit_mib(pair.gpu_of(program)) == 3072
+    assert not pair.folder_of("gpu0-1").record.exists()
+
+
+def test_an_agent_that_is_killed_in_a_join_finds_it_again(pair: Machine) -> None:
+    control, agent = pair.apart()
+    program = on_two(pair)
+    agent.kill()
+
+    pair.service("agent")
+
+    pair.until_ready()
+    assert pair.holders == {program.pid}
+    assert names(pair) == {"gpu0-1"}
+    assert control.running
+
+
+def test_a_domain_that_nobody_uses_any_more_is_divided_after_a_while(pair: Machine) -> None:
+    pair.apart()
+    on_two(pair).kill()
+    eventually(lambda: names(pair) == {"gpu0", "gpu1"}, "its GPUs are alone again")
+    pair.until_ready()
+
+
+def test_gpus_in_use_are_not_joined_and_the_refusal_says_by_whom_they_are_kept(pair: Machine) -> None:
+    pair.apart()
+    pair.client(3)
+    refused = pair.run("--gpu-mem 12 --gpus 2", "true")
+    assert refused.exit_code() == 1
+    assert "needs 2 GPUs of one domain" in refused.errors
+    assert "GPUs are joined only while nobody uses them" in refused.errors
+    waits = pair.run("--gpu-mem 12 --gpus 2 --wait", "sim-cuda", "hold")
+    eventually(lambda: pair.queue == [waits.pid], "it waits")
+    assert names(pair) == {"gpu0", "gpu1"}
