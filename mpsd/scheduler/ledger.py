@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import structs
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.cluster_status import ClusterNode, DomainRow
 from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
@@ -105,7 +105,8 @@ def read_reported(thing: Object) -> ReportedNode:
         structs.replace(gpu, restarts=None, granted_mib=None, granted_percent=None, used_mib=None, clients=None)
         for gpu in node.gpus
     )
-    still = replace(node, ready=False, stale=False, driver="", conditions=(), domains=(), unreadable=())
+    domains = tuple(DomainRow("", one.name, one.gpus, "", None, "", None, kind=one.kind) for one in node.domains)
+    still = replace(node, ready=False, stale=False, driver="", conditions=(), domains=domains, unreadable=())
     lean = replace(still, gpus=gpus, pods=pods)
     return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else "")
 

@@ -46,6 +46,9 @@ def without(ledger: NodeCapacity, uids: Sequence[str]) -> tuple[GpuCapacity, ...
             memory_mib=room.memory_mib + sum(one.memory_mib for one in gone if room.gpu.uuid in one.gpus),
             thread_percent=room.thread_percent + sum(one.percent for one in gone if room.gpu.uuid in one.gpus),
             clients=room.clients + sum(clients for one in gone if room.gpu.uuid in one.gpus),
+            holders=None
+            if room.holders is None
+            else room.holders - sum(1 for one in gone if room.gpu.uuid in one.gpus),
         )
         for room in ledger.rooms
     )
@@ -157,7 +160,8 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
             "priority": draw(st.integers(0, 3)),
         }
         pods.append(shared_pod(f"p{n}", 1, "node1", **fate))
-    node = cluster_node(gib=(12, 16, 23), held=tuple(grants), together=draw(st.booleans()))
+    kinds = {"together": draw(st.booleans()), "on_demand": draw(st.booleans())}
+    node = cluster_node(gib=(12, 16, 23), held=tuple(grants), **kinds)
     request = Request(draw(st.integers(0, 20)) * GIB, draw(st.sampled_from((None, 30, 100))), draw(st.integers(1, 2)))
     proposed = draw(st.lists(st.sampled_from([one.name.uid for one in pods] + ["other"]), unique=True, max_size=2))
     ledger = node_capacity(node, draw(st.sampled_from(("", "spread"))), pods, (), TERMS)

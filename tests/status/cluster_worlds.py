@@ -28,8 +28,10 @@ def cluster_node(
     states: tuple[str | None, ...] = (),
     cordoned: tuple[int, ...] = (),
     together: bool = False,
+    on_demand: bool = False,
 ) -> ClusterNode:
-    """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`."""
+    """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`. on_demand: whether its
+    `mpsd control` joins and divides them."""
     states = states or (State.READY.value,) * len(gib)
     domains = ["gpu0-1" if together else f"gpu{n}" for n in range(len(gib))]
     gpus = tuple(
@@ -53,8 +55,9 @@ def cluster_node(
         )
         for n, each in enumerate(gib)
     )
+    kind = ("joined" if together else "alone") if on_demand else ""
     rows = tuple(
-        DomainRow(name, domain, tuple(gpu.uuid for gpu in gpus if gpu.domain == domain), "ready", 0.0, "", 0)
+        DomainRow(name, domain, tuple(gpu.uuid for gpu in gpus if gpu.domain == domain), "ready", 0.0, "", 0, kind=kind)
         for domain in dict.fromkeys(domains)
     )
     return ClusterNode(name, True, 0.0, False, "580", (), (), gpus, rows, held, ())
@@ -97,6 +100,7 @@ def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
             memory_mib=draw(st.integers(-1, 24)) * GIB,
             thread_percent=draw(st.integers(-5, 100)),
             clients=draw(st.integers(-8, 48)),
+            holders=draw(st.none() | st.integers(0, 1)),
         )
         for n in range(draw(st.integers(0, 4)))
     )

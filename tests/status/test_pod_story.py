@@ -113,6 +113,9 @@ def test_several_gpus_must_be_of_one_domain() -> None:
     assert (never.why, later.why) == (Why.NO_ROOM, Why.NO_ROOM)
     assert "domain of 2 GPUs" in never.sentence
     assert later.sentence.split("; ")[0].endswith("the most is 1")
+    joined = told(pod(gpus=2), scene(cluster_node(gib=(23, 23), held=(held("a", 2),), on_demand=True)))
+    assert joined.why is Why.NO_ROOM
+    assert "gpu1 is unused; gpu0 is in use by others" in joined.sentence
 
 
 def unready() -> ExplanationContext:

@@ -5,14 +5,14 @@ the annotation on the pod, that over a reservation, and that over a guess. A nod
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mpsd.grants.rules.placement import Placed, find_gpus
+from mpsd.grants.rules.placement import FREE, Placed, find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod, chosen_gpus
 from mpsd.model.cluster_status import ClusterNode, GpuRow
-from mpsd.model.domain import State, after_is
+from mpsd.model.domain import ON_DEMAND, State, after_is
 from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Placement, Policy
@@ -43,11 +43,13 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ClosedGpu:
-    """A GPU that takes no new pods. reason: reads after its label and `is`. domain None: none is known."""
+    """A GPU that takes no new pods. reason: reads after its label and `is`. domain None: none is known. on_demand: it
+    may be joined with others."""
 
     gpu: GpuName
     reason: str
     domain: str | None
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,25 @@ def node_capacity(
     """placement: the Node's label. pods: those bound to the node. reservations: for pods that may not be bound yet."""
     policy = terms.policy_of(placement)
     taken, unplaced = _taken(node, pods, reservations)
-    closed = tuple(ClosedGpu(gpu_name(row), why, row.domain) for row in node.gpus if (why := _why_closed(row)))
+    on_demand = {gpu for domain in node.domains if domain.kind in ON_DEMAND for gpu in domain.gpus}
+    joining = _joining(node, taken)
+    closed = tuple(
+        ClosedGpu(gpu_name(row), why, row.domain, row.uuid in on_demand)
+        for row in node.gpus
+        if (why := _why_closed(row) or joining.get(row.uuid, ""))
+    )
     shut = _shut(node)
     names = {one.gpu.uuid for one in closed}
     on: dict[str, list[Taken]] = {}
     for one in taken:
         for uuid in dict.fromkeys(one.gpus):
             on.setdefault(uuid, []).append(one)
-    free = {row.uuid: _room(row, on.get(row.uuid, ()), terms) for row in node.gpus if row.uuid not in names}
-    rooms = tuple(room for room in free.values() if room)
+    free = [_room(row, on.get(row.uuid, ()), terms) for row in node.gpus if row.uuid not in names]
+    rooms = tuple(
+        replace(room, holders=len(on.get(room.gpu.uuid, ()))) if room.gpu.uuid in on_demand else room
+        for room in free
+        if room
+    )
     guesses: list[Taken] = []
     for pod in unplaced:
         guesses.append(_guessed(pod, rooms, policy))
@@ -184,6 +196,19 @@ def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> GpuCapacity | Non
     )
 
 
+def _joining(node: ClusterNode, taken: Iterable[Taken]) -> Mapping[str, str]:
+    """Why GPUs take no other pods while they are about to be joined for one that is bound to them: who came first would
+    prevent it."""
+    domain_of = {row.uuid: row.domain for row in node.gpus}
+    label_of = {row.uuid: row.label for row in node.gpus}
+    found: dict[str, str] = {}
+    for one in taken:
+        if one.source is not AssignmentSource.GRANTED and len({domain_of.get(uuid) for uuid in one.gpus}) > 1:
+            labels = " and ".join(label_of.get(uuid, uuid) for uuid in one.gpus)
+            found |= dict.fromkeys(one.gpus, f"kept for pod {one.pod}, for which {labels} are joined")
+    return found
+
+
 def _whole_units(mib: int, policy: Policy) -> int:
     """Kubelet gives whole units, so the rest of a card cannot be requested."""
     unit_mib = policy.resources.memory_unit_mib
@@ -211,6 +236,7 @@ def after(
                     memory_mib=room.memory_mib + sign * one.memory_mib,
                     thread_percent=room.thread_percent + sign * one.percent,
                     clients=room.clients + sign * policy.requests.clients_per_grant,
+                    holders=None if room.holders is None else room.holders - sign,
                 )
     return tuple(by_gpu.values())
 
@@ -218,7 +244,7 @@ def after(
 def choose(request: Request, ledger: NodeCapacity, earlier: tuple[str, ...]) -> Placed | None:
     """The GPUs for a pod, by a capacity without its own reservation; None where nothing fits. earlier: the GPUs
     reserved for it before, which it keeps if they still have room."""
-    kept = find_gpus(request, (room for room in ledger.rooms if room.gpu.uuid in earlier), ledger.policy)
+    kept = find_gpus(request, ledger.rooms, ledger.policy, earlier)
     return kept or find_gpus(request, ledger.rooms, ledger.policy)
 
 
@@ -228,6 +254,8 @@ def can_ever(request: Request, ledger: NodeCapacity) -> bool:
 
 
 def has_domain(request: Request, ledger: NodeCapacity) -> bool:
-    """Whether a domain has as many GPUs, whatever they hold and whether they serve; True where it is not known."""
-    known = [*(room.domain for room in ledger.rooms), *(one.domain for one in ledger.closed)]
-    return None in known or max(Counter(known).values(), default=0) >= request.gpus
+    """Whether a domain has as many GPUs, or as many may be joined, whatever they hold and whether they serve; True
+    where it is not known."""
+    known = [FREE if room.holders is not None else room.domain for room in ledger.rooms]
+    closed = [FREE if one.on_demand else one.domain for one in ledger.closed]
+    return None in closed or max(Counter([*known, *closed]).values(), default=0) >= request.gpus

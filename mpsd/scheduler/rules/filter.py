@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
-from mpsd.grants.rules.placement import find_gpus
+from mpsd.grants.rules.placement import apart, find_gpus, needs
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.kubelet.rules.node_pods import requested
 from mpsd.model.grants import GpuCapacity, Request
@@ -32,8 +32,9 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
     lacks += [(one.gpu.label, f"is {one.reason}", "") for one in ledger.closed]
     if request.gpus == 1:
         return _joined(lacks)
-    wanted = f"; the pod requests {request.gpus} GPUs of one domain"
-    return _joined(lacks) + wanted if lacks else f"no domain of this node has {request.gpus} GPUs with room"
+    roomy = [room for room in ledger.rooms if room.holds(request, ledger.policy)]
+    are_apart = [apart(ledger.rooms)] if len(roomy) >= request.gpus else []
+    return f"{needs(request)}: {'; '.join(are_apart + [_joined(lacks)] * bool(lacks))}"
 
 
 def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str, str] | None:
@@ -137,5 +138,5 @@ def _words(request: Request, lack: Lack) -> str:
         Lack.MEMORY: f"{none} {has} {memory} free",
         Lack.THREADS: f"{none} {has} {both} free",
         Lack.CLIENTS: f"{none} {has} {both} and enough clients free",
-        Lack.TOGETHER: f"no domain has {request.gpus} GPUs with room",
+        Lack.TOGETHER: f"{needs(request)}, and those with room are used apart",
     }[lack]

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mpsd.grants.rules.placement import together
 from mpsd.model.grants import Request
 from mpsd.model.policy import Placement
 from mpsd.scheduler.rules.capacity import NodeCapacity
@@ -26,8 +27,8 @@ _KEPT = 16  # lists, and requests
 BEST = 10  # of scores, whose least is 0: MaxExtenderPriority of k8s.io/kube-scheduler/extender/v1
 
 # What is kept of each GPU. USABLE: MiB, of those with enough clients left and no fewer than 0 % of their threads.
-# DOMAIN: a number within the node, of domains of several GPUs. TOTAL: MiB that may be given away in all, the largest
-# first, of every GPU, also of those that take no pods.
+# DOMAIN: a number within the node, of GPUs that can be had together (`placement.together`). TOTAL: MiB that may be
+# given away in all, the largest first, of every GPU, also of those that take no pods.
 _USABLE, _MEMORY, _PERCENT, _DOMAIN, _TOTAL = range(5)
 _ABSENT = -(2**30)  # less than anybody asks for; amounts are kept between this and a PiB
 
@@ -131,14 +132,15 @@ class GpuTable:
         if gpus > wide or slots:
             self._gpus = np.pad(self._gpus, ((0, 0), (0, max(0, gpus - wide)), (0, slots)), constant_values=_ABSENT)
             self._spread = np.pad(self._spread, (0, slots))
-        shared = [domain for domain, size in Counter(room.domain for room in rooms).items() if size > 1]
+        group = together(rooms)
+        shared = [each for each, size in Counter(group.values()).items() if size > 1]
         self._domains = max(self._domains, len(shared))
         self._write(slot, ledger)
         for kind, amounts in (
             (_USABLE, [r.memory_mib if r.clients >= clients and r.thread_percent >= 0 else _ABSENT for r in rooms]),
             (_MEMORY, [room.memory_mib for room in rooms]),
             (_PERCENT, [room.thread_percent for room in rooms]),
-            (_DOMAIN, [shared.index(room.domain) if room.domain in shared else _ABSENT for room in rooms]),
+            (_DOMAIN, [shared.index(each) if each in shared else _ABSENT for each in group.values()]),
             (_TOTAL, sorted((mib for _gpu, mib in ledger.totals), reverse=True)),
         ):
             self._gpus[kind, : len(amounts), slot] = _kept(amounts)

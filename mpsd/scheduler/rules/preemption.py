@@ -40,6 +40,7 @@ def victims(
     others = tuple(one for one in ledger.taken if one.gpus and one not in gone and one.pod.uid in priorities)
     domains = [tuple(room for room in rooms if room.domain == each) for each in dict.fromkeys(r.domain for r in rooms)]
     ways = [way for domain in domains if (way := search.of_domain(domain, others)) is not None]
+    ways += [way] if (way := search.of_joined(rooms, others)) is not None else []
     return (*proposed, *(one.pod.uid for one in min(ways, key=search.cost))) if ways else ()
 
 
@@ -92,6 +93,31 @@ class _Search:
             gone += way
             freed.add(gpu)
         return gone if self.request.gpus == 1 else self._needed(here, gone)
+
+    def of_joined(self, rooms: _Rooms, others: _Victims) -> _Victims | None:
+        """Empties as many GPUs that may be joined as are asked for, each time a domain that costs least for each GPU;
+        None where it cannot."""
+        if self.request.gpus == 1:
+            return None
+        by_domain: dict[str, list[GpuCapacity]] = {}
+        for room in rooms:
+            if room.holders is not None:
+                by_domain.setdefault(room.domain, []).append(room)
+        ways = []
+        for here in by_domain.values():
+            uuids = {room.gpu.uuid for room in here}
+            way = tuple(one for one in others if not uuids.isdisjoint(one.gpus))
+            freed = after(tuple(here), way, self.policy, gone=True)
+            if not any(room.holders for room in freed) and (
+                number := sum(room.holds(self.request, self.policy) for room in freed)
+            ):
+                ways.append((self.cost(way), way, number))
+        gone: _Victims = ()
+        found = 0
+        for _cost, way, number in sorted(ways, key=lambda each: each[0]):
+            if found < self.request.gpus:
+                gone, found = (*gone, *(one for one in way if one not in gone)), found + number
+        return self._needed(rooms, gone) if found >= self.request.gpus else None
 
     def _needed(self, here: _Rooms, gone: _Victims) -> _Victims:
         """Without those that a later choice has made needless, the most important of them first."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mpsd.grants.rules.placement import find_gpus
+from mpsd.grants.rules.placement import apart, find_gpus, most_together, needs
 from mpsd.model.grants import GpuCapacity, Request
 from mpsd.model.problem import shown, shown_name
 from mpsd.model.quantity import gib
@@ -184,11 +184,14 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
 
 
 def _lack_of_several(request: Request, rooms: Sequence[tuple[GpuCapacity, NodeCapacity]], where: str) -> str:
-    if max(Counter((ledger.node, room.domain) for room, ledger in rooms).values()) < request.gpus:
-        return f"no domain of {where} has {request.gpus} GPUs that take pods (domains in the policy)"
-    fitting = Counter((ledger.node, room.domain) for room, ledger in rooms if room.holds(request, ledger.policy))
-    most = max(fitting.values(), default=0)
-    return f"no domain of {where} has {request.gpus} GPUs with {wanted(request)} free: the most is {most}"
+    nodes = {ledger.node: ledger for _room, ledger in rooms}
+    if all(most_together(ledger.rooms) < request.gpus for ledger in nodes.values()):
+        return f"no domain of {where} has {request.gpus} GPUs that take pods"
+    fitting = Counter(ledger.node for room, ledger in rooms if room.holds(request, ledger.policy))
+    node, most = max(fitting.items(), key=lambda pair: pair[1], default=("", 0))
+    if most >= request.gpus:
+        return f"{needs(request)}, with {wanted(request)} free on each: {shown_name(node)}: {apart(nodes[node].rooms)}"
+    return f"{needs(request)}, with {wanted(request)} free on each, and of {where} the most is {most}"
 
 
 def _closed(nodes: Iterable[NodeCapacity]) -> Iterator[str]:

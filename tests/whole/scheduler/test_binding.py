@@ -185,6 +185,24 @@ def test_a_pod_gets_several_gpus_of_one_domain(api: SimulatedApi, tmp_path: Path
     run(api, tmp_path, test)
 
 
+def test_unused_gpus_are_reserved_to_be_joined_and_kept_from_others_until_they_are(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23, 23, 23), kind="alone")
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(await world.add_pod("small", 7)) == ""
+        assert await scheduler.bind(await world.add_pod("two", 7, gpus=2)) == ""
+        assert gpu_of(await world.pod("two")) == f"{uuid('node1', 1)},{uuid('node1', 2)}"
+        await scheduler.sees_free(16)
+        why = await scheduler.bind(await world.add_pod("large", 20))
+        assert "gpu1 is kept for pod default/two, for which gpu1 and gpu2 are joined" in why
+        why = await scheduler.bind(await world.add_pod("more", 7, gpus=2))
+        assert "needs 2 GPUs of one domain" in why
+
+    run(api, tmp_path, test)
+
+
 def test_a_pod_that_asks_for_no_gpu_is_bound_plainly(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()

@@ -101,6 +101,7 @@ class World:
         self._schedulers: list[Scheduler] = []
         self._gib: dict[str, tuple[int, ...]] = {}
         self._together: dict[str, bool] = {}
+        self._kind: dict[str, str] = {}
 
     def new_scheduler(self, through: Kube | None = None, **how: float) -> Scheduler:
         """A new process."""
@@ -120,15 +121,22 @@ class World:
         self.kube.close()
 
     async def add_node(
-        self, name: str = "node1", gib: tuple[int, ...] = (23, 23), *, placement: str = "", together: bool = False
+        self,
+        name: str = "node1",
+        gib: tuple[int, ...] = (23, 23),
+        *,
+        placement: str = "",
+        together: bool = False,
+        kind: str = "",
     ) -> None:
+        """kind: of its domains, as its `mpsd control` records it."""
         labels = {"ack.node.gpu.schedule": "mps"} | ({"ack.node.gpu.placement": placement} if placement else {})
         status = {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "10.0.0.7"}]}
         await self.kube.create(NODES, {"metadata": {"name": name, "labels": labels}})
         await self.kube.patch(NODES, name, {"status": status}, PatchKind.STRATEGIC, subresource="status")
         thing = {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": {"name": name}, "spec": {}}
         await self.kube.create(MPS_NODES, thing)
-        self._gib[name], self._together[name] = gib, together
+        self._gib[name], self._together[name], self._kind[name] = gib, together, kind
         await self.tell(name)
 
     async def tell(self, name: str = "node1", *held: Object, used_mib: int = 0) -> None:
@@ -138,6 +146,8 @@ class World:
             gpus = status["gpus"]
             status["gpus"] = [gpu | {"domain": "all"} for gpu in gpus]
             status["domains"] = [{"name": "all", "gpus": [gpu["uuid"] for gpu in gpus], "state": "ready"}]
+        for domain in status["domains"] if self._kind[name] else ():
+            domain["kind"] = self._kind[name]
         await self.kube.patch(MPS_NODES, name, {"status": status}, PatchKind.MERGE, subresource="status")
 
     async def reserve(self, uid: str, name: str, gib: int, ordinal: int = 0) -> None:
