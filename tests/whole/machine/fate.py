@@ -21,7 +21,7 @@ from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultHit
 from mpsd.platform import processes, records
-from tests.whole.machine.machine import Machine, Service
+from tests.whole.machine.machine import CONTROL, Machine, Service
 
 STEPS = 20  # of one sequence
 IN_THE_END_S = 60.0  # the longest way back: from wedged over restarts and their back-off, with other work here
@@ -42,7 +42,7 @@ def seeds(steps: int) -> range:
 class Fate:
     """Control, agent and daemons of a machine, and what is done to them.
 
-    doomed: the domains that deadly things befall. control, agent: those that run now.
+    doomed: the GPUs whose domains deadly things befall. control, agent: those that run now.
     """
 
     def __init__(
@@ -79,7 +79,8 @@ class Fate:
             self.machine.kill(daemon.pid)
 
     def kill_server(self) -> None:
-        for server in self.machine.record(self.domain()).servers:
+        record = self._record()
+        for server in record.servers if record else ():
             with suppress(ProcessLookupError):
                 self.machine.kill(server)
 
@@ -108,15 +109,40 @@ class Fate:
     @property
     def control_has_looked(self) -> bool:
         """Whether what is on disk is this control's word, and of every domain."""
-        return len({line["domain"] for line in self.control.logged("state")}) == len(self.machine.simulation.gpus)
+        looked_at = {ordinal for line in self.control.logged("state") for ordinal in _ordinals(line["domain"])}
+        return len(looked_at) == len(self.machine.simulation.gpus)
+
+    def gpu(self) -> str:
+        return self.chance.choice(self.doomed)
 
     def domain(self) -> str:
-        return self.chance.choice(self.doomed)
+        """One that such a GPU is in now; of that GPU alone where it is in none."""
+        gpu = self.gpu()
+        found = (path.parent.name for path in self.machine.run_directory.glob("gpu*/record.json"))
+        return next((name for name in sorted(found) if _ordinals(gpu) <= _ordinals(name)), gpu)
+
+    def daemons_left(self) -> str:
+        """What is wrong with the number of control daemons, in words; a question to one of them has no -f, and the
+        simulated servers, which are their children, have the same command line."""
+        found = {pid for pid, line in self.machine.processes_left().items() if f"{CONTROL} -f" in line}
+        left = [pid for pid in found if processes.parent_of(pid) not in found]
+        domains = self.machine.node().domains
+        return "" if len(left) == len(domains) else f"{left} for {[domain.name for domain in domains]}"
+
+    def _record(self) -> DomainRecord | None:
+        with suppress(records.UnreadableRecord):
+            return records.read(self.machine.folder_of(self.domain()).record, DomainRecord)
+        return None
 
     def _daemon(self) -> ProcessIdentity | None:
         """Of one of the doomed domains; None where it is dead already."""
-        daemon = self.machine.record(self.domain()).daemon
+        record = self._record()
+        daemon = record.daemon if record else None
         return daemon if daemon and processes.is_alive(daemon) else None
+
+
+def _ordinals(domain: str) -> set[str]:
+    return set(domain.removeprefix("gpu").split("-"))
 
 
 class Bystander:

@@ -29,10 +29,14 @@ class ProgramsFate(Fate):
     @property
     def deeds(self) -> list[Deed]:
         ours = [self.start_program, self.start_program, self.start_program, self.end_program]
-        return [*super().deeds, *ours, self.fault, self.fault_and_stay, self.cordon, self.uncordon]
+        return [*super().deeds, *ours, self.start_pair, self.fault, self.fault_and_stay, self.cordon, self.uncordon]
 
     def start_program(self) -> None:
         self._start(self.chance.choice([2, 7, 12, 20]), "hold")
+
+    def start_pair(self) -> None:
+        """On two GPUs, which are joined for it."""
+        self._start(self.chance.choice([4, 12]), "hold", gpus=2)
 
     def fault(self) -> None:
         self._start(2, "fault", "linger=0.5")
@@ -41,8 +45,9 @@ class ProgramsFate(Fate):
         """Nobody else gets onto that GPU before it is ended for it."""
         self._start(2, "fault", "linger")
 
-    def _start(self, gib: int, *actions: str) -> None:
-        self.programs.append(self.machine.run(f"--gpu-mem {gib} --wait --timeout 60", "sim-cuda", *actions))
+    def _start(self, gib: int, *actions: str, gpus: int = 1) -> None:
+        asked = f"--gpu-mem {gib} --gpus {gpus} --wait --timeout 60"
+        self.programs.append(self.machine.run(asked, "sim-cuda", *actions))
 
     def end_program(self) -> None:
         if self.living:
@@ -61,8 +66,8 @@ class ProgramsFate(Fate):
 
     def end(self) -> None:
         self.let_daemons_go_on()
-        for domain in DOMAINS:
-            drain.withdraw(self.machine.folder_of(domain))
+        for folder in self.machine.run_directory.glob("gpu*"):
+            drain.withdraw(self.machine.folder_of(folder.name))
 
     def _answers(self) -> bool:
         with suppress(local_api.NotRunning):
@@ -81,7 +86,9 @@ class ProgramsFate(Fate):
         served = {grant.holder_pid for grant in node.grants} | {waiting.holder_pid for waiting in node.waiting}
         if served != living or any(domain.state is not State.READY for domain in node.domains):
             return f"{living} live, {node}"
-        return ""
+        if sum(len(domain.gpus) for domain in node.domains) != len(node.gpus):
+            return f"a GPU is in no domain: {node.domains}"
+        return self.daemons_left()
 
 
 @pytest.mark.parametrize("seed", seeds(20))

@@ -1,7 +1,7 @@
 """Whatever befalls a node in whatever order: in the end its ledger holds exactly the living pods, and no other was hit.
 
-One node with two GPUs for all sequences. One of the GPUs is spared in each: what befalls the other, mpsd, kubelet and
-the API server is not noticed there.
+One node with three GPUs for all sequences. One of them is spared in each: what befalls the others, which are joined and
+divided for pods, and mpsd, kubelet and the API server, is not noticed there.
 """
 
 import random
@@ -16,7 +16,7 @@ import pytest
 from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State
-from mpsd.model.node_status import GrantStatus
+from mpsd.model.node_status import NodeStatus
 from mpsd.platform import local_api
 from mpsd.simulator.gpus import DEVICE_NODES
 from tests.platform.pod_cgroup import needs_cgroups
@@ -26,7 +26,7 @@ from tests.whole.node.cluster import MEMORY, Cluster, Object, pod
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 
-DOMAINS = ("gpu0", "gpu1")
+GPUS = ("gpu0", "gpu1", "gpu2")
 _ENDED = {"Succeeded", "Failed"}
 _TOO_MUCH_MIB = 3000
 _CLIENT = f"{sys.executable} -m mpsd.simulator.cuda_client"
@@ -38,13 +38,14 @@ class PodsFate(Fate):
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         chance = random.Random(seed)
-        self._spared = chance.choice(DOMAINS)
-        doomed = [name for name in DOMAINS if name != self._spared]
+        self._spared = chance.choice(GPUS)
+        doomed = [name for name in GPUS if name != self._spared]
         super().__init__(cluster, chance, doomed, cluster.control, cluster.agent)
         self._cluster = cluster
         self._seed = seed
         self._api_is_away = False
         self.asked: dict[str, int] = {}
+        self.pairs: set[str] = set()  # pods of two GPUs
         self.escapes: set[str] = set()
         self.neighbour = cluster.running(self._name(2), 2, annotations=self._on(self._spared))
 
@@ -55,6 +56,8 @@ class PodsFate(Fate):
         return [
             *super().deeds,
             *ours,
+            self.start_pair,
+            self.start_pair,
             self.roll_agent,
             self.restart_kubelet,
             self.api_goes,
@@ -67,12 +70,19 @@ class PodsFate(Fate):
         again = self.chance.choice(["Always", "Never"])
         self._apply(pod(self._name(gib), gib, restartPolicy=again))
 
+    def start_pair(self) -> None:
+        """Of two GPUs, which are joined for it while nobody else uses them; else it is refused."""
+        gib = self.chance.choice([2, 4, 18])
+        name = self._name(gib)
+        self.pairs.add(name)
+        self._apply(pod(name, gib, restartPolicy="Always", labels={"aliyun.com/gpu-count": "2"}))
+
     def fault(self) -> None:
         """By a program that then stays, or does not; nobody else gets onto that GPU before it has gone.
 
         Kubelet may have put it on another GPU than was written on it: there it only holds its context.
         """
-        linger, where = self.chance.choice(["linger=0.5", "linger"]), self._on(self.domain())
+        linger, where = self.chance.choice(["linger=0.5", "linger"]), self._on(self.gpu())
         made = pod(self._name(1), 1, annotations=where)
         there = f'case "${DEVICE_NODES}" in *{where[GPU]}*) exec {_CLIENT} fault {linger};; esac; exec {_CLIENT} hold'
         made["spec"]["containers"][0]["command"] = ["sh", "-c", there]
@@ -81,7 +91,7 @@ class PodsFate(Fate):
     def escape(self) -> None:
         """On any GPU: who is spared has such a neighbour too."""
         name = self._name(2)
-        made = pod(name, 2, annotations=self._on(self.chance.choice(DOMAINS)))
+        made = pod(name, 2, annotations=self._on(self.chance.choice(GPUS)))
         made["spec"]["containers"][0]["command"] = ["sh", "-c", _ESCAPES]
         self.escapes.add(name)
         self._apply(made)
@@ -144,30 +154,36 @@ class PodsFate(Fate):
         except local_api.NotRunning as away:
             return str(away)
         phases = self._phases()
-        living = {name: gib * 1024 for name, gib in self.asked.items() if phases.get(name) == "Running"}
+        living = {
+            name: gib * 1024 // (2 if name in self.pairs else 1)
+            for name, gib in self.asked.items()
+            if phases.get(name) == "Running"
+        }
         booked = sorted((grant.pod or "", grant.memory_mib, grant.clients) for grant in node.grants)
         expected = [(name, mib, 1) for name, mib in sorted(living.items())]
         whole = sum(gpu.promised_mib // 1024 for gpu in node.gpus)
         troubles = {
             "offered": "" if self._cluster.offered().get(MEMORY) == str(whole) else self._cluster.offered(),
             "states": [one for one in node.domains if one.state is not State.READY],
-            "gates": [name for name in DOMAINS if not self.machine.folder_of(name).gate.exists()],
+            "in no domain": len(node.gpus) - sum(len(one.gpus) for one in node.domains),
+            "daemons": self.daemons_left(),
+            "gates": [one.name for one in node.domains if not self.machine.folder_of(one.name).gate.exists()],
             "pods under way": self._under_way(phases, whole),
             "over their grant": [name for name in self.escapes if phases.get(name) == "Running"],
             "books": booked if booked != expected else [],
-            "limits": self._wrong_limits(node.grants),
+            "limits": self._wrong_limits(node),
         }
         found = {what: those for what, those in troubles.items() if those}
         return f"{found}; {expected} live" if found else ""
 
-    def _wrong_limits(self, grants: tuple[GrantStatus, ...]) -> list[str]:
+    def _wrong_limits(self, node: NodeStatus) -> list[str]:
         """The limit of servers to come is the largest grant of a domain."""
-        largest = dict.fromkeys(DOMAINS, DENY_MIB)
-        for grant in grants:
-            for gpu in self._cluster.simulation.gpus:
-                if gpu.uuid in grant.gpus:
-                    largest[DOMAINS[gpu.ordinal]] = max(largest[DOMAINS[gpu.ordinal]], grant.memory_mib)
-        found = {name: self.machine.limit_mib(name) for name in DOMAINS}
+        largest = {domain.name: DENY_MIB for domain in node.domains}
+        for domain in node.domains:
+            for grant in node.grants:
+                if not set(domain.gpus).isdisjoint(grant.gpus):
+                    largest[domain.name] = max(largest[domain.name], grant.memory_mib)
+        found = {name: self.machine.limit_mib(name) for name in largest}
         return [f"{name}: {found[name]}, not {mib}" for name, mib in largest.items() if found[name] != mib]
 
     def _under_way(self, phases: Mapping[str, str], whole: int) -> list[str]:
@@ -192,8 +208,8 @@ class PodsFate(Fate):
         self.asked[name] = gib
         return name
 
-    def _on(self, domain: str) -> Mapping[str, str]:
-        return {"mpsd.io/gpu": self._cluster.simulation.gpus[DOMAINS.index(domain)].uuid}
+    def _on(self, gpu: str) -> Mapping[str, str]:
+        return {"mpsd.io/gpu": self._cluster.simulation.gpus[GPUS.index(gpu)].uuid}
 
     def _uncordon(self) -> bool:
         with suppress(OSError):
@@ -214,7 +230,7 @@ def _phase(item: Object) -> str:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Cluster, Bystander]]:
-    cluster = Cluster("A30x2")
+    cluster = Cluster("A30x3")
     try:
         cluster.set_policy(graces=GRACES)
         bystander = Bystander(cluster)
