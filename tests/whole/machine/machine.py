@@ -217,8 +217,11 @@ class Machine:
     def _write_canaries(self) -> None:
         """What mpsd leaves of a canary in the records of domains that have none."""
         boot_id = processes.boot_id()
-        known = [records.read(path, DomainRecord) for path in self.run_directory.glob("gpu*/record.json")]
-        joined = {gpu for record in known if record and len(record.gpus) > 1 for gpu in record.gpus}
+        joined: set[str] = set()
+        for path in self.run_directory.glob("gpu*/record.json"):
+            with suppress(records.UnreadableRecord):
+                record = records.read(path, DomainRecord)
+                joined |= {*record.gpus} if record and len(record.gpus) > 1 else set()
         for name, gpus in self._domains_of():
             passed = Canary(boot_id, SimulatedNvml.driver, time.time(), "", 57, 8)
             past = (RECORD_VERSION, name, gpus, State.DOWN, 0.0, "", None, (), 0, 0, 0.0)

@@ -34,7 +34,7 @@ def no_more_files(*services: Service) -> Iterator[None]:
 def first_free(service: Service) -> int:
     """The lowest number that no file has that stays open."""
     lasting = opened(service)
-    for _look in range(10):
+    for _look in range(40):  # where others want the processor, one that is soon closed stays open for longer
         time.sleep(0.05)
         lasting &= opened(service)
     return next(number for number in count() if number not in lasting)

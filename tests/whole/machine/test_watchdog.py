@@ -212,6 +212,18 @@ def test_a_process_without_a_grant_is_told_of_and_left_alone(watched: Watched) -
     assert stranger.running
 
 
+def test_a_policy_that_changes_is_held_to_though_nothing_else_does(watched: Watched) -> None:
+    stranger = watched.stranger("alloc=2000", "hold")
+    stranger.heard("ready")
+    watched.told(ViolationKind.IN_NO_POD, stranger)
+    assert stranger.running
+    watched.set_violations(in_no_pod={"action": "kill"})
+    try:
+        assert stranger.exit_code() in ENDED
+    finally:
+        watched.set_violations()
+
+
 def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watched: Watched) -> None:
     watched.set_violations(in_no_pod={"action": "kill"})
     try:
@@ -226,18 +238,6 @@ def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watc
         assert stranger.exit_code() == KILLED
         ended = goes_on.rpartition("; ")[0] + "; it is ended"
         eventually(lambda: watched.up.logged("violation", message=ended), "he is told of again")
-    finally:
-        watched.set_violations()
-
-
-def test_a_policy_that_changes_is_held_to_though_nothing_else_does(watched: Watched) -> None:
-    stranger = watched.stranger("alloc=2000", "hold")
-    stranger.heard("ready")
-    watched.told(ViolationKind.IN_NO_POD, stranger)
-    assert stranger.running
-    watched.set_violations(in_no_pod={"action": "kill"})
-    try:
-        assert stranger.exit_code() in ENDED
     finally:
         watched.set_violations()
 
