@@ -128,6 +128,8 @@ class ClaimDriver:
             return self._claims[uid]
         if silent := await self._ledger.until_answered(_ANSWER_S):
             raise StartDeferred(f"kubelet does not list who holds which device: {silent}")
+        if unknown := self._ledger.view.unknown:
+            raise StartDeferred("; ".join(unknown))
         claim = await self._read(namespace, name, uid)
         others = [held.grant for held in self._ledger.view.held]
         wrong = rules.other_claim_of(claim, self._claims.values())

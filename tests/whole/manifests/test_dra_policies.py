@@ -36,7 +36,15 @@ def test_a_token_of_another_node_or_of_none_writes_no_slice(node: str) -> None:
     assert _denied(_SLICES, _SLICE, node=node) == {"own-node"}
 
 
-@pytest.mark.parametrize("field", [{"driver": "gpu.nvidia.com"}, {"nodeName": "node2"}])
+def test_a_token_makes_no_slice_by_the_name_of_another_nodes() -> None:
+    other = _SLICE | {"metadata": _SLICE["metadata"] | {"name": "node2-gpu.mpsd.io"}}
+    assert _denied(_SLICES, other) == {"own-node"}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"driver": "gpu.nvidia.com"}, {"nodeName": "node2"}, {"pool": _SLICE["spec"]["pool"] | {"name": "node2"}}],
+)
 def test_a_token_neither_takes_nor_makes_the_slice_of_another(field: Object) -> None:
     other = _SLICE | {"spec": _SLICE["spec"] | field}
     assert _denied(_SLICES, other) == _denied(_SLICES, _SLICE, other) == {"own-node"}

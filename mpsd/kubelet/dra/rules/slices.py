@@ -77,18 +77,23 @@ def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, poli
         "allowMultipleAllocations": True,
         "attributes": _attributes(gpu, domain, view.driver),
         "capacity": {
-            MEMORY: _capacity(*(f"{mib}Mi" for mib in (memory_mib, memory_mib, unit_mib, memory_mib, unit_mib))),
-            THREADS: _capacity(*map(str, (threads, 0, 0, min(100, threads) // step * step, step))),
-            CLIENTS: _capacity(*map(str, (room.clients, requests.clients_per_grant, 1, room.clients, 1))),
+            MEMORY: _capacity("Mi", memory_mib, memory_mib, unit_mib, memory_mib, unit_mib),
+            THREADS: _capacity("", threads, 0, 0, min(100, threads) // step * step, step),
+            CLIENTS: _capacity("", room.clients, requests.clients_per_grant, 1, room.clients, 1),
         },
         **({"taints": [{"key": TAINT, "value": taint, "effect": "NoSchedule"}]} if taint else {}),
     }
 
 
-def _capacity(value: str, default: str, least: str, most: str, step: str) -> dict[str, Any]:
+def _capacity(unit: str, value: int, default: int, least: int, most: int, step: int) -> dict[str, Any]:
+    """Without a step where it would lead beyond the value: the API server refuses the whole slice for it."""
+    ranged = {"min": least, "max": most} | ({"step": step} if least + step <= value else {})
     return {
-        "value": value,
-        "requestPolicy": {"default": default, "validRange": {"min": least, "max": most, "step": step}},
+        "value": f"{value}{unit}",
+        "requestPolicy": {
+            "default": f"{default}{unit}",
+            "validRange": {name: f"{amount}{unit}" for name, amount in ranged.items()},
+        },
     }
 
 
