@@ -34,7 +34,7 @@ _CONFIRMED_S = 120.0  # a confirmed limit counts so long: root programs can chan
 _CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
 _MOST_OF_POD = 8  # events of one pod that are kept
-_JOIN_S = 20.0  # for a program's GPUs to be joined: less than its `mpsd run` waits for an answer
+JOIN_S = 20.0  # for a program's GPUs to be joined: less than its `mpsd run` waits for an answer
 _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a stat each
 
 
@@ -262,8 +262,7 @@ class AgentRole:
         ledger = self._ledger.view
         self.domains.keep()
         if self.view and not ledger.unknown and not ledger.unreadable:
-            serving = [domain.record.gpus for domain in self.view.domains if domain.state in SERVING]
-            self.domains.divide_idle(serving, ledger.gpus)
+            self.domains.divide_idle(ledger.gpus)
 
     async def granted(self, waiting: WaitingRequest) -> Admit | Refuse:
         """The answer to a request; where GPUs are joined for it, once they serve it, else the grant is taken back."""
@@ -271,7 +270,8 @@ class AgentRole:
         if isinstance(answer, Refuse) or not answer.joins:
             return answer
         grant = answer.grant
-        if why := await self.until_allowed(grant.domain, grant.memory_mib, _JOIN_S):
+        deadline_s = max(JOIN_S, (waiting.deadline or 0.0) - time.time())
+        if why := await self.until_allowed(grant.domain, grant.memory_mib, deadline_s):
             async with self.cycle_lock:
                 self._ledger.end(grant)
             return Refuse(waiting.id, f"its GPUs could not be joined in time: {why}", for_ever=False)
@@ -356,6 +356,8 @@ class AgentRole:
                     return
                 if joins and not self.domains.form(grant.gpus, self._ledger.view.gpus):
                     return  # decided again in the next cycle
+                if not any(one.name == grant.domain and {*grant.gpus} <= {*one.gpus} for one in self.domains.now):
+                    return  # likewise
                 self._ledger.add(grant)
                 self.queue.answer(action)
                 size = {"gpus": grant.gpus, "memory_mib": grant.memory_mib}

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from aiohttp import web
 
+from mpsd.agent.agent import JOIN_S
 from mpsd.agent.rules.decide import Refuse, had_room
 from mpsd.agent.sources import AgentSources, No, known_asker, read
 from mpsd.containers.dialects.parsing import read_dialect
@@ -86,6 +87,8 @@ class ContainersApi:
         async with self._locks.setdefault(name, asyncio.Lock()):
             held = self._held_by(name, caller, self._ledger)
             grant = held or await self._reserve(wanted, reading, caller, self._ledger)
+            if held and (why := await self._agent.until_allowed(held.domain, held.memory_mib, JOIN_S)):
+                raise No(409, f"{held.holder} waits: {why}", for_ever=False)  # its GPUs may be joined just now
         said = (*found.messages, *messages(reading))
         with_gate = self._settings.domain(grant.domain).gate.exists()
         return json_answer(container_answer(grant, self._around, said, with_gate=with_gate), status=201)

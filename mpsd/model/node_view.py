@@ -247,9 +247,8 @@ class NodeView:
     @property
     def on_demand(self) -> frozenset[str]:
         """The GPUs that may be joined with others, and divided."""
-        return frozenset(
-            gpu for domain in self.domains if domain.record.kind in ON_DEMAND for gpu in domain.record.gpus
-        )
+        every = (*self.domains, *self.leaving)
+        return frozenset(gpu for domain in every if domain.record.kind in ON_DEMAND for gpu in domain.record.gpus)
 
     @property
     def withheld(self) -> Mapping[str, str]:

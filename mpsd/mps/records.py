@@ -222,17 +222,18 @@ class NodeDomains:
         """Reads what was written last. Where that cannot be read, the domains stay that `mpsd control` has."""
         if (stamp := _stamp(self._file)) == self._seen:
             return
-        self._seen, self._unreadable = stamp, False
+        unreadable = False
         try:
             found = records.read(self._file, JoinedGroups)
             groups = found.groups if found and found.boot_id == processes.boot_id() else ()
         except records.UnreadableRecord as error:
             self._log.warning("record ignored", reason=str(error))
-            self._unreadable = True
+            unreadable = True
             seen = [record for _folder, record in of_this_boot(self._run_directory)]
             groups = tuple(
                 one.gpus for one in seen if isinstance(one, DomainRecord) and one.kind == DomainKind.JOINED.value
             )
+        self._seen, self._unreadable = stamp, unreadable
         self._take(groups)
 
     def _take(self, groups: Groups) -> None:
@@ -258,17 +259,22 @@ class NodeDomains:
             self._write(groups)
         return groups is not None
 
-    def divide_idle(self, serving: Collection[tuple[str, ...]], held: Collection[str]) -> None:
-        """Divides the joined domains in which nobody has held a grant for a while. serving: the GPUs of domains that
-        serve; others wait, so that one that is drained does not serve in between. held: of all grants. OSError."""
+    def divide_idle(self, held: Collection[str]) -> None:
+        """Divides the joined domains in which nobody has held a grant for a while. held: of all grants. One that is to
+        be drained stays, so that its GPUs do not serve in between. OSError."""
         now = time.monotonic()
-        idle = [group for group in self.joined if group in serving and set(group).isdisjoint(held)]
+        idle = self._unused(held)
         self._idle_since = {group: self._idle_since.get(group, now) for group in idle}
         self._divide(group for group, since in self._idle_since.items() if now - since >= _IDLE_S)
 
     def divide(self, held: Collection[str]) -> None:
-        """Divides every joined domain in which nobody holds a grant. held: of all grants. OSError."""
-        self._divide(group for group in self.joined if set(group).isdisjoint(held))
+        """Divides every joined domain in which nobody holds a grant, now. OSError."""
+        self._divide(self._unused(held))
+
+    def _unused(self, held: Collection[str]) -> list[tuple[str, ...]]:
+        joined = (domain for domain in self.now if domain.kind is DomainKind.JOINED)
+        unused = (domain for domain in joined if set(domain.gpus).isdisjoint(held))
+        return [one.gpus for one in unused if not DomainFolder(self._run_directory / one.name).drain.exists()]
 
     def _divide(self, groups: Iterable[tuple[str, ...]]) -> None:
         if over := set(groups):

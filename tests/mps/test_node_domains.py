@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from mpsd.model.domain import Domain, DomainKind, State, domains, regrouped
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
+from mpsd.mps import drain
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.logs import logger
+from mpsd.platform.run_directory import DomainFolder
 from tests.model.worlds import GPUS, POLICY, UUIDS
 
 FIVE = tuple(replace(GPUS[0], uuid=f"GPU-{n}", ordinal=n) for n in range(5))
@@ -63,6 +65,18 @@ def test_gpus_of_a_grant_are_neither_joined_nor_divided(tmp_path: Path) -> None:
     agent.divide(UUIDS[1:])
     assert agent.form(UUIDS[:1], UUIDS[1:])
     assert agent.joined == (UUIDS,)
+
+
+def test_a_domain_that_is_drained_is_not_divided_and_one_that_never_serves_is(tmp_path: Path) -> None:
+    agent = here(tmp_path)
+    agent.form(UUIDS, ())
+    folder = DomainFolder(tmp_path / "gpu0-1")
+    drain.ask(folder, "cordoned")
+    agent.divide(())
+    assert agent.joined == (UUIDS,)
+    drain.withdraw(folder)
+    agent.divide(())
+    assert not agent.joined
 
 
 def test_a_file_that_was_removed_or_damaged_is_written_again(tmp_path: Path) -> None:

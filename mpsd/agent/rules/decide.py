@@ -103,14 +103,17 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
 
 
 def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
-    """First come, first served: no request overtakes a waiting one."""
+    """First come, first served: no request overtakes a waiting one. One for which domains change is the last that is
+    answered: which domain has room for the next one shows when they have."""
     grants, queued = list(kept), 0
     for waiting in view.waiting:
         if not waiting.holder_alive:
             yield Forget(waiting.id)
         elif answer := _answer(waiting, _open_rooms(view, grants, policy), view, queued, policy):
-            grants += [answer.grant] if isinstance(answer, Admit) else []
             yield answer
+            if isinstance(answer, Admit) and answer.joins:
+                return
+            grants += [answer.grant] if isinstance(answer, Admit) else []
         else:
             queued += 1
 

@@ -128,6 +128,18 @@ def test_a_control_that_is_killed_in_a_division_goes_on_with_it(
     assert not pair.folder_of("gpu0-1").record.exists()
 
 
+def test_all_who_wait_for_gpus_that_are_divided_are_served_by_what_comes_of_them(pair: Machine) -> None:
+    pair.apart()
+    program = on_two(pair, 40)
+    wait = [pair.run("--gpu-mem 10 --wait", "sim-cuda", "hold") for _each in range(3)]
+    eventually(lambda: len(pair.node().waiting) == 3, "they wait")
+    program.kill()
+    for one in wait:
+        one.heard("ready")
+    assert names(pair) == {"gpu0", "gpu1"}
+    assert {pair.gpu_of(one) for one in wait} <= names(pair)
+
+
 def test_an_agent_that_is_killed_in_a_join_finds_it_again(pair: Machine) -> None:
     control, agent = pair.apart()
     program = on_two(pair)
