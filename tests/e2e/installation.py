@@ -17,6 +17,7 @@ from tests.e2e.waiting import eventually
 
 SYSTEM = "mpsd-system"
 CONTROL, AGENT, SCHEDULER = "mps-control-daemon", "mpsd-agent", "mpsd-scheduler"
+CONFIGURATIONS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
 MEMORY, PERCENT, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 # Two GPUs of 24 062 MiB, of which 23 units of a GiB each are promised.
 SIMULATED = "A30x2"
@@ -137,6 +138,14 @@ class Installation:
 
     def logs(self, name: str) -> str:
         return self.cluster.do("logs", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}", "--tail=-1").out
+
+    def wait_until_closed(self) -> None:
+        """The API server takes no pod any more that the webhook has not judged."""
+        for kind in CONFIGURATIONS:
+            eventually(
+                lambda kind=kind: self.cluster.get(kind, "mpsd-webhook")["webhooks"][0]["failurePolicy"] == "Fail",
+                f"{kind} fails closed",
+            )
 
     def restart_kubelet(self, machine: Machine) -> None:
         """It is killed; then waits until both resources are registered with the new one."""

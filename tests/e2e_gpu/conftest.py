@@ -70,7 +70,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not asked_for:
                 item.add_marker(pytest.mark.skip(reason="needs a GPU below a kubelet: make e2e-gpu"))
     if asked_for:
-        items.sort(key=lambda item: _ORDER.index(item.path.stem.removeprefix("test_")))
+        items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Behind the tests of other folders."""
+    return _ORDER.index(item.path.stem.removeprefix("test_")) if _HERE in item.path.parents else -1
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,18 @@
 """What one `kubectl apply -k` leaves on a cluster."""
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import AGENT, CONTROL, COUNT, GPUS, MEMORY, PERCENT, SYSTEM, UNITS, Installation
+from tests.e2e.installation import (
+    AGENT,
+    CONFIGURATIONS,
+    CONTROL,
+    COUNT,
+    GPUS,
+    MEMORY,
+    PERCENT,
+    SYSTEM,
+    UNITS,
+    Installation,
+)
 from tests.e2e.load import loading
 from tests.e2e.objects import WITHOUT_HOST_IPC
 from tests.e2e.shares import Pods
@@ -51,14 +62,11 @@ def test_nobody_lacks_a_right_or_a_privilege(mpsd: Installation) -> None:
 def test_the_webhook_is_asked_through_its_service_and_fails_closed(
     cluster: Cluster, mpsd: Installation, pods: Pods
 ) -> None:
-    for kind in ("validatingwebhookconfiguration", "mutatingwebhookconfiguration"):
+    for kind in CONFIGURATIONS:
         (registered,) = cluster.get(kind, "mpsd-webhook")["webhooks"]
         assert registered["clientConfig"]["service"]["name"] == "mpsd-webhook"
         assert registered["clientConfig"]["caBundle"]
-        eventually(
-            lambda kind=kind: cluster.get(kind, "mpsd-webhook")["webhooks"][0]["failurePolicy"] == "Fail",
-            "fails closed",
-        )
+    mpsd.wait_until_closed()
     said = cluster.apply(WITHOUT_HOST_IPC, pods.namespace)
     assert not said.ok
     assert "hostIPC" in said.err

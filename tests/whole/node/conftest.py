@@ -1,10 +1,13 @@
 """A cluster of one node for each file, empty before each test, stopped as an operator would stop it."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
 from tests.whole.node.cluster import Cluster
+
+AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +17,11 @@ def gpus() -> str:
 
 @pytest.fixture(scope="module")
 def running_cluster(gpus: str) -> Iterator[Cluster]:
-    cluster = Cluster(gpus)
+    yield from begun(Cluster(gpus))
+
+
+def begun(cluster: AnyCluster) -> Iterator[AnyCluster]:
+    """Running; at its end nothing may be left."""
     try:
         cluster.begin()
         yield cluster

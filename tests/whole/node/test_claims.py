@@ -24,6 +24,7 @@ from mpsd.kubelet.api.pluginregistration_pb2_grpc import RegistrationStub
 from mpsd.kubelet.client import dial
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, Object
+from tests.whole.node.conftest import begun
 
 DRIVER = "gpu.mpsd.io"
 _CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -166,13 +167,7 @@ class ClaimCluster(Cluster):
 
 @pytest.fixture(scope="module")
 def running_cluster() -> Iterator[ClaimCluster]:
-    cluster = ClaimCluster()
-    try:
-        cluster.begin()
-        yield cluster
-        cluster.stop()
-    finally:
-        cluster.destroy()
+    yield from begun(ClaimCluster())
 
 
 @pytest.fixture
