@@ -1,17 +1,15 @@
 """Whose token it is, and what its owner may get."""
 
-import asyncio
 from typing import Any
 
 from mpsd.platform.kube import Kube, NotFound, Object, Resource
 from mpsd.platform.rules.readers import access_review, is_allowed, reviewed_user, token_review
-from tests.kube_contract.conftest import World
+from tests.kube_contract.conftest import World, eventually
 
 ACCOUNTS = Resource("v1", "serviceaccounts")
 TOKENS = Resource("authentication.k8s.io/v1", "tokenreviews")
 ACCESS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 ROLES, BINDINGS = (Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings"))
-_DEADLINE_S = 20.0
 REQUEST: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
 
 
@@ -66,9 +64,7 @@ def test_a_role_that_is_bound_gives_its_paths_and_no_others(world: World) -> Non
         try:
             await kube.create(ROLES, role)
             await kube.create(BINDINGS, binding)
-            async with asyncio.timeout(_DEADLINE_S):  # an API server hears of its own roles a moment later
-                while not await may_get(kube, token, "/told"):
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: may_get(kube, token, "/told"), "an API server hears of its own roles a moment later")
             assert await may_get(kube, token, "/v9/a/b")
             assert not await may_get(kube, token, "/told/more")
             assert not await may_get(kube, token, "/")
