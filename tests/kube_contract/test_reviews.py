@@ -64,7 +64,7 @@ def test_a_role_that_is_bound_gives_its_paths_and_no_others(world: World) -> Non
         try:
             await kube.create(ROLES, role)
             await kube.create(BINDINGS, binding)
-            await eventually(lambda: may_get(kube, token, "/told"), "an API server hears of its own roles a moment later")
+            await eventually(lambda: may_get(kube, token, "/told"), "the role counts, a moment later")
             assert await may_get(kube, token, "/v9/a/b")
             assert not await may_get(kube, token, "/told/more")
             assert not await may_get(kube, token, "/")

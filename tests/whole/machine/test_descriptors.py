@@ -3,9 +3,10 @@ and goes on once it can."""
 
 import os
 import resource
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -14,30 +15,43 @@ import pytest
 from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, Service, eventually
 
+_LOOKS, _LOOK_S = 20, 0.02
 _GONE_S = 7.0  # longer than each deadline of the machine's policy after which a daemon is ended
 
 
 @contextmanager
 def no_more_files(*services: Service) -> Iterator[None]:
-    """Whatever these processes open meanwhile is refused; what they have open stays."""
+    """Whatever these processes open meanwhile is refused; what they have open stays, and what they close is lost."""
     before = [resource.prlimit(service.pid, resource.RLIMIT_NOFILE) for service in services]
-    for service, (_soft, hard) in zip(services, before, strict=True):
-        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (first_free(service), hard))
+    refused, over = threading.Event(), threading.Event()
+    refusing = threading.Thread(target=_refuse, args=(services, refused, over))
+    refusing.start()
     try:
+        assert refused.wait(_GONE_S)
         yield
     finally:
+        over.set()
+        refusing.join()
         for service, limits in zip(services, before, strict=True):
             if service.running:
                 resource.prlimit(service.pid, resource.RLIMIT_NOFILE, limits)
 
 
-def first_free(service: Service) -> int:
-    """The lowest number that no file has that stays open."""
-    lasting = opened(service)
-    for _look in range(40):  # where others want the processor, one that is soon closed stays open for longer
-        time.sleep(0.05)
-        lasting &= opened(service)
-    return next(number for number in count() if number not in lasting)
+def _refuse(services: Sequence[Service], refused: threading.Event, over: threading.Event) -> None:
+    """Keeps the limit of each at the lowest number that it had free at any look. refused: set after some looks."""
+    lowest: dict[int, int] = {}
+    for look in count():
+        for service in services:
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                free = next(number for number in count() if number not in opened(service))
+                if free < lowest.setdefault(service.pid, free + 1):
+                    lowest[service.pid] = free
+                    _soft, hard = resource.prlimit(service.pid, resource.RLIMIT_NOFILE)
+                    resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (free, hard))
+        if look == _LOOKS:
+            refused.set()
+        if over.wait(_LOOK_S):
+            return
 
 
 def opened(service: Service) -> set[int]:
@@ -112,7 +126,7 @@ def test_a_daemon_that_dies_while_there_are_no_descriptors_is_started_again(mach
     daemon = machine.daemon()
     with no_more_files(service):
         machine.kill(daemon)
-        eventually(lambda: service.logged("not started"), "it is said")
+        eventually(lambda: service.logged("tried again later", domain="gpu0"), "it is said")
         assert service.running
     machine.new_daemon(daemon)
     machine.client(4)
