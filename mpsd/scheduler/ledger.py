@@ -3,7 +3,7 @@
 A row of the table is written when something of its node changes, not when it is read. An answer to a write of this
 scheduler is not undone by an older message of a watch.
 
-Rights: list and watch mpsnodes, nodes and pods.
+Rights: list and watch mpsnodes, nodes and pods, and get pods.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, NotFound, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.logs import logger
@@ -56,10 +56,13 @@ class KnownPods:
         if now:
             self._pods[now.name.namespace, now.name.name] = now
         if before and (now is None or now.name.uid != before.name.uid):
-            self._ended.add(before.name.uid)
-            self._ends.append((at, before.name.uid))
+            self.ended(before.name.uid, at)
         while self._ends and at - self._ends[0][0] > self._remembered_s:
             self._ended.discard(self._ends.popleft()[1])
+
+    def ended(self, uid: str, at: float) -> None:
+        self._ended.add(uid)
+        self._ends.append((at, uid))
 
     def fate(self, reservation: Reservation, node: str) -> ReservationFate:
         """What is known of the pod of this node's reservation, from the watch on pods."""
@@ -216,6 +219,8 @@ class Rows:
                 heapq.heappush(self._due, (changes_at, name))
 
 
+_SYNC_LOOK_S = 0.05  # between two looks at whether everything has been listed
+
 _Labelled = tuple[str, str]  # of a Node with GPUs of ours, its name and PLACEMENT_LABEL, empty where it has none
 
 
@@ -233,6 +238,7 @@ class ClusterLedger:
         out_of_sync_s: float = 20.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._kube = kube
         self._policy = PinnedResources(policy, logger(role="scheduler"))
         self._terms = Terms(self._policy(), clients)
         self._out_of_sync_s = out_of_sync_s
@@ -255,6 +261,28 @@ class ClusterLedger:
         async with asyncio.TaskGroup() as tasks:
             for mirror in self.mirrors:
                 tasks.create_task(mirror.run())
+            tasks.create_task(self._ask_for_unseen())
+
+    async def _ask_for_unseen(self) -> None:
+        """Asks once for each pod of a reservation that the first list of pods lacks: one that ended before this process
+        began would count as one that may still come. Where the server gives no answer, it does."""
+        while not all(mirror.synced for mirror in self.mirrors):  # noqa: ASYNC110 - they set no event
+            await asyncio.sleep(_SYNC_LOOK_S)
+        for known in tuple(self._nodes.values()):
+            for one in self.reservations(known):
+                if self._fate(known, one) is ReservationFate.UNSEEN and await self._has_ended(one.pod):
+                    self._pods.ended(one.pod.uid, self.now())
+                    self._rows.mark(known.name)
+
+    async def _has_ended(self, name: PodName) -> bool:
+        try:
+            pod = await self._kube.get(PODS, name.name, name.namespace)
+        except NotFound:
+            return True
+        except KubeError:
+            return False
+        is_another = pod["metadata"].get("uid") != name.uid
+        return is_another or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
     @property
     def table(self) -> GpuTable:

@@ -22,9 +22,8 @@ def test_what_runs_is_one_kube_scheduler_and_the_built_image_beside_it(mpsd: Ins
         assert images["kube-scheduler"].endswith(mpsd.images.kube_scheduler)
 
 
-def test_large_pods_get_a_gpu_each(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
+def test_large_pods_get_a_gpu_each(mpsd: Installation, pods: Pods) -> None:
     eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
-    eventually(lambda: "0/46 (0%)" in inspect_cgpu(cluster).out, "no pod that the scheduler counts there")
     for gpu, left in _LEFT.items():
         pods.create(shared(pods, f"on-{gpu}", UNITS - left))
         pods.wait_until_holding(f"on-{gpu}")
