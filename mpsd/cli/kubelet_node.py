@@ -6,7 +6,6 @@ Kubelet and the API server may be unavailable; the node's limits stay as they ar
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from mpsd.agent.agent import AgentRole
 from mpsd.cli.foreground import CannotServe
@@ -47,7 +46,6 @@ _LONGEST_BODY = 4096
 _LOOKS_APART_S = 0.5  # between looks that changes of pods cause: the start of one pod changes it half a dozen times
 _UNALLOCATED_LOOK_S = 10.0
 _CORDON_AGAIN_S = 1.0
-_LABELS_LOOK_S = 60.0
 _UNALLOCATED = (
     "it runs without the devices it requests, so without limits: kubelet accepted it while the device plugin was "
     "unavailable; it is evicted, so that it is recreated"
@@ -89,10 +87,10 @@ class KubeletNode:
             lambda _before, _now: self._recount.ask(),
         )
         self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
+        self._this_node = Mirror(kube, self._selected(NODES, "metadata.name"), read_kubernetes_node, self._on_node)
         address, probes = ListenAddress(kubelet.address, kubelet.port), health_routes(self._trouble)
-        self._nvidia_mps = ""  # the label of the Node that starts NVIDIA's own MPS daemon
         self._probes = Listener(probes, address, ListenerSettings(_LONGEST_BODY))
-        self._report = NodeReport(kube, kubelet.node, policy)
+        self._report = NodeReport(kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered)
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
         self._services: tuple[PluginService, ...] = ()
         self._claims: NodeClaims | None = None  # before `run`
@@ -126,7 +124,7 @@ class KubeletNode:
         def on_view(view: NodeView) -> None:
             devices.update(view)
             claims.update(view)
-            if self._cordons.synced and self._cordoned is not self._domains.now:
+            if self._cordoned is not self._domains.now:
                 self._cordon()
             self._report.report(view, self._pod_annotations(view), agent.watchdog.violations())
             seen.set()
@@ -157,10 +155,10 @@ class KubeletNode:
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report.run(stop))
-            loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons)]
+            loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons, self._this_node)]
             loops += [tasks.create_task(serve(service)) for service in self._services]
             loops += [tasks.create_task(serve(self._claims))] if self._claims else []
-            loops += [tasks.create_task(self._end_unallocated()), tasks.create_task(self._look_at_labels())]
+            loops.append(tasks.create_task(self._end_unallocated()))
             await stop.wait()
             await self._shutdown.announce()
             for loop in loops:
@@ -202,9 +200,12 @@ class KubeletNode:
         return marks
 
     def _cordon(self) -> None:
-        """Asks `mpsd control` to drain what is cordoned, and to serve the rest; again if it cannot be written."""
+        """Asks `mpsd control` to drain what is cordoned, or every domain while NVIDIA's own MPS daemon is to run here,
+        and to serve the rest; again if it cannot be written."""
+        if not (self._cordons.synced and self._this_node.synced):
+            return  # what was asked by the agent before this one holds until both are known
         cordoned, domains = frozenset[str]().union(*self._cordons.objects()), self._domains.now
-        asked = drains(cordoned, domains, self._nvidia_mps)
+        asked = drains(cordoned, domains, next((node.nvidia_mps for node in self._this_node.objects()), ""))
         again = asyncio.get_running_loop().call_later(_CORDON_AGAIN_S, self._cordon)
         with self._shortages.survived("cordon"):
             for domain in domains:
@@ -219,18 +220,17 @@ class KubeletNode:
             message = f"spec.cordoned of the MPSNode names {wrong}, which is not a GPU of this node"
             self._report.add_event(None, Reason.CORDON_UNKNOWN, message)
 
-    async def _look_at_labels(self) -> None:
-        """While NVIDIA's own MPS daemon is to run on this node, no new pods come to its GPUs."""
-        while True:
-            with (
-                suppress(KubeError),
-                self._shortages.survived("labels"),
-            ):  # the mirrors report an API server that is away
-                found = read_kubernetes_node(await self._kube.get(NODES, self.name)).nvidia_mps
-                if found != self._nvidia_mps:
-                    self._nvidia_mps = found
-                    self._cordon()
-            await asyncio.sleep(_LABELS_LOOK_S)
+    def _on_node(self) -> None:
+        """What others have changed of this Node, its taints and labels among it."""
+        for node in self._this_node.objects():
+            self._report.startup_taint.see(node.taints)
+        self._cordon()
+
+    def _is_offered(self) -> bool:
+        """Whether pods that come now find the GPUs. Kubelet counts memory some time after a plugin has registered."""
+        memory = self._policy().resources.memory
+        counted = any(node.allocatable.get(memory, "0") != "0" for node in self._this_node.objects())
+        return not self._trouble() and (counted or bool(self._kubelet.dra_driver))
 
     async def _end_unallocated(self) -> None:
         """Evicts pods that kubelet runs without having allocated their devices: they have no limit."""

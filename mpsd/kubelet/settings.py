@@ -13,6 +13,7 @@ from mpsd.kubelet.rules.allocation import DeviceListStrategy
 from mpsd.platform.settings import KUBECONFIG, Setting, address, path, port, read_settings, refuse
 
 _DRIVER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LONGEST_DRIVER = 63  # of a driver's name in Kubernetes
 
 
@@ -20,7 +21,8 @@ _LONGEST_DRIVER = 63  # of a driver's name in Kubernetes
 class KubeletSettings:
     """kubelet_directory: kubelet's root, with device-plugins/ in it. port 0: the kernel chooses. kubeconfig None: the
     service account of this pod. dra_driver: the name under which resource claims are served in place of the device
-    plugins; empty where they are not."""
+    plugins; empty where they are not. startup_taint: the key of a taint of this Node that is removed once its GPUs are
+    served; empty for none."""
 
     node: str
     kubelet_directory: Path
@@ -31,6 +33,7 @@ class KubeletSettings:
     device_list_strategy: DeviceListStrategy
     dra_driver: str
     cdi_directory: Path
+    startup_taint: str
 
     @property
     def plugins_registry(self) -> Path:
@@ -46,6 +49,13 @@ def _strategy(text: str) -> DeviceListStrategy:
         return DeviceListStrategy(text)
     except ValueError:
         raise ValueError(f"write {', '.join(DeviceListStrategy)}") from None
+
+
+def _taint(text: str) -> str:
+    domain, slash, name = text.rpartition("/")
+    if text and not (_NAME.fullmatch(name) and (not slash or _DRIVER.fullmatch(domain))):
+        raise ValueError("write the key of a taint without value and effect, such as mpsd.io/not-ready")
+    return text
 
 
 def _driver(text: str) -> str:
@@ -66,6 +76,12 @@ KUBELET_SETTINGS = {
         "--dra", "DRIVER", "Serve resource claims by this name, such as gpu.mpsd.io, and no device plugins", _driver
     ),
     "cdi_directory": Setting("--cdi-dir", "DIR", "Where containers' CDI devices are described", path, "/var/run/cdi"),
+    "startup_taint": Setting(
+        "--startup-taint",
+        "KEY",
+        "Remove this taint of the Node once GPUs are served, such as mpsd.io/not-ready",
+        _taint,
+    ),
     "address": Setting("--address", "IP", "Address of the probe port", address, "0.0.0.0"),  # noqa: S104
     "port": Setting("--metrics-port", "PORT", "Probes, without TLS", port, "9445"),
 }

@@ -24,7 +24,7 @@ from mpsd.model.policy import Policy
 from mpsd.platform.event_loop import until_one_ends
 from mpsd.platform.kube import EVENTS, NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
 from mpsd.platform.logs import Logger, logger
-from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, ThisNode
+from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, StartupTaintDuty, ThisNode
 from mpsd.status.rules.events import EventAggregator, Writing
 from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.rules.reported import NodeViolations
@@ -206,9 +206,19 @@ _REST_S = 1.0  # what a stop waits for the API server
 
 
 class NodeReport:
-    """Reports a node, by its name in the cluster. `report` and `add_event` wait for no API server."""
+    """Reports a node, by its name in the cluster. `report` and `add_event` wait for no API server.
 
-    def __init__(self, kube: Kube, node: str, policy: Callable[[], Policy]) -> None:
+    taint, is_offered: of StartupTaintDuty.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        node: str,
+        policy: Callable[[], Policy],
+        taint: str = "",
+        is_offered: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._policy = policy
         self._policy_then: Policy | None = None  # None before the first view
         self._node = ThisNode(kube, node)
@@ -216,7 +226,11 @@ class NodeReport:
         self._mpsnode = MPSNodeDuty(kube, self._node, policy)
         self._pods = PodAnnotationsDuty(kube)
         self._events = EventsDuty(kube, node)
-        self._duties: tuple[Duty, ...] = (self._condition, self._mpsnode, self._pods, self._events)
+        self.startup_taint = StartupTaintDuty(kube, self._node, taint, is_offered)
+        self._duties: tuple[Duty, ...] = (
+            *(self._condition, self._mpsnode, self._pods, self._events),
+            self.startup_taint,
+        )
         self.reachability = Reachability()
         self.on_event: Callable[[Event], None] = lambda _event: None
 

@@ -1,6 +1,7 @@
 """Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its number of GPUs.
 
-Of the Node only our condition and our resources are touched; of the MPSNode never the spec, which is the operator's.
+Of the Node only our condition, our resources and the startup taint are touched; of the MPSNode never the spec, which is
+the operator's.
 The rights that it takes are among those of status.report.
 """
 
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import mpsd
-from mpsd.model.conditions import Condition, condition_in, condition_object, mps_ready, node_status_patch
+from mpsd.model.conditions import Condition, Truth, condition_in, condition_object, mps_ready, node_status_patch
 from mpsd.model.names import APPLY
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
+from mpsd.platform.logs import logger
+from mpsd.platform.rules.kubernetes_objects import Taint, taint_removal
 from mpsd.status.rules import mpsnode as rules
 from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, WrittenStatus
 from mpsd.watchdog.rules.reported import NodeViolations, with_violations
@@ -93,6 +96,39 @@ class NodeConditionDuty(_NodeDuty):
 
     def _now(self, view: NodeView) -> tuple[Object, str, int]:
         return self._node.condition, self._policy().resources.count, len(view.gpus)
+
+
+class StartupTaintDuty:
+    """Removes the Node's startup taint once its GPUs are served, and never sets it: whoever makes nodes does.
+
+    key: of the taint; empty for none. is_offered: whether the cluster knows what this node offers. Where it does not,
+    an autoscaler that sees no taint believes that the node offers nothing, and adds another.
+    """
+
+    name = "the startup taint"
+
+    def __init__(self, kube: Kube, node: ThisNode, key: str, is_offered: Callable[[], bool]) -> None:
+        self.changed = asyncio.Event()
+        self._kube, self._node, self._key, self._is_offered = kube, node, key, is_offered
+        self._taints: tuple[Taint, ...] = ()
+        self._log = logger(role="agent", part="report")
+
+    def see(self, taints: tuple[Taint, ...]) -> None:
+        """The Node's, as they are now."""
+        self._taints = taints
+        self.changed.set()
+
+    def due_in_s(self) -> float | None:
+        if not (self._key and any(taint.key == self._key for taint in self._taints)):
+            return None
+        is_ready = self._node.condition.get("status") == Truth.TRUE and self._is_offered()
+        return 0.0 if is_ready else CHANGE_S
+
+    async def write(self) -> None:
+        if patch := taint_removal(self._taints, self._key):
+            await self._kube.patch(NODES, self._node.name, patch, PatchKind.JSON)
+            self._log.info("startup taint removed", taint=self._key)
+            self._taints = tuple(taint for taint in self._taints if taint.key != self._key)
 
 
 class MPSNodeDuty(_NodeDuty):

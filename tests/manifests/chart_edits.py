@@ -29,6 +29,7 @@ MODERN, OLD = '(include "mpsd.since" (list . 30))', '(not (include "mpsd.since" 
 OWN, GIVEN = '(eq .Values.webhook.tls.source "own")', '(ne .Values.webhook.tls.source "own")'
 CERT_MANAGER, SECRET = (f'(eq .Values.webhook.tls.source "{source}")' for source in ("cert-manager", "secret"))
 WEBHOOK, SCHEDULER = ".Values.webhook.enabled", ".Values.scheduler.enabled"
+TAINTED = ".Values.agent.startupTaint"
 SECOND, EXTENDER = (f'(and {SCHEDULER} (eq .Values.scheduler.mode "{mode}"))' for mode in ("second", "extender"))
 
 
@@ -93,6 +94,16 @@ EVERYWHERE: tuple[Edit, ...] = (
 )
 
 
+def _block(source: str, first: str) -> str:
+    """The lines of a file below manifests/ that follow `first` and are indented further, without that indentation."""
+    lines = (MANIFESTS / source).read_text().splitlines()
+    at = next(at for at, line in enumerate(lines) if line.strip() == first)
+    depth = len(lines[at]) - len(lines[at].lstrip())
+    after = [len(line) - len(line.lstrip()) > depth for line in lines[at + 1 :]]
+    end = at + 1 + (after.index(False) if False in after else len(after))
+    return "".join(f"{line[depth + 2 :]}\n" for line in lines[at + 1 : end])
+
+
 def _unless_empty(values: str, name: str) -> str:
     return (
         f"      {{{{- with .Values.{values} }}}}\n      {name}: {{{{- toYaml . | nindent 8 }}}}\n      {{{{- end }}}}\n"
@@ -125,17 +136,31 @@ _CONTROL = (
         *("control", "--daemon-cgroup=/host/sys/fs/cgroup # the host's, mounted below"),
     ),
 )
+_STRATEGY = (
+    "            - {name: MPSD_DEVICE_LIST_STRATEGY, value: envvar}\n",
+    "            - {name: MPSD_DEVICE_LIST_STRATEGY, value: {{ .Values.agent.deviceListStrategy }}}\n"
+    + conditional(TAINTED, indented(_block("components/startup-taint/agent.yaml", "env:"), 12)),
+)
 _APPARMOR = "            appArmorProfile: {type: Unconfined}\n"
 _AGENT = (
     _tolerations("on every node with a control daemon"),
     _arguments("[agent]", "agent", "agent"),
-    ("_STRATEGY, value: envvar}", "_STRATEGY, value: {{ .Values.agent.deviceListStrategy }}}"),
+    _STRATEGY,
     (_APPARMOR, conditional(MODERN, _APPARMOR)),
     _more(
         "  template:\n    metadata:",
         OLD,
         "      annotations:\n        container.apparmor.security.beta.kubernetes.io/agent: unconfined",
     ),
+)
+_TAINT_RIGHT = _more(
+    "    resources: [subjectaccessreviews]\n    verbs: [create]",
+    TAINTED,
+    """\
+  # Of its own Node the taint mpsd.io/not-ready alone: taints.yaml.
+  - apiGroups: [""]
+    resources: [nodes]
+    verbs: [patch]""",
 )
 _KUBE_SCHEDULER = '{{ .Values.scheduler.kubeScheduler.repository }}:{{ include "mpsd.kubeSchedulerTag" . }}'
 _SCHEDULER = (
@@ -146,16 +171,6 @@ _SCHEDULER = (
 
 
 # -- the webhook --
-
-
-def _block(source: str, first: str) -> str:
-    """The lines of a file below manifests/ that follow `first` and are indented further, without that indentation."""
-    lines = (MANIFESTS / source).read_text().splitlines()
-    at = next(at for at, line in enumerate(lines) if line.strip() == first)
-    depth = len(lines[at]) - len(lines[at].lstrip())
-    after = [len(line) - len(line.lstrip()) > depth for line in lines[at + 1 :]]
-    end = at + 1 + (after.index(False) if False in after else len(after))
-    return "".join(f"{line[depth + 2 :]}\n" for line in lines[at + 1 : end])
 
 
 def _webhook() -> tuple[Edit, ...]:
@@ -231,7 +246,8 @@ TEMPLATES: Mapping[str, Made] = {
     "control/service-account.yaml": Made("base/control/service-account.yaml"),
     "control/daemonset.yaml": Made("base/control/daemonset.yaml", _CONTROL),
     "agent/service-account.yaml": Made("base/agent/service-account.yaml"),
-    "agent/rights.yaml": Made("base/agent/rights.yaml"),
+    "agent/rights.yaml": Made("base/agent/rights.yaml", (_TAINT_RIGHT,)),
+    "agent/taints.yaml": Made("components/startup-taint/agent-taints.yaml", when=TAINTED),
     "agent/writes.yaml": Made("components/modern/agent-writes.yaml", when=MODERN),
     "agent/daemonset.yaml": Made("base/agent/daemonset.yaml", _AGENT),
     "webhook/service-account.yaml": Made("base/webhook/service-account.yaml", when=WEBHOOK),

@@ -60,6 +60,7 @@ _CASES: dict[str, tuple[int, Object, tuple[str, ...]]] = {
         {"scheduler": {"enabled": True, "mode": "extender"}},
         (_MODERN, "components/scheduler-extender"),
     ),
+    "startup taint": (36, {"agent": {"startupTaint": True}}, ("components/startup-taint", _MODERN)),
     "Prometheus": (36, _PROMETHEUS, (_MODERN, "components/scheduler", "components/prometheus")),
     "network policies": (
         36,

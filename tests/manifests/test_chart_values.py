@@ -271,6 +271,7 @@ def test_a_wrong_value_is_refused_with_its_path_and_what_to_write(given: Object,
             {"agent": {"deviceListStrategy": "cdi-cri"}},
             "from Kubernetes 1.29 on, and this is v1.28.9",
         ),
+        ("v1.29.9", {"agent": {"startupTaint": True}}, "agent.startupTaint is true: .* this is v1.29.9; write false"),
         ("v1.29.9", {"exemptions": True}, "of Kubernetes 1.30 and newer, and this is v1.29.9; write false"),
     ],
 )

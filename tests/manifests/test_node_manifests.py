@@ -172,7 +172,7 @@ def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
         "pods": ["list", "watch"],
         "pods/status": ["patch"],
         "pods/eviction": ["create"],
-        "nodes": ["get"],
+        "nodes": ["get", "list", "watch"],
         "nodes/status": ["patch"],
         "events": ["create", "patch"],
         "mpsd.io/mpsnodes": ["create", "get", "list", "patch", "watch"],

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from mpsd.model.fields import FieldReader
-from mpsd.platform.rules.kubernetes_objects import kept_away, read_kubernetes_node, read_wishes
+from mpsd.platform.rules.kubernetes_objects import Taint, kept_away, read_kubernetes_node, read_wishes, taint_removal
+from mpsd.simulator.api_server.bodies import edited
+from mpsd.simulator.api_server.kinds import ApiRefusal
 from tests.mpsnodes import anything
 
 MPS = {"ack.node.gpu.schedule": "mps"}
@@ -101,3 +104,22 @@ def test_whatever_stands_in_a_node_or_a_pod_is_read(node: Any, spec: Any) -> Non
     thing = {"metadata": node, "spec": node, "status": node}
     kept_away(read_wishes(FieldReader(), spec if isinstance(spec, dict) else {}), read_kubernetes_node(thing))
     read_kubernetes_node(node)
+
+
+_TAINTS = st.lists(
+    st.builds(Taint, st.sampled_from(["mpsd.io/not-ready", "a/b", "c"]), st.just(""), st.just("NoSchedule"))
+)
+
+
+@given(_TAINTS)
+def test_the_patch_that_removes_a_taint_removes_every_one_of_its_key_and_no_other(taints: list[Taint]) -> None:
+    written = [{"key": taint.key, "effect": taint.effect} for taint in taints]
+    patch = taint_removal(taints, "mpsd.io/not-ready")
+    found = edited({"spec": {"taints": written}}, patch)
+    assert found == {"spec": {"taints": [one for one in written if one["key"] != "mpsd.io/not-ready"]}}
+
+
+def test_the_patch_that_removes_a_taint_fails_where_another_has_its_place_by_now() -> None:
+    patch = taint_removal([Taint("mpsd.io/not-ready", "", "NoSchedule")], "mpsd.io/not-ready")
+    with pytest.raises(ApiRefusal, match="testing value"):
+        edited({"spec": {"taints": [{"key": "a/b", "effect": "NoSchedule"}]}}, patch)

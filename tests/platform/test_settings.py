@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.kubelet.settings import kubelet_settings
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.settings import Listen, ListenAddress, listen_settings, settings
 
@@ -127,3 +128,14 @@ def test_any_text_is_a_list_of_addresses_or_refused(written: str) -> None:
     except InvalidInput:
         return
     assert all(ipaddress.ip_address(one.address) and 0 <= one.port < 65_536 for one in found)
+
+
+@pytest.mark.parametrize(
+    "key", ["mpsd.io/not-ready:NoSchedule", "mpsd.io/", "/not-ready", "a b", "Mpsd.io/x", "x" * 64]
+)
+def test_a_startup_taint_is_named_by_its_key_alone(key: str) -> None:
+    with pytest.raises(InvalidInput, match=r"--startup-taint .MPSD_STARTUP_TAINT.*such as mpsd\.io/not-ready"):
+        kubelet_settings({"node": "node1", "startup_taint": key}, {})
+    chosen = kubelet_settings({"node": "node1", "startup_taint": "mpsd.io/not-ready"}, {})
+    assert chosen
+    assert chosen.startup_taint == "mpsd.io/not-ready"

@@ -50,6 +50,14 @@ CHANGES: dict[str, str] = {
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
         for name in ("mpsd-agent-slices", "mpsd-agent-writes", "mpsd-claims")
     },
+    "commands: mpsd agent --startup-taint": "autoscalers wait for a node until its GPUs are served",
+    "settings: MPSD_STARTUP_TAINT": "as --startup-taint",
+    "manifests: overlays/startup-taint: PodDisruptionBudget mpsd-webhook in mpsd-system": "of components/modern",
+    **{
+        f"manifests: overlays/startup-taint: {kind} {name}": "the agent may change one taint of its own Node"
+        for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+        for name in ("mpsd-agent-taints", "mpsd-agent-writes")
+    },
     **{
         f"manifests: overlays/modern: {kind} mpsd-agent-writes": "a token of the agent writes to its own node alone"
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")

@@ -3,8 +3,9 @@
 Any JSON whatever is an object with its problems; nothing here raises.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.pod import Pod, read_pod
@@ -145,7 +146,8 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesNode:
-    """address: its InternalIP, UNKNOWN_ADDRESS where it has none. cordoned: by `kubectl cordon`."""
+    """address: its InternalIP, UNKNOWN_ADDRESS where it has none. cordoned: by `kubectl cordon`. allocatable: by
+    resource, as written."""
 
     name: str
     labels: Mapping[str, str]
@@ -153,6 +155,7 @@ class KubernetesNode:
     cordoned: bool
     ready: bool
     address: str
+    allocatable: Mapping[str, str]
 
     @property
     def is_labelled(self) -> bool:
@@ -184,7 +187,18 @@ def read_kubernetes_node(thing: object) -> KubernetesNode:
         cordoned=shape.flag(spec, "unschedulable", "spec"),
         ready=all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready"),
         address=next(filter(None, internal), UNKNOWN_ADDRESS),
+        allocatable=_texts(shape.mapping(status, "allocatable", "status")),
     )
+
+
+def taint_removal(taints: Sequence[Taint], key: str) -> list[dict[str, Any]]:
+    """A JSON patch of a Node with these taints that removes those of this key, and fails where it has others by now."""
+    patch: list[dict[str, Any]] = []
+    for index in reversed(range(len(taints))):  # the last one first, since what follows moves up
+        if taints[index].key == key:
+            patch.append({"op": "test", "path": f"/spec/taints/{index}/key", "value": key})
+            patch.append({"op": "remove", "path": f"/spec/taints/{index}"})
+    return patch
 
 
 def _texts(fields: Fields) -> dict[str, str]:

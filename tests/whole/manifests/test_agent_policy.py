@@ -121,6 +121,60 @@ def test_nobody_elses_writes_are_judged(writer: str) -> None:
     assert not list(broken(_POLICY, object=_POD, oldObject=_POD, request=request))
 
 
+# -- components/startup-taint --
+
+_TAINTS = named("overlays/startup-taint", "ValidatingAdmissionPolicy", "mpsd-agent-taints")
+_OTHERS, _OURS = {"key": "a/b", "effect": "NoSchedule"}, {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
+_TAINTED = _with(_NODE, "spec", value={"taints": [_OTHERS, _OURS], "podCIDR": "10.0.0.0/24"})
+_FREED = _with(_TAINTED, "spec", "taints", value=[_OTHERS])
+
+
+def _refused(thing: Object, before: Object | None = _TAINTED, node: str = "node1") -> set[str]:
+    user: Object = {"username": _AGENT} | ({"extra": {_CLAIM: [node]}} if node else {})
+    found = broken(_TAINTS, object=thing, oldObject=before, request={"userInfo": user})
+    return {message.partition(":")[0] for message in found}
+
+
+def test_the_agent_removes_its_taint_from_its_own_node_alone() -> None:
+    assert _refused(_FREED) == set()
+    assert (
+        _refused(_with(_FREED, "spec", "taints", value=[]), _with(_TAINTED, "spec", "taints", value=[_OURS])) == set()
+    )
+    assert _refused(_FREED, node="node2") == {"own-node"}
+    assert _refused(_FREED, node="") == {"own-node"}
+    assert _refused(_FREED, None) == {"own-node", "own-taint"}
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        _with(_TAINTED, "spec", "taints", value=[_OURS]),
+        _with(_TAINTED, "spec", "taints", value=[]),
+        _with(_TAINTED, "spec", "taints", value=[_OTHERS, _OURS, {"key": "c/d", "effect": "NoExecute"}]),
+        _with(_FREED, "spec", "taints", value=[_OTHERS | {"effect": "PreferNoSchedule"}]),
+        _with(_FREED, "spec", "unschedulable", value=True),
+        _with(_FREED, "spec", "podCIDR", value="10.1.0.0/24"),
+        _with(_FREED, "spec", "podCIDRs", value=["10.1.0.0/24"]),
+        _with(_FREED, "spec", "providerID", value="aws:///other"),
+        _with(_FREED, "metadata", "labels", value={"a": "b", "pool": "system"}),
+        _with(_FREED, "metadata", "annotations", value={"a": "b"}),
+        _with(_FREED, "metadata", "finalizers", value=["a/b"]),
+        _with(_FREED, "metadata", "ownerReferences", value=[{"uid": "1"}]),
+    ],
+)
+def test_a_stolen_token_changes_nothing_else_of_its_node(thing: Object) -> None:
+    assert _refused(thing) == {"own-taint"}
+
+
+def test_whoever_else_writes_nodes_is_not_judged_by_it() -> None:
+    request: Any = {"userInfo": {"username": "system:node:node1"}}
+    assert not list(broken(_TAINTS, object=_NODE, oldObject=_TAINTED, request=request))
+    assert _TAINTS["spec"]["failurePolicy"] == "Fail"
+
+
+# -- both --
+
+
 def test_it_denies_also_where_it_cannot_be_evaluated_and_covers_every_right_to_write() -> None:
     assert _POLICY["spec"]["failurePolicy"] == "Fail"
     (binding,) = of_kind("overlays/modern", "ValidatingAdmissionPolicyBinding")
@@ -133,5 +187,5 @@ def test_it_denies_also_where_it_cannot_be_evaluated_and_covers_every_right_to_w
         for resource in rule["resources"]
     }
     assert writing - covered == {"tokenreviews", "subjectaccessreviews"}, "these are not stored"
-    others = [place for place in ALL if place not in {"overlays/modern", "overlays/dra"}]  # which have the component
+    others = [place for place in ALL if place not in {"overlays/modern", "overlays/dra", "overlays/startup-taint"}]
     assert not any(policy == _POLICY for place in others for policy in of_kind(place, "ValidatingAdmissionPolicy"))

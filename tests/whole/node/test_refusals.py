@@ -86,8 +86,6 @@ def test_a_node_on_which_a_label_starts_nvidias_mps_daemon_takes_no_new_pods_and
 ) -> None:
     old = cluster.running("beside-nvidias", 3)
     cluster.label({"nvidia.com/mps.capable": "true"})
-    cluster.agent.kill()
-    cluster.agent = cluster.start_agent()
     names = ("gpu0", "gpu1")
     eventually(lambda: {cluster.domain(name).state for name in names} == {"draining", "drained"}, "both drain")
     said = "the Node's label nvidia.com/mps.capable=true starts NVIDIA's own MPS daemon"
@@ -95,8 +93,6 @@ def test_a_node_on_which_a_label_starts_nvidias_mps_daemon_takes_no_new_pods_and
     assert cluster.phase("beside-nvidias") == "Running"
     assert old.heard("ready")
     cluster.label({"nvidia.com/gpu.deploy.device-plugin": "false"})
-    cluster.agent.kill()
-    cluster.agent = cluster.start_agent()
     eventually(lambda: {cluster.domain(name).state for name in names} == {"ready"}, "both serve again")
     cluster.delete("beside-nvidias")
     cluster.until_offered()

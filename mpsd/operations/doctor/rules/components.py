@@ -55,7 +55,7 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...], str], ...] = (
     (AGENT, "", "pods", "list watch", (), ""),
     (AGENT, "", "pods/status", "patch", (), ""),
     (AGENT, "", "pods/eviction", "create", (), ""),
-    (AGENT, "", "nodes", "get", (), ""),
+    (AGENT, "", "nodes", "get list watch", (), ""),
     (AGENT, "", "nodes/status", "patch", (), ""),
     (AGENT, "", "events", "create patch", (), ""),
     (AGENT, "mpsd.io", "mpsnodes", "get list watch create patch", (), ""),

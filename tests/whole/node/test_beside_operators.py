@@ -1,0 +1,76 @@
+"""A node of mpsd's beside programs that write to its Node: autoscalers' taints, and NVIDIA's GPU operator's labels."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.whole.machine.machine import Service, eventually
+from tests.whole.node.cluster import NODE, Cluster, Object, pod
+from tests.whole.node.conftest import begun
+
+_TAINT: Object = {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
+_OTHERS: Object = {"key": "example.com/slow", "effect": "PreferNoSchedule"}
+
+
+class Operated(Cluster):
+    """A cluster whose agent has settings of its own."""
+
+    flags: tuple[str, ...] = ()
+
+    @property
+    def agent_words(self) -> list[str]:
+        return [*super().agent_words, *self.flags]
+
+    def restart_agent(self, *flags: str) -> Service:
+        self.agent.kill()
+        self.flags = flags
+        self.agent = self.start_agent()
+        return self.agent
+
+    def taints(self) -> list[Object]:
+        found: list[Object] = self.node_object().get("spec", {}).get("taints", [])
+        return found
+
+    def taint(self, *taints: Object) -> None:
+        """As a node group gives them to its new nodes."""
+        self.ask("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": [*taints]}}, "application/merge-patch+json")
+
+    def is_said(self, words: str) -> bool:
+        return any(words in one["message"] for one in self.conditions())
+
+
+@pytest.fixture(scope="module")
+def running_cluster(gpus: str) -> Iterator[Cluster]:
+    yield from begun(Operated(gpus))
+
+
+@pytest.fixture
+def operated(cluster: Cluster) -> Operated:
+    assert isinstance(cluster, Operated)
+    return cluster
+
+
+def test_no_pod_comes_before_the_gpus_are_served_and_then_the_startup_taint_is_removed(operated: Operated) -> None:
+    operated.cordon("all")
+    eventually(lambda: operated.is_said("every GPU is cordoned"), "the node serves nothing")
+    operated.taint(_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"})
+    operated.restart_agent("--startup-taint", "mpsd.io/not-ready")
+    operated.apply(pod("early", 3))
+    eventually(lambda: operated.domain("gpu0").state == "drained", "the new agent knows of the cordon")
+    assert operated.taints() == [_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"}]
+    assert operated.phase("early") == "Pending"
+    operated.cordon()
+    operated.program_of("early")
+    assert operated.taints() == [_OTHERS]
+    assert operated.agent.logged("startup taint removed")
+
+
+def test_an_agent_without_the_setting_removes_no_taint(operated: Operated) -> None:
+    operated.restart_agent()
+    operated.taint(_TAINT)
+    operated.label({"nvidia.com/mps.capable": "true"})
+    eventually(lambda: operated.domain("gpu0").state == "drained", "the agent has seen the Node since")
+    operated.label({"nvidia.com/mps.capable": "false"})
+    eventually(lambda: operated.is_said("1 of 1 domains serve"), "its GPUs are served")
+    assert operated.taints() == [_TAINT]
+    operated.taint()
