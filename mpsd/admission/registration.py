@@ -10,6 +10,7 @@ Rights, with the default name mpsd-webhook in the namespace mpsd-system:
     get, patch   namespaces            kube-system, mpsd-system
     get          namespaces            any (labels that choose a rule's mode)
     get          configmaps            any (keys behind envFrom)
+    get          resourceclaims, resourceclaimtemplates   any, with components/dra (their device classes)
     get, update  secrets (mpsd-system) mpsd-webhook-certificates
     create       secrets (mpsd-system) (a right to create cannot name objects)
     create       podtemplates          any, as a dry run, to see whether the API server calls the webhook

@@ -7,7 +7,7 @@ looked up, and not for long.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from functools import cache, partial
@@ -18,9 +18,11 @@ from aiohttp import web
 
 from mpsd.admission.registration import NAMESPACES
 from mpsd.admission.rules import review as rules
+from mpsd.admission.rules.requests import classes_of
 from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, MalformedReview, Review, ReviewNeeds
 from mpsd.model import metrics as names
-from mpsd.platform.kube import Kube, KubeError, NotFound, Object, Resource
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.platform.kube import Forbidden, Kube, KubeError, NotFound, Object, Resource
 from mpsd.platform.limits_files import Limits
 from mpsd.platform.listener import BodyRefused, json_answer, read_json
 from mpsd.platform.server_metrics import ServerMetrics
@@ -31,6 +33,7 @@ _ANSWERED, _UNKNOWN = "answered", "unknown"
 class Lookup(StrEnum):
     NAMESPACE = "namespace"
     CONFIG_MAP = "config map"
+    CLAIM = "claim"
 
 
 class WebhookMetrics(ServerMetrics):
@@ -79,13 +82,19 @@ def _verdict(answer: AdmissionAnswer) -> str:
 # It is advice: nothing waits longer than its deadline for it, and what is not known in time is unknown, never empty.
 
 CONFIG_MAPS = Resource("v1", "configmaps")
+CLAIMS = {
+    CLAIM: Resource("resource.k8s.io/v1", "resourceclaims"),
+    CLAIM_TEMPLATE: Resource("resource.k8s.io/v1", "resourceclaimtemplates"),
+}
 LONGEST_S = 1.0  # of the 5 s that an API server waits for us
 _FRESH_S = 10.0  # a changed label counts after this at the latest
 _STALE_S = 600.0  # labels this old are better than none while the API is away
 _MOST_NAMESPACES = 4096
-_MOST_CONFIG_MAPS = 32  # of one object; what is beyond is unknown
+_MOST_NAMED = 32  # of one object; what is beyond is unknown
 
 Labels = Mapping[str, str]
+Name = TypeVar("Name", bound=Hashable)
+Found = TypeVar("Found")
 
 
 class Lookups:
@@ -114,15 +123,28 @@ class Lookups:
 
     async def config_map_keys(self, namespace: str, names: Sequence[str]) -> dict[str, frozenset[str]]:
         """The keys of those that are known; one that does not exist is not."""
-        if self._kube is None or not names:
+        kube = self._kube
+        return await self._each(names, lambda name: self._ask_keys(kube, namespace, name)) if kube else {}
+
+    async def claim_classes(self, namespace: str, names: Sequence[ClaimName]) -> dict[ClaimName, tuple[str, ...]]:
+        """The device classes that those that are known ask for; none where the webhook has no right to read claims, as
+        in a cluster without components/dra, or no API server."""
+        kube = self._kube
+        if kube is None:
+            return dict.fromkeys(names, ())
+        return await self._each(names, lambda name: self._ask_classes(kube, namespace, name))
+
+    async def _each(
+        self, names: Sequence[Name], ask: Callable[[Name], Coroutine[None, None, Found | None]]
+    ) -> dict[Name, Found]:
+        tasks = {name: asyncio.create_task(ask(name)) for name in names[:_MOST_NAMED]}
+        if not tasks:
             return {}
-        wanted = names[:_MOST_CONFIG_MAPS]
-        tasks = {name: asyncio.create_task(self._ask_keys(self._kube, namespace, name)) for name in wanted}
         _done, late = await asyncio.wait(tasks.values(), timeout=LONGEST_S)
         for task in late:
             task.cancel()
         answers = {name: task.result() for name, task in tasks.items() if task not in late}
-        return {name: keys for name, keys in answers.items() if keys is not None}
+        return {name: found for name, found in answers.items() if found is not None}
 
     async def _ask_labels(self, kube: Kube, name: str) -> Labels | None:
         found = await self._asked(Lookup.NAMESPACE, kube.get(NAMESPACES, name, deadline_s=LONGEST_S))
@@ -139,12 +161,22 @@ class Lookups:
         found = await self._asked(Lookup.CONFIG_MAP, kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S))
         return None if found is None else frozenset((*(found.get("data") or ()), *(found.get("binaryData") or ())))
 
+    async def _ask_classes(self, kube: Kube, namespace: str, name: ClaimName) -> tuple[str, ...] | None:
+        try:
+            question = kube.get(CLAIMS[name.kind], name.name, namespace, deadline_s=LONGEST_S)
+            found = await self._asked(Lookup.CLAIM, question)
+        except Forbidden:
+            return ()
+        return None if found is None else classes_of(found, name.kind)
+
     async def _asked(self, what: Lookup, question: Awaitable[Object]) -> Object | None:
         """None where the API does not answer, or has no such object."""
         try:
             found = await question
         except KubeError as error:
             self._metrics.looked_up(what, found=isinstance(error, NotFound))
+            if what is Lookup.CLAIM and isinstance(error, Forbidden):
+                raise
             return None
         self._metrics.looked_up(what, found=True)
         return found
@@ -212,10 +244,11 @@ class ReviewApi:
         return await asyncio.get_running_loop().run_in_executor(self._aside, decide)
 
     async def _look_up(self, needs: ReviewNeeds) -> AdmissionContext:
-        if not needs.config_maps:  # the labels are known most of the time, and then nothing is waited for
+        if not (needs.config_maps or needs.claims):  # labels are mostly known, and then nothing is waited for
             return AdmissionContext(await self._lookups.namespace_labels(needs.namespace))
-        labels, config_maps = await asyncio.gather(
+        labels, config_maps, claims = await asyncio.gather(
             self._lookups.namespace_labels(needs.namespace),
             self._lookups.config_map_keys(needs.namespace, needs.config_maps),
+            self._lookups.claim_classes(needs.namespace, needs.claims),
         )
-        return AdmissionContext(labels, config_maps)
+        return AdmissionContext(labels, config_maps, claims)

@@ -4,7 +4,7 @@ Reading never raises; what has the wrong shape is noted by `FieldReader` with it
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -48,6 +48,14 @@ class VariableSource:
     path: str
 
 
+class ClaimName(NamedTuple):
+    """What a pod gets a resource claim by: the claim itself, or the template that it is made of. Both are in the pod's
+    namespace."""
+
+    kind: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class RunAs:
     """Who a container's programs run as. uid: None where the image says."""
@@ -78,9 +86,9 @@ class VolumeMount:
 @dataclass(frozen=True, slots=True)
 class Container:
     """A container. path: leads to it from the object's root, with its name in place of its position. limits, requests:
-    its resources, as they were written. has_claims: whether it uses a resource claim. capabilities: those added, as
-    they were written. drops_all: whether it drops all others. may_escalate: whether a setuid program has its effect.
-    run_as: what the pod says, where the container does not.
+    its resources, as they were written. claims: what the pod calls the resource claims that it uses. capabilities:
+    those added, as they were written. drops_all: whether it drops all others. may_escalate: whether a setuid program
+    has its effect. run_as: what the pod says, where the container does not.
     """
 
     name: str
@@ -88,7 +96,7 @@ class Container:
     path: str
     limits: Fields
     requests: Fields
-    has_claims: bool
+    claims: tuple[str, ...]
     variables: tuple[Variable, ...]
     sources: tuple[VariableSource, ...]
     privileged: bool
@@ -119,7 +127,10 @@ def read_container(shape: FieldReader, fields: Fields, path: str, role: Role, po
         path=path,
         limits=shape.mapping(resources, "limits", resources_path),
         requests=shape.mapping(resources, "requests", resources_path),
-        has_claims=bool(shape.entries(resources, "claims", resources_path)),
+        claims=tuple(
+            shape.text(entry, "name", entry_path)
+            for entry_path, entry in shape.entries(resources, "claims", resources_path)
+        ),
         variables=tuple(_variables(shape, fields, path)),
         sources=tuple(_sources(shape, fields, path)),
         privileged=shape.flag(security, "privileged", security_path),
@@ -180,7 +191,7 @@ class Pod:
     """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod. host_users:
     whether uid 0 inside is uid 0 on the host. shares_processes: whether its containers see each other's processes.
     scheduler, node, runtime_class: empty where not named. is_placed: a node has taken it already, so that where it runs
-    is no longer its own wish.
+    is no longer its own wish. claims: by the names that its containers use.
     """
 
     path: str
@@ -194,10 +205,13 @@ class Pod:
     node: str
     runtime_class: str
     is_placed: bool
+    claims: Mapping[str, ClaimName]
     host_volumes: tuple[HostVolume, ...]
     containers: tuple[Container, ...]
 
 
+CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
+_CLAIMS = {"resourceClaimName": CLAIM, "resourceClaimTemplateName": CLAIM_TEMPLATE}
 CONTAINER_FIELDS = {"initContainers": Role.INIT, "containers": Role.MAIN, "ephemeralContainers": Role.EPHEMERAL}
 
 
@@ -225,6 +239,7 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
         runtime_class=shape.text(spec, "runtimeClassName", spec_path),
         # A kubelet has written into the status. The API server empties the status of every pod that is created.
         is_placed=isinstance(status := fields.get("status"), dict) and bool(status.get("startTime")),
+        claims=dict(_claims(shape, spec, spec_path)),
         host_volumes=tuple(_host_volumes(shape, spec, spec_path)),
         containers=tuple(
             read_container(shape, entry, entry_path, role, run_as)
@@ -232,6 +247,13 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
             for entry_path, entry in shape.entries(spec, key, spec_path)
         ),
     )
+
+
+def _claims(shape: FieldReader, spec: Fields, path: str) -> Iterator[tuple[str, ClaimName]]:
+    for entry_path, entry in shape.entries(spec, "resourceClaims", path):
+        for key, kind in _CLAIMS.items():
+            if name := shape.text(entry, key, entry_path):
+                yield shape.text(entry, "name", entry_path), ClaimName(kind, name)
 
 
 def _host_volumes(shape: FieldReader, spec: Fields, path: str) -> Iterator[HostVolume]:

@@ -194,6 +194,7 @@ class Admission:
     void_visible_devices: bool
     visible_devices_kept_for: tuple[Pattern, ...]
     allowed_host_paths: tuple[PathPattern, ...] | None = None  # None: all that are not blocked
+    device_classes: tuple[Text, ...] = ("mps.mpsd.io",)
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

@@ -30,6 +30,7 @@ CHANGES: dict[str, str] = {
     "policy.yaml: admission.blocked_environment": "the container toolkit reads more variables; graphics is not counted",
     "policy.yaml: admission.blocked_host_paths": "more paths of the host lead to GPUs or to root",
     "variables of containers: NVIDIA_DRIVER_CAPABILITIES": "memory of graphics libraries is not counted",
+    "policy.yaml: admission.device_classes": "pods with a resource claim are judged as those that request a GPU",
     "metrics: mpsd_gpu_unexplained_bytes": "memory in use of no known process is reported",
     **{
         f"{_CLOSED} {what} in mpsd-system": "with cert-manager the webhook may not set failurePolicy itself"

@@ -1,14 +1,15 @@
 """The rules for what a pod requests, and for who decides where it runs: only somebody who asks mpsd for room may."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from mpsd.admission.rules.rule import EVERY, Found, Rule, RuleInput, rule
-from mpsd.model.fields import Fields, at
+from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.names import MIRROR, matches
-from mpsd.model.pod import Container
+from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import is_zero
+from mpsd.model.request import asks_for_gpu
 
 # The annotations with the GPU of a pod: mpsd's, gpushare's first and its second form.
 PLACEMENT_ANNOTATIONS = (
@@ -68,6 +69,8 @@ def _gpus_apart(case: RuleInput) -> Iterator[Found]:
 
 @rule(RuleId.SCHEDULER_NAME, "another scheduler does not know the free capacity of each GPU", "remove schedulerName")
 def _scheduler_name(case: RuleInput) -> Iterator[Found]:
+    if not asks_for_gpu(case.pod, case.policy.resources):
+        return iter(())  # what claims leave free is in the API, for every scheduler
     return _not_allowed(case, "schedulerName", case.pod.scheduler, case.policy.admission.schedulers)
 
 
@@ -134,3 +137,37 @@ def _not_allowed(case: RuleInput, key: str, value: str, allowed: tuple[str, ...]
     if value and value not in allowed:
         remedy = f"remove it, or write {' or '.join(allowed)}" if allowed else "remove it"
         yield Found(at(case.pod.path, "spec", key), shown(value), remedy=remedy)
+
+
+# -- resource claims -------------------------------------------------------------------------------------------------
+# What a claim asks for stands in another object, which somebody must have looked up. For a container that asks for a
+# device class as if it were a resource, Kubernetes makes the claim.
+
+BY_CLASS = "deviceclass.resource.kubernetes.io/"  # of the resource's name, before that of the class (KEP-5004)
+
+
+def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
+    """The device classes that a ResourceClaim or a template of one asks for, one or another."""
+    fields = FieldReader()
+    spec = fields.mapping(thing, "spec", "")
+    devices = fields.mapping(fields.mapping(spec, "spec", "") if kind == CLAIM_TEMPLATE else spec, "devices", "")
+    found = []
+    for _where, request in fields.entries(devices, "requests", ""):
+        wanted = [
+            fields.mapping(request, "exactly", ""),
+            *(each for _, each in fields.entries(request, "firstAvailable", "")),
+        ]
+        found += [fields.text(each, "deviceClassName", "") for each in wanted]
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def claiming(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str]]) -> tuple[Container, ...]:
+    """The containers that get a GPU of mpsd by a claim. claims: the classes that each asks for, where that is known."""
+    classes = policy.admission.device_classes
+    ours = {entry for entry, name in pod.claims.items() if not set(classes).isdisjoint(claims.get(name, ()))}
+    named = {f"{BY_CLASS}{one}" for one in classes}
+    return tuple(
+        one
+        for one in pod.containers
+        if not (ours.isdisjoint(one.claims) and named.isdisjoint(one.limits) and named.isdisjoint(one.requests))
+    )

@@ -12,15 +12,15 @@ from enum import StrEnum
 from mpsd.admission.rules.configurations import PROBE, PROBE_KIND
 from mpsd.admission.rules.environment import config_maps_within_reach
 from mpsd.admission.rules.host import added_host_ipc, host_ipc_is_added
-from mpsd.admission.rules.requests import has_device_of_another
+from mpsd.admission.rules.requests import claiming, has_device_of_another
 from mpsd.admission.rules.rule import RequestContext, RuleFinding
 from mpsd.admission.rules.verdict import NamespaceModes, is_exempt, judge, modes_in, of_mode
 from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES
 from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.pod import CONTAINER_FIELDS, Pod
+from mpsd.model.pod import CONTAINER_FIELDS, ClaimName, Pod
 from mpsd.model.policy import HostIPC, Policy, RuleMode
-from mpsd.model.problem import Problem, shown
+from mpsd.model.problem import Problem, printable, shown
 from mpsd.model.request import asks, asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
@@ -213,19 +213,21 @@ def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class AdmissionContext:
     """What was looked up. namespace_labels: None where not known. config_maps: of that namespace, the keys of those
-    that are known."""
+    that are known. claims: of that namespace too, the device classes that each of those that are known asks for."""
 
     namespace_labels: Mapping[str, str] | None = None
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
+    claims: Mapping[ClaimName, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReviewNeeds:
-    """What an answer needs to know. namespace: whose labels, empty for none; config_maps: names in it. Most objects
-    need nothing."""
+    """What an answer needs to know. namespace: whose labels, empty for none; config_maps, claims: names in it. Most
+    objects need nothing."""
 
     namespace: str = ""
     config_maps: tuple[str, ...] = ()
+    claims: tuple[ClaimName, ...] = ()
 
 
 def probed(review: Review) -> str:
@@ -241,8 +243,10 @@ def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> Revie
     pod = review.found.pod
     if pod is None or _is_idle(review, policy) or probed(review):
         return ReviewNeeds()
-    if asks_for_gpu(pod, policy.resources):
-        return ReviewNeeds(review.found.namespace, tuple(dict.fromkeys(config_maps_within_reach(pod, policy))))
+    claims = _claims_of(pod)
+    if claims or asks_for_gpu(pod, policy.resources) or claiming(pod, policy, {}):
+        config_maps = tuple(dict.fromkeys(config_maps_within_reach(pod, policy)))
+        return ReviewNeeds(review.found.namespace, config_maps, claims)
     return ReviewNeeds(review.found.namespace if _found(review, policy, facts, AdmissionContext()) else "")
 
 
@@ -264,19 +268,36 @@ def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionCon
         review.uid,
         allowed=not problems,
         message="\n  ".join(refusal) if problems else "",
-        warnings=warnings_of(found, there),
+        warnings=(*_unknown_claims(review.found.pod, seen), *warnings_of(found, there)),
         audit={mode: rules for mode, rules in audit.items() if rules},
         verdicts=verdicts,
     )
 
 
+def _claims_of(pod: Pod) -> tuple[ClaimName, ...]:
+    return tuple(dict.fromkeys(pod.claims.values()))
+
+
+def _unknown_claims(pod: Pod | None, seen: AdmissionContext) -> tuple[str, ...]:
+    """Why a pod is judged by more than people know, for those who are refused."""
+    unknown = [name for name in _claims_of(pod) if name not in seen.claims] if pod and not pod.path else []
+    sentences = (
+        f"{one.kind} {one.name} cannot be read (create it first), and so counts as one for a GPU of mpsd"
+        for one in unknown
+    )
+    return tuple(line for sentence in sentences for line in _lines(printable(sentence, _WARNING_LENGTH * 4)))
+
+
 def needed_to_mutate(review: Review, policy: Policy) -> ReviewNeeds:
-    return ReviewNeeds(review.found.namespace if _patch(review, policy) else "")
+    pod = review.found.pod
+    claims = _claims_of(pod) if pod and policy.admission.host_ipc is HostIPC.INJECT and not pod.host_ipc else ()
+    patch = _patch(review, policy, dict.fromkeys(claims, policy.admission.device_classes))
+    return ReviewNeeds(review.found.namespace if patch else "", claims=claims if HOST_IPC in patch else ())
 
 
 def mutate(review: Review, policy: Policy, seen: AdmissionContext) -> AdmissionAnswer:
     """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what others changed."""
-    pod, patch = review.found.pod, _patch(review, policy)
+    pod, patch = review.found.pod, _patch(review, policy, seen.claims)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     if pod is None or not patch or not there.changes_pods:
         return AdmissionAnswer(review.uid)
@@ -284,13 +305,14 @@ def mutate(review: Review, policy: Policy, seen: AdmissionContext) -> AdmissionA
     return AdmissionAnswer(review.uid, patch=patch, warnings=warnings_of(added, there))
 
 
-def _patch(review: Review, policy: Policy) -> tuple[Change, ...]:
-    """Only what could be read without a fault is changed; the rest is refused by whoever reads it next."""
+def _patch(review: Review, policy: Policy, claims: Mapping[ClaimName, Collection[str]]) -> tuple[Change, ...]:
+    """Only what could be read without a fault is changed; the rest is refused by whoever reads it next. For a claim
+    that is not known no pod gets the host's IPC namespace."""
     found = review.found
     if found.pod is None or found.problems or review.kind != "Pod" or _is_idle(review, policy):
         return ()
     if review.operation is Operation.CREATE:
-        return patch_for_pod(review.thing, found.pod, policy)
+        return patch_for_pod(review.thing, found.pod, policy, claims)
     before = review.found_before().pod if review.subresource == "ephemeralcontainers" else None
     return patch_for_debugging(review.thing, found.pod, policy, before) if before else ()
 
@@ -303,13 +325,23 @@ def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
     """What is wrong with the object, less what was wrong with it before."""
     before = None if review.operation is Operation.CREATE else review.found_before()
     annotations = before.pod.annotations if before and before.pod else {}
-    context = RequestContext(review.writer, seen.config_maps, annotations, is_changed=True)
+    context = RequestContext(
+        review.writer, seen.config_maps, annotations, is_changed=True, claims=_judged_by(review.found.pod, seen, policy)
+    )
     found = judge(review.found, policy, facts, context)
     if before is None or not found:
         return found
     old = {_mark(finding) for finding in judge(before, policy, facts, context)}
     # Nobody can say what was there before and what is new in an object that was not read.
     return tuple(one for one in found if _mark(one) not in old or one.problem.rule == TOO_MANY_FIELDS)
+
+
+def _judged_by(pod: Pod | None, seen: AdmissionContext, policy: Policy) -> Mapping[ClaimName, Collection[str]]:
+    """The classes of the claims, where one of a pod that is not known counts as one of mpsd's: it may be made later.
+    What a template's pods claim is looked up when they are created."""
+    if pod is None or pod.path or not pod.claims:
+        return seen.claims
+    return {**dict.fromkeys(pod.claims.values(), policy.admission.device_classes), **seen.claims}
 
 
 def _mark(finding: RuleFinding) -> tuple[str, str, str]:
@@ -324,10 +356,13 @@ HOST_IPC: Change = {"op": "add", "path": "/spec/hostIPC", "value": True}
 _VOID = {"name": NVIDIA_VISIBLE_DEVICES, "value": "void"}
 
 
-def patch_for_pod(thing: Fields, pod: Pod, policy: Policy) -> tuple[Change, ...]:
+def patch_for_pod(
+    thing: Fields, pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str]]
+) -> tuple[Change, ...]:
     """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape."""
     lacks = not pod.host_ipc and pod.host_users  # Kubernetes forbids hostIPC together with hostUsers: false
-    injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asks_for_gpu(pod, policy.resources)
+    asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
+    injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
     return (*([HOST_IPC] if injects else []), *_void(thing, pod, policy, frozenset()))
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mpsd.model.fields import Fields
-from mpsd.model.pod import Container, Pod
+from mpsd.model.pod import ClaimName, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem
 from mpsd.model.request import PodRequest
@@ -18,19 +18,22 @@ NO_DEVICES = frozenset({"", "none", "void"})  # values of NVIDIA_VISIBLE_DEVICES
 class RequestContext:
     """What is known beside the object. writer: the user's name, empty where nobody is named. config_maps: the keys of
     those that were looked up, by name. annotations_before: the pod's, before this writer came. is_placed: it runs on a
-    node already. is_changed: what mpsd changes in a pod that is created has been changed, or never will be."""
+    node already. is_changed: what mpsd changes in a pod that is created has been changed, or never will be. claims: the
+    device classes that each of its resource claims asks for, where that is known."""
 
     writer: str = ""
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
     annotations_before: Fields = field(default_factory=dict)
     is_placed: bool = False
     is_changed: bool = False
+    claims: Mapping[ClaimName, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleInput:
-    """A pod to be judged, read once before the first rule. asking: its containers that request a GPU; `share` is empty
-    where none does. malformed: what was found wrong with the object's shape on the way to the pod."""
+    """A pod to be judged, read once before the first rule. asking: its containers that request a GPU, also by a claim.
+    share: what those request that need no claim. malformed: what was found wrong with the object's shape on the way to
+    the pod."""
 
     pod: Pod
     malformed: tuple[Problem, ...]

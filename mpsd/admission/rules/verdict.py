@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
-from mpsd.admission.rules.requests import REQUEST_RULES
+from mpsd.admission.rules.requests import REQUEST_RULES, claiming
 from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleInput, RuleScope
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
@@ -121,6 +121,7 @@ def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, context: Req
         return tuple(RuleFinding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems)
     asking = tuple(container for container in found.pod.containers if asks(container, policy.resources))
     share = read_share(found.pod, policy, facts) if asking else PodRequest((), ())
+    asking += tuple(one for one in claiming(found.pod, policy, context.claims) if one not in asking)
     case = RuleInput(found.pod, found.problems, policy, context, asking, share)
     rules = _FOR_ASKING if asking else _FOR_OTHERS
     return tuple(rule.finding(one) for rule in rules for one in rule.look(case))

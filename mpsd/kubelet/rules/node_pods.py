@@ -153,7 +153,7 @@ def asked_of_plugins(pod: Pod) -> tuple[str, ...]:
     Kubernetes' own resources have no slash in their names."""
     amounts = [pair for one in pod.containers for each in (one.limits, one.requests) for pair in each.items()]
     named = {name for name, amount in amounts if "/" in name and not is_zero(amount)}
-    return tuple(sorted(named | ({CLAIM} if any(one.has_claims for one in pod.containers) else set())))
+    return tuple(sorted(named | ({CLAIM} if any(one.claims for one in pod.containers) else set())))
 
 
 def claims_of(fields: FieldReader, thing: Fields) -> tuple[str, ...]:

@@ -183,6 +183,7 @@ _BUILT_IN = (
     CRDS,
     ObjectKind("coordination.k8s.io", ("v1",), "Lease", "leases"),
     ObjectKind("resource.k8s.io", ("v1",), "ResourceClaim", "resourceclaims", has_status=True),
+    ObjectKind("resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates"),
     SLICES,
     ObjectKind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
     ObjectKind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),

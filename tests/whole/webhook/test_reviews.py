@@ -225,6 +225,27 @@ def test_a_config_map_beyond_the_32_that_are_looked_into_counts_as_one_that_cann
     assert [name for name in names if f'"{name}"' in str(last)] == [names[-1]]
 
 
+def test_a_claim_is_looked_into(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
+    pod = gpu_pod(host_ipc=False)
+    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    at = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+    for name in ("mps.mpsd.io", "gpu.nvidia.com"):
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": name}}]}}
+        shared_api.put(f"{at}/{name}", {"metadata": {"name": name}, "spec": {"spec": spec}})
+
+    def is_allowed(template: str) -> bool:
+        pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
+        allowed: bool = served.review("/validate", review_of(pod), bundle)["allowed"]
+        return allowed
+
+    assert [is_allowed(name) for name in ("mps.mpsd.io", "gpu.nvidia.com", "not-there")] == [False, True, False]
+    shared_api.forbidden = {("get", "resourceclaimtemplates")}
+    try:
+        assert is_allowed("mps.mpsd.io"), "a webhook that may not read claims judges none"
+    finally:
+        shared_api.forbidden = set()
+
+
 @pytest.mark.parametrize("trouble", ["away", "slow", "forbidden"])
 def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
     served: Webhook, bundle: str, shared_api: ApiServer, trouble: str

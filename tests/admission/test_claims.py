@@ -1,0 +1,113 @@
+"""Pods that get their GPU by a resource claim are judged as those that request it."""
+
+import pytest
+
+from mpsd.admission.rules.requests import BY_CLASS, classes_of
+from mpsd.admission.rules.review import (
+    AdmissionContext,
+    ReviewNeeds,
+    needed_to_mutate,
+    needed_to_validate,
+    read_review,
+)
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.model.policy import HostIPC, RuleId
+from tests.admission.cases import broken
+from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
+from tests.model.manifests import FACTS, POLICY, Fields, container, inside, pod, with_admission
+
+SHARE = ClaimName(CLAIM_TEMPLATE, "share")
+OURS, ANOTHER = (AdmissionContext(claims={SHARE: (name,)}) for name in ("mps.mpsd.io", "gpu.nvidia.com"))
+UNKNOWN = AdmissionContext()
+
+
+def claimed(*containers: Fields, **spec: object) -> Fields:
+    """A pod whose first container, `main` unless they are given, uses the claim of a template."""
+    claims = {"resources": {"claims": [{"name": "gpu"}]}}
+    entry = {"name": "gpu", "resourceClaimTemplateName": SHARE.name}
+    return pod(*(containers or [container(**claims)]), resourceClaims=[entry], **spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"hostIPC": None}, "host-ipc-missing"),
+        ({"nodeName": "node1"}, "node-name"),
+        ({"runtimeClassName": "kata"}, "runtime-class"),
+        ({"volumes": [{"name": "dev", "hostPath": {"path": "/dev"}}]}, "host-path"),
+    ],
+)
+def test_a_pod_with_a_claim_of_mpsd_meets_the_rules_for_gpus(change: Fields, rule: str) -> None:
+    review = review_of(claimed(**change))
+    assert rules_refusing(validated(review, seen=OURS)) == [rule]
+    assert validated(review, seen=ANOTHER).allowed
+
+
+def test_a_container_with_a_claim_of_mpsd_sets_no_variable_that_lifts_its_limits() -> None:
+    main = container(resources={"claims": [{"name": "gpu"}]}, env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}])
+    assert rules_refusing(validated(review_of(claimed(main)), seen=OURS)) == ["environment-blocked"]
+
+
+def test_a_good_pod_with_a_claim_is_admitted_without_a_word() -> None:
+    for seen in (OURS, ANOTHER, UNKNOWN):
+        assert validated(review_of(claimed()), seen=seen) == ALLOWED
+
+
+def test_claims_may_be_allocated_by_any_scheduler() -> None:
+    assert validated(review_of(claimed(schedulerName="volcano")), seen=OURS) == ALLOWED
+
+
+def test_a_claim_that_cannot_be_read_counts_as_one_of_mpsd_and_whoever_is_refused_is_told() -> None:
+    answer = validated(review_of(claimed(hostIPC=None)), seen=UNKNOWN)
+    assert rules_refusing(answer) == ["host-ipc-missing"]
+    assert "ResourceClaimTemplate share cannot be read" in answer.warnings[0]
+
+
+def test_the_claims_of_a_template_are_judged_once_its_pods_are_created() -> None:
+    job = inside("batch/v1", "Job", claimed(hostIPC=None))
+    assert validated(review_of(job), seen=UNKNOWN) == ALLOWED
+    assert rules_refusing(validated(review_of(job), seen=OURS)) == ["host-ipc-missing"]
+
+
+def test_a_claim_that_no_container_uses_gives_nobody_a_gpu() -> None:
+    assert validated(review_of(claimed(container(), hostIPC=None)), seen=OURS) == ALLOWED
+
+
+def test_a_device_class_that_is_requested_as_a_resource_counts() -> None:
+    thing = pod(container(limits={f"{BY_CLASS}mps.mpsd.io": 1}), hostIPC=None)
+    assert rules_refusing(validated(review_of(thing))) == ["host-ipc-missing"]
+    assert validated(review_of(pod(container(limits={f"{BY_CLASS}gpu.nvidia.com": 1}), hostIPC=None))) == ALLOWED
+
+
+def test_the_policy_names_the_classes() -> None:
+    own = with_admission(device_classes=("small.example.org",))
+    seen = AdmissionContext(claims={SHARE: ("small.example.org",)})
+    review = review_of(claimed(hostIPC=None))
+    assert validated(review, own, seen).allowed is False
+    assert validated(review, own, OURS).allowed
+    assert validated(review, with_admission(device_classes=()), UNKNOWN).allowed
+
+
+def test_the_hosts_ipc_namespace_is_added_only_for_a_claim_that_is_known() -> None:
+    inject, review = with_admission(host_ipc=HostIPC.INJECT), review_of(claimed(hostIPC=None))
+    assert [change["path"] for change in mutated(review, inject, OURS).patch if change["path"] == "/spec/hostIPC"]
+    for seen in (ANOTHER, UNKNOWN):
+        assert not [change for change in mutated(review, inject, seen).patch if change["path"] == "/spec/hostIPC"]
+
+
+def test_what_is_needed_of_claims_is_said_beforehand() -> None:
+    review = read_review(review_of(claimed(hostIPC=None)))
+    assert needed_to_validate(review, POLICY, FACTS) == ReviewNeeds("team", claims=(SHARE,))
+    assert needed_to_mutate(review, POLICY).claims == ()
+    assert needed_to_mutate(review, with_admission(host_ipc=HostIPC.INJECT)) == ReviewNeeds("team", claims=(SHARE,))
+
+
+def test_without_a_look_at_claims_nobody_is_judged_by_them() -> None:
+    assert RuleId.HOST_IPC_MISSING not in [rule for rule, _where, _value in broken(claimed(hostIPC=None))]
+
+
+def test_the_classes_of_a_claim_and_of_a_template_are_found_whatever_else_is_in_them() -> None:
+    first = {"firstAvailable": [{"deviceClassName": "b"}, {"deviceClassName": "c"}, 1]}
+    spec = {"devices": {"requests": [{"exactly": {"deviceClassName": "a"}}, first, {"exactly": None}, "x"]}}
+    assert classes_of({"spec": spec}, CLAIM) == classes_of({"spec": {"spec": spec}}, CLAIM_TEMPLATE) == ("a", "b", "c")
+    assert classes_of({"spec": {"devices": []}}, CLAIM) == classes_of({}, CLAIM_TEMPLATE) == ()
