@@ -10,7 +10,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs format clean
+.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs release format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -108,9 +108,14 @@ soak: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tests.docs.printed
 
+# dist/: wheel, sdist, chart, image, SBOM and checksums of what is committed. As root; BASE=IMAGE@DIGEST is the image's base,
+# and none means one made of Debian's packages.
+release: $(READY)
+	$(BIN)/python images/release.py
+
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build dist

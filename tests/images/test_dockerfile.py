@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 _TOP = Path(__file__).parents[2]
 _DOCKERFILE = _TOP / "images" / "Dockerfile"
@@ -76,12 +75,3 @@ def test_the_manifests_name_our_one_image_beside_kubernetes_own_and_never_latest
         assert ":latest" not in text, file
         for image in re.findall(r"^\s+(?:- )?image: *(\S+)", text, flags=re.MULTILINE):
             assert image in ("mpsd", "registry.k8s.io/kube-scheduler"), file
-
-
-def test_the_tag_is_the_version_of_the_package() -> None:
-    version = re.search(r'^version = "(.+)"', (_TOP / "pyproject.toml").read_text(), flags=re.MULTILINE)
-    assert version
-    for place in ("base", "components/scheduler", "components/scheduler-extender"):
-        said = yaml.safe_load((_TOP / "manifests" / place / "kustomization.yaml").read_text())
-        assert said["images"] == [{"name": "mpsd", "newTag": version[1]}], place
-    assert f"ARG VERSION={version[1]}" in _DOCKERFILE.read_text()

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import helm_python
@@ -25,10 +26,12 @@ def rendered_by_helm(given: Object, kubernetes: str = KUBERNETES, namespace: str
     return _rendered(json.dumps(given, sort_keys=True), kubernetes, namespace)
 
 
-def files_by_helm(given: Object, kubernetes: str = KUBERNETES, namespace: str = "mpsd-system") -> dict[str, str]:
+def files_by_helm(
+    given: Object, kubernetes: str = KUBERNETES, namespace: str = "mpsd-system", chart: Path = CHART
+) -> dict[str, str]:
     """Each template's text by its path in the chart. helm_python.HelmError where Helm refuses the values."""
     options = {**_RELEASE, "namespace": namespace, "kube_version": kubernetes}  # which Chart.render does not take
-    text = _native.call_string("helm_render", _chart()._raw(), json.dumps(given), json.dumps(options))
+    text = _native.call_string("helm_render", _chart(chart)._raw(), json.dumps(given), json.dumps(options))
     return {name.removeprefix("mpsd/"): made for name, made in json.loads(text).items()}
 
 
@@ -41,8 +44,8 @@ def install_without_cluster(given: Object, kubernetes: str) -> None:
 
 
 @cache
-def _chart() -> helm_python.Chart:
-    return helm_python.Chart.load(CHART)
+def _chart(path: Path) -> helm_python.Chart:
+    return helm_python.Chart.load(path)
 
 
 @cache

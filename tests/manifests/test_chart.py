@@ -2,7 +2,6 @@
 
 import copy
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import helm_python
 import pytest
 import yaml
 
-from tests.docs.pages import ROOT
 from tests.manifests.chart import CHART, made
 from tests.manifests.helm import install_without_cluster, rendered_by_helm, values
 from tests.manifests.rendering import MANIFESTS, Object, called, rendered
@@ -124,12 +122,6 @@ def test_what_is_made_of_other_files_is_as_it_would_be_made_now() -> None:
     names = {name for name, _text in made()}
     said = [path for path in CHART.rglob("*.yaml") if "tests.manifests.chart`" in path.read_text()]
     assert {path.relative_to(CHART).as_posix() for path in said} - {"values.yaml"} <= names, "its source is gone"
-
-
-def test_the_chart_is_of_mpsds_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (version, version)
 
 
 @pytest.mark.parametrize("given", [{}, values(**_PROMETHEUS, hostileTenants=True)])

@@ -10,6 +10,7 @@ import helm_python
 import pytest
 import yaml
 
+import mpsd
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.helm import Helm
 from tests.e2e.installation import AGENT, CONTROL, SYSTEM
@@ -133,8 +134,10 @@ def test_an_upgrade_from_an_earlier_chart_brings_the_crd_and_the_policys_new_fie
     (chart / "templates/gone.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mpsd-gone}\n")
     for name in ("Chart.yaml", "values.yaml", "values.schema.json"):
         text = (chart / name).read_text()
-        (chart / name).write_text(text.replace("version: 0.1.0", "version: 0.0.9").replace("too_many_clients", "many"))
-    helm.install({**_VALUES, "image": {"repository": "mpsd", "tag": "0.1.0"}}, chart=chart)
+        (chart / name).write_text(
+            text.replace(f"version: {mpsd.__version__}", "version: 0.0.9").replace("too_many_clients", "many")
+        )
+    helm.install({**_VALUES, "image": {"repository": "mpsd", "tag": mpsd.__version__}}, chart=chart)
     assert "Driver" not in _columns(cluster)
     before = _workloads(cluster)
     helm.upgrade(_VALUES)

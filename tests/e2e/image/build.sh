@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Builds mpsd's image from images/Dockerfile on a base made by debootstrap, for machines that can pull no image.
-#   build.sh        prints FILE TAG: a docker archive and the image's name in it
+#   build.sh                prints FILE TAG: a docker archive and the image's name in it
+#   build.sh --oci FOLDER   writes an OCI layout, made anew and dated SOURCE_DATE_EPOCH, for `make release`; BASE=IMAGE is
+#                           pulled in place of the base, and needs no debootstrap
 # Needs root, Debian 12's buildah and debootstrap, python3 with pip. What was made before of the same files is used again:
 # the base for as long as build.sh says the same, the image while nothing that reaches it changes.
 # E2E_CACHE=FOLDER (~/.cache/mpsd-e2e) holds it all, in about 1 GiB.
@@ -48,7 +50,8 @@ image_key=$({
 tag=localhost/mpsd:$image_key
 archive=$cache/mpsd-$image_key.tar
 
-if [[ ! -f $archive ]]; then
+# Sets `from` to the base, which is made where it is not there yet.
+have_base() {
   if [[ ! -f $base ]]; then
     say "base"
     make_base "$base"
@@ -60,20 +63,42 @@ if [[ ! -f $archive ]]; then
     buildah_here config --cmd /bin/bash "$container"
     buildah_here commit --quiet --rm "$container" "$from" >/dev/null
   fi
+}
+
+build() { # TAG [OPTION…]
   say "image"
   python3 "$here/pip_here.py" "$work/pip.conf" >"$work/folders"
   mapfile -t folders <"$work/folders"
   volumes=()
   for folder in "${folders[@]}"; do volumes+=(--volume "$folder:$folder:ro"); done
   # without layers: vfs copies everything for each, which takes longer than to do all steps again
-  buildah_here build --isolation chroot --layers=false --pull-never --file "$top/images/Dockerfile" \
+  buildah_here build --isolation chroot --layers=false "${@:2}" --file "$top/images/Dockerfile" \
     --build-arg "BASE=$from" --build-arg "REVISION=$(git -C "$top" rev-parse HEAD 2>/dev/null || echo unknown)" \
     --secret "id=pip,src=$work/pip.conf" --secret "id=ca,src=/etc/ssl/certs/ca-certificates.crt" \
-    "${volumes[@]}" --tag "$tag" "$top" >"$work/build.log" 2>&1 || { tail -40 "$work/build.log" >&2; exit 1; }
+    "${volumes[@]}" --tag "$1" "$top" >"$work/build.log" 2>&1 || { tail -40 "$work/build.log" >&2; exit 1; }
+}
+
+remove() { # TAG
+  buildah_here rmi --force "$1" >/dev/null
+  buildah_here rmi --prune >/dev/null
+}
+
+if [[ ${1:-} == --oci ]]; then
+  from=${BASE:-} pull=(--pull)
+  [[ $from ]] || { have_base; pull=(--pull-never); }
+  tag=localhost/mpsd:oci-$$
+  build "$tag" "${pull[@]}" --timestamp "$SOURCE_DATE_EPOCH"
+  buildah_here push --quiet "$tag" "oci:$2"
+  remove "$tag"
+  exit
+fi
+
+if [[ ! -f $archive ]]; then
+  have_base
+  build "$tag" --pull-never
   buildah_here push --quiet "$tag" "docker-archive:$archive.part:$tag"
   mv "$archive.part" "$archive"
-  buildah_here rmi --force "$tag" >/dev/null
-  buildah_here rmi --prune >/dev/null
+  remove "$tag"
   # the newest two, so that going back and forth between two states costs nothing
   ls -t "$cache"/mpsd-*.tar | tail -n +3 | xargs -r rm -f
 fi
