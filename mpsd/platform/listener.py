@@ -228,7 +228,7 @@ class Listener:
                 self._shortages.tell(f"answer {request.path}", error)
                 answer = web.Response(status=503, text=f"mpsd cannot answer now: {error}; see its log\n")
             else:
-                self._log.exception("request failed", path=request.path, error=type(error).__name__)
+                self._log.error("request failed", path=request.path, error=type(error).__name__, exc_info=error)
                 answer = web.Response(status=500, text="mpsd failed; see its log\n")
         if self._closing:
             answer.force_close()

@@ -1,40 +1,90 @@
-"""Logging: one line an event, with fields; JSON for machines, colour for a terminal.
+"""Logging: one line an event, with fields; JSON for machines, plain text for a terminal.
 
-The entry point of a process configures them once; everything else takes a logger and formats nothing.
+The entry point of a process configures it once; everything else takes a logger and formats nothing. Why it is not a
+library: docs/decisions/0011.
 """
 
+import json
 import sys
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
 
-import structlog
-from structlog.typing import FilteringBoundLogger, Processor
+Line = Mapping[str, object]  # the fields of a logger and of one call, then `event`, `level` and `timestamp`
+Take = Callable[[Line], None]
 
-Logger = FilteringBoundLogger
+_EVENT_WIDTH = 30  # in a terminal, so that the fields of lines stand below each other
+_COLOURS = {"info": "32", "warning": "33", "error": "31"}
+_APART = ("event", "level", "timestamp", "exception")
+_QUOTED = frozenset(" =\"'")
+
+
+class Logger:
+    """Tells what happens. The fields it was made with stand in each of its lines."""
+
+    def __init__(self, fields: Line) -> None:
+        self._fields = fields
+
+    def info(self, event: str, **fields: object) -> None:
+        self._tell("info", event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._tell("warning", event, fields)
+
+    def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
+        """exc_info: told with its traceback, in the field `exception`."""
+        self._tell("error", event, fields, exc_info)
+
+    def _tell(self, level: str, event: str, fields: Line, error: BaseException | None = None) -> None:
+        timestamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        line = {**self._fields, **fields, "event": event, "level": level, "timestamp": timestamp}
+        _take(line | ({"exception": "".join(traceback.format_exception(error)).rstrip()} if error else {}))
+
+
+def logger(**fields: object) -> Logger:
+    return Logger(fields)
 
 
 def configure(log_format: str) -> None:
     """log_format: `json`, `console`, or `auto` (console on a terminal). Lines go to standard error."""
-    as_console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    renderer: Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_console else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger("info"),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+    is_terminal = sys.stderr.isatty()
+    as_console = log_format == "console" or (log_format == "auto" and is_terminal)
+    take_by(partial(_write, partial(as_text, coloured=is_terminal) if as_console else as_json))
 
 
 def be_silent() -> None:
     """For a program whose whole output is its answer, and which says itself what goes wrong."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    take_by(lambda _line: None)
 
 
-def logger(**fields: object) -> Logger:
-    bound: Logger = structlog.get_logger(**fields)
-    return bound
+def take_by(take: Take) -> Take:
+    """From now on this process gives each line to `take`. Returns what has taken them until now."""
+    global _take
+    before, _take = _take, take
+    return before
+
+
+def as_json(line: Line) -> str:
+    return json.dumps(line, default=repr)
+
+
+def as_text(line: Line, *, coloured: bool = False) -> str:
+    """One line, and a traceback below it. A value that a terminal would not show as it is stands in quotes, escaped: it
+    may be a tenant's."""
+    event, level, timestamp, exception = (str(line.get(name, "")) for name in _APART)
+    shown = f"[\x1b[{_COLOURS[level]}m{level:7}\x1b[0m]" if coloured else f"[{level:7}]"
+    fields = (f"{name}={_shown(str(value))}" for name, value in line.items() if name not in _APART)
+    return " ".join((timestamp, shown, f"{event:{_EVENT_WIDTH}}", *fields)).rstrip() + (exception and f"\n{exception}")
+
+
+def _shown(value: str) -> str:
+    return value if value.isprintable() and value and not _QUOTED.intersection(value) else repr(value)
+
+
+def _write(render: Callable[[Line], str], line: Line) -> None:
+    sys.stderr.write(f"{render(line)}\n")  # at once, so that lines of threads do not run together
+    sys.stderr.flush()
+
+
+_take: Take = partial(_write, as_text)

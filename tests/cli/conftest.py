@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from tests.cli.cluster_world import ClusterWorld
 from tests.simulated_api import simulated_api
+from tests.told_lines import told_lines
 
 
 @pytest.fixture
@@ -15,9 +15,8 @@ def bare_world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[ClusterWorld]:
     """A cluster without mpsd."""
-    with simulated_api() as api:
+    with told_lines(), simulated_api() as api:  # and `kubectl mps` may be silent
         yield ClusterWorld(api, tmp_path, monkeypatch, capsys)
-    structlog.reset_defaults()
 
 
 @pytest.fixture

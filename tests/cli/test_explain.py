@@ -272,7 +272,7 @@ def test_a_document_that_is_no_object_is_refused() -> None:
 
 
 def test_explain_does_without_the_nodes_libraries() -> None:
-    heavy = ["aiohttp", "psutil", "structlog", "tenacity", "pynvml", "asyncio"]
+    heavy = ["aiohttp", "psutil", "tenacity", "pynvml", "asyncio"]
     code = (
         "import sys\nfrom mpsd.cli.main import main\n"
         f"sys.argv = ['mpsd', 'explain', '-f', {SAMPLE!r}]\n"

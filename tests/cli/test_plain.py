@@ -98,7 +98,7 @@ def test_where_kubectl_answers_no_client_and_no_reader_of_command_lines_is_loade
 ) -> None:
     world.put("gpu-a1")
     words = {"kubectl_mps": ["kubectl-mps"], "mpsd": ["mpsd", "status", "--cluster"]}[program]
-    heavy = ["kubernetes", "urllib3", "structlog", "asyncio", "typer", "pydantic", "yaml"]
+    heavy = ["kubernetes", "urllib3", "asyncio", "typer", "pydantic", "yaml"]
     code = (
         f"import sys\nfrom mpsd.cli.plain import {program}\nsys.argv = {words}\n"
         f"try: {program}()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-import structlog
 from aiohttp import web
 
 from mpsd.platform import readers
@@ -23,6 +22,7 @@ from mpsd.platform.readers import ReadersPort, TokenReviewer
 from mpsd.platform.rules.readers import KEPT_S, ReaderVerdict
 from mpsd.platform.settings import CannotListen, ListenAddress
 from tests.simulated_api import SimulatedApi, simulated_api
+from tests.told_lines import told_lines
 
 HOME, AWAY = ListenAddress("127.0.0.1", 0), ListenAddress("0.0.0.0", 0)
 DEADLINE_S = 30.0
@@ -97,7 +97,7 @@ async def serving(
     *addresses: ListenAddress, reviewer: TokenReviewer | None = None, certificate: Path | None = None
 ) -> AsyncIterator[list[int]]:
     """The ports, in the order of the addresses."""
-    with structlog.testing.capture_logs() as lines:
+    with told_lines() as lines:
         port = ReadersPort(ROUTES, addresses, reviewer, certificate)
         await port.start()
     try:
@@ -192,7 +192,7 @@ def test_while_the_api_server_is_away_nobody_new_is_let_in_and_the_log_says_so(t
             async with serving(AWAY, reviewer=TokenReviewer(kubeconfig)) as (port,):
                 url = f"https://127.0.0.1:{port}"
                 await asyncio.to_thread(server.stop)
-                with structlog.testing.capture_logs() as lines:
+                with told_lines() as lines:
                     status, said = await get(f"{url}/metrics", reader)
                 assert status == 503
                 assert "cannot be asked" in said
@@ -257,7 +257,7 @@ def test_no_token_is_in_any_line_of_the_log_or_any_answer(api: Api, tmp_path: Pa
     said: list[str] = []
 
     async def main() -> None:
-        with structlog.testing.capture_logs() as lines:
+        with told_lines() as lines:
             async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
                 url = f"https://127.0.0.1:{port}/metrics"
                 said.extend([(await get(url, token))[1] for token in (api.reader, api.other, "made-up-token")])
@@ -322,7 +322,7 @@ def test_a_port_that_is_taken_leaves_no_other_open() -> None:
     async def main() -> None:
         async with serving(HOME) as (taken,):
             port = ReadersPort(ROUTES, [HOME, ListenAddress("127.0.0.1", taken)], None)
-            with structlog.testing.capture_logs() as lines, pytest.raises(CannotListen, match="already in use"):
+            with told_lines() as lines, pytest.raises(CannotListen, match="already in use"):
                 await port.start()
             (opened,) = [line["port"] for line in lines]
             with pytest.raises(aiohttp.ClientError):
@@ -364,7 +364,7 @@ def test_a_certificate_of_a_folder_is_shown_and_shown_anew_once_it_is_renewed(
     async def main() -> None:
         async with serving(AWAY, reviewer=Counting(), certificate=tmp_path) as (port,):
             first = await shown(port)
-            with structlog.testing.capture_logs() as lines:
+            with told_lines() as lines:
                 (tmp_path / "tls.key").write_text("half written")
                 await until(lambda: _said(lines, "certificate for readers cannot be used"), DEADLINE_S, "it is said")
                 assert await shown(port) == first

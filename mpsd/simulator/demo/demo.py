@@ -25,7 +25,7 @@ from mpsd.simulator.demo.story import DemoFailed, DemoStory
 
 _UNEXPECTED = (DemoFailed, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
 GPUS = "A30×2"  # two cards of 24 GiB
-_NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "structlog", "tenacity")
+_NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "tenacity")
 _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
 
 

@@ -173,7 +173,7 @@ class PageFeed:
                     while self._is_wanted:
                         await self._look()
             except Exception as error:  # a fault of ours, which may cost the page and nothing else
-                self._log.exception("page failed", error=type(error).__name__)
+                self._log.error("page failed", error=type(error).__name__, exc_info=error)
                 await asyncio.sleep(_AFTER_FAULT_S)
 
     @property

@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import structlog
 import yaml
 
 from mpsd.model.policy import Policy
+from mpsd.platform import logs
 from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource
 from mpsd.platform.kube_access import open_kube
 from mpsd.status.report import NodeReport
@@ -104,11 +103,7 @@ async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 def log_to_stderr() -> None:
     """JSON lines, as in a pod."""
-    structlog.configure(
-        processors=[structlog.processors.JSONRenderer()],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
-        cache_logger_on_first_use=False,
-    )
+    logs.configure("json")
 
 
 def logged(text: str, event: str) -> list[Object]:

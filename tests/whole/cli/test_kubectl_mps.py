@@ -163,7 +163,7 @@ def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: Cluster
     assert "--run-dir: is of this machine" in said.errors
 
 
-@pytest.mark.parametrize("module", ["kubernetes", "urllib3", "structlog"])
+@pytest.mark.parametrize("module", ["kubernetes", "urllib3"])
 def test_a_missing_module_is_answered_with_the_extra_that_brings_it(
     module: str, world: ClusterWorld, tmp_path: Path
 ) -> None:
