@@ -49,6 +49,14 @@ Kind = TypeVar("Kind", bound="Program")
 Line = Mapping[str, Any]
 
 
+def quick(policy: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A policy with quick deadlines and these changes."""
+    for change in (_QUICK, changes):
+        for name, value in change.items():
+            policy[name] = policy[name] | value if isinstance(value, Mapping) else value
+    return policy
+
+
 def eventually(look: Callable[[], Value], what: str, within_s: float = SOON_S) -> Value:
     """Looks until what it sees is true, and gives that; fails at the deadline.
 
@@ -173,10 +181,7 @@ class Machine:
 
     def set_policy(self, **changes: Any) -> None:
         """The shipped policy with quick deadlines and these changes, put in place in one step."""
-        policy = yaml.safe_load((shipped_folder() / "policy.yaml").read_text())
-        for change in (_QUICK, changes):
-            for name, value in change.items():
-                policy[name] = policy[name] | value if isinstance(value, Mapping) else value
+        policy = quick(yaml.safe_load((shipped_folder() / "policy.yaml").read_text()), **changes)
         self.write_policy(yaml.safe_dump(policy))
         self._plain = not policy["domains"]
 
