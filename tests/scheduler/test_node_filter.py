@@ -12,6 +12,7 @@ from mpsd.model.grants import Request
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, filtered, read_asking, scores, why_not
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
+from tests.docs.pages import page
 from tests.model.worlds import POLICY
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, promised, requests
 
@@ -42,6 +43,15 @@ def test_few_nodes_each_say_what_their_own_gpus_lack() -> None:
     }
     assert all(free in found.failed["full"] for free in ("gpu0 has 3 of 7 GiB", "gpu1 4"))
     assert found.never == {name: found.failed[name] for name in ("small", "none")}
+
+
+def test_a_group_that_fits_the_sum_of_a_node_and_not_its_gpus_waits_in_part() -> None:
+    """The example of docs/queues.md: two pods of 5 GiB on 7 and 3 free."""
+    five = Request(5 * GIB, None, 1)
+    assert filtered(five, ("node",), table([node("node", 16, 20)]), {}).passing == ("node",)
+    then = filtered(five, ("node",), table([node("node", 21, 20)]), {})
+    (fence,) = [one.text for one in page("docs/queues.md").fences if "nodes are available" in one.text]
+    assert fence == f"0/1 nodes are available: 1 {then.failed['node']}.\n"
 
 
 MANY = [f"node{n}" for n in range(20)]
