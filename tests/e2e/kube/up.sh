@@ -110,9 +110,11 @@ start_containerd() {
   touch $ours
   pod_networks >netns-before
   mkdir -p cni
-  cat >cni/10-bridge.conflist <<-'JSON'
+  # what it has given out goes with this run: pods that are killed with the node give nothing back
+  cat >cni/10-bridge.conflist <<-JSON
 	{"cniVersion": "0.4.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
-	 "ipMasq": false, "ipam": {"type": "host-local", "subnet": "10.244.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}
+	 "ipMasq": false, "ipam": {"type": "host-local", "subnet": "10.244.0.0/24", "dataDir": "$state/addresses",
+	 "routes": [{"dst": "0.0.0.0/0"}]}}]}
 	JSON
   mkdir -p cdi containerd
   chmod 711 "$state" containerd # pods in a user namespace go through them
