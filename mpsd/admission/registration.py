@@ -10,7 +10,8 @@ Rights, with the default name mpsd-webhook in the namespace mpsd-system:
     get, patch   namespaces            kube-system, mpsd-system
     get          namespaces            any (labels that choose a rule's mode)
     get          configmaps            any (keys behind envFrom)
-    get          resourceclaims, resourceclaimtemplates   any, with components/dra (their device classes)
+    get          resourceclaims        any, with components/dra (their device classes)
+    get          resourceclaimtemplates   the same; list, create, patch and delete of its own
     get, update  secrets (mpsd-system) mpsd-webhook-certificates
     create       secrets (mpsd-system) (a right to create cannot name objects)
     create       podtemplates          any, as a dry run, to see whether the API server calls the webhook

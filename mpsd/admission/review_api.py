@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache, partial
 from typing import TypeVar
@@ -18,11 +19,12 @@ from aiohttp import web
 
 from mpsd.admission.registration import NAMESPACES
 from mpsd.admission.rules import review as rules
-from mpsd.admission.rules.requests import classes_of
+from mpsd.admission.rules.requests import TemplateWanted, classes_of
 from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, MalformedReview, Review, ReviewNeeds
 from mpsd.model import metrics as names
+from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
-from mpsd.platform.kube import Forbidden, Kube, KubeError, NotFound, Object, Resource
+from mpsd.platform.kube import Conflict, Forbidden, Kube, KubeError, NotFound, Object, PatchKind, Resource
 from mpsd.platform.limits_files import Limits
 from mpsd.platform.listener import BodyRefused, json_answer, read_json
 from mpsd.platform.server_metrics import ServerMetrics
@@ -182,6 +184,75 @@ class Lookups:
         return found
 
 
+# -- the templates of the claims that pods get in place of their requests ----------------------------------------------
+
+USED_AT = "mpsd.io/used-at"  # seconds since 1970, of the last pod at about that time
+_RENEW_S, _UNUSED_S = 3600.0, 86_400.0
+_KEEP_S = 3.0  # of the 5 s that an API server waits
+_ATTEMPTS = 3
+
+
+class ClaimTemplates:
+    """Templates in the namespaces of pods, each there before its pod is created, and removed a day after the last pod:
+    Kubernetes makes a pod's claim at once, and needs the template no longer. kube None: there is no API server."""
+
+    def __init__(self, kube: Kube | None) -> None:
+        self._kube = kube
+        self._resource = CLAIMS[CLAIM_TEMPLATE]
+
+    async def keep(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
+        """Makes the template, or says in it that it is used. Why it is not there; empty where it is."""
+        try:
+            async with asyncio.timeout(_KEEP_S):
+                for _attempt in range(_ATTEMPTS):
+                    with suppress(Conflict):  # another replica was first
+                        return await self._kept(namespace, wanted, now)
+        except TimeoutError:
+            return f"the API server did not answer within {_KEEP_S:g} s"
+        except KubeError as error:
+            return str(error)
+        return f"ResourceClaimTemplate {namespace}/{wanted.name} is changed by others all the time"
+
+    async def _kept(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
+        if self._kube is None:
+            return "this webhook has no API server"
+        used = {USED_AT: f"{now:.0f}"}
+        try:
+            found = await self._kube.get(self._resource, wanted.name, namespace)
+        except NotFound:
+            labels = {NAME_LABEL: WEBHOOK, LABEL: PRODUCT}
+            metadata = {"name": wanted.name, "namespace": namespace, "labels": labels, "annotations": used}
+            typed = {"apiVersion": self._resource.api, "kind": CLAIM_TEMPLATE}
+            await self._kube.create(
+                self._resource, {**typed, "metadata": metadata, "spec": {"spec": wanted.spec}}, namespace
+            )
+            return ""
+        if (found.get("spec") or {}).get("spec") != wanted.spec:
+            return f"ResourceClaimTemplate {namespace}/{wanted.name} has other contents than its name says; delete it"
+        if now - _used_at(found) >= _RENEW_S:
+            patch = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": used}}
+            await self._kube.patch(self._resource, wanted.name, patch, PatchKind.MERGE, namespace)
+        return ""
+
+    async def sweep(self, now: float) -> None:
+        """Removes those that no pod has used for a day. KubeError where the API server does not answer."""
+        query = {"labelSelector": f"{NAME_LABEL}={WEBHOOK}"}
+        for thing in await self._kube.list(self._resource, query=query) if self._kube else ():
+            if self._kube and now - _used_at(thing) >= _UNUSED_S:
+                metadata = thing["metadata"]
+                with suppress(Conflict, NotFound):  # used again meanwhile, or gone
+                    own = {key: metadata[key] for key in ("uid", "resourceVersion")}
+                    await self._kube.delete(self._resource, metadata["name"], metadata["namespace"], **own)
+
+
+def _used_at(template: Object) -> float:
+    """0 where it does not say."""
+    try:
+        return float((template["metadata"].get("annotations") or {})[USED_AT])
+    except (KeyError, ValueError):
+        return 0.0
+
+
 # -- one review ----------------------------------------------------------------------------------------------------
 
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
@@ -193,9 +264,10 @@ Decided = TypeVar("Decided")
 class ReviewApi:
     """limits: those in force now."""
 
-    def __init__(self, limits: Callable[[], Limits], lookups: Lookups, metrics: WebhookMetrics) -> None:
+    def __init__(self, limits: Callable[[], Limits], kube: Kube | None, metrics: WebhookMetrics) -> None:
         self._limits = limits
-        self._lookups = lookups
+        self._lookups = Lookups(kube, metrics)
+        self.templates = ClaimTemplates(kube)
         self._metrics = metrics
         self._aside = ThreadPoolExecutor(1, "large-reviews")  # one, so that large ones wait for each other
         self.validate, self.mutate = partial(self._respond, "validate"), partial(self._respond, "mutate")
@@ -228,14 +300,17 @@ class ReviewApi:
             review = rules.read_review(msgspec.json.decode(body))
             if validates:
                 return review, rules.needed_to_validate(review, policy, facts)
-            return review, rules.needed_to_mutate(review, policy)
+            return review, rules.needed_to_mutate(review, policy, facts)
 
         review, needs = await self._think(body, read)
         seen = await self._look_up(needs)
-        return await self._think(
-            body,
-            lambda: rules.validate(review, policy, facts, seen) if validates else rules.mutate(review, policy, seen),
-        )
+        decide = rules.validate if validates else rules.mutate
+        answer = await self._think(body, lambda: decide(review, policy, facts, seen))
+        if answer.template is None or review.is_dry_run:
+            return answer
+        why = await self.templates.keep(review.found.namespace, answer.template, time.time())
+        message = f"{review.found.name} is refused, since the template of its claim is not there: {why}"
+        return AdmissionAnswer(review.uid, allowed=False, message=message) if why else answer
 
     async def _think(self, body: bytes, decide: Callable[[], Decided]) -> Decided:
         """Decides at once, or beside the loop where that may take long and small reviews would wait for it."""

@@ -7,10 +7,11 @@ import asyncio
 import ssl
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from mpsd.admission.certificates import SecretCertificates
 from mpsd.admission.registration import Registrar, RegistrationOutcome
-from mpsd.admission.review_api import LONGEST_BODY, Lookups, ReviewApi, WebhookMetrics
+from mpsd.admission.review_api import LONGEST_BODY, ReviewApi, WebhookMetrics
 from mpsd.admission.settings import WebhookSettings
 from mpsd.platform import event_loop
 from mpsd.platform.certificates import Certificates, FolderCertificates, UnusableCertificate, load_into
@@ -30,6 +31,7 @@ from mpsd.platform.settings import ListenAddress
 
 _FIRST_RETRY_S = 0.5
 _CHECK_S = 2.0
+_SWEEP_S = 3600.0
 
 
 class WebhookRole:
@@ -39,9 +41,7 @@ class WebhookRole:
         self._settings = settings
         self._files = files
         self._metrics = WebhookMetrics()
-        self._reviews = ReviewApi(
-            lambda: Limits(files.policy, files.facts), Lookups(kube, self._metrics), self._metrics
-        )
+        self._reviews = ReviewApi(lambda: Limits(files.policy, files.facts), kube, self._metrics)
         self._context = tls_context()
         self.server = self._listener(self.routes(), settings.port, self._context)
         self.plain_server = self._listener(self._public_routes(), settings.metrics_port, None)
@@ -64,7 +64,7 @@ class WebhookRole:
         """Serves until `stop`, then drains. CannotListen where it cannot listen."""
         await self.plain_server.start()
         limits = watch_limits(self._files, self._log, lambda: self._metrics.limits(wrong=self._files.wrong is not None))
-        loops = (self._keep_certificates(), limits, stop.wait())
+        loops = (self._keep_certificates(), limits, self._sweep(), stop.wait())
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
             await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
@@ -100,6 +100,13 @@ class WebhookRole:
                 self._metrics.registered(well=outcome.is_settled)
             retry_s = min(look_s, retry_s * 2) if outcome.troubles else _FIRST_RETRY_S
             await asyncio.sleep(retry_s if outcome.troubles else look_s)
+
+    async def _sweep(self) -> None:
+        """Removes templates of claims that are used no longer."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            with suppress(KubeError):  # also where there is no right to it, without components/dra
+                await self._reviews.templates.sweep(time.time())
 
     async def _look(self) -> RegistrationOutcome:
         try:

@@ -195,6 +195,13 @@ class Admission:
     visible_devices_kept_for: tuple[Pattern, ...]
     allowed_host_paths: tuple[PathPattern, ...] | None = None  # None: all that are not blocked
     device_classes: tuple[Text, ...] = ("mps.mpsd.io",)
+    claims_for_requests: bool = False  # a created pod gets a claim for the first of them in place of its request
+
+    @model_validator(mode="after")
+    def class_is_named(self) -> Self:
+        if self.claims_for_requests and not self.device_classes:
+            raise ValueError("claims_for_requests is true and device_classes names no class to claim")
+        return self
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

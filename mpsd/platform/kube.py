@@ -289,11 +289,12 @@ class Kube:
         ask = Ask("patch", resource, name, namespace, subresource, None, _encoded(patch), kind.value)
         return await self._object(ask)
 
-    async def delete(self, resource: Resource, name: str, namespace: str = "", uid: str = "") -> Object:
-        """With what belongs to it. uid: of the one that is meant, Conflict where another has its name by now; empty for
-        whichever is there."""
+    async def delete(self, resource: Resource, name: str, namespace: str = "", **meant: str) -> Object:
+        """With what belongs to it. meant: the `uid` of the one that is, and its `resourceVersion` where it may not have
+        changed; Conflict where another is there by now."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
-        options |= {"preconditions": {"uid": uid}} if uid else {}
+        wanted = {key: value for key, value in meant.items() if value}
+        options |= {"preconditions": wanted} if wanted else {}
         return await self._object(Ask("delete", resource, name, namespace, body=_encoded(options)))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:

@@ -36,7 +36,7 @@ def validated(review: object, policy: Policy = POLICY, seen: AdmissionContext = 
 
 
 def mutated(review: object, policy: Policy = POLICY, seen: AdmissionContext = UNSEEN) -> AdmissionAnswer:
-    return mutate(read_review(review), policy, seen)
+    return mutate(read_review(review), policy, FACTS, seen)
 
 
 def rules_refusing(answer: AdmissionAnswer) -> list[str]:
@@ -48,16 +48,18 @@ def rules_refusing(answer: AdmissionAnswer) -> list[str]:
 
 
 def patched(thing: Fields, answer: AdmissionAnswer) -> Fields:
-    """The object after the patch, by the part of RFC 6902 that mpsd uses: add, to a mapping or a list."""
+    """The object after the patch, by the part of RFC 6902 that mpsd uses: add to a mapping or a list,
+    and remove from a mapping."""
     after: Any = copy.deepcopy(thing)
     for change in answer.patch:
-        assert change.keys() == {"op", "path", "value"}
-        assert change["op"] == "add"
-        *steps, last = str(change["path"]).removeprefix("/").split("/")
+        assert change.keys() == {"op", "path", *(["value"] if change["op"] == "add" else [])}
+        *steps, last = (step.replace("~1", "/") for step in str(change["path"]).removeprefix("/").split("/"))
         place = after
         for step in steps:
             place = place[int(step)] if isinstance(place, list) else place[step]
-        if isinstance(place, dict):
+        if change["op"] == "remove":
+            del place[last]
+        elif isinstance(place, dict):
             place[last] = copy.deepcopy(change["value"])
         else:
             place.insert(len(place) if last == "-" else int(last), copy.deepcopy(change["value"]))

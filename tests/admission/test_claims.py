@@ -98,8 +98,9 @@ def test_the_hosts_ipc_namespace_is_added_only_for_a_claim_that_is_known() -> No
 def test_what_is_needed_of_claims_is_said_beforehand() -> None:
     review = read_review(review_of(claimed(hostIPC=None)))
     assert needed_to_validate(review, POLICY, FACTS) == ReviewNeeds("team", claims=(SHARE,))
-    assert needed_to_mutate(review, POLICY).claims == ()
-    assert needed_to_mutate(review, with_admission(host_ipc=HostIPC.INJECT)) == ReviewNeeds("team", claims=(SHARE,))
+    assert needed_to_mutate(review, POLICY, FACTS).claims == ()
+    inject = with_admission(host_ipc=HostIPC.INJECT)
+    assert needed_to_mutate(review, inject, FACTS) == ReviewNeeds("team", claims=(SHARE,))
 
 
 def test_without_a_look_at_claims_nobody_is_judged_by_them() -> None:

@@ -100,12 +100,12 @@ def test_what_is_needed_is_said_beforehand() -> None:
     sources += [{"secretRef": {"name": "c"}}, {"prefix": "MY_", "configMapRef": {"name": "d"}}]
     asking = read_review(review_of(pod(container(limits={MEMORY: 7}, envFrom=sources))))
     assert needed_to_validate(asking, POLICY, FACTS) == ReviewNeeds("team", ("a", "b"))
-    assert needed_to_mutate(asking, POLICY) == ReviewNeeds()
+    assert needed_to_mutate(asking, POLICY, FACTS) == ReviewNeeds()
     other = read_review(review_of(with_volume("/", asks=False)))
     assert needed_to_validate(other, POLICY, FACTS) == ReviewNeeds("team")
-    assert needed_to_mutate(other, POLICY) == ReviewNeeds("team")
+    assert needed_to_mutate(other, POLICY, FACTS) == ReviewNeeds("team")
     exempt = read_review(review_of(with_volume("/"), namespace="kube-system"))
-    assert needed_to_validate(exempt, POLICY, FACTS) == needed_to_mutate(exempt, POLICY) == ReviewNeeds()
+    assert needed_to_validate(exempt, POLICY, FACTS) == needed_to_mutate(exempt, POLICY, FACTS) == ReviewNeeds()
 
 
 def test_keys_that_were_looked_up_count_and_those_of_other_config_maps_do_not() -> None:
@@ -252,7 +252,7 @@ def answered(review: object) -> None:
         except MalformedReview:
             return
         needed_to_validate(question, policy, FACTS)
-        needed_to_mutate(question, policy)
+        needed_to_mutate(question, policy, FACTS)
         for answer in (validated(review, policy), mutated(review, policy)):
             json.dumps(answer.record()).encode()
             assert answer.allowed or answer.message

@@ -64,8 +64,8 @@ def _answer(review: Review) -> None:
     strict = AdmissionContext({"mpsd.io/enforce": "all"}, dict.fromkeys(needs.config_maps, ("CUDA_MPS_X",)))
     for seen in (nothing, strict):
         _is_well_formed(validate(review, POLICY, FACTS, seen), review.uid)
-    needed_to_mutate(review, POLICY)
-    changed = mutate(review, POLICY, nothing)
+    needed_to_mutate(review, POLICY, FACTS)
+    changed = mutate(review, POLICY, FACTS, nothing)
     assert changed.allowed, "nothing is refused by whoever only changes"
     _is_well_formed(changed, review.uid)
 

@@ -30,6 +30,10 @@ CHANGES: dict[str, str] = {
     "policy.yaml: admission.blocked_environment": "the container toolkit reads more variables; graphics is not counted",
     "policy.yaml: admission.blocked_host_paths": "more paths of the host lead to GPUs or to root",
     "variables of containers: NVIDIA_DRIVER_CAPABILITIES": "memory of graphics libraries is not counted",
+    "policy.yaml: admission.claims_for_requests": "pods that request memory run where GPUs are served by claims",
+    "labels, annotations and resources: mpsd.io/used-at": "templates of claims are removed a day after their last pod",
+    "manifests: overlays/dra: ValidatingAdmissionPolicy mpsd-webhook-templates": "a token writes its own alone",
+    "manifests: overlays/dra: ValidatingAdmissionPolicyBinding mpsd-webhook-templates": "the same",
     "policy.yaml: admission.device_classes": "pods with a resource claim are judged as those that request a GPU",
     "metrics: mpsd_gpu_unexplained_bytes": "memory in use of no known process is reported",
     **{

@@ -1,15 +1,20 @@
 """The rules for what a pod requests, and for who decides where it runs: only somebody who asks mpsd for room may."""
 
+import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from mpsd.admission.rules.rule import EVERY, Found, Rule, RuleInput, rule
+from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
 from mpsd.model.fields import FieldReader, Fields, at
+from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import MIRROR, matches
 from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import is_zero
-from mpsd.model.request import asks_for_gpu
+from mpsd.model.request import PodRequest, asks_for_gpu, read_share
 
 # The annotations with the GPU of a pod: mpsd's, gpushare's first and its second form.
 PLACEMENT_ANNOTATIONS = (
@@ -35,8 +40,10 @@ def _malformed(case: RuleInput) -> tuple[Problem, ...]:
     "a request that no GPU can serve waits for ever or fails on the node",
     "request whole GiB, no more than a card has and enough for a CUDA context, and 5 to 100 percent in steps of 5",
 )
-def _impossible(case: RuleInput) -> tuple[Problem, ...]:
-    return case.share.problems
+def _impossible(case: RuleInput) -> Iterator[Problem]:
+    yield from case.share.problems
+    if case.policy.admission.claims_for_requests and case.share.requests:
+        yield from _unclaimable(case.pod, case.share, case.policy)
 
 
 @rule(
@@ -171,3 +178,65 @@ def claiming(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str
         for one in pod.containers
         if not (ours.isdisjoint(one.claims) and named.isdisjoint(one.limits) and named.isdisjoint(one.requests))
     )
+
+
+# -- a claim in place of a request -------------------------------------------------------------------------------------
+# Where the GPUs are served by claims, a pod that requests memory of a GPU gets a claim for as much. Kubernetes makes
+# it of a template that the webhook keeps in the pod's namespace, and removes it with the pod.
+
+ENTRY = "mpsd-gpu"  # what the pod calls its claim
+_DRIVER = "gpu.mpsd.io"
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateWanted:
+    """The template of the claim that a pod gets in place of what `container` requests. name: by its contents. spec: of
+    the claim, with what the API server would fill in, so that it reads as it was written."""
+
+    container: str
+    name: str
+    spec: Mapping[str, object]
+
+
+def template_wanted(pod: Pod, policy: Policy, facts: GpuFacts) -> TemplateWanted | None:
+    """None where the pod gets no claim: it requests nothing, or what `request-impossible` refuses."""
+    if not policy.admission.claims_for_requests or pod.path or not asks_for_gpu(pod, policy.resources):
+        return None
+    share = read_share(pod, policy, facts)
+    if share.problems or not share.requests or any(_unclaimable(pod, share, policy)):
+        return None
+    (request,) = share.requests
+    gibs, rest = divmod(request.memory_mib, 1024)
+    amounts = {MEMORY: f"{request.memory_mib}Mi" if rest else f"{gibs}Gi"}
+    if request.thread_percent is not None:
+        amounts[THREADS] = str(request.thread_percent)
+    exactly = {
+        "deviceClassName": policy.admission.device_classes[0],
+        "allocationMode": "ExactCount",
+        "count": request.gpus,
+        "capacity": {"requests": amounts},
+    }
+    devices: dict[str, object] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    if request.gpus > 1:
+        kinds = {"matchAttribute": f"{_DRIVER}/domain", "distinctAttribute": f"{_DRIVER}/uuid"}
+        devices["constraints"] = [{"requests": ["gpu"], kind: name} for kind, name in kinds.items()]
+    spec = {"devices": devices}
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    return TemplateWanted(request.container, f"mpsd-{digest[:16]}", spec)
+
+
+def _unclaimable(pod: Pod, share: PodRequest, policy: Policy) -> Iterator[Problem]:
+    """Why no claim can hold what the pod requests."""
+    asking, most = [request.container for request in share.requests], max([1, *map(len, policy.domains)])
+    if len(asking) > 1:
+        message = "request a GPU each, and a pod has one claim of mpsd, with one limit for all its containers"
+        remedy = "request it in one container, or use a pod for each"
+        yield Problem("claim-of-several", at(pod.path, "spec"), f"containers {', '.join(asking)}", message, remedy)
+    if (gpus := max(request.gpus for request in share.requests)) > most:
+        where = at(pod.path, "metadata", "labels", policy.resources.count)
+        message = "is more GPUs than a domain of the policy has, and a claim for several needs one domain"
+        remedy = "request one GPU, or list as many together under domains in the policy"
+        yield Problem("claim-without-domain", where, str(gpus), message, remedy)
+    if ENTRY in pod.claims:
+        where, message = at(pod.path, "spec", "resourceClaims"), "is what mpsd calls the claim that it adds"
+        yield Problem("claim-name-taken", where, ENTRY, message, "rename it, or leave the request out")

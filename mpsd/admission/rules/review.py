@@ -12,7 +12,7 @@ from enum import StrEnum
 from mpsd.admission.rules.configurations import PROBE, PROBE_KIND
 from mpsd.admission.rules.environment import config_maps_within_reach
 from mpsd.admission.rules.host import added_host_ipc, host_ipc_is_added
-from mpsd.admission.rules.requests import claiming, has_device_of_another
+from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, has_device_of_another, template_wanted
 from mpsd.admission.rules.rule import RequestContext, RuleFinding
 from mpsd.admission.rules.verdict import NamespaceModes, is_exempt, judge, modes_in, of_mode
 from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES
@@ -167,6 +167,7 @@ class AdmissionAnswer:
     patch: tuple[Change, ...] = ()
     verdicts: tuple[tuple[str, str], ...] = ()
     is_probe: bool = False
+    template: TemplateWanted | None = None  # that must be in the namespace before the pod is; None where none must
 
     def record(self) -> dict[str, object]:
         response: dict[str, object] = {"uid": self.uid, "allowed": self.allowed}
@@ -288,31 +289,50 @@ def _unknown_claims(pod: Pod | None, seen: AdmissionContext) -> tuple[str, ...]:
     return tuple(line for sentence in sentences for line in _lines(printable(sentence, _WARNING_LENGTH * 4)))
 
 
-def needed_to_mutate(review: Review, policy: Policy) -> ReviewNeeds:
+def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
     pod = review.found.pod
     claims = _claims_of(pod) if pod and policy.admission.host_ipc is HostIPC.INJECT and not pod.host_ipc else ()
-    patch = _patch(review, policy, dict.fromkeys(claims, policy.admission.device_classes))
+    patch = _patch(
+        review, policy, dict.fromkeys(claims, policy.admission.device_classes), _template(review, policy, facts)
+    )
     return ReviewNeeds(review.found.namespace if patch else "", claims=claims if HOST_IPC in patch else ())
 
 
-def mutate(review: Review, policy: Policy, seen: AdmissionContext) -> AdmissionAnswer:
+def mutate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
     """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what others changed."""
-    pod, patch = review.found.pod, _patch(review, policy, seen.claims)
+    pod, template = review.found.pod, _template(review, policy, facts)
+    patch = _patch(review, policy, seen.claims, template)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     if pod is None or not patch or not there.changes_pods:
         return AdmissionAnswer(review.uid)
     added = [added_host_ipc.finding(host_ipc_is_added(pod))] if HOST_IPC in patch else []
-    return AdmissionAnswer(review.uid, patch=patch, warnings=warnings_of(added, there))
+    claimed = (
+        f"{policy.resources.memory} of container {template.container} is replaced by a claim of {template.name}"
+        for template in [template]
+        if template
+    )
+    return AdmissionAnswer(review.uid, patch=patch, warnings=(*claimed, *warnings_of(added, there)), template=template)
 
 
-def _patch(review: Review, policy: Policy, claims: Mapping[ClaimName, Collection[str]]) -> tuple[Change, ...]:
+def _template(review: Review, policy: Policy, facts: GpuFacts) -> TemplateWanted | None:
+    """Of the claim that the pod under review gets in place of its request."""
+    found = review.found
+    is_created = review.operation is Operation.CREATE and review.kind == "Pod"
+    if not is_created or found.pod is None or found.problems or is_exempt(found, policy):
+        return None
+    return template_wanted(found.pod, policy, facts)
+
+
+def _patch(
+    review: Review, policy: Policy, claims: Mapping[ClaimName, Collection[str]], template: TemplateWanted | None
+) -> tuple[Change, ...]:
     """Only what could be read without a fault is changed; the rest is refused by whoever reads it next. For a claim
     that is not known no pod gets the host's IPC namespace."""
     found = review.found
     if found.pod is None or found.problems or review.kind != "Pod" or _is_idle(review, policy):
         return ()
     if review.operation is Operation.CREATE:
-        return patch_for_pod(review.thing, found.pod, policy, claims)
+        return patch_for_pod(review.thing, found.pod, policy, claims, template)
     before = review.found_before().pod if review.subresource == "ephemeralcontainers" else None
     return patch_for_debugging(review.thing, found.pod, policy, before) if before else ()
 
@@ -357,37 +377,65 @@ _VOID = {"name": NVIDIA_VISIBLE_DEVICES, "value": "void"}
 
 
 def patch_for_pod(
-    thing: Fields, pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str]]
+    thing: Fields,
+    pod: Pod,
+    policy: Policy,
+    claims: Mapping[ClaimName, Collection[str]],
+    template: TemplateWanted | None,
 ) -> tuple[Change, ...]:
-    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape."""
+    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape. template: of
+    the claim that it gets in place of its request."""
     lacks = not pod.host_ipc and pod.host_users  # Kubernetes forbids hostIPC together with hostUsers: false
     asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
     injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
-    return (*([HOST_IPC] if injects else []), *_void(thing, pod, policy, frozenset()))
+    claimed = _claimed(thing, pod, policy, template) if template else ()
+    return (*([HOST_IPC] if injects else []), *claimed, *_void(thing, pod, policy, frozenset(), template))
+
+
+def _containers(thing: Fields) -> Iterator[tuple[str, Fields]]:
+    """Each with the pointer to it, in the order of `pod.containers`."""
+    spec = thing["spec"]
+    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
+    for key in CONTAINER_FIELDS:
+        yield from ((f"/spec/{key}/{n}", one) for n, one in enumerate(spec.get(key) or ()))
+
+
+def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) -> Iterator[Change]:
+    """A claim in place of what a container requests."""
+    names = (policy.resources.memory, policy.resources.percent)
+    for (pointer, _fields), one in zip(_containers(thing), pod.containers, strict=True):
+        if one.name == template.container:
+            for part, amounts in (("limits", one.limits), ("requests", one.requests)):
+                for name in (name for name in names if name in amounts):
+                    escaped = name.replace("~", "~0").replace("/", "~1")
+                    yield {"op": "remove", "path": f"{pointer}/resources/{part}/{escaped}"}
+            yield _appended(f"{pointer}/resources/claims", {"name": ENTRY}, bool(one.claims))
+    entry = {"name": ENTRY, "resourceClaimTemplateName": template.name}
+    yield _appended("/spec/resourceClaims", entry, bool(pod.claims))
+
+
+def _appended(pointer: str, entry: Mapping[str, object], has_others: bool) -> Change:
+    """An entry of a list, which may be absent, null or empty."""
+    return {"op": "add", "path": f"{pointer}/-" if has_others else pointer, "value": entry if has_others else [entry]}
 
 
 def patch_for_debugging(thing: Fields, pod: Pod, policy: Policy, before: Pod) -> tuple[Change, ...]:
     """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing else may change."""
-    return tuple(_void(thing, pod, policy, frozenset(container.name for container in before.containers)))
+    return tuple(_void(thing, pod, policy, frozenset(container.name for container in before.containers), None))
 
 
-def _void(thing: Fields, pod: Pod, policy: Policy, untouched: frozenset[str]) -> Iterator[Change]:
+def _void(
+    thing: Fields, pod: Pod, policy: Policy, untouched: frozenset[str], template: TemplateWanted | None
+) -> Iterator[Change]:
     """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a pod's word beats it."""
     if not policy.admission.void_visible_devices:
         return
-    spec = thing["spec"]
-    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
-    lists = ((f"/spec/{key}", spec.get(key) or ()) for key in CONTAINER_FIELDS)  # in the order of pod.containers
-    envs = ((f"{path}/{n}/env", one.get("env")) for path, listed in lists for n, one in enumerate(listed))
-    for (pointer, env), container in zip(envs, pod.containers, strict=True):
+    for (pointer, fields), container in zip(_containers(thing), pod.containers, strict=True):
+        is_claimed = template is not None and container.name == template.container
         if (
             container.name in untouched
-            or asks(container, policy.resources)
-            or has_device_of_another(container, policy)
+            or (not is_claimed and (asks(container, policy.resources) or has_device_of_another(container, policy)))
             or any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.variables)
         ):
             continue
-        if env:
-            yield {"op": "add", "path": f"{pointer}/-", "value": dict(_VOID)}
-        else:  # absent, null or empty
-            yield {"op": "add", "path": pointer, "value": [dict(_VOID)]}
+        yield _appended(f"{pointer}/env", dict(_VOID), bool(fields.get("env")))

@@ -16,6 +16,7 @@ from tests.whole.manifests.cel import Object, broken
 _PLACE = "overlays/dra"
 _SLICES = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-agent-slices")
 _CLAIMS = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-claims")
+_TEMPLATES = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-webhook-templates")
 _AGENT, _NODE = "system:serviceaccount:mpsd-system:mpsd-agent", "authentication.kubernetes.io/node-name"
 _SLICE = resource_slice(Pool("gpu.mpsd.io", "node1", "uid"), 1, [])
 
@@ -99,3 +100,21 @@ def test_both_deny_also_where_they_cannot_be_evaluated() -> None:
     bindings = [one["spec"] for one in of_kind(_PLACE, "ValidatingAdmissionPolicyBinding")]
     for name in ("mpsd-agent-slices", "mpsd-claims"):
         assert {"policyName": name, "validationActions": ["Deny"]} in bindings
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_own"),
+    [
+        ({"name": "mpsd-0123456789abcdef", "labels": {"app.kubernetes.io/name": "mpsd-webhook"}}, True),
+        ({"name": "mpsd-0123456789abcdef", "labels": {"app.kubernetes.io/name": "train"}}, False),
+        ({"name": "mpsd-0123456789abcdef"}, False),
+        ({"name": "share", "labels": {"app.kubernetes.io/name": "mpsd-webhook"}}, False),
+    ],
+)
+def test_the_webhook_writes_and_deletes_templates_of_its_own_alone(metadata: Object, is_own: bool) -> None:
+    thing = _claim(template=True) | {"metadata": metadata}
+    denied = set() if is_own else {"own-templates"}
+    for now, before in ((thing, None), (thing, thing), (None, thing)):
+        request: Any = {"userInfo": {"username": "system:serviceaccount:mpsd-system:mpsd-webhook"}}
+        found = broken(_TEMPLATES, object=now, oldObject=before, request=request)
+        assert {message.partition(":")[0] for message in found} == denied

@@ -246,6 +246,29 @@ def test_a_claim_is_looked_into(served: Webhook, bundle: str, shared_api: ApiSer
         shared_api.forbidden = set()
 
 
+def test_a_template_is_made_before_its_pod_and_not_in_a_dry_run(
+    tmp_path: Path, shared_api: ApiServer, bundle: str
+) -> None:
+    limits = tmp_path / "limits"
+    shutil.copytree(shipped_folder(), limits)
+    policy = limits / "policy.yaml"
+    policy.write_text(policy.read_text().replace("claims_for_requests: false", "claims_for_requests: true"))
+    with webhook(tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)) as one:
+        one.wait_until_ready()
+        assert one.review("/mutate", review_of(gpu_pod(), dryRun=True), bundle)["patch"]
+        assert shared_api.writes("resourceclaimtemplates") == []
+        assert one.review("/mutate", review_of(gpu_pod()), bundle)["patch"]
+        (made,) = shared_api.writes("resourceclaimtemplates")
+        assert made.body["kind"] == "ResourceClaimTemplate"
+        shared_api.forbidden = {("get", "resourceclaimtemplates")}
+        try:
+            refused = one.review("/mutate", review_of(gpu_pod()), bundle)
+        finally:
+            shared_api.forbidden = set()
+    assert not refused["allowed"]
+    assert "resourceclaimtemplates" in refused["status"]["message"]
+
+
 @pytest.mark.parametrize("trouble", ["away", "slow", "forbidden"])
 def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
     served: Webhook, bundle: str, shared_api: ApiServer, trouble: str

@@ -1,0 +1,204 @@
+"""Where GPUs are served by claims, a pod that requests memory of one gets a claim, of a template that is there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.admission.review_api import CLAIMS, USED_AT, ClaimTemplates
+from mpsd.admission.rules.requests import template_wanted
+from mpsd.admission.rules.review import AdmissionContext
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.platform.kube import Kube, Object
+from mpsd.platform.kube_access import open_kube
+from mpsd.platform.rules.kubernetes_objects import read_object
+from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
+from tests.model.manifests import COUNT, FACTS, MEMORY, PERCENT, POLICY, Fields, container, inside, pod, with_admission
+from tests.simulated_api import simulated_api
+
+CLAIMING = with_admission(claims_for_requests=True)
+TEMPLATES = CLAIMS[CLAIM_TEMPLATE]
+DAY_S = 86_400.0
+
+
+def devices(thing: Fields, policy: Any = CLAIMING) -> Any:
+    found = read_object(thing).pod
+    assert found
+    wanted = template_wanted(found, policy, FACTS)
+    return wanted and wanted.spec["devices"]
+
+
+def test_a_pod_gets_a_claim_for_what_it_requests_and_requests_it_no_longer() -> None:
+    limits = {MEMORY: 7, PERCENT: 30, "cpu": 1}
+    thing = pod(container(limits=limits), container("other"))
+    answer = mutated(review_of(thing), CLAIMING)
+    assert answer.template
+    after = patched(thing, answer)
+    main, other = after["spec"]["containers"]
+    assert main["resources"] == {"limits": {"cpu": 1}, "claims": [{"name": "mpsd-gpu"}]}
+    assert "resources" not in other
+    entry = {"name": "mpsd-gpu", "resourceClaimTemplateName": answer.template.name}
+    assert after["spec"]["resourceClaims"] == [entry]
+    assert MEMORY in answer.warnings[0]
+    seen = AdmissionContext(claims={ClaimName(CLAIM_TEMPLATE, answer.template.name): ("mps.mpsd.io",)})
+    assert validated(review_of(after), CLAIMING, seen) == ALLOWED
+    assert mutated(review_of(after), CLAIMING, seen) == ALLOWED, "and is changed once"
+
+
+def test_requests_go_with_the_limits_and_other_claims_stay() -> None:
+    own = {"limits": {MEMORY: 7}, "requests": {MEMORY: 7}, "claims": [{"name": "net"}]}
+    thing = pod(container(resources=own), resourceClaims=[{"name": "net", "resourceClaimName": "net"}])
+    after = patched(thing, mutated(review_of(thing), CLAIMING))
+    claims = [{"name": "net"}, {"name": "mpsd-gpu"}]
+    assert after["spec"]["containers"][0]["resources"] == {"limits": {}, "requests": {}, "claims": claims}
+    assert [one["name"] for one in after["spec"]["resourceClaims"]] == ["net", "mpsd-gpu"]
+
+
+def test_the_claim_is_for_the_same_memory_and_threads() -> None:
+    amounts = {"memory": "7Gi", "threads": "30"}
+    (request,) = devices(pod(container(limits={MEMORY: 7, PERCENT: 30})))["requests"]
+    assert request["exactly"]["capacity"] == {"requests": amounts}
+    (request,) = devices(pod(container(limits={MEMORY: "7"})))["requests"]
+    assert request["exactly"]["capacity"] == {"requests": {"memory": "7Gi"}}
+    mib = replace(CLAIMING, resources=replace(CLAIMING.resources, memory_unit_mib=512))
+    (request,) = devices(pod(container(limits={MEMORY: 7})), mib)["requests"]
+    assert request["exactly"]["capacity"] == {"requests": {"memory": "3584Mi"}}
+
+
+def test_several_gpus_are_as_many_devices_of_one_domain() -> None:
+    thing = pod(container(limits={MEMORY: 14}), labels={COUNT: "2"})
+    found = devices(thing, replace(CLAIMING, domains=[[0, 1]]))
+    exactly = found["requests"][0]["exactly"]
+    assert (exactly["count"], exactly["capacity"]["requests"]["memory"]) == (2, "7Gi")
+    kinds = [sorted(one.keys() - {"requests"}) for one in found["constraints"]]
+    assert kinds == [["matchAttribute"], ["distinctAttribute"]]
+
+
+@pytest.mark.parametrize(
+    ("thing", "code"),
+    [
+        (pod(container("a", limits={MEMORY: 3}), container("b", limits={MEMORY: 4})), "claim-of-several"),
+        (pod(container(limits={MEMORY: 14}), labels={COUNT: "2"}), "claim-without-domain"),
+        (
+            pod(container(limits={MEMORY: 7}), resourceClaims=[{"name": "mpsd-gpu", "resourceClaimName": "x"}]),
+            "claim-name-taken",
+        ),
+        (pod(container(limits={MEMORY: 7000})), "memory-over-card"),
+    ],
+)
+def test_what_no_claim_can_hold_is_refused_and_left_as_it_is(thing: Fields, code: str) -> None:
+    answer = mutated(review_of(thing), CLAIMING)
+    assert answer.template is None
+    assert "resourceClaims" not in str(answer.patch)
+    for one in (thing, inside("batch/v1", "Job", thing)):
+        refused = validated(review_of(one), CLAIMING)
+        assert "request-impossible" in rules_refusing(refused)
+    if code.startswith("claim"):
+        assert validated(review_of(thing)).verdicts != refused.verdicts, "of claims alone"
+
+
+@pytest.mark.parametrize("enforce", ["none", None])
+def test_pods_are_left_alone_where_the_policy_or_the_namespace_says_so(enforce: str | None) -> None:
+    policy, labels = (CLAIMING, {"mpsd.io/enforce": enforce}) if enforce else (POLICY, {})
+    answer = mutated(review_of(pod(container(limits={MEMORY: 7}))), policy, AdmissionContext(labels))
+    assert answer == ALLOWED
+
+
+def test_templates_of_pods_and_updates_are_left_alone() -> None:
+    thing = pod(container(limits={MEMORY: 7}))
+    assert mutated(review_of(inside("batch/v1", "Job", thing)), CLAIMING) == ALLOWED
+    assert mutated(review_of(thing, old=pod(container(limits={MEMORY: 6}))), CLAIMING) == ALLOWED
+
+
+# -- the templates ------------------------------------------------------------------------------------------------
+
+
+def with_api(folder: Path, act: Callable[[Kube, ClaimTemplates], Awaitable[None]]) -> None:
+    async def run(kubeconfig: Path) -> None:
+        kube = open_kube(kubeconfig)
+        try:
+            await act(kube, ClaimTemplates(kube))
+        finally:
+            kube.close()
+
+    with simulated_api() as api:
+        asyncio.run(run(api.kubeconfig(folder)))
+
+
+def wanted(gib: int = 7) -> Any:
+    found = read_object(pod(container(limits={MEMORY: gib}))).pod
+    assert found
+    return template_wanted(found, CLAIMING, FACTS)
+
+
+async def names(kube: Kube) -> list[str]:
+    return [thing["metadata"]["name"] for thing in await kube.list(TEMPLATES)]
+
+
+async def used_at(kube: Kube) -> float:
+    (thing,) = await kube.list(TEMPLATES)
+    return float(thing["metadata"]["annotations"][USED_AT])
+
+
+def test_pods_of_the_same_request_share_a_template_which_many_replicas_make_once(tmp_path: Path) -> None:
+    async def act(kube: Kube, templates: ClaimTemplates) -> None:
+        assert await asyncio.gather(*(templates.keep("default", wanted(), 1000.0) for _turn in range(8))) == [""] * 8
+        assert await names(kube) == [wanted().name]
+        assert await templates.keep("default", wanted(4), 1000.0) == ""
+        assert len(await names(kube)) == 2
+
+    with_api(tmp_path, act)
+
+
+def test_a_template_is_removed_a_day_after_the_last_pod_and_not_before(tmp_path: Path) -> None:
+    async def act(kube: Kube, templates: ClaimTemplates) -> None:
+        await templates.keep("default", wanted(), 1000.0)
+        await templates.keep("default", wanted(), 2000.0)
+        assert await used_at(kube) == 1000.0, "pods that come at about that time write nothing"
+        await templates.keep("default", wanted(), DAY_S)
+        assert await used_at(kube) == DAY_S
+        await templates.sweep(DAY_S + 1001.0)
+        assert await names(kube) == [wanted().name]
+        await templates.sweep(2 * DAY_S)
+        assert await names(kube) == []
+
+    with_api(tmp_path, act)
+
+
+def test_a_template_that_is_used_while_it_is_swept_stays(tmp_path: Path) -> None:
+    async def act(kube: Kube, templates: ClaimTemplates) -> None:
+        await templates.keep("default", wanted(), 0.0)
+        listed = kube.list
+
+        async def late(*args: Any, **kwargs: Any) -> list[Object]:
+            found = await listed(*args, **kwargs)
+            assert await templates.keep("default", wanted(), DAY_S) == ""
+            return found
+
+        kube.list = late  # type: ignore[method-assign]
+        await templates.sweep(DAY_S)
+        kube.list = listed  # type: ignore[method-assign]
+        assert await names(kube) == [wanted().name]
+
+    with_api(tmp_path, act)
+
+
+def test_templates_of_others_are_neither_used_nor_removed(tmp_path: Path) -> None:
+    async def act(kube: Kube, templates: ClaimTemplates) -> None:
+        typed = {"apiVersion": TEMPLATES.api, "kind": CLAIM_TEMPLATE}
+        other = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}
+        thing = {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": {"devices": other}}}
+        await kube.create(TEMPLATES, thing, "default")
+        assert "other contents" in await templates.keep("default", wanted(), 1000.0)
+        await templates.sweep(10 * DAY_S)
+        assert await names(kube) == [wanted().name]
+
+    with_api(tmp_path, act)
+
+
+def test_without_an_api_server_there_is_no_template() -> None:
+    assert asyncio.run(ClaimTemplates(None).keep("default", wanted(), 0.0)) != ""
+    assert CLAIM in CLAIMS
