@@ -10,10 +10,10 @@ from mpsd.kubelet.rules.plugin_calls import CallOutcome
 from mpsd.model.domain import State
 from mpsd.model.metrics import METRICS, Exporter, HolderKind, Metric, Type
 from tests.docs.pages import ROOT, page
-from tests.prometheus.shipped import ALERTS, BOARD, INSTANCE, JOB, NAMES, PANELS, Json, job_of
+from tests.prometheus.shipped import ALERTS, BOARD, INSTANCE, JOB, NAMES, PANELS, RECORDED, Json, job_of
 
 SERIES = {name: metric for metric in METRICS for name in metric.series}
-SELECTOR = re.compile(r"(\w+\()?\b((?:mpsd_\w+)|up)\b(?:\{([^}]*)\})?(\[[^\]]+\])?")
+SELECTOR = re.compile(r"(\w+\()?\b((?:mpsd[_:][\w:]+)|up)\b(?:\{([^}]*)\})?(\[[^\]]+\])?")
 MATCHER = re.compile(r'(\w+)(?:=~|!~|!=|=)"([^"]*)"')
 GROUPED = re.compile(r"\b(by|without|on|ignoring) \(([^)]*)\)")
 OF_COUNTERS = {"rate(", "increase("}
@@ -36,7 +36,7 @@ def closed_values(name: str, label: str) -> type[StrEnum] | list[str] | None:
 def faults_of_selector(function: str, name: str, matchers: str, window: str) -> Iterator[str]:
     """What the table of metrics knows nothing of in one selector of a query."""
     metric = SERIES.get(name)
-    if metric is None and name != "up":
+    if metric is None and name not in {"up", *RECORDED}:
         yield f"no metric {name}"
         return
     labels = labels_of(name)
@@ -60,6 +60,8 @@ def faults_of_use(metric: Metric, function: str, window: str) -> Iterator[str]:
 
 
 def labels_of(name: str) -> set[str]:
+    if name in RECORDED:
+        return labels_in(RECORDED[name])
     metric = SERIES.get(name)
     return {JOB, INSTANCE, *(metric.labels if metric else ()), *(("le",) if name.endswith("_bucket") else ())}
 
@@ -92,6 +94,12 @@ def seconds(text: str) -> int:
 def test_an_alert_asks_for_metrics_that_exist(alert: Json) -> None:
     assert SELECTOR.search(alert["expr"])
     assert faults_of(alert["expr"]) == []
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_is_recorded_is_of_metrics_that_exist(name: str) -> None:
+    assert re.fullmatch(r"mpsd:\w+:\w+", name)
+    assert faults_of(RECORDED[name]) == []
 
 
 @pytest.mark.parametrize("alert", BY_NAME)

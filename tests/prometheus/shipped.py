@@ -1,4 +1,4 @@
-"""The alerts and the Grafana board as they are shipped, read for tests and for the tables of the documentation."""
+"""The rules and the Grafana board as they are shipped, read for tests and for the tables of the documentation."""
 
 import json
 import re
@@ -19,7 +19,9 @@ RULES, BOARD = DOCS / "rules.yaml", COMPONENT / "board.json"
 Json = dict[str, Any]
 
 GROUPS: list[Json] = yaml.safe_load(RULES.read_text())["groups"]
-ALERTS: list[Json] = [rule for group in GROUPS for rule in group["rules"]]
+_RULES: list[Json] = [rule for group in GROUPS for rule in group["rules"]]
+ALERTS = [rule for rule in _RULES if "alert" in rule]
+RECORDED: dict[str, str] = {rule["record"]: rule["expr"] for rule in _RULES if "record" in rule}
 NAMES: list[str] = [rule["alert"] for rule in ALERTS]
 PANELS: list[Json] = json.loads(BOARD.read_text())["panels"]
 
@@ -54,4 +56,5 @@ def hurried(window: str) -> Json:
 
 
 def _hurried(rule: Json, window: str) -> Json:
-    return {"expr": in_window(rule["expr"], window), "for": rule["for"] if rule["for"] == "0s" else "1s"}
+    expression = {"expr": in_window(rule["expr"], window)}
+    return expression if "record" in rule else expression | {"for": rule["for"] if rule["for"] == "0s" else "1s"}

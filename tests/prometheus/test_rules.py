@@ -7,7 +7,7 @@ import yaml
 
 from tests.prometheus import cluster_trials, node_trials
 from tests.prometheus.server import promtool
-from tests.prometheus.shipped import DOCS, NAMES, RULES
+from tests.prometheus.shipped import DOCS, NAMES, RECORDED, RULES
 
 ON = 'instance="node1", job="mpsd-agent"'
 RESTARTS = f'mpsd_domain_restarts_total{{{ON}, domain="gpu0"}}'
@@ -56,7 +56,7 @@ def test_each_alert_has_one_trial() -> None:
 
 
 def test_promtool_finds_nothing_wrong_in_what_is_shipped() -> None:
-    assert f"SUCCESS: {len(NAMES)} rules found" in promtool("check", "rules", RULES)
+    assert f"SUCCESS: {len(NAMES) + len(RECORDED)} rules found" in promtool("check", "rules", RULES)
     assert "SUCCESS" in promtool("check", "config", DOCS / "scrape.yaml")
 
 
@@ -64,17 +64,38 @@ def test_promtool_finds_nothing_wrong_in_what_is_shipped() -> None:
 def test_thresholds_are_where_they_are_said_to_be(
     tmp_path: Path, name: str, series: dict[str, str], at: str, fires: bool
 ) -> None:
+    query = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
+    _try(tmp_path, series, query, at, {"{}": int(fires)})
+
+
+def test_what_dcgm_says_of_a_gpu_is_recorded_for_each_pod_with_a_share_of_it(tmp_path: Path) -> None:
+    def share(pod: str, gpu: int, holder: str = "pod") -> str:
+        labels = f'{ON}, gpu="gpu{gpu}", uuid="GPU-{gpu}", holder="{holder}", namespace="a", pod="{pod}", container="c"'
+        return f"mpsd_grant_limit_bytes{{{labels}}}"
+
+    def dcgm(gpu: int, **more: str) -> str:
+        labels = {"gpu": f"{gpu}", "UUID": f"GPU-{gpu}", "Hostname": "node1", "job": "dcgm", **more}
+        matchers = ", ".join(f'{name}="{value}"' for name, value in labels.items())
+        return f"DCGM_FI_DEV_GPU_UTIL{{{matchers}}}"
+
+    shares = dict.fromkeys((share("one", 0), share("two", 0), share("three", 1), share("", 0, "program")), "7e9x4")
+    # as dcgm-exporter has it, once for each pod that it believes is on the GPU; nothing of gpu1
+    series = {**shares, dcgm(0): "80x4", dcgm(0, exported_pod="one"): "80x4", dcgm(2): "50x4"}
+    (record,) = RECORDED
+    labels = 'gpu="gpu0", uuid="GPU-0", holder="pod", namespace="a", container="c"'
+    expected = {f'{record}{{{ON}, {labels}, pod="{pod}"}}': 80 for pod in ("one", "two")}
+    _try(tmp_path, series, record, "1m", expected)
+    _try(tmp_path, shares, record, "1m", {})
+
+
+def _try(folder: Path, series: dict[str, str], query: str, at: str, expected: dict[str, int]) -> None:
+    """series: their values, one each 30 s. expected: of the query at that time."""
+    samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
     case = {
         "interval": "30s",
         "input_series": [{"series": one, "values": values} for one, values in series.items()],
-        "promql_expr_test": [
-            {
-                "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)',
-                "eval_time": at,
-                "exp_samples": [{"labels": "{}", "value": int(fires)}],
-            }
-        ],
+        "promql_expr_test": [{"expr": query, "eval_time": at, "exp_samples": samples}],
     }
-    file = tmp_path / "test.yaml"
+    file = folder / "test.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [case]}))
     assert "SUCCESS" in promtool("test", "rules", file)
