@@ -288,6 +288,15 @@ class AgentRole:
                     why = self._why_not(domain, memory_mib)
         return why
 
+    async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
+        """Waits until the grant has ended, as it does once its holder and its processes are gone; whether it has."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                self._wake.set()
+                while any(held.grant.id == grant_id for held in self._ledger.view.held):
+                    await self._next_cycle.wait()
+        return all(held.grant.id != grant_id for held in self._ledger.view.held)
+
     def _why_not(self, name: str, memory_mib: int) -> str:
         domain = self.view.domain(name) if self.view else None
         if domain is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from mpsd.agent.agent import AgentRole
 from mpsd.cli.foreground import CannotServe
 from mpsd.kubelet.device_plugins import MemoryPlugin, NodeDevices, PercentPlugin
+from mpsd.kubelet.dra.driver import ClaimPlace
 from mpsd.kubelet.dra.node import NodeClaims
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import PluginService
@@ -117,8 +118,19 @@ class KubeletNode:
         """Until `stop`. The device plugins, or the DRA driver in place of them, register after the agent's first look.
         What an earlier agent gave by the other way counts until its pods are gone."""
         devices = NodeDevices(self._node, self._domains, agent, self.ledger, self._policy)
-        parts = self._kubelet, self._settings, self._node, self._domains
-        self._claims = claims = NodeClaims(*parts, agent, self.ledger, self._kube, self._policy)
+        kubelet, node, directory = self._kubelet, self._node, self._settings.run_directory
+        strategy = kubelet.device_list_strategy
+        conditions = NodeConditions(str(directory), strategy, node.extra, node.shared, node.device_lists)
+        place = ClaimPlace(
+            kubelet.dra_driver,
+            self.name,
+            node.gpus,
+            directory / "agent" / "claims.json",
+            kubelet.cdi_directory,
+            kubelet.plugins_registry,
+            conditions,
+        )
+        self._claims = claims = NodeClaims(place, agent, self.ledger, self._kube, self._policy)
         seen = asyncio.Event()
 
         def on_view(view: NodeView) -> None:
@@ -133,11 +145,9 @@ class KubeletNode:
         self._report.on_event = agent.events.add
         agent.watchdog.cluster = reporter = ClusterReporter(self._report.add_event, self._evict)
         resources = self._policy().resources
-        node, directory, strategy = self._node, self._settings.run_directory, self._kubelet.device_list_strategy
-        conditions = NodeConditions(str(directory), strategy, node.extra, node.shared, node.device_lists)
         memory = MemoryPlugin(devices, conditions, reporter)
-        folder, note = self._kubelet.device_plugins, self.calls.note
-        if not self._kubelet.dra_driver:
+        folder, note = kubelet.device_plugins, self.calls.note
+        if not kubelet.dra_driver:
             self._services = (
                 PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
                 PluginService(resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note),

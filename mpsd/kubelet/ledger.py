@@ -19,6 +19,7 @@ from mpsd.kubelet.rules import ledger as rules
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
 from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
 from mpsd.model.grants import Grant
+from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, LedgerView
 from mpsd.model.policy import Policy
 from mpsd.mps.records import NodeDomains
@@ -28,6 +29,7 @@ from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
 
 _NEWS_S = 30.0  # how long kubelet and the API may lag behind what was answered
+_PROCESSES_S = 1.0  # between two looks at whether processes live of a claim that has left
 _QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S
 _ASK_AGAIN_S = 0.25  # when kubelet did not answer while a container starts
 _DEADLINE_S = 5.0
@@ -68,6 +70,9 @@ class KubeletGrants:
         self._unallocated: frozenset[str] = frozenset()
         self.claims: tuple[PreparedClaim, ...] = ()
         self._claims_unknown = ""  # why there may be more of them
+        self.end_claim: Callable[[str], None] = lambda _uid: None  # ends the claim of this uid, which has left
+        self._living: frozenset[str] = frozenset()  # the pods of claims that have left in which processes live
+        self._living_at: tuple[float, tuple[PreparedClaim, ...]] = (float("-inf"), ())  # when and of which
         self.whereabouts = PodProcesses()
         self.view = LedgerView(unknown=(_NOT_LISTED,))
         self.held_devices: tuple[ContainerDevices, ...] = ()
@@ -110,10 +115,19 @@ class KubeletGrants:
         self.claims, self._claims_unknown = claims, unknown
         self.count()
 
+    def _look_at_left(self, now: float) -> None:
+        """Kubelet, or the API, says that nobody has these claims any more; whether a process lives the kernel says."""
+        left = tuple(claim for claim in self.claims if claim.left)
+        looked_at, before = self._living_at
+        if left and (left != before or now - looked_at >= _PROCESSES_S):
+            self._living = self.whereabouts.living({pod.uid for claim in left for pod in claim.pods})
+            self._living_at = now, left
+
     async def refresh(self) -> None:
         now, known = time.monotonic(), (self.pods_seen, self.entries)
         if not are_same(known, self._asked_with):
             self._changed_at = now
+        self._look_at_left(now)
         unsure = not self.is_answered or self._pods.out_of_sync_since is not None
         if unsure or now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S:
             await self._ask(_DEADLINE_S)
@@ -218,28 +232,34 @@ class KubeletGrants:
         pods, policy, domains = self.pods_seen, self._policy(), self._domains.now
         trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
         claims, unknown = self.claims, self._claims_unknown
-        about = self._unallocated, policy, trouble, claims, unknown, domains
+        about = self._unallocated, policy, trouble, claims, unknown, domains, self._living
         sources = (self.held_devices, self.entries, self._rows, *about)
         if are_same(sources, self._counted):
             return
         self._counted = sources
         grants = rules.pod_grants(self.held_devices, self.entries, pods, domains, policy)
         holders = claim_holders(claims, self._rows) if claims else {}
-        claimed = tuple(claim.grant(holders[claim.uid]) for claim in claims)
+        claimed = tuple(self._held(claim, holders[claim.uid]) for claim in claims)
         of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}
         ungranted = rules.ungranted(self._rows, self.held_devices, self.entries, self._unallocated, policy)
         self.view = LedgerView(
-            held=tuple(HeldGrant(grant, holder_alive=True) for grant in (*grants, *claimed)),
+            held=(*(HeldGrant(grant, holder_alive=True) for grant in grants), *claimed),
             unknown=tuple(filter(None, (trouble, unknown))),
             pods=of_claims | rules.by_cgroup(grants, pods),
             ungranted={uid: pod for uid, pod in ungranted.items() if uid not in of_claims},
         )
 
+    def _held(self, claim: PreparedClaim, holders: tuple[PodName, ...]) -> HeldGrant:
+        is_looked_at = claim in self._living_at[1]
+        lives = any(pod.uid in self._living for pod in claim.pods) or not is_looked_at
+        return HeldGrant(claim.grant(holders), holder_alive=not claim.left, others_alive=claim.left and lives)
+
     def add(self, grant: Grant) -> None:
         raise NotImplementedError("kubelet gives the grants here")
 
     def end(self, grant: Grant) -> None:
-        """Kubelet ends them too."""
+        """Kubelet ends those of devices itself."""
+        self.end_claim(grant.id)
 
     def close(self) -> None:
         """The journal stays for the next agent."""

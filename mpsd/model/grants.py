@@ -121,6 +121,15 @@ class Grant:
         return self.holder if isinstance(self.holder, PodName) else None
 
     @property
+    def pods(self) -> tuple[PodName, ...]:
+        """Every pod that holds it; none where somebody else does."""
+        return (self.holder,) if isinstance(self.holder, PodName) else ()
+
+    def pod_of(self, cgroup: str | None) -> PodName | None:
+        """The pod with this uid, whose cgroups a process is in; the first pod where none of them has it."""
+        return next((pod for pod in self.pods if pod.uid == cgroup), self.pod)
+
+    @property
     def container(self) -> HostContainer | None:
         """The container without Kubernetes that holds it; None where somebody else does."""
         return self.holder if isinstance(self.holder, HostContainer) else None

@@ -273,10 +273,10 @@ def pod_names(*views: NodeView) -> dict[str, PodName]:
     """By the uid in its cgroup, every pod that these looks name; the first look wins."""
     names: dict[str, PodName] = {}
     for view in reversed(views):
-        holders = {held.grant.id: held.grant.pod for held in view.grants if held.grant.pod}
-        names |= {**view.ungranted, **{pod.uid: pod for pod in holders.values() if pod.uid}}
+        grants = {held.grant.id: held.grant for held in view.grants}
+        names |= {**view.ungranted, **{pod.uid: pod for one in grants.values() for pod in one.pods if pod.uid}}
         for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
-            holder = holders.get(client.grant or "")
-            if client.pod is not None and holder:
+            grant = grants.get(client.grant or "")
+            if client.pod is not None and grant and (holder := grant.pod_of(client.pod)):
                 names[client.pod] = holder
     return names

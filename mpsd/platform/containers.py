@@ -285,5 +285,11 @@ class PodProcesses:
         """
         return pod_of_cgroup(_cgroup(pid), self._node)
 
+    def living(self, pods: Collection[str]) -> frozenset[str]:
+        """Those of these pods, by uid, in which processes live. It goes through all processes of the machine."""
+        pids = filter(str.isdecimal, os.listdir(_PROC)) if pods else ()  # noqa: PTH208  # as above
+        found = ((int(pid), self.owner_of(int(pid))) for pid in pids)
+        return frozenset(pod for pid, pod in found if pod in pods and pod and processes.identity_of(pid))
+
 
 Whereabouts = ContainerProcesses | PodProcesses  # on a machine of its own; beside a kubelet

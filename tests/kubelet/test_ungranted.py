@@ -124,11 +124,18 @@ def test_an_annotation_makes_nobody_another_pod() -> None:
         {"kind": "Pod", "metadata": {"resourceVersion": "12"}, "spec": {"containers": None}},
         pod_object("web", container(), metadata={"uid": None}),
         pod_object("web", container(resources=[])),
-        pod_object("web", *({"name": str(n), "env": []} for n in range(11_000))),
     ],
 )
 def test_what_cannot_be_read_without_a_doubt_is_nobody(thing: Any) -> None:
     assert read_bystander(thing) is None
+
+
+def test_whoever_shares_a_claim_cannot_hide_it_behind_what_else_is_in_the_pod() -> None:
+    thing = pod_object("web", container(), annotations={str(n): "" for n in range(11_000)})
+    thing["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "share"}]
+    found = read_bystander(thing)
+    assert found is not None
+    assert found.claims == ("share",)
 
 
 # -- a cluster in which everything is late, and the guesses are wrong -------------------------------------------------

@@ -16,18 +16,19 @@ needs_cgroups = pytest.mark.skipif(not _TOPS, reason="needs cgroups that it may 
 
 
 class PodCgroupHere:
-    """uid: as the API has it."""
+    """uid: as the API has it. members: the file into which a process writes its pid to enter."""
 
-    def __init__(self) -> None:
-        self.uid = f"00000000-0000-4000-8000-{os.getpid():012d}"
+    def __init__(self, number: int) -> None:
+        self.uid = f"00000000-0000-4{number:03d}-8000-{os.getpid():012d}"
         self._folders = [_TOPS[0] / "kubepods-test"]
         for name in ("kubepods", "burstable", f"pod{self.uid}", os.urandom(32).hex()):
             self._folders.append(self._folders[-1] / name)
         for folder in self._folders:
             folder.mkdir(exist_ok=True)
+        self.members = self._folders[-1] / "cgroup.procs"
 
     def take_in(self, pid: int) -> None:
-        (self._folders[-1] / "cgroup.procs").write_text(str(pid))
+        self.members.write_text(str(pid))
 
     def let_out(self, pid: int) -> None:
         (_TOPS[0] / "cgroup.procs").write_text(str(pid))
@@ -40,9 +41,9 @@ class PodCgroupHere:
 
 
 @contextmanager
-def pod_cgroup() -> Iterator[PodCgroupHere]:
-    """Removed at the end, when all who are in it must have ended."""
-    made = PodCgroupHere()
+def pod_cgroup(number: int = 0) -> Iterator[PodCgroupHere]:
+    """Removed at the end, when all who are in it must have ended. number: tells several of one test apart."""
+    made = PodCgroupHere(number)
     try:
         yield made
     finally:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.kubelet.dra.rules.claims import ClaimGrant
 from mpsd.model.events import Reason
 from mpsd.model.grants import GpuShare, Grant
 from mpsd.model.identity import PodName
@@ -20,6 +21,22 @@ from tests.model.worlds import CAPABILITY, GPUS, UUIDS
 
 A, B = pod_grant("a"), pod_grant("b")
 STRANGER = PodName("default", "stranger", "stranger-uid")
+
+
+# -- pods that share a claim ------------------------------------------------------------------------------------------
+
+FIRST, SECOND = PodName("default", "first", "first-uid"), PodName("default", "second", "second-uid")
+SHARED = ClaimGrant("claim-uid", "gpu0", A.parts, 100, 2, FIRST, "claim default/share", sharing=(FIRST, SECOND))
+
+
+@pytest.mark.parametrize("pod", [FIRST, SECOND])
+def test_of_pods_that_share_a_claim_the_one_whose_process_it_is_is_held_to_it(pod: PodName) -> None:
+    other = FIRST if pod is SECOND else SECOND
+    within, over = client(1, SHARED, 300, pod=other.uid), client(2, SHARED, 1500, pod=pod.uid)
+    lifted = client(3, SHARED, 1, pod=pod.uid, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
+    found = Watch(EVERYTHING_KILLS).look((SHARED,), within, over, lifted).violations
+    assert {one.kind for one in found} >= {ViolationKind.MEMORY_OVER_GRANT, ViolationKind.LIMIT_LIFTED}
+    assert {one.pod for one in found} == {pod}
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

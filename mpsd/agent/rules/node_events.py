@@ -139,8 +139,10 @@ def _domain_events(
     if has_changed or ended:
         yield from _on_node(domain, node, [grant for grant, _number in at_risk], ended=ended)
     for grant, number in at_risk:
-        if grant.pod and risk:
-            yield Event(pod_subject(grant.pod), risk, f"MPS domain {domain.name}: {_loss(number, risk)}")
+        for pod in grant.pods:
+            own = _processes_of(grant, before, pod) if before and len(grant.pods) > 1 else number
+            if risk and own != 0:
+                yield Event(pod_subject(pod), risk, f"MPS domain {domain.name}: {_loss(own, risk)}")
 
 
 def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Grant], *, ended: bool) -> Iterator[Event]:
@@ -177,11 +179,17 @@ def _at_risk(before: NodeView, domain: DomainView) -> Iterator[tuple[Grant, int 
     """The grants with processes on MPS there, and how many these are; None where that was not known."""
     for grant in (held.grant for held in before.grants):
         if not set(domain.record.gpus).isdisjoint(grant.gpus):
-            number = None
-            if before.clients is not None:
-                number = len({one.pid for one in before.clients if one.grant == grant.id and one.on_mps})
+            number = _processes_of(grant, before)
             if number != 0:
                 yield grant, number
+
+
+def _processes_of(grant: Grant, before: NodeView, pod: PodName | None = None) -> int | None:
+    """How many are on MPS under the grant, of this pod where one is named; None where that was not known."""
+    if before.clients is None:
+        return None
+    own = (one for one in before.clients if one.grant == grant.id and one.on_mps)
+    return len({one.pid for one in own if pod is None or grant.pod_of(one.pod) == pod})
 
 
 def _holder(grant: Grant) -> str:

@@ -3,25 +3,30 @@ answered, and in the ledger of the node beside every other grant.
 
 Every call may come again after a kill of kubelet, of the agent or of both, and gives the same answer: a claim that is
 in the journal is not judged anew, so that it can be prepared again while the API server is away.
+
+A claim that kubelet gives up has left: its grant ends as every grant does whose holder is gone, once the agent sees no
+process of it, so that nobody gets memory that a program still holds.
 """
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.dra.rules import claims as rules
 from mpsd.kubelet.dra.rules.claims import ClaimNode, PreparedClaim
-from mpsd.kubelet.ledger import KubeletGrants
+from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import Answer, NodeConditions, memory_answer
+from mpsd.model.grants import Gpu
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput
-from mpsd.mps.records import NodeDomains
+from mpsd.model.problem import InvalidInput, shortened
 from mpsd.platform import processes, records
+from mpsd.platform.event_loop import Shortages
 from mpsd.platform.kube import Kube, KubeError, NotFound, Resource
 from mpsd.platform.logs import logger
 
@@ -29,6 +34,8 @@ CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
 _ANSWER_S = 6.0
 _START_S = 20.0  # kubelet waits for 45 s
 _LOOK_S = 5.0
+_WHOLE_PERCENT = 100
+_END_S = 3.0  # that kubelet waits for the end of what it gives up
 _LEFT_S = 60.0  # that a claim must be without any pod before mpsd asks whether it is still there
 
 
@@ -40,40 +47,41 @@ class _ClaimJournal:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverPlaces:
-    """journal: what is prepared. cdi: the folder in which the container runtime looks for devices."""
+class ClaimPlace:
+    """Where claims are served. driver: empty where they are no longer. pool: the name of the node. journal: the file of
+    what is prepared. cdi: the folder in which the container runtime looks for devices. registry: kubelet's
+    plugins_registry."""
 
+    driver: str
+    pool: str
+    gpus: tuple[Gpu, ...]
     journal: Path
     cdi: Path
+    registry: Path
+    conditions: NodeConditions
 
 
 class ClaimDriver:
-    """until_allowed: waits until a domain takes clients of so many MiB, for so long; else says why it does not."""
+    """kube: where the claims are read. agent: which raises limits for claims, and ends their grants."""
 
     def __init__(
-        self,
-        node: ClaimNode,
-        domains: NodeDomains,
-        places: DriverPlaces,
-        ledger: KubeletGrants,
-        kube: Kube,
-        policy: Callable[[], Policy],
-        conditions: NodeConditions,
-        until_allowed: Callable[[str, int, float], Awaitable[str]],
+        self, place: ClaimPlace, agent: AgentRole, ledger: KubeletGrants, kube: Kube, policy: Callable[[], Policy]
     ) -> None:
-        self._begun_on, self._domains = node, domains
-        self._places, self._ledger, self._kube = places, ledger, kube
-        self._policy, self._conditions, self._until_allowed = policy, conditions, until_allowed
+        self._place, self._agent, self._ledger, self._kube, self._policy = place, agent, ledger, kube, policy
         self._log = logger(role="DRA driver")
+        self._shortages = Shortages(self._log)
         self._lock = asyncio.Lock()  # what a claim may have depends on what the one before it got
         self._claims: dict[str, PreparedClaim] = {}  # by uid
         self._unreadable = ""  # why the journal is not known; empty where it is
-        self._left_since: dict[str, float] = {}  # of claims without a pod, by uid
+        self._trouble = ""  # why the last look at what kubelet does not tell failed; empty where it did not
+        self._absent_since: dict[str, float] = {}  # of claims without a pod, and of pods that are gone, by uid
+        self._noted: tuple[object, ...] = ()  # what the journal's pods were last compared with
+        ledger.end_claim = self._end
 
     @property
     def _node(self) -> ClaimNode:
         """With the domains of this moment: a claim of one GPU may be in a domain that was joined for others."""
-        return replace(self._begun_on, domains=self._domains.now)
+        return ClaimNode(self._place.driver, self._place.pool, self._place.gpus, self._agent.domains.now)
 
     # -- the journal -----------------------------------------------------------------------------------------------
 
@@ -82,7 +90,7 @@ class ClaimDriver:
         the API, nothing counts as known."""
         found: tuple[PreparedClaim, ...] = ()
         try:
-            journal = records.read(self._places.journal, _ClaimJournal)
+            journal = records.read(self._place.journal, _ClaimJournal)
             found = journal.claims if journal else ()
         except records.UnreadableRecord as error:
             self._log.warning("journal unreadable", file=str(error.path), reason=error.reason)
@@ -90,19 +98,40 @@ class ClaimDriver:
         boot_id = processes.boot_id()
         self._claims = {claim.uid: claim for claim in found if claim.boot_id == boot_id}
         self._count()
-        if not self._unreadable and self._node.driver:
+        if not self._unreadable and self._place.driver:
             self._sweep_files()
+        self._log_unserved()
+
+    def _log_unserved(self) -> None:
+        if self._claims and not self._place.driver:
+            claims = shortened([str(claim) for claim in self._claims.values()])
+            remedy = "delete the pods that have them, or serve claims here again so that kubelet can end them"
+            self._log.warning("claims not served", claims=claims, reason=f"they keep their GPUs until then; {remedy}")
 
     def _keep(self, claims: Mapping[str, PreparedClaim]) -> None:
         """OSError where it cannot be written; then nothing has changed."""
         if claims != self._claims or self._unreadable:
-            self._places.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            records.write(self._places.journal, _ClaimJournal(tuple(claims.values())))
+            self._place.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            records.write(self._place.journal, _ClaimJournal(tuple(claims.values())))
             self._claims, self._unreadable = dict(claims), ""
             self._count()
 
+    def _keep_one(self, claim: PreparedClaim) -> None:
+        self._keep({**self._claims, claim.uid: claim})
+
     def _count(self) -> None:
         self._ledger.set_claims(tuple(self._claims.values()), self._unreadable)
+
+    def note_pods(self) -> None:
+        """Writes down the pods that have come to a claim: kubelet does not ask again for them, and after a restart
+        their processes must be known while the API server is away."""
+        rows, claims = self._ledger.rows, self._claims
+        if self._unreadable or are_same((rows, claims), self._noted):
+            return
+        with self._shortages.survived("write the journal of claims"):
+            holders = rules.claim_holders(tuple(claims.values()), rows)
+            self._keep({uid: rules.refreshed(claim, holders[uid]) for uid, claim in claims.items()})
+            self._noted = rows, self._claims
 
     # -- what kubelet asks -----------------------------------------------------------------------------------------
 
@@ -111,20 +140,21 @@ class ClaimDriver:
         reason why there are none yet; kubelet tries again."""
         async with self._lock:
             claim = await self._prepared(namespace, name, uid)
-        if why := await self._until_allowed(claim.domain, claim.memory_mib, _START_S):
+        if why := await self._agent.until_allowed(claim.domain, claim.memory_mib, _START_S):
             raise StartDeferred(f"{claim} waits: {why}")
-        answer = memory_answer(claim.allocation, self._conditions)
+        answer = memory_answer(claim.allocation, self._place.conditions)
         self._write_file(uid, answer)
         self._log.info("prepared", claim=str(claim), gpus=claim.gpus, memory_mib=claim.memory_mib)
-        return claim, (*answer.cdi, rules.cdi_name(self._node.driver, uid))
+        return claim, (*answer.cdi, rules.cdi_name(self._place.driver, uid))
 
     async def _prepared(self, namespace: str, name: str, uid: str) -> PreparedClaim:
         if self._unreadable:
             raise StartDeferred(self._unreadable)
-        if before := self._claims.get(uid):
+        before = self._claims.get(uid)
+        if before and not before.left:
             with suppress(KubeError, InvalidInput):  # what it holds is known; only who has come to it is news
                 now = await self._read(namespace, name, uid)
-                self._keep({**self._claims, uid: rules.refreshed(before, now)})
+                self._keep_one(rules.refreshed(self._claims[uid], now.pods))
             return self._claims[uid]
         if silent := await self._ledger.until_answered(_ANSWER_S):
             raise StartDeferred(f"kubelet does not list who holds which device: {silent}")
@@ -133,33 +163,56 @@ class ClaimDriver:
         claim = await self._read(namespace, name, uid)
         others = [held.grant for held in self._ledger.view.held]
         wrong = rules.other_claim_of(claim, self._claims.values())
-        if wrong := wrong or rules.why_no_room(claim, others, self._node, self._policy()):
+        if before := self._claims.get(uid):
+            again = rules.taken_up(before, claim)
+            wrong = wrong or (
+                "" if again else f"{claim} was allocated anew, and processes that had it before still run"
+            )
+            claim = again or claim
+        else:
+            wrong = wrong or rules.why_no_room(claim, others, self._node, self._policy())
+        if wrong:
             raise StartDeferred(wrong)
-        self._keep({**self._claims, uid: claim})
+        self._keep_one(claim)
         return claim
 
-    async def _read(self, namespace: str, name: str, uid: str) -> PreparedClaim:
+    async def _read(self, namespace: str, name: str, uid: str, started: int | None = None) -> PreparedClaim:
         thing = await self._kube.get(CLAIMS, name, namespace)
-        return rules.read_claim(thing, uid, self._node, self._policy(), processes.boot_id(), time.time())
+        policy, boot_id = self._policy(), processes.boot_id()
+        return rules.read_claim(thing, uid, self._node, policy, boot_id, time.time(), started)
 
     async def unprepare(self, uid: str) -> None:
-        """Ends the claim's grant, whether or not the claim is still there. OSError where that cannot be recorded."""
+        """Gives the claim up, whether or not it is still there, and waits a moment for its end. OSError where that
+        cannot be recorded."""
         async with self._lock:
             if self._unreadable:
                 raise StartDeferred(self._unreadable)
             self._path(uid).unlink(missing_ok=True)
             if claim := self._claims.get(uid):
-                self._keep({other: kept for other, kept in self._claims.items() if other != uid})
-                self._log.info("unprepared", claim=str(claim))
+                self._leave(claim, "kubelet has given it up")
+        if claim and not await self._agent.until_ended(uid, _END_S):
+            reason = "processes of its pods still run; its grant ends with them"
+            self._log.warning("grant kept", claim=str(claim), reason=reason)
+
+    def _leave(self, claim: PreparedClaim, why: str) -> None:
+        if not claim.left:
+            self._keep_one(replace(claim, left=True))
+            self._log.info("unprepared", claim=str(claim), reason=why)
+
+    def _end(self, uid: str) -> None:
+        """Ends the grant of a claim that has left, now that nothing of it lives. OSError."""
+        claim = self._claims.get(uid)
+        if claim and claim.left:  # else kubelet has prepared it again a moment ago
+            self._keep({other: kept for other, kept in self._claims.items() if other != uid})
 
     # -- the files of the container device interface ---------------------------------------------------------------
 
     def _path(self, uid: str) -> Path:
-        return self._places.cdi / rules.cdi_file(self._node.driver, uid)
+        return self._place.cdi / rules.cdi_file(self._place.driver, uid)
 
     def _write_file(self, uid: str, answer: Answer) -> None:
         """Whole or not at all: a container runtime may read it at any moment."""
-        path, text = self._path(uid), json.dumps(rules.cdi_spec(self._node.driver, uid, answer), indent=1)
+        path, text = self._path(uid), json.dumps(rules.cdi_spec(self._place.driver, uid, answer), indent=1)
         with suppress(FileNotFoundError):
             if path.read_text() == text:
                 return
@@ -177,8 +230,8 @@ class ClaimDriver:
     def _sweep_files(self) -> None:
         """Removes the files of claims that nobody holds, such as those of before a reboot."""
         with suppress(FileNotFoundError):
-            for path in self._places.cdi.iterdir():
-                owner = rules.cdi_file_owner(self._node.driver, path.name)
+            for path in self._place.cdi.iterdir():
+                owner = rules.cdi_file_owner(self._place.driver, path.name)
                 if owner and owner not in self._claims:
                     path.unlink(missing_ok=True)
                     self._log.info("CDI file removed", file=str(path), reason="its claim is not prepared")
@@ -189,38 +242,75 @@ class ClaimDriver:
         """Reads an unreadable journal's claims from the API again, and ends grants of claims that are gone though
         kubelet, which has forgotten them, did not say so."""
         while True:
-            with suppress(KubeError, OSError):  # the next look tries again
+            try:
                 async with self._lock:
-                    await (self._restore() if self._unreadable else self._end_left())
+                    await (self._restore() if self._unreadable else self._end_forgotten())
+                self._trouble = ""
+            except (KubeError, InvalidInput, OSError) as error:  # the next look tries again
+                if self._trouble != str(error):
+                    self._log.warning("claims not looked at", reason=str(error))
+                self._trouble = str(error)
             await asyncio.sleep(_LOOK_S)
 
     async def _restore(self) -> None:
+        """InvalidInput for a claim whose programs run, and of which nobody can say what it takes."""
         if not self._ledger.pods_synced:
             return
         found: dict[str, PreparedClaim] = {}
         for namespace, name in {(row.identity.namespace, name) for row in self._ledger.rows for name in row.claims}:
-            with suppress(NotFound, InvalidInput):  # one of another driver, or that is not allocated yet
-                thing = await self._kube.get(CLAIMS, name, namespace)
-                uid = str(thing.get("metadata", {}).get("uid"))
-                boot_id, policy = processes.boot_id(), self._policy()
-                found[uid] = rules.read_claim(thing, uid, self._node, policy, boot_id, time.time())
+            with suppress(NotFound):
+                uid = str((await self._kube.get(CLAIMS, name, namespace)).get("metadata", {}).get("uid"))
+                if claim := await self._restored(namespace, name, uid):
+                    found[uid] = claim
         self._keep(found)
-        self._sweep_files()
+        if self._place.driver:
+            self._sweep_files()
         self._log.info("journal written again", claims=len(found), reason="the API has named the claims of this node")
+        self._log_unserved()
 
-    async def _end_left(self) -> None:
+    async def _restored(self, namespace: str, name: str, uid: str) -> PreparedClaim | None:
+        """None for a claim of another driver, and for one that is not allocated or was never prepared, where it cannot
+        be."""
+        started = self._started_with(uid)
+        refused: InvalidInput | None = None
+        try:
+            return await self._read(namespace, name, uid)
+        except InvalidInput as error:
+            refused = error
+        if started is None:
+            return None
+        claim = await self._read(namespace, name, uid, started)
+        self._log.warning("claim kept", claim=str(claim), reason=f"it was prepared before, but now {refused}")
+        return claim
+
+    def _started_with(self, uid: str) -> int | None:
+        """The cap of threads that programs of a prepared claim were started with; None where it was not prepared. An
+        agent that no longer serves claims cannot see their files: none of its claims is taken for one that was not."""
+        try:
+            return rules.started_with(json.loads(self._path(uid).read_text())) or _WHOLE_PERCENT
+        except (FileNotFoundError, ValueError):
+            return None if self._place.driver else _WHOLE_PERCENT
+
+    async def _end_forgotten(self) -> None:
         if not self._ledger.pods_synced:
             return
         now, here = time.monotonic(), {row.identity.uid for row in self._ledger.rows}
-        holders = rules.claim_holders(tuple(self._claims.values()), self._ledger.rows)
-        left = {uid for uid, pods in holders.items() if not any(pod.uid in here for pod in pods)}
-        self._left_since = {uid: self._left_since.get(uid, now) for uid in left}
-        for uid in (uid for uid, since in self._left_since.items() if now - since >= _LEFT_S):
-            claim, self._left_since[uid] = self._claims[uid], now
-            if await self._is_gone(claim):
-                self._keep({other: kept for other, kept in self._claims.items() if other != uid})
-                self._path(uid).unlink(missing_ok=True)
-                self._log.info("grant ended", claim=str(claim), reason="no pod has the claim, and kubelet forgot it")
+        prepared = [claim for claim in self._claims.values() if not claim.left]
+        absent = {pod.uid for claim in prepared for pod in claim.pods} - here
+        absent |= {claim.uid for claim in prepared if here.isdisjoint(pod.uid for pod in claim.pods)}
+        self._absent_since = {uid: self._absent_since.get(uid, now) for uid in absent}
+        long = {uid for uid, since in self._absent_since.items() if now - since >= _LEFT_S}
+        living = self._ledger.whereabouts.living(long)
+        for uid in [claim.uid for claim in prepared]:
+            claim = self._claims[uid]
+            if uid in long:
+                self._absent_since[uid] = now
+                if await self._is_gone(claim):
+                    self._path(uid).unlink(missing_ok=True)
+                    self._leave(self._claims[uid], "no pod has it, and kubelet forgot it")
+            elif uid not in absent:
+                pods = tuple(pod for pod in claim.pods if pod.uid not in long - living)
+                self._keep_one(replace(claim, pods=pods))
 
     async def _is_gone(self, claim: PreparedClaim) -> bool:
         """Whether the claim is gone, or is reserved for nobody. KubeError where that cannot be known."""

@@ -217,13 +217,14 @@ class Bystander:
 
 
 def read_bystander(thing: object) -> Bystander | None:
-    """The pod in a decoded object of the API, where it is no `NodePod`; None where any doubt is left."""
+    """The pod in a decoded object of the API, where it is no `NodePod`; None where any doubt is left. One that has very
+    many annotations or variables is read too: it may share a claim, and its processes count for that."""
     if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
         return None
-    shape = FieldReader()
-    pod = read_pod(shape, thing, "")
+    shape = FieldReader(_NO_BOUND)
+    pod, claims = _read(shape, thing), claims_of(shape, thing)
     metadata = shape.mapping(thing, "metadata", "")
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
-    if shape.problems or shape.too_many or not (namespace and name and uid):
+    if shape.problems or not (namespace and name and uid):
         return None
-    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod), claims_of(FieldReader(), thing))
+    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod), claims)

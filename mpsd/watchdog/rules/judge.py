@@ -171,13 +171,15 @@ def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[Pro
     label = view.label(client.gpu)
     if client.gpu not in grant.gpus:
         given = ", ".join(map(view.label, grant.gpus))
-        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, grant.pod, f"uses {label}, but was granted {given}")
+        yield ProcessFinding(
+            ViolationKind.WITHOUT_GRANT, client, grant.pod_of(client.pod), f"uses {label}, but was granted {given}"
+        )
     else:
         remedy = (
             "use a GPU that mpsd does not share, since MPS serves CUDA alone" if client.only_draws else _START_ON_MPS
         )
         message = f"uses {label} {_beside(client)}; {remedy}"
-        yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod, message)
+        yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod_of(client.pod), message)
 
 
 def _beside(client: Client) -> str:
@@ -222,7 +224,7 @@ def crowd(
         for client in sorted(counted, key=age)[grant.clients :]:
             lack = "; another grant lacks its own because of it" if client.process in short else ""
             message = f"exceeds its grant's limit of {most} on {label} (requests.clients_per_grant){lack}"
-            yield ProcessFinding(ViolationKind.TOO_MANY_CLIENTS, client, grant.pod, message)
+            yield ProcessFinding(ViolationKind.TOO_MANY_CLIENTS, client, grant.pod_of(client.pod), message)
 
 
 def crowding_out(gpu: Gpu, grants: Iterable[Grant], clients: Iterable[Client]) -> Iterator[ProcessIdentity]:
@@ -347,7 +349,11 @@ class _Judgement:
                     before = client.environment, escapes(client.environment, gpu, held)
                 found[client.process] = before
                 for escape in before[1]:
-                    self.note(ProcessFinding(escape.kind, client, grant.pod, f"lifts its limit: {escape.message}"))
+                    self.note(
+                        ProcessFinding(
+                            escape.kind, client, grant.pod_of(client.pod), f"lifts its limit: {escape.message}"
+                        )
+                    )
         too_many = tuple(crowd(grant, self._view.label(gpu), clients, self.ending, self.short))
         for one_more in too_many:
             self.note(one_more)
@@ -379,7 +385,9 @@ class _Judgement:
             taken = f"allocated {growth[client.process]} MiB since the use last fitted the grant"
             how = taken if before else f"holds {used[client.process]} MiB"
             held = f"{total_mib} MiB of {self._view.label(gpu)} are in use, {part.memory_mib} MiB are granted"
-            finding = ProcessFinding(ViolationKind.MEMORY_OVER_GRANT, client, grant.pod, f"{how}: {held}")
+            finding = ProcessFinding(
+                ViolationKind.MEMORY_OVER_GRANT, client, grant.pod_of(client.pod), f"{how}: {held}"
+            )
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
             if left_mib <= limit_mib or not self._response(finding).ends:
@@ -390,8 +398,8 @@ class _Judgement:
         clients = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
         if len(clients) < gpu.capability.clients:
             return
-        grants = filter(None, (self._view.grants.get(client.grant or "") for client in clients))
-        pods = {grant.pod for grant in grants if grant.pod}
+        holding = ((self._view.grants.get(client.grant or ""), client) for client in clients)
+        pods = {pod for grant, client in holding if grant and (pod := grant.pod_of(client.pod))}
         message = (
             f"{gpu.label} has {gpu.capability.clients} MPS clients, which is its maximum: the next process gets {_FULL}"
         )

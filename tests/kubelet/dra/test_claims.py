@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.dra.rules.claims import (
+    ClaimGrant,
     ClaimNode,
     cdi_file,
     cdi_file_owner,
@@ -17,6 +18,8 @@ from mpsd.kubelet.dra.rules.claims import (
     other_claim_of,
     read_claim,
     refreshed,
+    started_with,
+    taken_up,
     why_no_room,
 )
 from mpsd.kubelet.rules.allocation import Answer
@@ -52,7 +55,7 @@ def refused(thing: Object, node: ClaimNode = APART, uid: str = UID) -> set[str]:
 
 def test_a_claim_s_grant_is_what_it_consumes_of_the_gpu() -> None:
     claim = prepared(result(memory="7Gi", threads="30", clients="3"))
-    assert claim.grant(claim.pods) == Grant(
+    assert claim.grant(claim.pods) == ClaimGrant(
         id=UID,
         domain="gpu0",
         parts=evenly(UUIDS[:1], 7 * 1024, 30),
@@ -60,6 +63,7 @@ def test_a_claim_s_grant_is_what_it_consumes_of_the_gpu() -> None:
         clients=3,
         holder=POD,
         command="claim default/share",
+        sharing=(POD,),
     )
 
 
@@ -211,8 +215,63 @@ def test_a_pod_counts_for_the_smallest_of_its_claims() -> None:
 
 
 def test_a_claim_that_is_prepared_again_keeps_what_it_holds() -> None:
-    before = prepared(pods=1)
-    assert refreshed(before, prepared(result(memory="9Gi"), pods=2)) == replace(before, pods=prepared(pods=2).pods)
+    before, late = prepared(pods=1), prepared(pods=2).pods
+    assert refreshed(before, late) == replace(before, pods=late)
+
+
+def test_a_claim_that_has_left_is_taken_up_again_with_all_its_pods_where_it_is_the_same() -> None:
+    before = replace(prepared(pods=1), left=True)
+    next_pod = PodName("default", "next", "uid-of-next")
+    now = replace(prepared(), pods=(next_pod,))
+    assert taken_up(before, now) == replace(now, pods=(POD, next_pod))
+    assert taken_up(before, prepared(result(memory="9Gi"))) is None
+
+
+def test_a_pod_with_a_claim_of_the_name_of_one_that_has_left_has_the_new_one() -> None:
+    old, new = replace(prepared(), uid="old", left=True), replace(prepared(), uid="new", pods=())
+    late = Bystander(PodName("default", "late", "uid-of-late"), (), ("share",))
+    for claims in ([old, new], [new, old]):
+        assert claim_holders(claims, [late]) == {"old": (POD,), "new": (late.identity,)}
+
+
+def test_what_was_prepared_before_is_a_fact_whatever_the_policy_says_today() -> None:
+    thing = claim_object(result(threads="5"), configs=(config(parameters(threadCap=10)),))
+    strict = replace(POLICY, requests=replace(POLICY.requests, minimum_thread_percent=50, default_thread_percent=100))
+    with pytest.raises(InvalidInput):
+        read_claim(thing, UID, APART, strict, "a-boot", 1.0)
+    kept = read_claim(thing, UID, APART, strict, "a-boot", 1.0, started=10)
+    assert kept == read_claim(thing, UID, APART, POLICY, "a-boot", 1.0)
+
+
+def test_what_was_prepared_before_is_kept_though_its_gpus_have_been_divided() -> None:
+    thing = claim_object(result(0), result(1))
+    kept = read_claim(thing, UID, APART, POLICY, "a-boot", 1.0, started=100)
+    assert (kept.domain, kept.gpus) == ("gpu0", UUIDS)
+
+
+def test_of_what_was_prepared_before_only_what_is_of_this_node_counts() -> None:
+    thing = claim_object(result(0), result(1, device="gpu-of-before"), result(1, pool="another"))
+    assert read_claim(thing, UID, APART, POLICY, "a-boot", 1.0, started=100).gpus == UUIDS[:1]
+    with pytest.raises(InvalidInput):  # unknown is never zero
+        read_claim(claim_object(result(memory="?")), UID, APART, POLICY, "a-boot", 1.0, started=100)
+
+
+def test_claims_that_are_served_no_longer_are_known_by_their_gpus() -> None:
+    unserved = replace(APART, driver="")
+    assert read_claim(claim_object(), UID, unserved, POLICY, "a-boot", 1.0, started=100).gpus == UUIDS[:1]
+    with pytest.raises(InvalidInput):
+        read_claim(claim_object(result(device="gpu-0")), UID, unserved, POLICY, "a-boot", 1.0)
+
+
+def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:
+    spec = cdi_spec(DRIVER, UID, Answer({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}))
+    assert started_with(spec) == 30
+    assert started_with(cdi_spec(DRIVER, UID, Answer({}))) is None
+
+
+@given(JSON)
+def test_any_cdi_file_is_read(spec: object) -> None:
+    assert started_with(spec) is None or isinstance(started_with(spec), int)
 
 
 # -- CDI ---------------------------------------------------------------------------------------------------------------

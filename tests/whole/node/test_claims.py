@@ -6,10 +6,12 @@ The test is the scheduler, which allocates claims, and the kubelet that has them
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 from urllib.error import HTTPError
 
@@ -22,7 +24,8 @@ from mpsd.kubelet.api.dra_health_pb2_grpc import DRAResourceHealthStub
 from mpsd.kubelet.api.dra_pb2_grpc import DRAPluginStub
 from mpsd.kubelet.api.pluginregistration_pb2_grpc import RegistrationStub
 from mpsd.kubelet.client import dial
-from tests.whole.machine.machine import eventually
+from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
+from tests.whole.machine.machine import MPSD, Program, Service, eventually
 from tests.whole.node.cluster import NODE, Cluster, Object
 from tests.whole.node.conftest import begun
 
@@ -51,6 +54,10 @@ class ClaimCluster(Cluster):
     def agent_words(self) -> list[str]:
         return [*super().agent_words, "--dra", DRIVER, "--cdi-dir", str(self.cdi)]
 
+    def start_agent_without_claims(self) -> Any:
+        words = super().agent_words
+        return self._started(Service([str(MPSD), *words], self.environment, self._said))
+
     def start_agent(self) -> Any:
         """Registered, as kubelet says."""
         self.socket.parent.mkdir(parents=True, exist_ok=True)
@@ -74,18 +81,28 @@ class ClaimCluster(Cluster):
         found = self.ask("GET", _SLICES)["items"]
         return [device for one in found for device in one["spec"]["devices"]]
 
+    def offered_mib(self) -> int:
+        (device,) = self.devices()
+        return int(device["capacity"]["memory"]["value"].removesuffix("Mi"))
+
     # -- what the scheduler does -----------------------------------------------------------------------------------
 
-    def allocate(self, name: str, gib: int, threads: int = 0) -> str:
-        """A claim that is allocated and reserved for a pod of its name; its uid."""
+    def allocate(self, name: str, gib: int, threads: int = 0, pods: Sequence[str] = (), cap: int | None = None) -> str:
+        """A claim that is allocated and reserved for the pods with these uids, or for one of its name; its uid."""
         metadata = {"namespace": "default", "name": name}
         made = self.ask("POST", _CLAIMS, {"kind": "ResourceClaim", "metadata": metadata, "spec": {}})
         (device,) = self.devices()
         amounts = {"memory": f"{gib}Gi", "threads": str(threads), "clients": "2"}
         result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device["name"], "shareID": f"of-{name}"}
         results = [result | {"consumedCapacity": amounts}]
-        reserved = [{"resource": "pods", "name": name, "uid": f"uid-of-{name}"}]
-        made["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}
+        uids = pods or [f"uid-of-{name}"]
+        reserved = [
+            {"resource": "pods", "name": f"{name}-{n}" if n else name, "uid": uid} for n, uid in enumerate(uids)
+        ]
+        parameters = {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSConfig", "threadCap": cap}
+        opaque = {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
+        devices = {"results": results, **({} if cap is None else {"config": [opaque]})}
+        made["status"] = {"allocation": {"devices": devices}, "reservedFor": reserved}
         self.ask("PUT", f"{_CLAIMS}/{name}/status", made)
         return str(made["metadata"]["uid"])
 
@@ -147,6 +164,25 @@ class ClaimCluster(Cluster):
 
         return asyncio.run(ask())
 
+    # -- what containers do ----------------------------------------------------------------------------------------
+
+    def client_in(self, pod: PodCgroupHere, uid: str, *actions: str) -> Program:
+        """sim-cuda as a container of this pod runs it with the claim, once it holds its context."""
+        (made,) = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
+        edits = made["containerEdits"]
+        given = dict(text.split("=", 1) for text in edits["env"])
+        folders = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
+        given["CUDA_MPS_PIPE_DIRECTORY"] = folders[given["CUDA_MPS_PIPE_DIRECTORY"]]
+        client = [sys.executable, "-m", "mpsd.simulator.cuda_client", *actions, "hold"]
+        program = self.started_in(pod, client, given)
+        program.heard("ready")
+        return program
+
+    def started_in(
+        self, pod: PodCgroupHere, argv: Sequence[str], given: Mapping[str, str] = MappingProxyType({})
+    ) -> Program:
+        return self.start(["sh", "-c", f'echo $$ > {pod.members} && exec "$@"', "sh", *argv], given)
+
     # -- what is left ----------------------------------------------------------------------------------------------
 
     def files(self) -> set[str]:
@@ -163,6 +199,13 @@ class ClaimCluster(Cluster):
             self.free(name)
         self.until_denied()
         assert not self.files()
+
+
+def _pod_with(name: str, claim: str) -> Object:
+    spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}
+    containers = [{"name": "main", "image": "none", "command": ["sleep", "600"]}]
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +246,80 @@ def test_a_claim_that_was_deleted_and_made_again_is_refused_and_the_old_one_can_
     eventually(lambda: claims.granted() == {second: 4096}, "the grant of the second")
 
 
+@contextmanager
+def pod_here(claims: ClaimCluster, number: int = 0) -> Iterator[PodCgroupHere]:
+    """The cgroup of a pod whose programs have ended afterwards."""
+    with pod_cgroup(number) as pod:
+        try:
+            yield pod
+        finally:
+            claims.end_programs()
+
+
+@needs_cgroups
+def test_what_kubelet_gives_up_is_held_while_a_process_of_it_lives(claims: ClaimCluster) -> None:
+    """As of a pod that was deleted by force, whose processes went on."""
+    whole = claims.offered_mib()
+    with pod_here(claims) as pod:
+        left = claims.allocate("left", 10, pods=[pod.uid])
+        claims.prepared("left", left)
+        program = claims.client_in(pod, left, "alloc=1000")
+        assert claims.unprepare("left", left) == ""
+        claims.free("left")
+        eventually(lambda: claims.agent.logged("grant kept"), "that it is kept is said")
+        new = claims.allocate("new", 20)
+        assert "left beside the other grants" in claims.prepare("new", new).error
+        eventually(lambda: claims.offered_mib() == whole - 10240, "the scheduler is not offered it")
+        claims.agent.kill()
+        claims.agent = claims.start_agent()
+        eventually(lambda: claims.granted() == {left: 10240}, "the grant of what was left")
+        assert not claims.node().grants[0].holder_alive
+        program.kill()
+        claims.prepared("new", new)
+        eventually(lambda: claims.granted() == {new: 20480}, "the room is back")
+        eventually(lambda: claims.offered_mib() == whole, "the scheduler is offered it again")
+
+
+@needs_cgroups
+def test_what_kubelet_gives_up_is_held_while_a_process_may_still_take_memory(claims: ClaimCluster) -> None:
+    with pod_here(claims) as pod:
+        left = claims.allocate("left", 10, pods=[pod.uid])
+        claims.prepared("left", left)
+        program = claims.started_in(pod, ["sleep", "600"])
+        eventually(lambda: str(program.pid) in pod.members.read_text().split(), "it is in the pod")
+        assert claims.unprepare("left", left) == ""
+        assert claims.granted() == {left: 10240}
+        assert claims.prepare("left", left).error == ""  # again, as for the next pod of the same claim
+        assert claims.node().grants[0].holder_alive
+        assert claims.unprepare("left", left) == ""
+        program.kill()
+        eventually(lambda: not claims.granted(), "the room is back")
+
+
+def test_a_pod_that_joins_a_claim_is_in_the_journal(claims: ClaimCluster) -> None:
+    uid = claims.allocate("share", 7)
+    claims.prepared("share", uid)
+    claims.apply(_pod_with("late", "share"))
+    joined = claims.pod("late")["metadata"]["uid"]
+    eventually(lambda: joined in claims.journal.read_text(), "the pod is written down")
+    assert "uid-of-share" in claims.journal.read_text()
+    claims.delete("late")
+    eventually(lambda: claims.is_gone("late"), "the pod is gone")
+
+
+@needs_cgroups
+def test_of_pods_that_share_a_claim_the_one_that_takes_too_much_is_reported(claims: ClaimCluster) -> None:
+    with pod_here(claims) as first, pod_here(claims, 1) as second:
+        uid = claims.allocate("share", 2, pods=[first.uid, second.uid])
+        claims.prepared("share", uid)
+        kept = claims.client_in(first, uid, "alloc=500")
+        crowding = [claims.client_in(second, uid, "alloc=500") for _ in range(3)]
+        found = eventually(lambda: claims.agent.logged("violation", pod="default/share-1"), "its violation")
+        assert not claims.agent.logged("violation", pod="default/share"), found
+        for program in (kept, *crowding):
+            program.kill()
+
+
 def test_claims_never_hold_more_than_the_gpu_whoever_allocated_them(claims: ClaimCluster) -> None:
     uids = {name: claims.allocate(name, 10) for name in ("one", "two", "three")}
     claims.prepared("one", uids["one"])
@@ -226,12 +343,9 @@ def test_while_the_api_server_is_away_what_was_prepared_is_prepared_again(claims
 
 
 def test_a_journal_that_cannot_be_read_is_made_again_from_the_api(claims: ClaimCluster) -> None:
-    pod = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "share"}]}
-    containers = [{"name": "main", "image": "none", "command": ["sleep", "600"]}]
-    metadata = {"name": "share", "namespace": "default"}
     uid = claims.allocate("share", 7)
     claims.prepared("share", uid)
-    claims.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **pod}})
+    claims.apply(_pod_with("share", "share"))
     claims.agent.kill()
     claims.journal.write_text('{"claims": [')
     claims.agent = claims.start_agent()
@@ -239,6 +353,41 @@ def test_a_journal_that_cannot_be_read_is_made_again_from_the_api(claims: ClaimC
     assert claims.files()
     claims.delete("share")
     eventually(lambda: claims.is_gone("share"), "the pod is gone")
+
+
+def test_a_journal_that_is_made_again_keeps_what_todays_policy_would_refuse(claims: ClaimCluster) -> None:
+    uid = claims.allocate("share", 7, cap=30)
+    claims.prepared("share", uid)
+    claims.apply(_pod_with("share", "share"))
+    claims.agent.kill()
+    claims.journal.write_text('{"claims": [')
+    claims.set_policy(requests={"minimum_thread_percent": 50})
+    claims.agent = claims.start_agent()
+    (said,) = eventually(lambda: claims.agent.logged("claim kept"), "that it is kept is said")
+    assert "threadCap" in str(said["reason"])
+    eventually(lambda: claims.granted() == {uid: 7168}, "the grant is known again")
+    assert claims.node().grants[0].thread_percent == 30
+    claims.set_policy()
+    claims.delete("share")
+    eventually(lambda: claims.is_gone("share"), "the pod is gone")
+
+
+@pytest.mark.parametrize("damage", ["", '{"claims": ['])
+def test_claims_that_are_served_no_longer_hold_their_room_and_that_is_said(claims: ClaimCluster, damage: str) -> None:
+    uid = claims.allocate("share", 7)
+    claims.prepared("share", uid)
+    claims.apply(_pod_with("share", "share"))
+    claims.agent.kill()
+    if damage:
+        claims.journal.write_text(damage)
+    claims.agent = claims.start_agent_without_claims()
+    (said,) = eventually(lambda: claims.agent.logged("claims not served"), "that they are left is said")
+    assert "default/share" in str(said["claims"])
+    eventually(lambda: claims.granted() == {uid: 7168}, "its grant")
+    claims.delete("share")
+    eventually(lambda: claims.is_gone("share"), "the pod is gone")
+    claims.agent.kill()
+    claims.agent = claims.start_agent()
 
 
 def test_a_journal_that_cannot_be_written_defers_claims_and_loses_nothing(claims: ClaimCluster) -> None:

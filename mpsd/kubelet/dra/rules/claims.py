@@ -12,6 +12,7 @@ from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
 from mpsd.kubelet.rules.allocation import Allocation, Answer
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod
 from mpsd.model.client_limits import ClientLimit, problems_with
+from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from mpsd.model.domain import Domain
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.grants import Gpu, Grant, evenly, rooms
@@ -40,9 +41,21 @@ class ClaimDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimGrant(Grant):
+    """The one grant of all pods that share a claim. holder: the first of them."""
+
+    sharing: tuple[PodName, ...] = ()
+
+    @property
+    def pods(self) -> tuple[PodName, ...]:
+        return self.sharing
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedClaim:
     """A claim that has its grant on this node, as the journal keeps it. memory_mib, reserved_percent: of each GPU.
-    pods: those that the claim was reserved for when it was prepared. at: seconds since 1970."""
+    pods: those that the claim was reserved for when it was prepared, and those that came to it since. at: seconds since
+    1970. left: kubelet has given it up, and it counts until no process of its pods lives."""
 
     uid: str
     namespace: str
@@ -56,6 +69,7 @@ class PreparedClaim:
     pods: tuple[PodName, ...]
     boot_id: str
     at: float
+    left: bool = False
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -65,9 +79,14 @@ class PreparedClaim:
     def allocation(self) -> Allocation:
         return Allocation(self.domain, self.gpus, self.memory_mib, self.thread_percent)
 
-    def grant(self, holders: Sequence[PodName]) -> Grant:
-        """The one grant of all pods that share the claim. holders: those pods; the first stands for them all."""
-        return Grant(
+    @property
+    def share(self) -> tuple[object, ...]:
+        """What it takes of which GPUs."""
+        return self.domain, self.gpus, self.memory_mib, self.reserved_percent, self.thread_percent, self.clients
+
+    def grant(self, holders: Sequence[PodName]) -> ClaimGrant:
+        """holders: the pods that have it now."""
+        return ClaimGrant(
             id=self.uid,
             domain=self.domain,
             parts=evenly(self.gpus, self.memory_mib, self.reserved_percent),
@@ -75,6 +94,7 @@ class PreparedClaim:
             clients=self.clients,
             holder=holders[0] if holders else PodName(self.namespace, self.name, ""),
             command=str(self),
+            sharing=tuple(holders),
         )
 
     def __str__(self) -> str:
@@ -127,9 +147,12 @@ def _read_config(parameters: object, where: str, policy: Policy) -> tuple[int | 
 # -- the allocation ----------------------------------------------------------------------------------------------------
 
 
-def read_claim(thing: Fields, uid: str, node: ClaimNode, policy: Policy, boot_id: str, now: float) -> PreparedClaim:
+def read_claim(
+    thing: Fields, uid: str, node: ClaimNode, policy: Policy, boot_id: str, now: float, started: int | None = None
+) -> PreparedClaim:
     """What the claim has here. thing: a decoded ResourceClaim. uid: of the one that kubelet means. InvalidInput with
-    every reason why it can have nothing."""
+    every reason why it can have nothing. started: the cap of the threads that programs of it were started with; None
+    where it was not prepared before. What they hold is a fact, which today's policy does not judge."""
     fields = FieldReader()
     metadata, status = fields.mapping(thing, "metadata", ""), fields.mapping(thing, "status", "")
     namespace, name = (fields.text(metadata, key, "metadata") for key in ("namespace", "name"))
@@ -139,22 +162,25 @@ def read_claim(thing: Fields, uid: str, node: ClaimNode, policy: Policy, boot_id
         raise InvalidInput.of(subject, "claim-replaced", "metadata.uid", shown(metadata.get("uid")), message, _RECREATE)
     devices = fields.mapping(fields.mapping(status, "allocation", "status"), "devices", "status.allocation")
     path = "status.allocation.devices"
+    reader = _Results(fields, node, policy)
     own = [
         (where, result)
         for where, result in fields.entries(devices, "results", path)
-        if (result.get("driver"), result.get("pool")) == (node.driver, node.pool)
+        if node.driver in ("", result.get("driver")) and result.get("pool") == node.pool
+        if (node.driver and started is None) or result.get("device") in reader.uuids
     ]
     if not own:
-        message = f"allocates no device of {node.driver} on node {node.pool}"
+        message = f"allocates no device of {node.driver or 'mpsd'} on node {node.pool}"
         raise InvalidInput.of(subject, "claim-not-allocated", path, "", message, _RECREATE)
-    reader = _Results(fields, node, policy)
     taken = [reader.read(where, result) for where, result in own]
-    cap = _cap(fields, devices, path, node.driver, policy)
-    if reader.problems or fields.problems:
+    cap = _cap(fields, devices, path, node.driver, policy) if started is None else started
+    if reader.problems or (fields.problems and started is None):
         raise InvalidInput(subject, [*reader.problems, *fields.problems])
     first = taken[0]
     uuids = {each.device.gpu for each in taken}
     domain = next((domain for domain in node.domains if uuids <= set(domain.gpus)), None)
+    if started is not None:  # its GPUs may have been divided since
+        domain = domain or next((domain for domain in node.domains if first.device.gpu in domain.gpus), None)
     problems = [*_together(taken, domain, path)]
     percent = cap or first.threads or policy.requests.default_thread_percent
     if percent < first.threads:
@@ -163,7 +189,7 @@ def read_claim(thing: Fields, uid: str, node: ClaimNode, policy: Policy, boot_id
     for gpu in (gpu for gpu in node.gpus if gpu.uuid in uuids):
         limit = ClientLimit(first.memory_mib, percent)
         problems += problems_with(limit, f"{path}.results", gpu.capability, gpu.memory_mib, gpu.sms)
-    if problems or domain is None:
+    if domain is None or (problems and started is None):
         raise InvalidInput(subject, problems)
     by_gpu = {each.device.gpu: each.device for each in taken}
     reserved = (
@@ -176,7 +202,7 @@ def read_claim(thing: Fields, uid: str, node: ClaimNode, policy: Policy, boot_id
         namespace=namespace,
         name=name,
         domain=domain.name,
-        devices=tuple(by_gpu[uuid] for uuid in domain.gpus if uuid in by_gpu),
+        devices=tuple(by_gpu[uuid] for uuid in dict.fromkeys((*domain.gpus, *by_gpu)) if uuid in by_gpu),
         memory_mib=first.memory_mib,
         reserved_percent=first.threads,
         thread_percent=percent,
@@ -202,14 +228,14 @@ class _Results:
 
     def __init__(self, fields: FieldReader, node: ClaimNode, policy: Policy) -> None:
         self._fields, self._node, self._policy = fields, node, policy
-        self._uuids = {device_name(gpu): gpu.uuid for gpu in node.gpus}
+        self.uuids = {device_name(gpu): gpu.uuid for gpu in node.gpus}
         self.problems: list[Problem] = []
 
     def read(self, where: str, result: Fields) -> _Taken:
         request, pool, name, share = (
             self._fields.text(result, key, where) for key in ("request", "pool", "device", "shareID")
         )
-        uuid = self._uuids.get(name, "")
+        uuid = self.uuids.get(name, "")
         if not uuid:
             message = f"is no GPU of node {self._node.pool} now"
             self.problems.append(Problem("device-gone", at(where, "device"), shown(name), message, _RECREATE))
@@ -299,7 +325,7 @@ def claim_holders(
 ) -> dict[str, tuple[PodName, ...]]:
     """By the uid of each claim, its pods: those of the journal, and those of this node that have come to it since,
     which kubelet lets start without asking again. Of several claims a pod counts for the one with the least memory."""
-    by_name = {(claim.namespace, claim.name): claim.uid for claim in prepared}
+    by_name = {(claim.namespace, claim.name): claim.uid for claim in prepared if not claim.left}
     found: dict[str, dict[str, PodName]] = {claim.uid: {pod.uid: pod for pod in claim.pods} for claim in prepared}
     for row in rows:
         for name in row.claims:
@@ -312,10 +338,16 @@ def claim_holders(
     return {uid: tuple(pods.values()) for uid, pods in found.items()}
 
 
-def refreshed(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim:
-    """A claim that was prepared already, with the pods that have it now. What it holds does not change while it is
+def refreshed(before: PreparedClaim, pods: Iterable[PodName]) -> PreparedClaim:
+    """A claim that was prepared already, with the pods that have come to it. What it holds does not change while it is
     prepared."""
-    return replace(before, pods=tuple(dict.fromkeys((*before.pods, *now.pods))))
+    return replace(before, pods=tuple(dict.fromkeys((*before.pods, *pods))))
+
+
+def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
+    """A claim that kubelet gave up and prepares again while processes of its earlier pods live: one grant for all of
+    them. None where it was allocated otherwise meanwhile."""
+    return refreshed(replace(now, pods=before.pods), now.pods) if now.share == before.share else None
 
 
 # -- the container device interface ------------------------------------------------------------------------------------
@@ -335,6 +367,20 @@ def cdi_file_owner(driver: str, file: str) -> str:
     """The uid of the claim whose file this is; empty for a file of somebody else."""
     start, end = f"{driver}-{_CDI_CLASS}-", ".json"
     return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
+
+
+def started_with(spec: object) -> int | None:
+    """The cap of the threads that a file of `cdi_spec` gives its containers; None where it gives none."""
+    fields = FieldReader()
+    devices = fields.entries(spec, "devices", "") if isinstance(spec, dict) else []
+    given = (fields.texts(fields.mapping(each, "containerEdits", ""), "env", "") for _where, each in devices)
+    values = (
+        value
+        for texts in given
+        for name, _is, value in [text.partition("=") for text in texts]
+        if name == THREAD_PERCENT
+    )
+    return next((int(value) for value in values if value.isascii() and value.isdecimal()), None)
 
 
 def cdi_spec(driver: str, uid: str, answer: Answer) -> Mapping[str, Any]:
