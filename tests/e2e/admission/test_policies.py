@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from mpsd.admission.rules.requests import BY_CLASS
 from mpsd.model.policy import RuleId
 from tests.admission.cases import PLACED, found
 from tests.e2e.admission.cases import Answer, Creator, admission_cases, creating
@@ -17,6 +18,7 @@ from tests.model.manifests import POLICY
 
 _OVERLAY = "overlays/policies-mutating"
 _PLACE = str(MANIFESTS / _OVERLAY)
+_BY_CLASS = f"{BY_CLASS}mps.mpsd.io"  # whose it is stands in the policy too
 # The webhook is asked there too, but neither refuses nor warns nor changes anything.
 _LEFT = {"mpsd.io/enforce": "none", "mpsd.io/warn": "none"}
 _UNSAID = {str(RuleId.GPUS_NOT_TOGETHER)}  # it depends on the domains in the policy, which CEL does not see
@@ -47,7 +49,7 @@ def judges(cluster: Cluster, webhook: Webhook, tmp_path_factory: pytest.TempPath
     if not cluster.serves("mutatingadmissionpolicies"):
         pytest.skip("the cluster serves no MutatingAdmissionPolicy: Kubernetes 1.36 and newer do")
     classes = [_runtime_class(name) for name in ("nvidia", "kata")]
-    cases = admission_cases(tmp_path_factory.mktemp("cases"))
+    cases = [case for case in admission_cases(tmp_path_factory.mktemp("cases")) if _BY_CLASS not in str(case)]
     with cluster.namespace() as ours, cluster.namespace(labels=_LEFT) as theirs:
         try:
             for one in classes:
