@@ -25,6 +25,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 ResourceName = Annotated[
     str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]
+EvictingState = Literal["fault", "down", "wedged", "refused", "draining", "drained"]
 Text = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[str, Field(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
 VariablePattern = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
@@ -302,3 +303,4 @@ class Policy:
     canary: CanaryRule
     compute: Compute
     domains: Annotated[list[Annotated[list[Ordinal], Field(min_length=2)]], AfterValidator(_disjoint)]
+    evict_claims_when: tuple[EvictingState, ...] = ()  # states of a GPU: then Kubernetes deletes its pods with claims

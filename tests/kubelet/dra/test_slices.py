@@ -1,7 +1,7 @@
 """The node's slice offers what the ledger can still promise to claims, and says which GPUs take none."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mpsd.kubelet.dra.rules.slices import Pool, device_name, devices, resource_slice, taint_of
 from mpsd.model.domain import State
 from mpsd.model.node_view import HeldGrant, UnreadableGrant
+from mpsd.model.policy import EvictingState
 from tests.kubelet.dra.claims import DRIVER, NODE, prepared
 from tests.model.worlds import GPUS, POLICY, UUIDS, grant, record, view
 
@@ -73,6 +74,21 @@ def test_a_gpu_that_takes_no_client_is_tainted_with_the_reason(state: State) -> 
     first, second = devices(view(records=(record(0, state), record(1))), (), POLICY)
     assert first["taints"] == [{"key": "mpsd.io/gpu", "value": state.value, "effect": "NoSchedule"}]
     assert "taints" not in second
+
+
+@pytest.mark.parametrize("state", get_args(EvictingState))
+def test_pods_are_evicted_by_a_taint_only_in_the_states_that_the_policy_names(state: EvictingState) -> None:
+    seen = view(records=(record(0, State(state)), record(1)))
+    first, second = devices(seen, (), replace(POLICY, evict_claims_when=(state,)))
+    assert first["taints"] == [{"key": "mpsd.io/gpu", "value": state, "effect": "NoExecute"}]
+    assert "taints" not in second
+    others = tuple(other for other in get_args(EvictingState) if other != state)
+    (kept, _second) = devices(seen, (), replace(POLICY, evict_claims_when=others))
+    assert kept["taints"][0]["effect"] == "NoSchedule"
+
+
+def test_no_state_evicts_as_shipped() -> None:
+    assert POLICY.evict_claims_when == ()
 
 
 def test_a_gpu_without_a_daemon_or_with_an_unknown_grant_is_tainted() -> None:

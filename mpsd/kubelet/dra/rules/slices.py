@@ -72,6 +72,7 @@ def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, poli
     if memory_mib < unit_mib or room.clients < requests.clients_per_grant:
         return None
     step, taint = requests.thread_percent_step, taint_of(gpu, view)
+    effect = "NoExecute" if taint in policy.evict_claims_when else "NoSchedule"
     return {
         "name": device_name(gpu),
         "allowMultipleAllocations": True,
@@ -81,7 +82,7 @@ def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, poli
             THREADS: _capacity("", threads, 0, 0, min(100, threads) // step * step, step),
             CLIENTS: _capacity("", room.clients, requests.clients_per_grant, 1, room.clients, 1),
         },
-        **({"taints": [{"key": TAINT, "value": taint, "effect": "NoSchedule"}]} if taint else {}),
+        **({"taints": [{"key": TAINT, "value": taint, "effect": effect}]} if taint else {}),
     }
 
 
