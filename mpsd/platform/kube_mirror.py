@@ -131,7 +131,10 @@ class _Watch:
             except Exception as error:
                 call.set_exception(error)
 
-        Thread(target=run, name=f"kube-watch-{self._ask.resource.plural}", daemon=True).start()
+        try:
+            Thread(target=run, name=f"kube-watch-{self._ask.resource.plural}", daemon=True).start()
+        except RuntimeError as error:  # for want of processes or memory
+            call.set_exception(Unavailable(f"{self._ask}: {error}"))
         return asyncio.wrap_future(call)
 
     # -- in the thread ---------------------------------------------------------------------------------------------

@@ -325,6 +325,23 @@ def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(api:
     ask(questions)
 
 
+def test_a_mirror_tries_again_where_no_thread_can_be_started(ask: Ask) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, named("a", key="1"), "default")
+        before = threading.stack_size(2**46)  # more than any process can have, so that none starts
+        try:
+            mirrored = Mirrored(kube)
+            await until(lambda: mirrored.mirror.trouble, "it says why")
+            assert "can't start new thread" in str(mirrored.mirror.trouble)
+        finally:
+            threading.stack_size(before)
+        await mirrored.shows({"key": "1"})
+        await mirrored.in_sync()
+        await mirrored.stop()
+
+    ask(questions)
+
+
 def test_a_mirror_lists_again_where_the_server_has_forgotten_what_happened(api: SimulatedApi, ask: Ask) -> None:
     async def questions(kube: Kube) -> None:
         for name in "ab":
