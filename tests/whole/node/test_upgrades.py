@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import pytest
 import yaml
 
 from tests.whole.machine.machine import MPSD, Service, eventually, quick
-from tests.whole.node.cluster import Cluster, Object
+from tests.whole.node.cluster import NODE, Cluster, Object, pod
+from tests.whole.scheduler.process import extender
+from tests.whole.webhook.api_server import api_server
+from tests.whole.webhook.world import bundles, gpu_pod, is_registered, put_shipped_objects, review_of, webhook
 
 EARLIER = "3a3c612"  # before GPUs were joined on demand and claims were served; at a release, the tag of the one before
 _TOP = Path(__file__).parents[3]
@@ -168,6 +172,52 @@ def test_what_an_agent_reports_is_read_alike_by_the_earlier_and_this_mpsd(
         ready, unreadable, domains, gpus, pods, reserved = read[0]
         assert (ready, unreadable, domains, len(gpus), reserved) == (True, [], ["gpu0"], 1, _RESERVED)
         assert [(one[0], one[3], one[4]) for one in pods] == [("sample", 7168, 30)]
+
+
+def _lacks(cluster: Cluster, folder: Path, gib: int) -> str:
+    """Why a scheduler keeps a pod of so much from the node; empty where it does not."""
+    asks = pod("asks", gib)
+    asks["metadata"] |= {"uid": "asks", "creationTimestamp": "2026-11-23T22:00:00Z"}
+    with extender(folder, cluster.kubeconfig) as scheduler:
+        scheduler.wait_until_ready()
+        said = scheduler.filter(asks, NODE)
+    assert not said["Error"]
+    return str(said["FailedNodes"].get(NODE, ""))
+
+
+def test_schedulers_of_both_count_alike_what_agents_of_both_report(
+    old_control: Mixed, earlier: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_control.running("sample", 7, 30)
+    for agent in (earlier, {}):
+        old_control.roll_agent(agent)
+        eventually(lambda: "sample" in str(old_control.mpsnode().get("status")), "the grant is reported")
+        for scheduler in (earlier, {}):
+            with monkeypatch.context() as environment:
+                for name, value in scheduler.items():
+                    environment.setenv(name, value)
+                assert _lacks(old_control, tmp_path, 16) == ""
+                assert _lacks(old_control, tmp_path, 17) == "gpu0 has 16 of 17 GiB free"
+
+
+def test_webhooks_of_both_serve_side_by_side_and_say_the_same(
+    earlier: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with api_server() as api, ExitStack() as replicas:
+        put_shipped_objects(api)
+        running = []
+        for version in (earlier, {}):
+            with monkeypatch.context() as environment:
+                for name, value in version.items():
+                    environment.setenv(name, value)
+                made = webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path)))
+                running.append(replicas.enter_context(made))
+        eventually(lambda: is_registered(api), "registered")
+        for thing, allowed in ((gpu_pod(), True), (gpu_pod(host_ipc=False), False)):
+            for path in ("/mutate", "/validate"):
+                said = [one.review(path, review_of(thing), bundles(api)[0]) for one in running]
+                assert said[0].get("patch") == said[1].get("patch")
+                assert [one["allowed"] for one in said] == [allowed or path == "/mutate"] * 2
 
 
 def _read(thing: Object, environment: Mapping[str, str]) -> list[Any]:
