@@ -29,12 +29,16 @@ class GpuName:
 
 @dataclass(frozen=True, slots=True)
 class Gpu(GpuName):
-    """A GPU of this node. memory_mib is what CUDA can use of it: NVML's total less the driver's reserve."""
+    """A GPU of this node. memory_mib is what CUDA can use of it: NVML's total less the driver's reserve. pci_bus: its
+    address as the kernel writes it, such as 0000:06:00.0; empty where it is not known. numa_node: None where it has
+    none, or it is not known."""
 
     name: str
     memory_mib: int
     sms: int
     capability: "Capability"
+    pci_bus: str = ""
+    numa_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

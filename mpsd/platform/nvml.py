@@ -6,6 +6,7 @@ with the same functions; nothing here knows which.
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from mpsd.model.gpu_facts import GpuFacts
@@ -20,10 +21,10 @@ class NvmlFailed(Exception):
 
 
 class Nvml:
-    """One open NVML. `library` has pynvml's functions."""
+    """One open NVML. `library` has pynvml's functions. sysfs: of the machine with these GPUs."""
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
+    def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
+        self._library, self._sysfs = library, sysfs
         self._handles: dict[str, Any] = {}
         self.spent_s = 0.0  # of this process's processor time, in its calls so far
 
@@ -66,7 +67,24 @@ class Nvml:
             memory_mib=(memory.total - memory.reserved) // 1024**2,
             sms=self._ask("nvmlDeviceGetNumGpuCores", handle) // capability.cores_per_sm,
             capability=capability,
+            pci_bus=(pci_bus := self._pci_bus(handle)),
+            numa_node=self._numa_node(pci_bus),
         )
+
+    def _pci_bus(self, handle: Any) -> str:
+        """NVML writes the domain with eight digits, the kernel with four or more."""
+        try:
+            domain, _colon, rest = _text(self._ask("nvmlDeviceGetPciInfo", handle).busId).lower().partition(":")
+            return f"{int(domain, 16):04x}:{rest}"
+        except (NvmlFailed, ValueError):
+            return ""
+
+    def _numa_node(self, pci_bus: str) -> int | None:
+        try:
+            node = int((self._sysfs / "bus/pci/devices" / pci_bus / "numa_node").read_text()) if pci_bus else -1
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None  # -1 is the kernel's word for none
 
     def count(self) -> int:
         return int(self._ask("nvmlDeviceGetCount"))

@@ -66,7 +66,7 @@ def _simulated_node(settings: Settings, facts: GpuFacts) -> Node:
         from mpsd.simulator.nvml import SimulatedNvml
 
     simulated = _opened(settings, facts)
-    nvml = Nvml(SimulatedNvml(simulated.folder))
+    nvml = Nvml(SimulatedNvml(simulated.folder), simulated.folder / "sys")
     nvml.open()
     extra = dict(simulated.environment)
     path = extra.pop("PATH", "")

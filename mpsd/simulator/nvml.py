@@ -85,6 +85,13 @@ class NvmlMemoryInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PciInfo:
+    """Where a GPU is."""
+
+    busId: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessInfo:
     """A process that holds memory of a GPU."""
 
@@ -170,6 +177,9 @@ class SimulatedNvml:
         if not 0 <= index < len(self._gpus):
             raise NVMLError_InvalidArgument
         return self._present(index)
+
+    def nvmlDeviceGetPciInfo(self, handle: Handle) -> PciInfo:
+        return PciInfo(self._gpu(handle).pci_id)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Handle:
         self._require_init()

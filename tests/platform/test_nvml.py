@@ -13,7 +13,7 @@ from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
-from mpsd.simulator.nvml import Handle, ProcessUtilization, SimulatedNvml
+from mpsd.simulator.nvml import Handle, PciInfo, ProcessUtilization, SimulatedNvml
 
 FACTS = load_limits(None).facts
 
@@ -43,6 +43,28 @@ def test_gpus_are_told_as_cuda_sees_them(nvml: Nvml) -> None:
     shown = [(gpu.label, gpu.name, gpu.memory_mib, gpu.sms) for gpu in nvml.gpus(FACTS)]
     wanted = [FACTS.card("A30"), FACTS.card("V100")]
     assert shown == [(f"gpu{n}", card.name, card.memory_mib, card.sms) for n, card in enumerate(wanted) if card]
+
+
+def test_where_a_gpu_is_is_said_as_the_kernel_writes_it(node: SimulatedNode, tmp_path: Path) -> None:
+    devices = tmp_path / "bus/pci/devices"
+    for bus, numa in (("0000:00:06.0", "1\n"), ("0000:00:07.0", "-1\n")):
+        (devices / bus).mkdir(parents=True)
+        (devices / bus / "numa_node").write_text(numa)
+    nvml = Nvml(SimulatedNvml(node.folder), tmp_path)
+    nvml.open()
+    assert [(gpu.pci_bus, gpu.numa_node) for gpu in nvml.gpus(FACTS)] == [("0000:00:06.0", 1), ("0000:00:07.0", None)]
+    nvml.close()
+
+
+def test_where_a_gpu_is_that_nvml_does_not_say_is_unknown(node: SimulatedNode, tmp_path: Path) -> None:
+    class Silent(SimulatedNvml):
+        def nvmlDeviceGetPciInfo(self, handle: Handle) -> PciInfo:  # noqa: N802
+            raise self.NVMLError_NotSupported
+
+    nvml = Nvml(Silent(node.folder), tmp_path)
+    nvml.open()
+    assert {(gpu.pci_bus, gpu.numa_node) for gpu in nvml.gpus(FACTS)} == {("", None)}
+    nvml.close()
 
 
 def test_the_driver_and_its_cuda_are_told_as_people_write_them(nvml: Nvml) -> None:

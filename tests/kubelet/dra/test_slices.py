@@ -52,6 +52,17 @@ def test_a_gpu_is_a_device_that_claims_share() -> None:
     }
 
 
+def test_where_a_gpu_is_has_kubernetes_own_names_and_what_is_unknown_has_none() -> None:
+    placed = replace(view(), gpus=(replace(GPUS[0], pci_bus="0000:06:00.0", numa_node=0), GPUS[1]))
+    first, second = ({**one["attributes"]} for one in devices(placed, (), POLICY))
+    standard = {name: value for name, value in first.items() if name.startswith("resource.kubernetes.io/")}
+    assert standard == {
+        "resource.kubernetes.io/pciBusID": {"string": "0000:06:00.0"},
+        "resource.kubernetes.io/numaNode": {"int": 0},
+    }
+    assert not any("/" in name for name in second)
+
+
 def test_what_claims_hold_is_counted_by_the_scheduler_alone() -> None:
     """A capacity that sank with each claim would count every claim twice."""
     claim = prepared()

@@ -23,6 +23,8 @@ WITHHELD, NO_DAEMON = "withheld", "no-daemon"
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
+# https://kubernetes.io/docs/reference/node/dra-standard-device-attributes/
+_PCI_BUS, _NUMA_NODE = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
 _LONGEST_TEXT = 64  # characters of an attribute
 # By the major number of the compute capability, then by its minor where one says more: NVIDIA's names of them.
 _ARCHITECTURES = {"7": "Volta", "7.5": "Turing", "8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper"}
@@ -98,13 +100,16 @@ def _capacity(unit: str, value: int, default: int, least: int, most: int, step: 
     }
 
 
-def _attributes(gpu: Gpu, domain: str, driver: str) -> dict[str, dict[str, str]]:
+def _attributes(gpu: Gpu, domain: str, driver: str) -> dict[str, dict[str, str | int]]:
     """What CEL selectors can ask for; what is not known is left out."""
     compute = gpu.capability.compute_capability
     architecture = _ARCHITECTURES.get(compute) or _ARCHITECTURES.get(compute.partition(".")[0], "")
     texts = {"uuid": gpu.uuid, "productName": gpu.name, "architecture": architecture, "domain": domain}
+    texts |= {_PCI_BUS: gpu.pci_bus}
     versions = {"cudaComputeCapability": _version(compute), "driverVersion": _version(driver)}
+    found: dict[str, dict[str, str | int]]
     found = {name: {"string": text[:_LONGEST_TEXT]} for name, text in texts.items() if text}
+    found |= {} if gpu.numa_node is None else {_NUMA_NODE: {"int": gpu.numa_node}}
     return found | {name: {"version": text} for name, text in versions.items() if text}
 
 
