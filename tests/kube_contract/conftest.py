@@ -16,7 +16,7 @@ from tests.simulated_api import simulated_api
 
 NAMESPACES, NODES = Resource("v1", "namespaces"), Resource("v1", "nodes")
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
