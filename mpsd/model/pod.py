@@ -239,7 +239,7 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
         runtime_class=shape.text(spec, "runtimeClassName", spec_path),
         # A kubelet has written into the status. The API server empties the status of every pod that is created.
         is_placed=isinstance(status := fields.get("status"), dict) and bool(status.get("startTime")),
-        claims=dict(_claims(shape, spec, spec_path)),
+        claims=read_claims(shape, spec, spec_path),
         host_volumes=tuple(_host_volumes(shape, spec, spec_path)),
         containers=tuple(
             read_container(shape, entry, entry_path, role, run_as)
@@ -249,11 +249,14 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
     )
 
 
-def _claims(shape: FieldReader, spec: Fields, path: str) -> Iterator[tuple[str, ClaimName]]:
+def read_claims(shape: FieldReader, spec: Fields, path: str) -> dict[str, ClaimName]:
+    """The resource claims of a pod with this spec, by the names that its containers use."""
+    found = {}
     for entry_path, entry in shape.entries(spec, "resourceClaims", path):
         for key, kind in _CLAIMS.items():
             if name := shape.text(entry, key, entry_path):
-                yield shape.text(entry, "name", entry_path), ClaimName(kind, name)
+                found[shape.text(entry, "name", entry_path)] = ClaimName(kind, name)
+    return found
 
 
 def _host_volumes(shape: FieldReader, spec: Fields, path: str) -> Iterator[HostVolume]:

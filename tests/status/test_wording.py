@@ -21,8 +21,9 @@ from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.status.cluster_answers import cluster_parts
 from mpsd.status.grant_options import the_one
 from mpsd.status.rules.cordon import cordon_change, effects
+from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.pods import Explanation, Why
+from mpsd.status.rules.pods import Explanation, SeenClaim, Why, read_pod_seen
 from mpsd.status.rules.top import cluster_top, node_top
 from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW, POLICY, grant, identity, waiting
@@ -51,6 +52,10 @@ def without_a_node() -> Iterator[Explanation]:
     for gates in ([{"name": "a.io/quota"}], [{"name": "a.io/quota"}, {"name": "b.io/x"}]):
         yield told(pod(spec={"schedulingGates": gates}), usual)
     yield told(pod(spec={"schedulerName": "volcano"}), usual)
+    lacking = (
+        "its ResourceClaimTemplate default/share does not exist; create it, or correct the name in spec.resourceClaims"
+    )
+    yield story(replace(read_pod_seen(pod(), POLICY), claim=SeenClaim("", None, lacking)), usual)
     yield told(pod(), scene(node_capacity(cluster_node(), "", (), (promised("train", 7),), TERMS)))
     yield from (told(pod(), usual), told(pod(status=unscheduled), usual))
     for names in ((), ("node1",), ("node1", "node2")):

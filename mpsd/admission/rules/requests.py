@@ -9,11 +9,12 @@ from mpsd.admission.rules.rule import EVERY, Found, Rule, RuleInput, rule
 from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.grants import Request
 from mpsd.model.names import MIRROR, matches
 from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown
-from mpsd.model.quantity import is_zero
+from mpsd.model.quantity import is_zero, whole
 from mpsd.model.request import PodRequest, asks_for_gpu, read_share
 
 # The annotations with the GPU of a pod: mpsd's, gpushare's first and its second form.
@@ -153,19 +154,38 @@ def _not_allowed(case: RuleInput, key: str, value: str, allowed: tuple[str, ...]
 BY_CLASS = "deviceclass.resource.kubernetes.io/"  # of the resource's name, before that of the class (KEP-5004)
 
 
-def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
-    """The device classes that a ResourceClaim or a template of one asks for, one or another."""
+def claim_requests(thing: Fields, kind: str) -> Iterator[tuple[str, Fields]]:
+    """The alternatives in the requests of a ResourceClaim or of a template of one, each with its device class."""
     fields = FieldReader()
     spec = fields.mapping(thing, "spec", "")
     devices = fields.mapping(fields.mapping(spec, "spec", "") if kind == CLAIM_TEMPLATE else spec, "devices", "")
-    found = []
     for _where, request in fields.entries(devices, "requests", ""):
-        wanted = [
-            fields.mapping(request, "exactly", ""),
-            *(each for _, each in fields.entries(request, "firstAvailable", "")),
-        ]
-        found += [fields.text(each, "deviceClassName", "") for each in wanted]
-    return tuple(dict.fromkeys(filter(None, found)))
+        others = (each for _, each in fields.entries(request, "firstAvailable", ""))
+        for each in (fields.mapping(request, "exactly", ""), *others):
+            if name := fields.text(each, "deviceClassName", ""):
+                yield name, each
+
+
+def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
+    """The device classes that it asks for, one or another."""
+    return tuple(dict.fromkeys(name for name, _each in claim_requests(thing, kind)))
+
+
+def request_of_claim(thing: Fields, kind: str, policy: Policy, whole_mib: int) -> Request | None:
+    """What it asks for of each GPU of mpsd, by its first alternative; None where it asks for none. whole_mib: what it
+    gets where it names no memory."""
+    fields, asked = FieldReader(), claim_requests(thing, kind)
+    found = next((each for name, each in asked if name in policy.admission.device_classes), None)
+    if found is None:
+        return None
+    amounts = fields.mapping(fields.mapping(found, "capacity", ""), "requests", "")
+    memory, threads, unit_mib = (
+        whole(amounts.get(MEMORY)),
+        whole(amounts.get(THREADS)),
+        policy.resources.memory_unit_mib,
+    )
+    memory_mib = whole_mib if memory is None else -(-memory // (unit_mib * 1024**2)) * unit_mib
+    return Request(memory_mib, threads or None, fields.number(found, "count", "", absent=1) or 1)
 
 
 def claiming(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str]]) -> tuple[Container, ...]:

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
-from mpsd.admission.rules.requests import REQUEST_RULES, claiming
+from mpsd.admission.rules.requests import REQUEST_RULES, claiming, classes_of, request_of_claim
 from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleInput, RuleScope
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName, Pod
 from mpsd.model.policy import Policy, RuleId, RuleMode
-from mpsd.model.problem import Problem, shown
+from mpsd.model.problem import Problem, shown, shown_name
+from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, PodRequest, asks, asks_for_gpu, read_share
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, objects_in, read_object
 
@@ -86,12 +89,30 @@ class AdmissionVerdict:
         return not self.problems
 
 
-def review_all(document: object, policy: Policy, facts: GpuFacts) -> tuple[AdmissionVerdict, ...]:
+Claims = Mapping[ClaimName, Fields]  # resource claims and templates of them
+
+
+def review_all(
+    document: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})
+) -> tuple[AdmissionVerdict, ...]:
     """A verdict on each object of a decoded document, which may be a List of them."""
-    return tuple(review(thing, policy, facts) for thing in objects_in(document))
+    return tuple(review(thing, policy, facts, claims) for thing in objects_in(document))
 
 
-def review(thing: object, policy: Policy, facts: GpuFacts) -> AdmissionVerdict:
+def claims_in(documents: Iterable[object]) -> Claims:
+    """The resource claims and templates of them in decoded documents."""
+    things = (thing for document in documents for thing in objects_in(document) if isinstance(thing, dict))
+    return {name: thing for thing in things if (name := _claim_name(thing))}
+
+
+def _claim_name(thing: Fields) -> ClaimName | None:
+    """None for what is no claim and no template of one."""
+    kind, metadata = thing.get("kind"), thing.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return ClaimName(kind, name) if kind in (CLAIM, CLAIM_TEMPLATE) and isinstance(name, str) else None
+
+
+def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})) -> AdmissionVerdict:
     """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it now. A pod that a node
     runs already (`status.startTime`) keeps the place that it was given, and the remark says so where it matters."""
     found = read_object(thing)
@@ -100,19 +121,40 @@ def review(thing: object, policy: Policy, facts: GpuFacts) -> AdmissionVerdict:
     pod = found.pod
     placed = pod is not None and pod.is_placed
     annotations = pod.annotations if pod and placed else {}
-    judged = judge(found, policy, facts, RequestContext(annotations_before=annotations, is_placed=placed))
+    classes = {name: classes_of(claim, name.kind) for name, claim in claims.items()}
+    context = RequestContext(annotations_before=annotations, is_placed=placed, claims=classes)
+    judged = judge(found, policy, facts, context)
     problems, warnings, noted = (
         tuple(finding.problem for finding in of_mode(mode, judged, policy.admission.rules)) for mode in RuleMode
     )
     asking = pod if pod and not problems and asks_for_gpu(pod, policy.resources) else None
     requests = read_share(asking, policy, facts).requests if asking else ()
-    remark = "" if problems or requests else found.unread or "asks for no GPU"
+    claimed = _claimed(pod, policy, claims) if pod else ""
+    remark = "" if problems or requests else found.unread or claimed or "asks for no GPU"
     if placed and not problems:
         now = {finding.rule for finding in judged}
-        anew = [finding.rule for finding in judge(found, policy, facts, RequestContext()) if finding.rule not in now]
+        anew = [
+            finding.rule
+            for finding in judge(found, policy, facts, RequestContext(claims=classes))
+            if finding.rule not in now
+        ]
         as_new = f"; a new one would break {', '.join(dict.fromkeys(anew))}"
         remark = f"it runs already, by its status.startTime, and is judged as such{as_new}" if anew else remark
     return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark)
+
+
+def _claimed(pod: Pod, policy: Policy, claims: Claims) -> str:
+    """What a pod gets by its claims; empty where it names none, or none of mpsd's."""
+    said = []
+    for name in dict.fromkeys(pod.claims.values()):
+        if name not in claims:
+            said.append(f"{name.kind} {shown_name(name.name)} is not in what was read, so it is judged without it")
+        elif request := request_of_claim(claims[name], name.kind, policy, 0):
+            memory = f"{gib(request.memory_mib)} GiB" if request.memory_mib else "the memory"
+            gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
+            threads = f" and {request.thread_percent} % of its threads" if request.thread_percent else ""
+            said.append(f"{name.kind} {shown_name(name.name)} asks for {memory} of {gpus}{threads}")
+    return "; ".join(said)
 
 
 def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext) -> tuple[RuleFinding, ...]:

@@ -5,7 +5,7 @@ Nothing of this machine is looked at: the cards are those that `--gpu` names.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -13,26 +13,30 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from mpsd.admission.rules.verdict import AdmissionVerdict, review_all
+from mpsd.admission.rules.verdict import AdmissionVerdict, Claims, claims_in, review_all
 from mpsd.containers.dialects.names import VARIABLES
 from mpsd.containers.dialects.parsing import environment_in, read_dialect
 from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
 from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES, environment
+from mpsd.model.fields import FieldReader, at
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.model.pod import Role
+from mpsd.model.pod import CLAIM_TEMPLATE, Role
+from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
 from mpsd.platform.limits_files import Limits, load_limits
 from mpsd.platform.options import OutputFormat
+from mpsd.platform.rules.kubernetes_objects import read_object
 from mpsd.platform.yaml_files import name_of, read_bytes, read_yaml
 
 CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is
 _COUNTED = re.compile(r"([1-9][0-9]?)x(.+)", re.ASCII)  # 4xA10
 _INDEX = re.compile(r"(?:^|,|PGPU=)([0-9]{1,2})(?=,|$)", re.ASCII)
 _SUBJECT = "the environment"
+_DRIVER = "gpu.mpsd.io"  # whose parameters a claim has
 
 
 def explain(
@@ -110,7 +114,7 @@ def _print_refused(name: str, problems: Sequence[Problem]) -> None:
 
 
 def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdict], list[InvalidInput]]:
-    verdicts, unreadable = list[AdmissionVerdict](), list[InvalidInput]()
+    found, unreadable = list[object](), list[InvalidInput]()
     for file in files:
         try:
             documents = read_yaml(file)
@@ -120,9 +124,30 @@ def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdi
         if not documents:
             empty = Problem("no-object", "the file", "", "holds no object", "write a Kubernetes object in it")
             unreadable.append(InvalidInput(name_of(file), [empty]))
-        for document in documents:
-            verdicts.extend(review_all(document.value, limits.policy, limits.facts))
-    return verdicts, unreadable
+        found.extend(document.value for document in documents)
+    claims = claims_in(found)
+    verdicts = [one for document in found for one in review_all(document, limits.policy, limits.facts, claims)]
+    wrong = dict(_wrong_claims(claims, limits.policy)) if claims else {}
+    return [replace(one, problems=wrong.get(one.object_name, one.problems)) for one in verdicts], unreadable
+
+
+def _wrong_claims(claims: Claims, policy: Policy) -> Iterator[tuple[str, tuple[Problem, ...]]]:
+    """The names of those whose parameters for mpsd are wrong, with what kubelet would show when a pod waits."""
+    from mpsd.kubelet.dra.rules.claims import config_problems
+
+    for name, thing in claims.items():
+        fields, path = FieldReader(), "spec.devices"
+        spec = fields.mapping(thing, "spec", "")
+        if name.kind == CLAIM_TEMPLATE:
+            spec, path = fields.mapping(spec, "spec", "spec"), "spec.spec.devices"
+        opaque = [
+            (at(where, "opaque"), fields.mapping(entry, "opaque", where))
+            for where, entry in fields.entries(fields.mapping(spec, "devices", ""), "config", path)
+        ]
+        found = [(at(where, "parameters"), one) for where, one in opaque if one.get("driver") == _DRIVER]
+        problems = [each for where, one in found for each in config_problems(one.get("parameters"), where, policy)]
+        if problems:
+            yield read_object(thing).name, tuple(problems)
 
 
 def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:

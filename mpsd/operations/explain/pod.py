@@ -3,25 +3,33 @@
 No more is read than the answer takes. A missing right leaves out what it is for, and that is reported; only about free
 capacity there is no answer without MPSNodes.
 
-Rights of whoever asks: get and list of pods in their namespace, list of its events; get of configmap mpsd-limits in
-mpsd-system; for free capacity get and list of mpsnodes.mpsd.io, list of nodes and of pods in all namespaces.
+Rights of whoever asks: get and list of pods in their namespace, list of its events, resourceclaims and
+resourceclaimtemplates; get of configmap mpsd-limits in mpsd-system; for free capacity get and list of mpsnodes.mpsd.io,
+list of nodes and of pods in all namespaces; for claims list of deviceclasses and resourceslices.
 """
 
 import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from typing import Annotated, TypeVar
 
 import typer
 
+from mpsd.admission.rules.requests import classes_of, request_of_claim
+from mpsd.kubelet.dra.rules.slices import MEMORY
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
+from mpsd.model.fields import FieldReader
+from mpsd.model.grants import Request
 from mpsd.model.mpsnode import cluster_status, read_mpsnode
-from mpsd.model.problem import InvalidInput, Problem, shortened, shown
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.model.policy import Policy
+from mpsd.model.problem import InvalidInput, Problem, shortened, shown, shown_name
+from mpsd.model.quantity import whole
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
-from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Forbidden, Kube, NotFound, Object
+from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Forbidden, Kube, NotFound, Object, Resource
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
@@ -32,7 +40,7 @@ from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, PodName
 from mpsd.status.rules import pods as rules
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
-from mpsd.status.rules.pods import Explanation, ExplanationContext, Owner, PodSeen, last_warning
+from mpsd.status.rules.pods import Explanation, ExplanationContext, Owner, PodSeen, SeenClaim, last_warning
 
 Found = TypeVar("Found")
 Other = TypeVar("Other")
@@ -74,8 +82,11 @@ async def explain_all(kube: Kube, namespace: str) -> Answers:
     """Every pod that requests a GPU and has not started. namespace: empty for all."""
     in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
     pods = [rules.read_pod_seen(one, in_force.policy) for one in things]
-    asking = sorted((pod for pod in pods if pod.shared), key=lambda pod: (pod.name.namespace, pod.name.name))
-    return await _answers(kube, in_force, asking, None)
+    asking = sorted(
+        (pod for pod in pods if pod.shared or pod.claims), key=lambda pod: (pod.name.namespace, pod.name.name)
+    )
+    found = await _answers(kube, in_force, asking, None)
+    return replace(found, stories=[(pod, one) for pod, one in found.stories if pod.shared])
 
 
 async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | None:
@@ -88,6 +99,7 @@ async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | Non
 
 async def _answers(kube: Kube, in_force: PolicyInForce, pods: Sequence[PodSeen], owner: Owner | None) -> Answers:
     unseen: list[str] = []
+    pods = await _with_claims(kube, pods, in_force.policy, unseen)
     context, warnings = await both(_context(kube, in_force, pods, unseen), _warnings(kube, pods, unseen))
     stories = [(pod, story(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods]
     return Answers(stories, owner, in_force, tuple(dict.fromkeys(unseen)))
@@ -121,6 +133,105 @@ async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> M
     asked = [pod for pod in pods if wants_warning(pod)][:_MOST_ASKED]
     found = await asyncio.gather(*map(warning, asked))
     return {pod.name.uid: one for pod, one in zip(asked, found, strict=True)}
+
+
+# -- resource claims -----------------------------------------------------------------------------------------------
+# What they ask for, and what keeps one of mpsd from being allocated whatever the GPUs have left.
+
+_API = "resource.k8s.io/v1"
+_PLURALS = {CLAIM: "resourceclaims", CLAIM_TEMPLATE: "resourceclaimtemplates"}
+_CLASSES, _SLICES = Resource(_API, "deviceclasses"), Resource(_API, "resourceslices")
+_DRIVER = {"fieldSelector": "spec.driver=gpu.mpsd.io"}
+_INSTALL = "an administrator installs components/dra (docs/dra.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What the cluster has for claims. classes, nodes: by name; None where nobody may ask. whole_mib: of the largest
+    GPU, 0 where none is known."""
+
+    classes: frozenset[str] | None
+    nodes: frozenset[str] | None
+    whole_mib: int
+
+
+async def _with_claims(kube: Kube, pods: Sequence[PodSeen], policy: Policy, unseen: list[str]) -> list[PodSeen]:
+    """The pods, with `shared` and `claim` for those with a claim of mpsd. unseen: grows by what may not be read."""
+    if not (claiming := [pod for pod in pods if pod.claims and pod.shared is None]):
+        return [*pods]
+    things: dict[tuple[str, ClaimName], Object] = {}
+    missing: set[str] = set()  # namespaces whose claims may not be read
+    for namespace in dict.fromkeys(pod.name.namespace for pod in claiming):
+        for kind, plural in _PLURALS.items():
+            listed = await _list(kube, Resource(_API, plural), unseen, namespace)
+            missing |= set() if listed is not None else {namespace}
+            for thing in listed or ():
+                things[namespace, ClaimName(kind, str(thing["metadata"]["name"]))] = thing
+    served = await _served(kube, unseen)
+    return [
+        _with_claim(pod, things, policy, served, known=pod.name.namespace not in missing)
+        if pod.claims and pod.shared is None
+        else pod
+        for pod in pods
+    ]
+
+
+async def _list(
+    kube: Kube, resource: Resource, unseen: list[str], namespace: str = "", query: Mapping[str, str] | None = None
+) -> Sequence[Object] | None:
+    """None where one may not."""
+    try:
+        return await allowed(kube.list(resource, namespace, query), f"{resource.plural} were not read", unseen)
+    except NotFound:  # a cluster without that API
+        return ()
+
+
+async def _served(kube: Kube, unseen: list[str]) -> _Served:
+    classes = await _list(kube, _CLASSES, unseen)
+    slices = await _list(kube, _SLICES, unseen, query=_DRIVER)
+    fields, largest = FieldReader(), 0
+    for one in slices or ():
+        for _where, device in fields.entries(fields.mapping(one, "spec", ""), "devices", ""):
+            memory = fields.mapping(fields.mapping(device, "capacity", ""), MEMORY, "")
+            largest = max(largest, whole(memory.get("value")) or 0)
+    return _Served(
+        None if classes is None else frozenset(str(one["metadata"]["name"]) for one in classes),
+        None if slices is None else frozenset(str(one["spec"].get("nodeName", "")) for one in slices),
+        largest // 1024**2,
+    )
+
+
+def _with_claim(
+    pod: PodSeen, things: Mapping[tuple[str, ClaimName], Object], policy: Policy, served: _Served, *, known: bool
+) -> PodSeen:
+    namespace = pod.name.namespace
+    for name in pod.claims:
+        thing, words = things.get((namespace, name)), f"{name.kind} {shown_name(f'{namespace}/{name.name}')}"
+        if thing is None:
+            if known and pod.is_pending and not pod.node:
+                lacking = f"its {words} does not exist; create it, or correct the name in spec.resourceClaims"
+                return _claiming(pod, SeenClaim(words, served.nodes, lacking), Request(0, None, 1))
+            continue
+        request = request_of_claim(thing, name.kind, policy, served.whole_mib)
+        if request is not None:
+            return _claiming(pod, SeenClaim(words, served.nodes, _lacking(thing, name, words, policy, served)), request)
+    return pod
+
+
+def _claiming(pod: PodSeen, claim: SeenClaim, request: Request) -> PodSeen:
+    name, node, ends = pod.name, pod.node, pod.terminating
+    shared = SharedPod(name, request, node, {}, pod.scheduler, 0, "", finished=False, terminating=ends)
+    return replace(pod, shared=shared, claim=claim)
+
+
+def _lacking(thing: Object, name: ClaimName, words: str, policy: Policy, served: _Served) -> str:
+    """What must be there before it can be allocated; empty where all of it is."""
+    named = [one for one in classes_of(thing, name.kind) if one in policy.admission.device_classes]
+    if served.classes is not None and named[0] not in served.classes:
+        return f"its {words} asks for the DeviceClass {shown_name(named[0])}, which does not exist; {_INSTALL}"
+    if served.nodes is not None and not served.nodes:
+        return f"no node offers a GPU for its {words}: there is no ResourceSlice of gpu.mpsd.io; {_INSTALL}"
+    return ""
 
 
 # -- free capacity -------------------------------------------------------------------------------------------------

@@ -185,6 +185,7 @@ _BUILT_IN = (
     ObjectKind("resource.k8s.io", ("v1",), "ResourceClaim", "resourceclaims", has_status=True),
     ObjectKind("resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates"),
     SLICES,
+    ObjectKind("resource.k8s.io", ("v1",), "DeviceClass", "deviceclasses", False),
     ObjectKind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
     ObjectKind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
     ObjectKind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),

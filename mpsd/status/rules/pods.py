@@ -14,6 +14,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
+from mpsd.model.pod import CLAIM, ClaimName, read_claims
 from mpsd.model.policy import Policy
 from mpsd.model.problem import printable
 from mpsd.model.quantity import gib
@@ -53,11 +54,22 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenClaim:
+    """A resource claim for a GPU of mpsd. words: as it reads behind "its". nodes: those with a ResourceSlice of mpsd;
+    None where nobody may ask. lacking: what keeps it from being allocated whatever is free, a sentence; else empty."""
+
+    words: str
+    nodes: frozenset[str] | None
+    lacking: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodSeen:
     """shared: what it asks of GPUs; None where it asks for none. reason, message: of the whole pod, as kubelet says.
     unscheduled: what its scheduler says of it; empty where it says nothing. waiting, ended: its containers, init
     containers first; ended are those that ended badly. owners: from the nearest. bound: RFC 3339, when it got its node;
-    empty where that is not said. running: the names of the containers that run now, init containers first."""
+    empty where that is not said. running: the names of the containers that run now, init containers first.
+    claims: its resource claims, or their templates. claim: that of mpsd; None where it has none, or nobody looked."""
 
     name: PodName
     shared: SharedPod | None
@@ -76,6 +88,8 @@ class PodSeen:
     terminating: bool
     bound: str = ""
     running: tuple[str, ...] = ()
+    claims: tuple[ClaimName, ...] = ()
+    claim: SeenClaim | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -110,7 +124,18 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         terminating=metadata.get("deletionTimestamp") is not None,
         bound=_scheduled(shape, status, "True", "lastTransitionTime"),
         running=tuple(one for one in found if isinstance(one, str)),
+        claims=claims_named(shape, spec, status),
     )
+
+
+def claims_named(shape: FieldReader, spec: Fields, status: Fields) -> tuple[ClaimName, ...]:
+    """Of each claim of a pod the claim itself where it is known already, else its template."""
+    made = {
+        shape.text(entry, "name", path): shape.text(entry, "resourceClaimName", path)
+        for path, entry in shape.entries(status, "resourceClaimStatuses", "status")
+    }
+    named = read_claims(shape, spec, "spec")
+    return tuple(ClaimName(CLAIM, made[entry]) if made.get(entry) else name for entry, name in named.items())
 
 
 def _scheduled(shape: FieldReader, status: Fields, truth: str, *fields: str) -> str:
@@ -249,6 +274,7 @@ class Why(StrEnum):
     GATED = "gated"
     OTHER_SCHEDULER = "other-scheduler"
     NO_NODE = "no-node"
+    NO_CLAIM = "no-claim"
     TOO_LARGE = "too-large"
     NO_ROOM = "no-room"
     KEPT_AWAY = "kept-away"

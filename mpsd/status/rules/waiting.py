@@ -24,7 +24,7 @@ def waiting_story(pod: PodSeen, request: Request, context: ExplanationContext) -
     name = shown_name(str(pod.name))
     if pod.terminating:
         return Explanation(Why.ENDS, f"pod {name} never ran: it is being deleted, and waits for its finalizers")
-    found = _of_itself(pod, context) or _outlook(request, pod.wishes, context)
+    found = _of_itself(pod, context) or _outlook(request, pod.wishes, _serving(pod, context))
     if found.why is Why.NOT_LOOKED_AT:
         describe = f"kubectl describe pod {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
         scheduler = shown(pod.scheduler) if pod.scheduler else "the default-scheduler"
@@ -42,11 +42,27 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
         by = f"by whoever set {'them' if many else 'it'} (spec.schedulingGates)"
         return Explanation(Why.GATED, f"{words} removed, {by}")
     known = context.policy.admission.schedulers
-    if pod.scheduler and pod.scheduler not in known:
+    if pod.claim and pod.claim.lacking:
+        return Explanation(Why.NO_CLAIM, pod.claim.lacking)
+    if pod.scheduler and pod.scheduler not in known and not pod.claim:
         words = f"it names the scheduler {shown(pod.scheduler)}, which does not ask mpsd"
         return Explanation(Why.OTHER_SCHEDULER, f"{words}; recreate it with spec.schedulerName: {' or '.join(known)}")
     words = _reserved(context).get(pod.name.uid, "")
     return Explanation(Why.PROMISED, words) if words else None
+
+
+def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
+    """What is known of the nodes that serve what the pod asks for: claims or requests."""
+    nodes = pod.claim.nodes if pod.claim else None
+    return context if nodes is None else _among(context, nodes)
+
+
+@lru_cache(maxsize=4)
+def _among(context: ExplanationContext, nodes: frozenset[str]) -> ExplanationContext:
+    ledger = {name: one for name, one in context.ledger.items() if name in nodes}
+    machines = context.machines
+    among = None if machines is None else {name: one for name, one in machines.items() if name in nodes}
+    return replace(context, ledger=ledger, machines=among)
 
 
 @lru_cache(maxsize=4)

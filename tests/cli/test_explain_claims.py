@@ -1,0 +1,190 @@
+"""`kubectl mps explain` of pods that get their GPU by a resource claim, in the sentences for those that request it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from mpsd.platform.kube import Resource
+from tests.cli.asking import ask
+from tests.cli.cluster_world import ClusterWorld, Said
+from tests.cli.gpu_cluster import GIB, GpuCluster, grant, machine, mpsnode
+
+_API = "resource.k8s.io/v1"
+CLASSES, SLICES, CLAIMS, TEMPLATES = (
+    Resource(_API, plural) for plural in ("deviceclasses", "resourceslices", "resourceclaims", "resourceclaimtemplates")
+)
+DEVICE_CLASS = "mps.mpsd.io"
+
+
+@pytest.fixture
+def cluster(world: ClusterWorld) -> GpuCluster:
+    return GpuCluster(world)
+
+
+def explain(cluster: GpuCluster, *words: str) -> Said:
+    return cluster.world.kubectl_mps("explain", *words)
+
+
+def install(cluster: GpuCluster, *nodes: str, gib: int = 15) -> None:
+    """What components/dra and the agents of these nodes write."""
+    cluster.thing(CLASSES, {"metadata": {"name": DEVICE_CLASS}, "spec": {}})
+    for node in nodes:
+        device = {"name": "gpu0", "capacity": {"memory": {"value": f"{gib * GIB}Mi"}}}
+        spec = {"driver": "gpu.mpsd.io", "nodeName": node, "pool": {"name": node}, "devices": [device]}
+        cluster.thing(SLICES, {"metadata": {"name": f"{node}-gpu.mpsd.io"}, "spec": spec})
+
+
+def template(cluster: GpuCluster, name: str = "share", device_class: str = DEVICE_CLASS, **amounts: str) -> None:
+    exactly = {"deviceClassName": device_class, "capacity": {"requests": amounts}}
+    spec = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+    cluster.thing(TEMPLATES, {"metadata": {"name": name}, "spec": spec}, "default")
+
+
+def claimed(name: str = "train", **spec: Any) -> Any:
+    container = {"name": "main", "image": "train", "resources": {"claims": [{"name": "gpu"}]}}
+    entry = {"name": "gpu", "resourceClaimTemplateName": "share"}
+    fields = {"containers": [container], "resourceClaims": [entry], "schedulerName": "none-of-the-simulator", **spec}
+    return {"metadata": {"name": name}, "spec": fields}
+
+
+def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster, memory="7Gi", threads="30")
+    held = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
+    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[grant(held, 11, "node1")]))
+    cluster.pod(claimed())
+    said = explain(cluster, "train")
+    assert said.code == 1
+    assert said.output.startswith("pod default/train waits: no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu0;")
+    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    assert (read["why"], read["request"]) == ("no-room", {"memory_mib": 7 * GIB, "thread_percent": 30, "gpus": 1})
+    assert "held runs on gpu0 of node1 with 11 GiB" in explain(cluster, "held").output
+
+
+def test_room_on_a_node_that_serves_no_claims_does_not_count(cluster: GpuCluster) -> None:
+    install(cluster, "node1", gib=3)
+    template(cluster, memory="7Gi")
+    cluster.nodes(machine("node1"), machine("node2"), mpsnode("node1", 3), mpsnode("node2", 15))
+    cluster.pod(claimed())
+    assert "the largest can give 3, gpu0 of node1" in explain(cluster, "train").output
+
+
+def test_a_claim_without_memory_wants_a_whole_gpu(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster)
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    cluster.pod(claimed())
+    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    assert (read["why"], read["request"]["memory_mib"]) == ("not-looked-at", 15 * GIB)
+
+
+def test_a_template_that_does_not_exist_is_named(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    cluster.pod(claimed())
+    assert explain(cluster, "train").output == (
+        "pod default/train waits: its ResourceClaimTemplate default/share does not exist; "
+        "create it, or correct the name in spec.resourceClaims\n"
+    )
+
+
+def test_a_cluster_without_the_class_or_without_a_slice_says_so(cluster: GpuCluster) -> None:
+    template(cluster, memory="7Gi")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    cluster.pod(claimed())
+    assert "asks for the DeviceClass mps.mpsd.io, which does not exist" in explain(cluster, "train").output
+    install(cluster)
+    said = explain(cluster, "train", "-o", "json")
+    assert json.loads(said.output)["why"] == "no-claim"
+    assert "there is no ResourceSlice of gpu.mpsd.io" in said.output
+
+
+def test_the_claim_that_was_made_counts_and_not_its_template(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    exactly = {"deviceClassName": DEVICE_CLASS, "capacity": {"requests": {"memory": "4Gi"}}}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    cluster.thing(CLAIMS, {"metadata": {"name": "train-gpu-x7k2p"}, "spec": spec}, "default")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    cluster.pod(claimed(), {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "train-gpu-x7k2p"}]})
+    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    assert read["request"]["memory_mib"] == 4 * GIB
+
+
+def test_claims_of_another_class_are_no_business_of_mpsd(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster, device_class="gpu.nvidia.com")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    cluster.pod(claimed())
+    assert "asks for no GPU" in explain(cluster, "train").output
+    assert explain(cluster).output == "no pod of namespace default waits for a GPU\n"
+
+
+def test_all_pods_that_wait_are_those_with_a_claim_too(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster, memory="20Gi")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    cluster.pod(claimed())
+    assert "it asks for 20 GiB of one GPU" in explain(cluster, "-A").output
+
+
+# -- `mpsd explain -f` -------------------------------------------------------------------------------------------------
+
+_TEMPLATE = """
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: share}
+spec:
+  spec:
+    devices:
+      requests:
+        - name: gpu
+          exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 6.5Gi, threads: "30"}}}
+      config:
+        - opaque:
+            driver: gpu.mpsd.io
+            parameters: {apiVersion: mpsd.io/v1alpha1, kind: MPSConfig, threadCap: 60}
+"""
+_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: train}
+spec:
+  hostIPC: true
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: share}]
+  containers: [{name: main, image: train, resources: {claims: [{name: gpu}]}}]
+"""
+
+
+def explained(text: str, code: int = 0) -> list[Any]:
+    done = ask("explain", "-o", "json", "-f", "-", given=text)
+    assert (done.returncode, done.stderr) == (code, "")
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_file_with_a_pod_and_its_template_says_what_the_pod_gets() -> None:
+    for text in (f"{_TEMPLATE}---{_POD}", f"{_POD}---{_TEMPLATE}"):
+        by_name = {one["object"]: one for one in explained(text)}
+        pod = by_name["Pod default/train"]
+        assert "share asks for 7 GiB of one GPU and 30 % of its threads" in pod["remark"]
+        assert [one["rule"] for one in pod["warnings"]] == ["host-root"], "it is judged as a pod with a GPU"
+        assert by_name["ResourceClaimTemplate share"]["admitted"]
+
+
+def test_a_pod_whose_template_is_elsewhere_is_said_to_be_judged_without_it() -> None:
+    (pod,) = explained(_POD)
+    assert pod["admitted"]
+    assert "share is not in what was read" in pod["remark"]
+
+
+def test_wrong_parameters_of_a_template_are_refused_with_their_place() -> None:
+    (template,) = explained(_TEMPLATE.replace("threadCap", "threadcap"), code=1)
+    (problem,) = template["problems"]
+    assert problem["rule"] == "field-unknown"
+    assert problem["where"] == "spec.spec.devices.config[0].opaque.parameters.threadcap"
+
+
+def test_a_pod_without_hostipc_is_refused_by_the_claim_in_the_file() -> None:
+    pod = explained(f"{_TEMPLATE}---{_POD.replace('hostIPC: true', 'hostIPC: false')}", code=1)[1]
+    assert [one["rule"] for one in pod["problems"]] == ["host-ipc-missing"]
