@@ -192,9 +192,12 @@ def _stamp(path: Path) -> tuple[int, ...]:
 _IDLE_S = 10.0  # after its last grant, before a joined domain is divided though nobody wants one of its GPUs alone
 
 
+DOMAINS_FILE = "domains.json"  # in the run directory
+
+
 @dataclass(frozen=True, slots=True)
 class JoinedGroups:
-    """domains.json: the GPUs that are joined on demand in this boot."""
+    """DOMAINS_FILE: the GPUs that are joined on demand in this boot."""
 
     boot_id: str
     groups: Groups
@@ -206,7 +209,7 @@ class NodeDomains:
 
     def __init__(self, run_directory: Path, gpus: Sequence[Gpu], policy: Policy, log: Logger) -> None:
         """InvalidInput where the policy names a GPU that is not there; it counts as it is now."""
-        self._run_directory, self._file = run_directory, run_directory / "domains.json"
+        self._run_directory, self._file = run_directory, run_directory / DOMAINS_FILE
         self._gpus, self._policy, self._log = gpus, policy, log
         self._seen: tuple[int, ...] = ()
         self._unreadable = False

@@ -25,6 +25,7 @@ from mpsd.model.node_status import NodeStatus, without_arguments
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.drain import DrainRequest
+from mpsd.mps.records import DOMAINS_FILE, JoinedGroups
 from mpsd.operations.bundle.archive import Output, bundle_to
 from mpsd.operations.bundle.rules import contents
 from mpsd.operations.bundle.rules.contents import MOST_BYTES, BundlePart, json_text, log_kept, missing_part
@@ -112,7 +113,10 @@ def _sources(survey: node.NodeSurvey) -> Iterator[Source]:
     found = read_limits(folder)
     for name, read in ((POLICY_FILE, found.policy), (GPU_FACTS_FILE, found.facts)):
         yield f"limits/{name}", f"{folder / name}, as it was read", partial(_limits, read)
-    for path in sorted(survey.settings.socket_to_ask.parent.glob("gpu*")):
+    run_directory = survey.settings.socket_to_ask.parent
+    if (joined := run_directory / DOMAINS_FILE).exists():
+        yield DOMAINS_FILE, "GPUs that are joined on demand", partial(_record, joined, JoinedGroups)
+    for path in sorted(run_directory.glob("gpu*")):
         yield from _domain(DomainFolder(path))
     if survey.host:
         yield from _engines(survey.host)

@@ -72,6 +72,15 @@ def test_all_of_it_is_there_and_nothing_secret(served: Machine, host: Path, tmp_
     program.kill()
 
 
+def test_gpus_that_were_joined_are_in_it(pair: Machine, tmp_path: Path) -> None:
+    pair.up()
+    pair.run("--gpu-mem 8 --gpus 2", "sim-cuda", "hold").heard("ready")
+    path = tmp_path / "out.tar.gz"
+    assert bundled(pair, "-o", path).exit_code() == 0
+    (group,) = json.loads(contents(path)["domains.json"])["groups"]
+    assert len(group) == 2
+
+
 def test_where_nothing_runs_it_says_what_could_not_be_had(machine: Machine, tmp_path: Path) -> None:
     answer = bundled(machine, "-o", tmp_path / "out.tar.gz")
     assert answer.exit_code() == 0, answer
