@@ -64,7 +64,7 @@ def what_is_missing(environment: Mapping[str, str]) -> list[str]:
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", TOP, *words], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(["git", "-C", TOP, *words], check=True, capture_output=True, text=True).stdout.rstrip()
 
 
 def export(folder: Path) -> None:

@@ -109,6 +109,7 @@ def test_what_is_missing_is_said_in_one_sentence_and_dist_is_as_it_was(tmp_path:
     subprocess.run(["git", "clone", "--quiet", TOP, clone], check=True, timeout=60)
     (clone / "dist").mkdir()
     (clone / "dist/kept").write_text("")
+    (clone / "README.md").write_text("changed")
     (clone / "new.txt").write_text("")
     command = [sys.executable, clone / "images/release.py"]
     (tmp_path / "bin").mkdir()
@@ -116,7 +117,7 @@ def test_what_is_missing_is_said_in_one_sentence_and_dist_is_as_it_was(tmp_path:
     environment = {"PATH": str(tmp_path / "bin")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    said = "make release: not as committed: new.txt: commit or stash it; not found: buildah, debootstrap: install it"
+    said = "make release: not as committed: README.md, …: commit or stash it; not found: buildah, debootstrap: "
     assert done.stderr.startswith(said), done.stderr
     assert done.stderr.count("\n") == 1
     assert [path.name for path in (clone / "dist").iterdir()] == ["kept"]
