@@ -211,6 +211,7 @@ class MemoryPlugin:
         request = pod.request(starting.container.container) if pod else None
         allocation = self._allocation(ids, RequestingContainer(pod, request) if pod and request else None)
         why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _START_S)
+        why = why and (self._node.ledger.claims_unknown or why)  # while they are unknown no limit is set
         waits = f"{starting.container} waits: {why}" if why else "; ".join(p.sentence for p in self._problems(starting))
         if waits:
             self._log.warning("start deferred", container=str(starting.container), reason=waits)

@@ -69,7 +69,7 @@ class KubeletGrants:
         self._counted: tuple[object, ...] = ()  # what `view` was made from
         self._unallocated: frozenset[str] = frozenset()
         self.claims: tuple[PreparedClaim, ...] = ()
-        self._claims_unknown = ""  # why there may be more of them
+        self.claims_unknown = ""  # why there may be more of them
         self.end_claim: Callable[[str], None] = lambda _uid: None  # ends the claim of this uid, which has left
         self._living: frozenset[str] = frozenset()  # the pods of claims that have left in which processes live
         self._living_at: tuple[float, tuple[PreparedClaim, ...]] = (float("-inf"), ())  # when and of which
@@ -112,7 +112,7 @@ class KubeletGrants:
 
     def set_claims(self, claims: tuple[PreparedClaim, ...], unknown: str) -> None:
         """Sets the claims that hold a grant here. unknown: why there may be more; empty where these are all."""
-        self.claims, self._claims_unknown = claims, unknown
+        self.claims, self.claims_unknown = claims, unknown
         self.count()
 
     def _look_at_left(self, now: float) -> None:
@@ -231,7 +231,7 @@ class KubeletGrants:
         Once kubelet has listed the devices nothing is unknown: pods outlive it, so its last list stands."""
         pods, policy, domains = self.pods_seen, self._policy(), self._domains.now
         trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
-        claims, unknown = self.claims, self._claims_unknown
+        claims, unknown = self.claims, self.claims_unknown
         about = self._unallocated, policy, trouble, claims, unknown, domains, self._living
         sources = (self.held_devices, self.entries, self._rows, *about)
         if are_same(sources, self._counted):

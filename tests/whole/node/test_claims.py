@@ -26,7 +26,7 @@ from mpsd.kubelet.api.pluginregistration_pb2_grpc import RegistrationStub
 from mpsd.kubelet.client import dial
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import MPSD, Program, Service, eventually
-from tests.whole.node.cluster import NODE, Cluster, Object
+from tests.whole.node.cluster import NODE, Cluster, Object, pod
 from tests.whole.node.conftest import begun
 
 DRIVER = "gpu.mpsd.io"
@@ -105,6 +105,12 @@ class ClaimCluster(Cluster):
         made["status"] = {"allocation": {"devices": devices}, "reservedFor": reserved}
         self.ask("PUT", f"{_CLAIMS}/{name}/status", made)
         return str(made["metadata"]["uid"])
+
+    def change_capacity(self, name: str, memory: str) -> None:
+        claim = self.ask("GET", f"{_CLAIMS}/{name}")
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        result["consumedCapacity"]["memory"] = memory
+        self.ask("PUT", f"{_CLAIMS}/{name}/status", claim)
 
     def free(self, name: str) -> None:
         with suppress(HTTPError):
@@ -260,10 +266,10 @@ def pod_here(claims: ClaimCluster, number: int = 0) -> Iterator[PodCgroupHere]:
 def test_what_kubelet_gives_up_is_held_while_a_process_of_it_lives(claims: ClaimCluster) -> None:
     """As of a pod that was deleted by force, whose processes went on."""
     whole = claims.offered_mib()
-    with pod_here(claims) as pod:
-        left = claims.allocate("left", 10, pods=[pod.uid])
+    with pod_here(claims) as home:
+        left = claims.allocate("left", 10, pods=[home.uid])
         claims.prepared("left", left)
-        program = claims.client_in(pod, left, "alloc=1000")
+        program = claims.client_in(home, left, "alloc=1000")
         assert claims.unprepare("left", left) == ""
         claims.free("left")
         eventually(lambda: claims.agent.logged("grant kept"), "that it is kept is said")
@@ -282,11 +288,11 @@ def test_what_kubelet_gives_up_is_held_while_a_process_of_it_lives(claims: Claim
 
 @needs_cgroups
 def test_what_kubelet_gives_up_is_held_while_a_process_may_still_take_memory(claims: ClaimCluster) -> None:
-    with pod_here(claims) as pod:
-        left = claims.allocate("left", 10, pods=[pod.uid])
+    with pod_here(claims) as home:
+        left = claims.allocate("left", 10, pods=[home.uid])
         claims.prepared("left", left)
-        program = claims.started_in(pod, ["sleep", "600"])
-        eventually(lambda: str(program.pid) in pod.members.read_text().split(), "it is in the pod")
+        program = claims.started_in(home, ["sleep", "600"])
+        eventually(lambda: str(program.pid) in home.members.read_text().split(), "it is in the pod")
         assert claims.unprepare("left", left) == ""
         assert claims.granted() == {left: 10240}
         assert claims.prepare("left", left).error == ""  # again, as for the next pod of the same claim
@@ -386,6 +392,29 @@ def test_claims_that_are_served_no_longer_hold_their_room_and_that_is_said(claim
     eventually(lambda: claims.granted() == {uid: 7168}, "its grant")
     claims.delete("share")
     eventually(lambda: claims.is_gone("share"), "the pod is gone")
+    claims.agent.kill()
+    claims.agent = claims.start_agent()
+
+
+def test_no_pod_starts_in_the_place_of_claims_that_nobody_can_read(claims: ClaimCluster) -> None:
+    uid = claims.allocate("share", 7)
+    claims.prepared("share", uid)
+    claims.apply(_pod_with("share", "share"))
+    claims.agent.kill()
+    claims.journal.write_text('{"claims": [')
+    claims.change_capacity("share", "unknown")
+    claims.agent = claims.start_agent_without_claims()
+    eventually(lambda: claims.agent.logged("claims not looked at"), "what stands in the way is said")
+    Cluster.until_offered(claims)
+    claims.apply(pod("late", 2))
+    (said, *_again) = eventually(lambda: claims.agent.logged("start deferred"), "its start is deferred")
+    assert "journal of claims" in str(said["reason"])
+    claims.change_capacity("share", "7Gi")
+    claims.program_of("late")
+    assert claims.granted()[uid] == 7168
+    claims.delete("late")
+    claims.delete("share")
+    eventually(lambda: claims.is_gone("late") and claims.is_gone("share"), "the pods are gone")
     claims.agent.kill()
     claims.agent = claims.start_agent()
 
