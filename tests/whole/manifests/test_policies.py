@@ -367,7 +367,7 @@ def _mutation(name: str) -> str:
 def test_the_mutating_policy_changes_what_the_core_changes(thing: Object) -> None:
     read = read_object(thing).pod
     assert read
-    wanted = _patched(thing, patch_for_pod(thing, read, POLICY))
+    wanted = _patched(thing, patch_for_pod(thing, read, POLICY, {}, None))
     changed = _merged(thing, apply_configuration(_mutation("mpsd-void"), object=thing, oldObject=None))
     assert changed == wanted
     again = _merged(changed, apply_configuration(_mutation("mpsd-void"), object=changed, oldObject=None))
