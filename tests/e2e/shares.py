@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import MEMORY
+from tests.e2e.objects import SAMPLE
 from tests.e2e.waiting import eventually
 
 # CUDA's own context on an A30 and the last piece that was refused: a program can hold its grant less this.
@@ -144,3 +147,11 @@ def refused_at(said: Sequence[Object]) -> int:
     assert "CUDA_ERROR_OUT_OF_MEMORY" in line["rc"], line
     found: int = line["alloc_MiB"]
     return found
+
+
+def sample(image: str) -> Object:
+    """The published Job with its image and its program replaced, and nothing else."""
+    job: Object = yaml.safe_load(SAMPLE)
+    (main,) = job["spec"]["template"]["spec"]["containers"]
+    main |= {"image": image, "command": [*CLIENT, "alloc=9000", "hold"], "workingDir": "/"}
+    return job

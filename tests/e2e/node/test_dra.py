@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,9 +16,9 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import Cluster, Object
-from tests.e2e.installation import AGENT, GPUS, SYSTEM, UNITS, Installation
+from tests.e2e.installation import AGENT, GPUS, MEMORY, SYSTEM, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
-from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, container, refused_at, share
+from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, container, refused_at, sample, share
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
@@ -131,7 +132,7 @@ def claims(
     finally:  # kubelet ends a claim through its driver alone
         cluster.do("delete", "pods", "-n", pods.namespace, "--all")
         mpsd.apply()
-        for file in ("device-class", "agent-slices", "claims"):
+        for file in ("device-class", "agent-slices", "claims", "webhook-templates"):
             cluster.do("delete", "-f", str(_COMPONENT / f"{file}.yaml"))
         mpsd.wait_until_offered()
     eventually(lambda: not _slices(cluster), "the ResourceSlice gone with the driver", within_s=90.0)
@@ -158,6 +159,44 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
         there.end("four")
     claims.end("seven")
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
+
+
+@contextmanager
+def _claims_for_requests(cluster: Cluster) -> Iterator[None]:
+    """By the policy; the webhook is started again, so that it reads it at once."""
+    name = ("configmap", "mpsd-limits", "-n", SYSTEM)
+    before: str = cluster.get(*name)["data"]["policy.yaml"]
+
+    def put(policy: str) -> None:
+        cluster.do("patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
+        cluster.do("rollout", "restart", "deployment/mpsd-webhook", "-n", SYSTEM)
+        cluster.do("rollout", "status", "deployment/mpsd-webhook", "-n", SYSTEM, "--timeout=90s")
+
+    after = before.replace("claims_for_requests: false", "claims_for_requests: true")
+    assert after != before
+    put(after)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: Pods, claims: Claims) -> None:
+    with _claims_for_requests(cluster):
+        cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(pods.image))
+        job = ("pods", "-n", pods.namespace, "-l", "app=mps-sample")
+        (found,) = eventually(lambda: cluster.get(*job)["items"], "the Job's pod")
+        name = found["metadata"]["name"]
+        assert MEMORY not in json.dumps(found["spec"])
+        said = pods.wait_until_holding(name, "mps-sample")
+        assert 7168 - CONTEXT_MIB < refused_at(said) <= 7168
+        assert pods.environment(name, "mps-sample")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
+        eventually(lambda: [grant["memoryMiB"] for grant in claims.grants()] == [7168], "its grant")
+        (template,) = cluster.get("resourceclaimtemplates", "-n", pods.namespace)["items"]
+        assert template["metadata"]["labels"]["app.kubernetes.io/name"] == "mpsd-webhook"
+        cluster.do("delete", "job", "-n", pods.namespace, "--all")
+        eventually(lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"], "its claim gone with it")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
 
 
 def test_a_pod_with_a_claim_starts_as_soon_as_one_of_the_device_plugin(pods: Pods, claims: Claims) -> None:

@@ -3,23 +3,12 @@
 The pods of all tests are there at once: 48 clients a GPU are room for six of eight each.
 """
 
-import yaml
-
-from tests.e2e.cluster import Cluster, Object
+from tests.e2e.cluster import Cluster
 from tests.e2e.installation import MEMORY, PERCENT, UNITS, Installation
-from tests.e2e.objects import SAMPLE
-from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, container, refused_at, share
+from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, sample, share
 from tests.e2e.waiting import eventually
 
 _SAMPLE = "app=mps-sample"
-
-
-def _sample(image: str) -> Object:
-    """The published Job with its image and its program replaced, and nothing else."""
-    job: Object = yaml.safe_load(SAMPLE)
-    (main,) = job["spec"]["template"]["spec"]["containers"]
-    main |= {"image": image, "command": [*CLIENT, "alloc=9000", "hold"], "workingDir": "/"}
-    return job
 
 
 def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_words(
@@ -40,7 +29,7 @@ def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_w
 
 
 def test_the_published_sample_runs_under_its_limit(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
-    cluster.do("apply", "-n", pods.namespace, "-f", "-", given=_sample(mpsd.image))
+    cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(mpsd.image))
     (found,) = eventually(lambda: cluster.get("pods", "-n", pods.namespace, "-l", _SAMPLE)["items"], "the Job's pod")
     name = found["metadata"]["name"]
     said = pods.wait_until_holding(name, "mps-sample")

@@ -150,11 +150,16 @@ def test_kubelet_says_of_one_pod_what_it_says_of_it_among_all(
         )
         (found,) = get(api.PodResources(name="listed", namespace=pods.namespace), timeout=10).pod_resources
         every = PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=10).pod_resources
-    assert found in every
-    (container,) = found.containers
-    held = [device for resource in container.devices for device in resource.device_ids]
-    assert len(held) == 2
-    assert {device.partition("/")[0] for device in held} <= {gpu["uuid"] for gpu in mpsd.told()["gpus"]}
+    (listed,) = [pod for pod in every if (pod.namespace, pod.name) == (found.namespace, found.name)]
+    assert _held(found) == _held(listed)
+    ((_container, devices),) = _held(found).items()
+    assert len(devices) == 2
+    assert {device.partition("/")[0] for device in devices} <= {gpu["uuid"] for gpu in mpsd.told()["gpus"]}
+
+
+def _held(pod: api.PodResources) -> dict[str, set[str]]:
+    """By container, its devices, of which kubelet keeps no order."""
+    return {one.name: {device for resource in one.devices for device in resource.device_ids} for one in pod.containers}
 
 
 def test_a_node_with_swap_gives_the_same_limits(mpsd: Installation, pods: Pods, machine: Machine) -> None:
