@@ -162,27 +162,34 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
 
 
 @contextmanager
-def _claims_for_requests(cluster: Cluster) -> Iterator[None]:
+def _claims_for_requests(cluster: Cluster, pods: Pods) -> Iterator[None]:
     """By the policy; the webhook is started again, so that it reads it at once."""
     name = ("configmap", "mpsd-limits", "-n", SYSTEM)
     before: str = cluster.get(*name)["data"]["policy.yaml"]
 
-    def put(policy: str) -> None:
+    def gets_claim() -> bool:
+        create = ("create", "--dry-run=server", "-o", "json", "-n", pods.namespace, "-f", "-")
+        made = json.loads(cluster.do(*create, given=share("asks", container(pods.image, 1, "hold"))).out)
+        return MEMORY not in json.dumps(made["spec"])
+
+    def put(policy: str, *, claims: bool) -> None:
         cluster.do("patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
         cluster.do("rollout", "restart", "deployment/mpsd-webhook", "-n", SYSTEM)
         cluster.do("rollout", "status", "deployment/mpsd-webhook", "-n", SYSTEM, "--timeout=90s")
+        # a replica on its way out may still be asked
+        eventually(lambda: all(gets_claim() is claims for _try in range(6)), "the policy in force", within_s=90.0)
 
     after = before.replace("claims_for_requests: false", "claims_for_requests: true")
     assert after != before
-    put(after)
+    put(after, claims=True)
     try:
         yield
     finally:
-        put(before)
+        put(before, claims=False)
 
 
 def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: Pods, claims: Claims) -> None:
-    with _claims_for_requests(cluster):
+    with _claims_for_requests(cluster, pods):
         cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(pods.image))
         job = ("pods", "-n", pods.namespace, "-l", "app=mps-sample")
         (found,) = eventually(lambda: cluster.get(*job)["items"], "the Job's pod")
