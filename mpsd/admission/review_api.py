@@ -24,7 +24,7 @@ from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, Malfo
 from mpsd.model import metrics as names
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
-from mpsd.platform.kube import Conflict, Forbidden, Kube, KubeError, NotFound, Object, PatchKind, Resource
+from mpsd.platform.kube import Conflict, Forbidden, Kube, KubeError, NotFound, Object, PatchKind, Rejected, Resource
 from mpsd.platform.limits_files import Limits
 from mpsd.platform.listener import BodyRefused, json_answer, read_json
 from mpsd.platform.server_metrics import ServerMetrics
@@ -229,7 +229,10 @@ class ClaimTemplates:
             return ""
         if (found.get("spec") or {}).get("spec") != wanted.spec:
             return f"ResourceClaimTemplate {namespace}/{wanted.name} has other contents than its name says; delete it"
-        if now - _used_at(found) >= _RENEW_S:
+        is_swept = (found["metadata"].get("labels") or {}).get(
+            NAME_LABEL
+        ) == WEBHOOK  # another's is not for it to write
+        if is_swept and now - _used_at(found) >= _RENEW_S:
             patch = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": used}}
             await self._kube.patch(self._resource, wanted.name, patch, PatchKind.MERGE, namespace)
         return ""
@@ -240,17 +243,15 @@ class ClaimTemplates:
         for thing in await self._kube.list(self._resource, query=query) if self._kube else ():
             if self._kube and now - _used_at(thing) >= _UNUSED_S:
                 metadata = thing["metadata"]
-                with suppress(Conflict, NotFound):  # used again meanwhile, or gone
+                with suppress(Conflict, NotFound, Forbidden, Rejected):  # used again, gone, or only named as ours
                     own = {key: metadata[key] for key in ("uid", "resourceVersion")}
                     await self._kube.delete(self._resource, metadata["name"], metadata["namespace"], **own)
 
 
 def _used_at(template: Object) -> float:
     """0 where it does not say."""
-    try:
-        return float((template["metadata"].get("annotations") or {})[USED_AT])
-    except (KeyError, ValueError):
-        return 0.0
+    text = (template["metadata"].get("annotations") or {}).get(USED_AT, "")
+    return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
 # -- one review ----------------------------------------------------------------------------------------------------

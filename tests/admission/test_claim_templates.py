@@ -1,7 +1,7 @@
 """Where GPUs are served by claims, a pod that requests memory of one gets a claim, of a template that is there."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ import pytest
 from mpsd.admission.review_api import CLAIMS, USED_AT, ClaimTemplates
 from mpsd.admission.rules.requests import template_wanted
 from mpsd.admission.rules.review import AdmissionContext
+from mpsd.model.names import MIRROR, NAME_LABEL, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
-from mpsd.platform.kube import Kube, Object
+from mpsd.platform.kube import Forbidden, Kube, KubeError, Object, PatchKind, Rejected, Resource
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
@@ -107,6 +108,41 @@ def test_pods_are_left_alone_where_the_policy_or_the_namespace_says_so(enforce: 
     assert answer == ALLOWED
 
 
+def test_a_container_that_names_the_claim_before_it_is_there_is_refused() -> None:
+    other = container("other", resources={"claims": [{"name": "mpsd-gpu"}]})
+    thing = pod(container(limits={MEMORY: 7}), other)
+    assert mutated(review_of(thing), CLAIMING).template is None
+    assert "mpsd-gpu" in validated(review_of(thing), CLAIMING).message
+
+
+def test_an_entry_that_names_no_claim_stays_for_the_api_server_to_refuse() -> None:
+    entry = {"name": "net", "source": {"resourceClaimName": "net"}}
+    thing = pod(container(limits={MEMORY: 7}), resourceClaims=[entry])
+    after = patched(thing, mutated(review_of(thing), CLAIMING))
+    assert after["spec"]["resourceClaims"][0] == entry
+
+
+def test_the_copy_of_a_static_pod_gets_no_claim() -> None:
+    thing = pod(container(limits={MEMORY: 7}))
+    thing["metadata"]["annotations"] = {MIRROR: "1"}
+    assert mutated(review_of(thing), CLAIMING) == ALLOWED
+
+
+@pytest.mark.parametrize("name", ["a" * 63, "a\n" + "b" * 5000])
+def test_the_warning_of_a_claim_has_lines_that_kubernetes_shows(name: str) -> None:
+    warnings = mutated(review_of(pod(container(name, limits={MEMORY: 7}))), CLAIMING).warnings
+    assert max(map(len, warnings)) < 120
+    assert all(line.isprintable() for line in warnings)
+
+
+def test_a_dry_run_does_not_ask_for_the_template_that_it_does_not_make() -> None:
+    thing = pod(container(limits={MEMORY: 7}))
+    after = patched(thing, mutated(review_of(thing), CLAIMING))
+    root = {**after, "spec": {**after["spec"], "hostPID": True}}
+    assert "cannot be read" in str(validated(review_of(root), CLAIMING).warnings)
+    assert "cannot be read" not in str(validated(review_of(root, dryRun=True), CLAIMING).warnings)
+
+
 def test_templates_of_pods_and_updates_are_left_alone() -> None:
     thing = pod(container(limits={MEMORY: 7}))
     assert mutated(review_of(inside("batch/v1", "Job", thing)), CLAIMING) == ALLOWED
@@ -173,7 +209,7 @@ def test_a_template_that_is_used_while_it_is_swept_stays(tmp_path: Path) -> None
         await templates.keep("default", wanted(), 0.0)
         listed = kube.list
 
-        async def late(*args: Any, **kwargs: Any) -> list[Object]:
+        async def late(*args: Any, **kwargs: Any) -> Sequence[Object]:
             found = await listed(*args, **kwargs)
             assert await templates.keep("default", wanted(), DAY_S) == ""
             return found
@@ -195,6 +231,53 @@ def test_templates_of_others_are_neither_used_nor_removed(tmp_path: Path) -> Non
         assert "other contents" in await templates.keep("default", wanted(), 1000.0)
         await templates.sweep(10 * DAY_S)
         assert await names(kube) == [wanted().name]
+
+    with_api(tmp_path, act)
+
+
+def test_a_template_of_another_with_the_same_contents_is_used_and_not_written(tmp_path: Path) -> None:
+    async def act(kube: Kube, templates: ClaimTemplates) -> None:
+        typed = {"apiVersion": TEMPLATES.api, "kind": CLAIM_TEMPLATE}
+        made = await kube.create(
+            TEMPLATES, {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": wanted().spec}}, "default"
+        )
+        assert await templates.keep("default", wanted(), DAY_S) == ""
+        assert await kube.get(TEMPLATES, wanted().name, "default") == made
+
+    with_api(tmp_path, act)
+
+
+@pytest.mark.parametrize("error", [Forbidden, Rejected])
+def test_a_template_that_may_not_be_removed_keeps_no_other(tmp_path: Path, error: type[KubeError]) -> None:
+    """Any tenant may write the label, and a policy keeps the webhook to names of its own."""
+
+    async def act(kube: Kube, templates: ClaimTemplates) -> None:
+        labels = {NAME_LABEL: WEBHOOK}
+        typed = {"apiVersion": TEMPLATES.api, "kind": CLAIM_TEMPLATE, "spec": {"spec": wanted().spec}}
+        await kube.create(TEMPLATES, {**typed, "metadata": {"name": "a", "labels": labels}}, "default")
+        await templates.keep("default", wanted(), 0.0)
+        deleted = kube.delete
+
+        async def refusing(resource: Resource, name: str, namespace: str = "", **meant: str) -> Object:
+            if name == "a":
+                raise error("own-templates")
+            return await deleted(resource, name, namespace, **meant)
+
+        kube.delete = refusing  # type: ignore[method-assign]
+        await templates.sweep(2 * DAY_S)
+        assert await names(kube) == ["a"]
+
+    with_api(tmp_path, act)
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "-1", "1e400", "soon"])
+def test_a_time_that_is_none_keeps_no_template_for_ever(tmp_path: Path, said: str) -> None:
+    async def act(kube: Kube, templates: ClaimTemplates) -> None:
+        await templates.keep("default", wanted(), 0.0)
+        change = {"metadata": {"annotations": {USED_AT: said}}}
+        await kube.patch(TEMPLATES, wanted().name, change, PatchKind.MERGE, "default")
+        await templates.sweep(2 * DAY_S)
+        assert await names(kube) == []
 
     with_api(tmp_path, act)
 

@@ -154,28 +154,36 @@ def _not_allowed(case: RuleInput, key: str, value: str, allowed: tuple[str, ...]
 BY_CLASS = "deviceclass.resource.kubernetes.io/"  # of the resource's name, before that of the class (KEP-5004)
 
 
-def claim_requests(thing: Fields, kind: str) -> Iterator[tuple[str, Fields]]:
-    """The alternatives in the requests of a ResourceClaim or of a template of one, each with its device class."""
-    fields = FieldReader()
-    spec = fields.mapping(thing, "spec", "")
-    devices = fields.mapping(fields.mapping(spec, "spec", "") if kind == CLAIM_TEMPLATE else spec, "devices", "")
-    for _where, request in fields.entries(devices, "requests", ""):
-        others = (each for _, each in fields.entries(request, "firstAvailable", ""))
-        for each in (fields.mapping(request, "exactly", ""), *others):
-            if name := fields.text(each, "deviceClassName", ""):
-                yield name, each
+def claim_devices(thing: Fields, kind: str, fields: FieldReader) -> tuple[str, Fields]:
+    """What a ResourceClaim or a template of one asks for, with the path to it."""
+    spec, path = fields.mapping(thing, "spec", ""), "spec"
+    if kind == CLAIM_TEMPLATE:
+        spec, path = fields.mapping(spec, "spec", path), "spec.spec"
+    return at(path, "devices"), fields.mapping(spec, "devices", path)
+
+
+def claim_requests(thing: Fields, kind: str, fields: FieldReader) -> Iterator[tuple[str, str, Fields]]:
+    """The alternatives in the requests of a ResourceClaim or of a template of one, each with its device class and its
+    path. A request of resource.k8s.io/v1beta1 is its own only one."""
+    path, devices = claim_devices(thing, kind, fields)
+    for where, request in fields.entries(devices, "requests", path):
+        exactly = at(where, "exactly"), fields.mapping(request, "exactly", where)
+        for place, each in ((where, request), exactly, *fields.entries(request, "firstAvailable", where)):
+            if name := fields.text(each, "deviceClassName", place):
+                yield name, place, each
 
 
 def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
     """The device classes that it asks for, one or another."""
-    return tuple(dict.fromkeys(name for name, _each in claim_requests(thing, kind)))
+    return tuple(dict.fromkeys(name for name, _where, _each in claim_requests(thing, kind, FieldReader())))
 
 
 def request_of_claim(thing: Fields, kind: str, policy: Policy, whole_mib: int) -> Request | None:
     """What it asks for of each GPU of mpsd, by its first alternative; None where it asks for none. whole_mib: what it
     gets where it names no memory."""
-    fields, asked = FieldReader(), claim_requests(thing, kind)
-    found = next((each for name, each in asked if name in policy.admission.device_classes), None)
+    fields = FieldReader()
+    asked = claim_requests(thing, kind, fields)
+    found = next((each for name, _where, each in asked if name in policy.admission.device_classes), None)
     if found is None:
         return None
     amounts = fields.mapping(fields.mapping(found, "capacity", ""), "requests", "")
@@ -222,6 +230,8 @@ def template_wanted(pod: Pod, policy: Policy, facts: GpuFacts) -> TemplateWanted
     """None where the pod gets no claim: it requests nothing, or what `request-impossible` refuses."""
     if not policy.admission.claims_for_requests or pod.path or not asks_for_gpu(pod, policy.resources):
         return None
+    if MIRROR in pod.annotations:  # kubelet runs the pod from its file, and the API takes no copy with a claim
+        return None
     share = read_share(pod, policy, facts)
     if share.problems or not share.requests or any(_unclaimable(pod, share, policy)):
         return None
@@ -257,6 +267,6 @@ def _unclaimable(pod: Pod, share: PodRequest, policy: Policy) -> Iterator[Proble
         message = "is more GPUs than a domain of the policy has, and a claim for several needs one domain"
         remedy = "request one GPU, or list as many together under domains in the policy"
         yield Problem("claim-without-domain", where, str(gpus), message, remedy)
-    if ENTRY in pod.claims:
+    if ENTRY in pod.claims or any(ENTRY in one.claims for one in pod.containers):
         where, message = at(pod.path, "spec", "resourceClaims"), "is what mpsd calls the claim that it adds"
         yield Problem("claim-name-taken", where, ENTRY, message, "rename it, or leave the request out")

@@ -20,7 +20,7 @@ from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import CONTAINER_FIELDS, ClaimName, Pod
 from mpsd.model.policy import HostIPC, Policy, RuleMode
-from mpsd.model.problem import Problem, printable, shown
+from mpsd.model.problem import Problem, printable, shown, shown_name
 from mpsd.model.request import asks, asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
@@ -269,7 +269,7 @@ def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionCon
         review.uid,
         allowed=not problems,
         message="\n  ".join(refusal) if problems else "",
-        warnings=(*_unknown_claims(review.found.pod, seen), *warnings_of(found, there)),
+        warnings=(*_unknown_claims(review, seen), *warnings_of(found, there)),
         audit={mode: rules for mode, rules in audit.items() if rules},
         verdicts=verdicts,
     )
@@ -279,9 +279,13 @@ def _claims_of(pod: Pod) -> tuple[ClaimName, ...]:
     return tuple(dict.fromkeys(pod.claims.values()))
 
 
-def _unknown_claims(pod: Pod | None, seen: AdmissionContext) -> tuple[str, ...]:
-    """Why a pod is judged by more than people know, for those who are refused."""
-    unknown = [name for name in _claims_of(pod) if name not in seen.claims] if pod and not pod.path else []
+def _unknown_claims(review: Review, seen: AdmissionContext) -> tuple[str, ...]:
+    """Why a pod is judged by more than people know, for those who are refused. A dry run makes no template."""
+    pod = review.found.pod
+    if pod is None or pod.path:
+        return ()
+    own = pod.claims.get(ENTRY) if review.is_dry_run else None
+    unknown = [name for name in _claims_of(pod) if name not in seen.claims and name != own]
     sentences = (
         f"{one.kind} {one.name} cannot be read (create it first), and so counts as one for a GPU of mpsd"
         for one in unknown
@@ -306,11 +310,12 @@ def mutate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
     if pod is None or not patch or not there.changes_pods:
         return AdmissionAnswer(review.uid)
     added = [added_host_ipc.finding(host_ipc_is_added(pod))] if HOST_IPC in patch else []
-    claimed = (
-        f"{policy.resources.memory} of container {template.container} is replaced by a claim of {template.name}"
-        for template in [template]
-        if template
-    )
+    claimed: Iterable[str] = ()
+    if template:
+        container = shown_name(template.container)
+        claimed = _lines(
+            f"{policy.resources.memory} of container {container} is replaced by a claim of {template.name}"
+        )
     return AdmissionAnswer(review.uid, patch=patch, warnings=(*claimed, *warnings_of(added, there)), template=template)
 
 
@@ -411,7 +416,9 @@ def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) 
                     yield {"op": "remove", "path": f"{pointer}/resources/{part}/{escaped}"}
             yield _appended(f"{pointer}/resources/claims", {"name": ENTRY}, bool(one.claims))
     entry = {"name": ENTRY, "resourceClaimTemplateName": template.name}
-    yield _appended("/spec/resourceClaims", entry, bool(pod.claims))
+    spec = thing["spec"]
+    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
+    yield _appended("/spec/resourceClaims", entry, bool(spec.get("resourceClaims")))
 
 
 def _appended(pointer: str, entry: Mapping[str, object], has_others: bool) -> Change:
