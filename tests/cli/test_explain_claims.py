@@ -188,3 +188,46 @@ def test_wrong_parameters_of_a_template_are_refused_with_their_place() -> None:
 def test_a_pod_without_hostipc_is_refused_by_the_claim_in_the_file() -> None:
     pod = explained(f"{_TEMPLATE}---{_POD.replace('hostIPC: true', 'hostIPC: false')}", code=1)[1]
     assert [one["rule"] for one in pod["problems"]] == ["host-ipc-missing"]
+
+
+def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
+    def inside(namespace: str, gib: str) -> str:
+        text = f"{_TEMPLATE}---{_POD}".replace("name: share}\nspec", f"name: share, namespace: {namespace}}}\nspec")
+        return text.replace("name: train}\nspec", f"name: train, namespace: {namespace}}}\nspec").replace("6.5Gi", gib)
+
+    both = f"{inside('a', '4Gi')}---{inside('b', '9Gi')}"
+    by_name = {one["object"]: one["remark"] for one in explained(both)}
+    assert "asks for 4 GiB" in by_name["Pod a/train"]
+    assert "asks for 9 GiB" in by_name["Pod b/train"]
+    wrong = explained(both.replace("threadCap: 60", "threadCap: 600", 1), code=1)
+    assert [one["object"] for one in wrong if one["problems"]] == ["ResourceClaimTemplate a/share"]
+
+
+def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
+    exactly = "exactly: {deviceClassName: mps.mpsd.io, "
+    text = _TEMPLATE.replace("/v1\n", "/v1beta1\n").replace(exactly, "deviceClassName: mps.mpsd.io\n          ")
+    text = text.replace('threads: "30"}}}', 'threads: "30"}}')
+    template, pod = explained(f"{text}---{_POD}")
+    assert template["remark"] == "asks for 7 GiB of one GPU and 30 % of its threads"
+    assert "share asks for 7 GiB" in pod["remark"]
+
+
+@pytest.mark.parametrize(
+    ("was", "is_now", "rule", "where"),
+    [
+        ("6.5Gi", "seven", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
+        ("6.5Gi", "-7Gi", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
+        ("6.5Gi", "1e999999999", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
+        ('"30"', "[1]", "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
+        ('"30"', '"101"', "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
+        ("capacity", "count: 0, capacity", "gpu-count-malformed", "requests[0].exactly.count"),
+        ("capacity", "count: many, capacity", "wrong-type", "requests[0].exactly.count"),
+        ("{requests: {memory", "{requests: 7, x: {memory", "wrong-type", "requests[0].exactly.capacity.requests"),
+        ("opaque:", "opaque: 7\n          x:", "wrong-type", "config[0].opaque"),
+    ],
+)
+def test_amounts_that_are_none_are_refused_with_their_place(was: str, is_now: str, rule: str, where: str) -> None:
+    (template,) = explained(_TEMPLATE.replace(was, is_now), code=1)
+    (problem,) = template["problems"]
+    assert (problem["rule"], problem["where"]) == (rule, f"spec.spec.devices.{where}")
+    assert problem["remedy"]

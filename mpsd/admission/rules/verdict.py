@@ -8,7 +8,7 @@ from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
 from mpsd.admission.rules.requests import REQUEST_RULES, claiming, classes_of, request_of_claim
 from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleInput, RuleScope
-from mpsd.model.fields import Fields
+from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName, Pod
 from mpsd.model.policy import Policy, RuleId, RuleMode
@@ -89,7 +89,7 @@ class AdmissionVerdict:
         return not self.problems
 
 
-Claims = Mapping[ClaimName, Fields]  # resource claims and templates of them
+Claims = Mapping[str, Mapping[ClaimName, Fields]]  # by namespace, resource claims and templates of them
 
 
 def review_all(
@@ -101,15 +101,13 @@ def review_all(
 
 def claims_in(documents: Iterable[object]) -> Claims:
     """The resource claims and templates of them in decoded documents."""
-    things = (thing for document in documents for thing in objects_in(document) if isinstance(thing, dict))
-    return {name: thing for thing in things if (name := _claim_name(thing))}
-
-
-def _claim_name(thing: Fields) -> ClaimName | None:
-    """None for what is no claim and no template of one."""
-    kind, metadata = thing.get("kind"), thing.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return ClaimName(kind, name) if kind in (CLAIM, CLAIM_TEMPLATE) and isinstance(name, str) else None
+    claims: dict[str, dict[ClaimName, Fields]] = {}
+    for thing in (thing for document in documents for thing in objects_in(document) if isinstance(thing, dict)):
+        kind, metadata, fields = thing.get("kind"), FieldReader().mapping(thing, "metadata", ""), FieldReader()
+        name, namespace = (fields.text(metadata, key, "") for key in ("name", "namespace"))
+        if kind in (CLAIM, CLAIM_TEMPLATE) and name:
+            claims.setdefault(namespace or "default", {})[ClaimName(kind, name)] = thing
+    return claims
 
 
 def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})) -> AdmissionVerdict:
@@ -121,7 +119,8 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
     pod = found.pod
     placed = pod is not None and pod.is_placed
     annotations = pod.annotations if pod and placed else {}
-    classes = {name: classes_of(claim, name.kind) for name, claim in claims.items()}
+    here = claims.get(found.namespace, {})
+    classes = {name: classes_of(here[name], name.kind) for name in pod.claims.values() if name in here} if pod else {}
     context = RequestContext(annotations_before=annotations, is_placed=placed, claims=classes)
     judged = judge(found, policy, facts, context)
     problems, warnings, noted = (
@@ -129,7 +128,7 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
     )
     asking = pod if pod and not problems and asks_for_gpu(pod, policy.resources) else None
     requests = read_share(asking, policy, facts).requests if asking else ()
-    claimed = _claimed(pod, policy, claims) if pod else ""
+    claimed = _claimed(pod, policy, here) if pod else ""
     remark = "" if problems or requests else found.unread or claimed or "asks for no GPU"
     if placed and not problems:
         now = {finding.rule for finding in judged}
@@ -143,18 +142,26 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
     return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark)
 
 
-def _claimed(pod: Pod, policy: Policy, claims: Claims) -> str:
+def _claimed(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Fields]) -> str:
     """What a pod gets by its claims; empty where it names none, or none of mpsd's."""
     said = []
     for name in dict.fromkeys(pod.claims.values()):
         if name not in claims:
             said.append(f"{name.kind} {shown_name(name.name)} is not in what was read, so it is judged without it")
-        elif request := request_of_claim(claims[name], name.kind, policy, 0):
-            memory = f"{gib(request.memory_mib)} GiB" if request.memory_mib else "the memory"
-            gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
-            threads = f" and {request.thread_percent} % of its threads" if request.thread_percent else ""
-            said.append(f"{name.kind} {shown_name(name.name)} asks for {memory} of {gpus}{threads}")
+        elif asked := asked_by_claim(claims[name], name.kind, policy):
+            said.append(f"{name.kind} {shown_name(name.name)} {asked}")
     return "; ".join(said)
+
+
+def asked_by_claim(thing: Fields, kind: str, policy: Policy) -> str:
+    """What a claim or a template asks for, for people; empty where it asks for no GPU of mpsd."""
+    request = request_of_claim(thing, kind, policy, 0)
+    if request is None:
+        return ""
+    memory = f"{gib(request.memory_mib)} GiB" if request.memory_mib else "the memory"
+    gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
+    threads = f" and {request.thread_percent} % of its threads" if request.thread_percent else ""
+    return f"asks for {memory} of {gpus}{threads}"
 
 
 def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext) -> tuple[RuleFinding, ...]:

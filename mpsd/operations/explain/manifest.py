@@ -13,23 +13,25 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from mpsd.admission.rules.verdict import AdmissionVerdict, Claims, claims_in, review_all
+from mpsd.admission.rules.requests import claim_devices, claim_requests
+from mpsd.admission.rules.verdict import AdmissionVerdict, Claims, asked_by_claim, claims_in, review
 from mpsd.containers.dialects.names import VARIABLES
 from mpsd.containers.dialects.parsing import environment_in, read_dialect
 from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
+from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
 from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES, environment
-from mpsd.model.fields import FieldReader, at
+from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.model.pod import CLAIM_TEMPLATE, Role
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, Role
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.model.quantity import gib
+from mpsd.model.quantity import gib, whole
 from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
 from mpsd.platform.limits_files import Limits, load_limits
 from mpsd.platform.options import OutputFormat
-from mpsd.platform.rules.kubernetes_objects import read_object
+from mpsd.platform.rules.kubernetes_objects import objects_in
 from mpsd.platform.yaml_files import name_of, read_bytes, read_yaml
 
 CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is
@@ -126,28 +128,49 @@ def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdi
             unreadable.append(InvalidInput(name_of(file), [empty]))
         found.extend(document.value for document in documents)
     claims = claims_in(found)
-    verdicts = [one for document in found for one in review_all(document, limits.policy, limits.facts, claims)]
-    wrong = dict(_wrong_claims(claims, limits.policy)) if claims else {}
-    return [replace(one, problems=wrong.get(one.object_name, one.problems)) for one in verdicts], unreadable
+    return [_judged(thing, limits, claims) for document in found for thing in objects_in(document)], unreadable
 
 
-def _wrong_claims(claims: Claims, policy: Policy) -> Iterator[tuple[str, tuple[Problem, ...]]]:
-    """The names of those whose parameters for mpsd are wrong, with what kubelet would show when a pod waits."""
+def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
+    verdict = review(thing, limits.policy, limits.facts, claims)
+    if not isinstance(thing, dict) or thing.get("kind") not in (CLAIM, CLAIM_TEMPLATE):
+        return verdict
+    problems = (*verdict.problems, *_wrong_in_claim(thing, thing["kind"], limits.policy))
+    remark = "" if problems else asked_by_claim(thing, thing["kind"], limits.policy) or verdict.remark
+    return replace(verdict, problems=problems, remark=remark)
+
+
+def _wrong_in_claim(thing: Fields, kind: str, policy: Policy) -> Iterator[Problem]:
+    """What is wrong with the amounts that a claim asks of mpsd, and with its parameters, as kubelet would show it when
+    a pod waits."""
     from mpsd.kubelet.dra.rules.claims import config_problems
 
-    for name, thing in claims.items():
-        fields, path = FieldReader(), "spec.devices"
-        spec = fields.mapping(thing, "spec", "")
-        if name.kind == CLAIM_TEMPLATE:
-            spec, path = fields.mapping(spec, "spec", "spec"), "spec.spec.devices"
-        opaque = [
-            (at(where, "opaque"), fields.mapping(entry, "opaque", where))
-            for where, entry in fields.entries(fields.mapping(spec, "devices", ""), "config", path)
-        ]
-        found = [(at(where, "parameters"), one) for where, one in opaque if one.get("driver") == _DRIVER]
-        problems = [each for where, one in found for each in config_problems(one.get("parameters"), where, policy)]
-        if problems:
-            yield read_object(thing).name, tuple(problems)
+    fields = FieldReader()
+    for name, where, one in claim_requests(thing, kind, fields):
+        if name in policy.admission.device_classes:
+            yield from _wrong_amounts(one, where, fields)
+    path, devices = claim_devices(thing, kind, fields)
+    for where, entry in fields.entries(devices, "config", path):
+        opaque = fields.mapping(entry, "opaque", where)
+        if opaque.get("driver") == _DRIVER:
+            yield from config_problems(opaque.get("parameters"), at(where, "opaque", "parameters"), policy)
+    yield from dict.fromkeys(fields.problems)
+    if fields.too_many:
+        yield fields.too_many
+
+
+def _wrong_amounts(request: Fields, where: str, fields: FieldReader) -> Iterator[Problem]:
+    capacity = fields.mapping(request, "capacity", where)
+    amounts, path = fields.mapping(capacity, "requests", at(where, "capacity")), at(where, "capacity", "requests")
+    for name, most, example in ((MEMORY, 2**63 - 1, "7Gi"), (THREADS, 100, '"30"')):
+        found = whole(amounts.get(name, 0))
+        if found is None or not 0 <= found <= most:
+            message, remedy = f"is no amount of {name} that a GPU has", f"write such as {example}"
+            yield Problem("quantity-malformed", at(path, name), shown(amounts[name]), message, remedy)
+    if (count := fields.number(request, "count", where, absent=1)) is not None and count < 1:
+        yield Problem(
+            "gpu-count-malformed", at(where, "count"), shown(count), "is no number of GPUs", "write 1 or more"
+        )
 
 
 def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:
