@@ -32,6 +32,7 @@ from mpsd.simulator.api_server.kinds import (
     modified,
 )
 from mpsd.simulator.api_server.objects import ObjectKey, Objects, Store
+from mpsd.simulator.api_server.pod_claims import PodClaims
 from mpsd.simulator.api_server.scheduler import Scheduler, is_kept_away
 
 # Runs the DaemonSets of the simulated cluster: a pod on every node that their selector picks, and a ControllerRevision
@@ -365,11 +366,13 @@ class SimulatedCluster:
     async def _control(self) -> None:
         """Lets every controller look, after each change and now and then."""
         jobs, daemon_sets = Jobs(self.objects, self._create_pod), DaemonSets(self.objects, self._create_pod)
-        scheduler, garbage = Scheduler(self.objects), Garbage(self.objects)
+        claims, garbage = PodClaims(self.objects), Garbage(self.objects)
+        scheduler = Scheduler(self.objects, claims)
         while True:
             version = self.store.version
             await jobs.look()
             await daemon_sets.look()
+            claims.look()
             scheduler.look()
             garbage.look()
             with suppress(TimeoutError):

@@ -156,6 +156,9 @@ BUDGETS = ObjectKind(
 DAEMON_SETS = _spec("apps", "DaemonSet", "daemonsets", "ds")
 REVISIONS = ObjectKind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
 SLICES = ObjectKind("resource.k8s.io", ("v1",), "ResourceSlice", "resourceslices", False, counts=True)
+CLAIMS = ObjectKind("resource.k8s.io", ("v1",), "ResourceClaim", "resourceclaims", has_status=True)
+CLAIM_TEMPLATES = ObjectKind("resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates")
+DEVICE_CLASSES = ObjectKind("resource.k8s.io", ("v1",), "DeviceClass", "deviceclasses", False, counts=True)
 VALIDATING = ObjectKind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
 MUTATING = ObjectKind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
 
@@ -182,10 +185,10 @@ _BUILT_IN = (
     MUTATING,
     CRDS,
     ObjectKind("coordination.k8s.io", ("v1",), "Lease", "leases"),
-    ObjectKind("resource.k8s.io", ("v1",), "ResourceClaim", "resourceclaims", has_status=True),
-    ObjectKind("resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates"),
+    CLAIMS,
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
     SLICES,
-    ObjectKind("resource.k8s.io", ("v1",), "DeviceClass", "deviceclasses", False),
     ObjectKind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
     ObjectKind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
     ObjectKind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),

@@ -1,7 +1,7 @@
 """The default scheduler of the simulated cluster: a pod goes to a node that has the devices it asks for.
 
-It counts extended resources (those with a slash in their name), labels, taints and `unschedulable`, and
-nothing else; cores and memory of the machine are never short here.
+It counts extended resources (those with a slash in their name), resource claims, labels, taints and `unschedulable`,
+and nothing else; cores and memory of the machine are never short here.
 """
 
 from collections import Counter
@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping
 
 from mpsd.simulator.api_server.kinds import NODES, PODS, ApiRefusal, Object, labels_of
 from mpsd.simulator.api_server.objects import ObjectKey, Objects, set_condition
+from mpsd.simulator.api_server.pod_claims import PodClaims
 
 _NAME = "default-scheduler"
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class Scheduler:
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
+    def __init__(self, objects: Objects, claims: PodClaims) -> None:
+        self._objects, self._claims = objects, claims
 
     def look(self) -> None:
         """Binds every pod for which there is room, the oldest first."""
@@ -27,13 +28,18 @@ class Scheduler:
         nodes = [node for _key, node in self._objects.store.all(NODES)]
         used = {node["metadata"]["name"]: _used(node, pods) for node in nodes}
         for key, pod in sorted(waiting, key=lambda pair: int(pair[1]["metadata"]["resourceVersion"])):
-            reasons = {node["metadata"]["name"]: _unfit(pod, node, used) for node in nodes}
+            reasons = {
+                name: _unfit(pod, node, used) or self._claims.unfit(pod, name)
+                for node in nodes
+                for name in [node["metadata"]["name"]]
+            }
             fit = [name for name, reason in reasons.items() if not reason]
             if not fit:
                 self._say_unschedulable(key, reasons.values())
                 continue
             chosen = min(fit, key=lambda name: (used[name].total(), name))
             used[chosen] += asked(pod)
+            self._claims.reserve(pod, chosen)
             self._bind(key, chosen)
 
     def _bind(self, key: ObjectKey, node: str) -> None:

@@ -109,12 +109,16 @@ class Containers:
         """The newest; None where it never ran."""
         return max(self._runs(pod.uid, container.name), key=lambda run: run.attempt, default=None)
 
-    def start(self, pod: SimPod, container: SimContainer, command: tuple[str, ...], given: Answer) -> ContainerRun:
-        """Starts it once more, with what its devices bring. CannotCreate where a device node is not there."""
-        for node in given.devices:
+    def start(
+        self, pod: SimPod, container: SimContainer, command: tuple[str, ...], given: Answer, claimed: Answer
+    ) -> ContainerRun:
+        """Starts it once more, with what its devices and its claims bring. CannotCreate where a device node is not
+        there."""
+        mounts, devices = (*given.mounts, *claimed.mounts), (*given.devices, *claimed.devices)
+        for node in devices:
             if self._makes_devices and not os.path.lexists(node.source):
                 raise CannotCreate(f"failed to generate container spec: lstat {node.source}: no such file or directory")
-        for mount in given.mounts:
+        for mount in mounts:
             if not os.path.lexists(mount.source):
                 Path(mount.source).mkdir(parents=True)  # as containerd does: an empty folder, where a daemon is to be
         last = self.last_run(pod, container)
@@ -123,11 +127,12 @@ class Containers:
         identity = secrets.token_hex(32)
         spec = {
             "command": command,
-            "environment": {**given.environment, **container.environment},  # what the pod says wins
-            "mounts": [asdict(mount) for mount in given.mounts],
-            "devices": [asdict(node) for node in given.devices],
+            # What the pod says wins over its devices, and CDI over both.
+            "environment": {**given.environment, **container.environment, **claimed.environment},
+            "mounts": [asdict(mount) for mount in mounts],
+            "devices": [asdict(node) for node in devices],
             "annotations": dict(given.annotations),
-            "cdi": given.cdi,
+            "cdi": (*given.cdi, *claimed.cdi),
             "root": str(run.folder / "root"),
             "uid": container.uid,
             "id": identity,

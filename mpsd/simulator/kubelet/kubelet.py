@@ -21,6 +21,7 @@ import grpc
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api import podresources_pb2_grpc as services
 from mpsd.model.pod import Role
+from mpsd.simulator.kubelet.claims import ClaimManager
 from mpsd.simulator.kubelet.containers import Containers, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
@@ -82,6 +83,7 @@ class SimulatedKubeletSettings:
     """folder: kubelet's root. command: what every container runs in place of its own; empty: its own.
 
     seed: of whatever kubelet leaves to chance. cgroup_root: below which the cgroups of pods are made; empty: the top.
+    cdi: where the container runtime finds the devices of resource claims; None for a folder below kubelet's root.
     """
 
     folder: Path
@@ -90,6 +92,7 @@ class SimulatedKubeletSettings:
     pace: KubeletPace = field(default_factory=KubeletPace)
     seed: int | None = None
     cgroup_root: str = ""
+    cdi: Path | None = None
 
 
 @dataclass(slots=True)
@@ -129,11 +132,14 @@ class Kubelet:
             random.Random(settings.seed),  # noqa: S311
             settings.pace,
         )
+        folder = settings.folder
+        self.claims = ClaimManager(folder, settings.cdi or folder / "cdi", source, settings.pace)
         self._resources = PodResources(
             settings.folder / "pod-resources" / "kubelet.sock", settings.version, self.devices, self._listed
         )
 
     async def start(self) -> None:
+        self.claims.load()
         await self.devices.start()
         await self._resources.start()
 
@@ -175,15 +181,19 @@ class Kubelet:
             self._is_away = False
 
     async def _sync(self, wanted: Mapping[str, SimPod]) -> None:
+        if not self.has_heard:  # [wipeResourceSlices]
+            await self._source.remove_slices()
+        await self.claims.look()
         for uid, pod in wanted.items():
             if uid in self._pods:
                 self._pods[uid].pod = pod
-            elif not pod.is_deleted or self.containers.all_runs(uid):
+            elif not pod.is_deleted or self.containers.all_runs(uid) or self.claims.holds(uid):
                 self._pods[uid] = await self._admit(pod)
             else:
                 await self._source.remove(pod)
         self.has_heard = True
         self._end_those_that_go(wanted)
+        await self.claims.end_left(self._pods)
         await self._say_all()
 
     async def _admit(self, pod: SimPod) -> _KnownPod:
@@ -198,7 +208,8 @@ class Kubelet:
         except PluginFailed as error:
             words = f"{self._settings.version.rejected}Allocate failed due to {error}, which is unexpected"
             return _KnownPod(pod, None, rejection("UnexpectedAdmissionError", words))
-        worker = PodWorker(pod, self.devices, self.containers, self._settings.pace, self._settings.command)
+        settings = self._settings
+        worker = PodWorker(pod, self.devices, self.claims, self.containers, settings.pace, settings.command)
         return _KnownPod(pod, worker)
 
     def _end_those_that_go(self, wanted: Mapping[str, SimPod]) -> None:
@@ -252,7 +263,9 @@ class Kubelet:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     command, version = tuple(shlex.split(given.run)), VERSIONS[given.version]
-    settings = SimulatedKubeletSettings(given.dir, version, command, seed=given.seed, cgroup_root=given.cgroup_root)
+    settings = SimulatedKubeletSettings(
+        given.dir, version, command, KubeletPace(), given.seed, given.cgroup_root, given.cdi_dir
+    )
     return asyncio.run(_serve(settings, given))
 
 
@@ -271,6 +284,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet to simulate")
     parser.add_argument("--run", default="", metavar="COMMAND", help="what every container runs in place of its own")
     parser.add_argument("--cgroup-root", default="", metavar="NAME", help="below which all cgroups of pods are made")
+    parser.add_argument(
+        "--cdi-dir", type=Path, metavar="DIR", help="where CDI devices are described; DIR/cdi of kubelet"
+    )
     parser.add_argument("--seed", type=int, help="of what a kubelet leaves to chance")
     return parser
 

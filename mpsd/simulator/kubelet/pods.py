@@ -4,7 +4,7 @@ The pod has been through an API server, so any other shape is a mistake in a tes
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mpsd.model.pod import Role
@@ -19,7 +19,8 @@ Json = Mapping[str, Any]
 class SimContainer:
     """A container. command: empty where the image would say. uid: None where the image says.
 
-    environment: what the pod itself says; it beats what a device plugin says. devices: how many of each resource.
+    environment: what the pod itself says; it beats what a device plugin says, and CDI beats it. devices: how many of
+    each resource. claims: the pod's names of the resource claims that it has.
     """
 
     name: str
@@ -28,13 +29,15 @@ class SimContainer:
     environment: Mapping[str, str]
     devices: Mapping[str, int]
     uid: int | None
+    claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SimPod:
     """A pod of this node. restart: Always, OnFailure or Never. is_deleted: somebody asked for its deletion.
 
-    phase: what the API says of it; a pod that has ended there is never started again.
+    phase: what the API says of it; a pod that has ended there is never started again. claims: the names of its resource
+    claims by those that the pod has for them; empty where one is not made yet.
     """
 
     namespace: str
@@ -45,6 +48,7 @@ class SimPod:
     grace_s: float
     is_deleted: bool
     phase: str
+    claims: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -69,13 +73,22 @@ def read_pod(pod: Json) -> SimPod:
         grace_s=_USUAL_GRACE_S if grace is None else float(grace),
         is_deleted="deletionTimestamp" in metadata,
         phase=(pod.get("status") or {}).get("phase", ""),
+        claims=_claims(pod),
     )
+
+
+def _claims(pod: Json) -> Mapping[str, str]:
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    by_template = {one["name"]: one.get("resourceClaimName", "") for one in made}
+    entries = pod["spec"].get("resourceClaims") or ()
+    return {one["name"]: one.get("resourceClaimName") or by_template.get(one["name"], "") for one in entries}
 
 
 def _container(pod: Json, container: Json, role: Role) -> SimContainer:
     if role is Role.INIT and container.get("restartPolicy") == "Always":
         role = Role.SIDECAR
-    limits = (container.get("resources") or {}).get("limits") or {}
+    resources = container.get("resources") or {}
+    limits = resources.get("limits") or {}
     security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
     return SimContainer(
         name=container["name"],
@@ -84,6 +97,7 @@ def _container(pod: Json, container: Json, role: Role) -> SimContainer:
         environment={"PATH": _PATH, "HOSTNAME": pod["metadata"]["name"], **dict(_variables(pod, container))},
         devices={name: int(amount) for name, amount in limits.items() if "/" in name},
         uid=security.get("runAsUser"),
+        claims=tuple(one["name"] for one in resources.get("claims") or ()),
     )
 
 

@@ -41,6 +41,14 @@ class PodSource(Protocol):
         """What the node has of each resource of a device plugin."""
         ...
 
+    async def claim(self, namespace: str, name: str) -> Json:
+        """The resource claim; empty where there is none."""
+        ...
+
+    async def remove_slices(self) -> None:
+        """Those of this node, whose drivers write them anew."""
+        ...
+
 
 class PodsInMemory:
     """A list of pods, for tests and callers in the same process. away: as an API server may be."""
@@ -84,6 +92,13 @@ class PodsInMemory:
 
     async def write_amounts(self, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> None:
         self.capacity, self.allocatable = dict(capacity), dict(allocatable)
+
+    async def claim(self, namespace: str, name: str) -> Json:  # noqa: ARG002
+        """None is ever there."""
+        return {}
+
+    async def remove_slices(self) -> None:
+        """None is ever there."""
 
 
 # -- pods from an API server, simulated or real --------------------------------------------------------
@@ -156,6 +171,14 @@ class ApiServerSource:
             await self._ask("POST", "/api/v1/nodes", json=node)
             ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "simulated"}
             await self._patch(f"{path}/status", {"status": {**amounts, "conditions": [ready]}})
+
+    async def claim(self, namespace: str, name: str) -> Json:
+        return await self._ask("GET", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+
+    async def remove_slices(self) -> None:
+        path, query = "/apis/resource.k8s.io/v1/resourceslices", {"fieldSelector": f"spec.nodeName={self._node}"}
+        for one in (await self._ask("GET", path, params=query)).get("items") or ():
+            await self._ask("DELETE", f"{path}/{one['metadata']['name']}")
 
     async def _patch(self, path: str, body: object) -> Mapping[str, Any]:
         """Empty where there is no such object."""

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mpsd.model.pod import Role
+from mpsd.simulator.kubelet.claims import ClaimManager
 from mpsd.simulator.kubelet.containers import CannotCreate, ContainerRun, Containers, Ended, NotStarted, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
@@ -97,10 +98,16 @@ class PodWorker:
     """A pod that was admitted. command: what every container runs in place of its own, empty for its own."""
 
     def __init__(
-        self, pod: SimPod, devices: DeviceManager, containers: Containers, pace: KubeletPace, command: tuple[str, ...]
+        self,
+        pod: SimPod,
+        devices: DeviceManager,
+        claims: ClaimManager,
+        containers: Containers,
+        pace: KubeletPace,
+        command: tuple[str, ...],
     ) -> None:
         self.pod = pod
-        self._devices = devices
+        self._devices, self._claims = devices, claims
         self._containers = containers
         self._pace = pace
         self._command = command
@@ -123,23 +130,49 @@ class PodWorker:
         await asyncio.gather(self._work, return_exceptions=True)
 
     async def kill(self, grace_s: float) -> None:
-        """Ends every container."""
+        """Ends every container, and then what the pod has of resource claims."""
         await self.leave()
         await self._end(self.pod.containers, grace_s)
+        await self._let_go()
 
     async def _run(self) -> None:
+        await self._prepare()
+        phase = await self._play()
+        await self._let_go()
+        self._phase = phase
+
+    async def _prepare(self) -> None:
+        """Tries until every resource claim of the pod is prepared."""
+        while True:
+            try:
+                await self._claims.prepare(self.pod)
+                return
+            except PluginFailed as error:
+                for status in self._statuses.values():
+                    status.now = ContainerWaiting("FailedPrepareDynamicResources", str(error))
+            await asyncio.sleep(self._pace.retry_s)
+
+    async def _let_go(self) -> None:
+        while True:
+            try:
+                await self._claims.unprepare(self.pod.uid)
+                return
+            except PluginFailed:
+                await asyncio.sleep(self._pace.retry_s)
+
+    async def _play(self) -> str:
+        """Runs its containers; the phase in which it ends."""
         sidecars = []
         try:
             for container in self.pod.containers:
                 if container.role is Role.SIDECAR:
                     sidecars.append(asyncio.create_task(self._keep_running(container, "Always")))
                 elif container.role is Role.INIT and not await self._keep_running(container, self._init_restart):
-                    self._phase = "Failed"
-                    return
+                    return "Failed"
             main = [each for each in self.pod.containers if each.role is Role.MAIN]
             ended_well = await asyncio.gather(*(self._keep_running(each, self.pod.restart) for each in main))
             await self._end((each for each in self.pod.containers if each.role is Role.SIDECAR), self.pod.grace_s)
-            self._phase = "Succeeded" if all(ended_well) else "Failed"
+            return "Succeeded" if all(ended_well) else "Failed"
         finally:
             for sidecar in sidecars:
                 sidecar.cancel()
@@ -169,7 +202,8 @@ class PodWorker:
         while True:
             try:
                 given = await self._devices.prepare(self.pod, container)
-                return self._containers.start(self.pod, container, self._command or container.command, given)
+                claimed = self._claims.given(self.pod, container)
+                return self._containers.start(self.pod, container, self._command or container.command, given, claimed)
             except PluginFailed as error:
                 status.now = ContainerWaiting("CreateContainerConfigError", str(error))
             except CannotCreate as error:
