@@ -25,7 +25,7 @@ _BY = "by `python -m tests.manifests.chart`; change it there."
 _CLUSTER_WIDE = {
     *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"),
     *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
-    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "DeviceClass"),
 }
 _COMPONENTS = MANIFESTS / "components"
 # What templates read as it is.

@@ -28,6 +28,7 @@ class Made:
 MODERN, OLD = '(include "mpsd.since" (list . 30))', '(not (include "mpsd.since" (list . 30)))'
 OWN, GIVEN = '(eq .Values.webhook.tls.source "own")', '(ne .Values.webhook.tls.source "own")'
 CERT_MANAGER, SECRET = (f'(eq .Values.webhook.tls.source "{source}")' for source in ("cert-manager", "secret"))
+CLAIMS = ".Values.dra.enabled"
 WEBHOOK, SCHEDULER = ".Values.webhook.enabled", ".Values.scheduler.enabled"
 TAINTED = ".Values.agent.startupTaint"
 SECOND, EXTENDER = (f'(and {SCHEDULER} (eq .Values.scheduler.mode "{mode}"))' for mode in ("second", "extender"))
@@ -126,6 +127,22 @@ def _arguments(old: str, values: str, *arguments: str) -> Edit:
     return f"          args: {old}\n", f"          args:\n{given}{more}            {{{{- end }}}}\n"
 
 
+def _claims() -> tuple[Edit, ...]:
+    """What components/dra adds to the agent."""
+    places = {"env": 10, "volumeMounts": 10, "volumes": 6}
+    return tuple(
+        _more(f"{' ' * by}{name}:", CLAIMS, indented(_block("components/dra/agent.yaml", f"{name}:"), by + 2))
+        for name, by in places.items()
+    )
+
+
+def _claim_rights(file: str) -> str:
+    """The rules that components/dra adds."""
+    patches = yaml.safe_load((MANIFESTS / "components/dra" / file).read_text())
+    rules = yaml.safe_dump([patch["value"] for patch in patches], sort_keys=False, default_flow_style=None)
+    return indented(rules, 2)
+
+
 _CONTROL = (
     _tolerations("a labelled node gets it despite its taints"),
     ("Seconds: 330\n", "Seconds: {{ add (ceil .Values.policy.graces.drain_s) 30 }}\n"),
@@ -152,15 +169,20 @@ _AGENT = (
         OLD,
         "      annotations:\n        container.apparmor.security.beta.kubernetes.io/agent: unconfined",
     ),
+    *_claims(),
 )
-_TAINT_RIGHT = _more(
-    "    resources: [subjectaccessreviews]\n    verbs: [create]",
-    TAINTED,
-    """\
+_TAINT_RIGHT = """\
   # Of its own Node the taint mpsd.io/not-ready alone: taints.yaml.
   - apiGroups: [""]
     resources: [nodes]
-    verbs: [patch]""",
+    verbs: [patch]
+"""
+_LAST_RIGHT = "    resources: [subjectaccessreviews]\n    verbs: [create]\n"
+_AGENT_RIGHTS = (
+    (
+        _LAST_RIGHT,
+        _LAST_RIGHT + conditional(TAINTED, _TAINT_RIGHT) + conditional(CLAIMS, _claim_rights("rights.yaml")),
+    ),
 )
 _KUBE_SCHEDULER = '{{ .Values.scheduler.kubeScheduler.repository }}:{{ include "mpsd.kubeSchedulerTag" . }}'
 _SCHEDULER = (
@@ -196,6 +218,13 @@ def _webhook() -> tuple[Edit, ...]:
     )
 
 
+_ALL_BUT_EXEMPT = """\
+    namespaceSelector:
+      matchExpressions:
+        - {key: mpsd.io/exempt, operator: NotIn, values: ["true"]}
+"""
+
+
 def _configurations() -> tuple[Edit, ...]:
     """As components/cert-manager, fail-closed and modern have them, and with the authority of a Secret."""
     conditions = _block("components/modern/match-conditions.yaml", "value:")
@@ -209,7 +238,9 @@ def _configurations() -> tuple[Edit, ...]:
         path = f"path: /{verb}, port: 443}}\n"
         policy = f'    failurePolicy: {{{{ include "mpsd.failurePolicy" (list . "{kind}WebhookConfiguration") }}}}\n'
         found.append((f"{path}    failurePolicy: Ignore\n", f"{path}{policy}"))
-    # The mutating one sees every pod.
+    # The mutating one sees every pod, and may make templates of claims.
+    named = f"reinvocationPolicy: IfNeeded\n{_ALL_BUT_EXEMPT}    sideEffects: "
+    found.append((f"{named}None", f"{named}{{{{ if {CLAIMS} }}}}NoneOnDryRun{{{{ else }}}}None{{{{ end }}}}"))
     first = '"ValidatingWebhookConfiguration") }}'
     return (*found, _more(first, MODERN, "    matchConditions:\n" + indented(conditions, 6)))
 
@@ -223,7 +254,7 @@ _PROBE = """\
 """
 _RIGHTS = (
     ("    verbs: [get, patch]\n", f"    verbs: [get{{{{ if {OWN} }}}}, patch{{{{ end }}}}]\n"),
-    (_PROBE, conditional(OWN, _PROBE)),
+    (_PROBE, conditional(OWN, _PROBE) + conditional(CLAIMS, _claim_rights("webhook-rights.yaml"))),
 )
 
 
@@ -246,10 +277,13 @@ TEMPLATES: Mapping[str, Made] = {
     "control/service-account.yaml": Made("base/control/service-account.yaml"),
     "control/daemonset.yaml": Made("base/control/daemonset.yaml", _CONTROL),
     "agent/service-account.yaml": Made("base/agent/service-account.yaml"),
-    "agent/rights.yaml": Made("base/agent/rights.yaml", (_TAINT_RIGHT,)),
+    "agent/rights.yaml": Made("base/agent/rights.yaml", _AGENT_RIGHTS),
     "agent/taints.yaml": Made("components/startup-taint/agent-taints.yaml", when=TAINTED),
     "agent/writes.yaml": Made("components/modern/agent-writes.yaml", when=MODERN),
+    "agent/slices.yaml": Made("components/dra/agent-slices.yaml", when=CLAIMS),
     "agent/daemonset.yaml": Made("base/agent/daemonset.yaml", _AGENT),
+    "claims/policy.yaml": Made("components/dra/claims.yaml", when=CLAIMS),
+    "claims/device-class.yaml": Made("components/dra/device-class.yaml", when=CLAIMS),
     "webhook/service-account.yaml": Made("base/webhook/service-account.yaml", when=WEBHOOK),
     "webhook/service.yaml": Made("base/webhook/service.yaml", when=WEBHOOK),
     "webhook/rights.yaml": Made(
@@ -260,6 +294,7 @@ TEMPLATES: Mapping[str, Made] = {
     ),
     "webhook/deployment.yaml": Made("base/webhook/deployment.yaml", _webhook(), when=WEBHOOK),
     "webhook/configurations.yaml": Made("base/webhook/configurations.yaml", _configurations(), when=WEBHOOK),
+    "webhook/templates.yaml": Made("components/dra/webhook-templates.yaml", when=f"and {WEBHOOK} {CLAIMS}"),
     "webhook/disruption-budget.yaml": Made("components/modern/disruption-budget.yaml", when=f"and {WEBHOOK} {MODERN}"),
     "webhook/certificates.yaml": Made(
         "components/cert-manager/certificates.yaml", when=f"and {WEBHOOK} {CERT_MANAGER}"

@@ -60,6 +60,7 @@ _CASES: dict[str, tuple[int, Object, tuple[str, ...]]] = {
     ),
     "startup taint": (36, {"agent": {"startupTaint": True}}, ("components/startup-taint", _MODERN)),
     "Prometheus": (36, _PROMETHEUS, (_MODERN, "components/scheduler", "components/prometheus")),
+    "claims": (36, {"dra": {"enabled": True}}, (_MODERN, "components/dra")),
     "network policies": (
         36,
         {"networkPolicy": {"enabled": True}, **_SCHEDULER},

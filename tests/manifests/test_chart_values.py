@@ -254,6 +254,11 @@ def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Objec
         ({"policy": {"admission": {"rules": {"host-pd": "warn"}}}}, "additional properties 'host-pd' not allowed"),
         ({"policy": {"requests": {"clients_per_grant": 0}}}, "at '/policy/requests/clients_per_grant': minimum"),
         ({"resources": {"domain": "Aliyun"}}, "at '/resources/domain': .*does not match pattern"),
+        ({"dra": {"enabled": "yes"}}, "at '/dra/enabled': got string, want boolean"),
+        (
+            {"dra": {"enabled": True}, "agent": {"deviceListStrategy": "cdi-annotations"}},
+            "resource claims have no annotations; with dra.enabled write cdi-cri or envvar",
+        ),
         ({"hostileTenants": "yes"}, "at '/hostileTenants': got string, want boolean"),
     ],
 )
@@ -272,6 +277,7 @@ def test_a_wrong_value_is_refused_with_its_path_and_what_to_write(given: Object,
             "from Kubernetes 1.29 on, and this is v1.28.9",
         ),
         ("v1.29.9", {"agent": {"startupTaint": True}}, "agent.startupTaint is true: .* this is v1.29.9; write false"),
+        ("v1.33.9", {"dra": {"enabled": True}}, "of Kubernetes 1.34 and newer, and this is v1.33.9; write false"),
         ("v1.29.9", {"exemptions": True}, "of Kubernetes 1.30 and newer, and this is v1.29.9; write false"),
     ],
 )
