@@ -254,6 +254,10 @@ def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Objec
         ({"policy": {"admission": {"rules": {"host-pd": "warn"}}}}, "additional properties 'host-pd' not allowed"),
         ({"policy": {"requests": {"clients_per_grant": 0}}}, "at '/policy/requests/clients_per_grant': minimum"),
         ({"resources": {"domain": "Aliyun"}}, "at '/resources/domain': .*does not match pattern"),
+        (
+            {"policy": {"admission": {"claims_for_requests": True}}},
+            "without dra.enabled no node serves claims; write dra.enabled: true",
+        ),
         ({"dra": {"enabled": "yes"}}, "at '/dra/enabled': got string, want boolean"),
         (
             {"dra": {"enabled": True}, "agent": {"deviceListStrategy": "cdi-annotations"}},
