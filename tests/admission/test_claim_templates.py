@@ -122,6 +122,14 @@ def test_an_entry_that_names_no_claim_stays_for_the_api_server_to_refuse() -> No
     assert after["spec"]["resourceClaims"][0] == entry
 
 
+def test_two_containers_of_one_name_stay_for_the_api_server_to_refuse() -> None:
+    thing = pod(container(), container(limits={MEMORY: 7}))
+    first, second = patched(thing, mutated(review_of(thing), CLAIMING))["spec"]["containers"]
+    assert first["name"] == second["name"]
+    assert "resources" not in first
+    assert second["resources"]["claims"] == [{"name": "mpsd-gpu"}]
+
+
 def test_the_copy_of_a_static_pod_gets_no_claim() -> None:
     thing = pod(container(limits={MEMORY: 7}))
     thing["metadata"]["annotations"] = {MIRROR: "1"}

@@ -409,7 +409,7 @@ def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) 
     """A claim in place of what a container requests."""
     names = (policy.resources.memory, policy.resources.percent)
     for (pointer, _fields), one in zip(_containers(thing), pod.containers, strict=True):
-        if one.name == template.container:
+        if one.name == template.container and asks(one, policy.resources):  # names may come twice in what nobody takes
             for part, amounts in (("limits", one.limits), ("requests", one.requests)):
                 for name in (name for name in names if name in amounts):
                     escaped = name.replace("~", "~0").replace("/", "~1")
