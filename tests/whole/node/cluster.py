@@ -75,6 +75,7 @@ class Cluster(Machine):
             config,
             "--seed",
             1,
+            *self.kubelet_words,
         )
 
     def launch_agent(self) -> Service:
@@ -86,6 +87,11 @@ class Cluster(Machine):
         agent = self.launch_agent()
         eventually(lambda: agent.logged("registered") or not agent.running, "the agent is registered")
         return agent
+
+    @property
+    def kubelet_words(self) -> list[str]:
+        """What is added to kubelet's command line."""
+        return []
 
     @property
     def kubeconfig(self) -> Path:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
 from types import MappingProxyType
 from typing import Any
 from urllib.error import HTTPError
@@ -57,6 +56,10 @@ class ClaimCluster(Cluster):
     def start_agent_without_claims(self) -> Any:
         words = super().agent_words
         return self._started(Service([str(MPSD), *words], self.environment, self._said))
+
+    @property
+    def kubelet_words(self) -> list[str]:
+        return ["--cdi-dir", str(self.cdi)]
 
     def start_agent(self) -> Any:
         """Registered, as kubelet says."""
@@ -455,28 +458,3 @@ def test_a_cordoned_gpu_is_tainted_and_unhealthy_until_it_is_not(claims: ClaimCl
     claims.cordon()
     eventually(lambda: "taints" not in claims.devices()[0], "no taint")
     eventually(lambda: claims.health() == [health_wire.HEALTHY], "well again")
-
-
-def test_random_claims_with_kills_in_between_leave_nothing(claims: ClaimCluster) -> None:
-    """Kubelet repeats what it was not answered, as the real one does."""
-    random, living = Random(0), dict[str, str]()
-    for number in range(24):
-        match random.randrange(5):
-            case 0:
-                claims.agent.kill()
-                claims.agent = claims.start_agent()
-            case 1 if living:
-                name = random.choice(sorted(living))
-                assert claims.unprepare(name, living.pop(name)) == ""
-                claims.free(name)
-            case 2 if living:
-                name = random.choice(sorted(living))
-                claims.prepared(name, living[name])
-            case _ if len(living) < 4:
-                name = f"claim-{number}"
-                living[name] = claims.allocate(name, random.randint(1, 5), 5 * random.randint(0, 4))
-                claims.prepared(name, living[name])
-            case _:
-                pass
-        assert {path.stem.removeprefix(f"{DRIVER}-claim-") for path in claims.cdi.glob("*.json")} == {*living.values()}
-    eventually(lambda: set(claims.granted()) == {*living.values()}, "a grant for each claim")

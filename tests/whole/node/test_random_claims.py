@@ -1,0 +1,279 @@
+"""Whatever befalls a node while claims come and go: no GPU is given twice, and what has ended leaves nothing.
+
+Scheduler, controllers and kubelet are the simulator's. MPSD_SOAK_SEED=N plays the sequence N instead of the first.
+"""
+
+import json
+import os
+import random
+import signal
+import time
+import urllib.error
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpsd.platform import local_api
+from mpsd.platform.kube import Object
+from mpsd.simulator.kubelet.claims import CHECKPOINT
+from tests.platform.pod_cgroup import needs_cgroups
+from tests.whole.machine.fate import IN_THE_END_S, until_quiet
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import container
+from tests.whole.node.conftest import begun
+from tests.whole.node.test_claims import DRIVER, ClaimCluster
+
+pytestmark = needs_cgroups  # by which a process's pod is known
+
+_API = "/apis/resource.k8s.io/v1"
+_NAMESPACED = f"{_API}/namespaces/default"
+_CLASS = Path(__file__).parents[3] / "manifests" / "components" / "dra" / "device-class.yaml"
+_CLAIMS = 44  # of one sequence
+_MOST_PODS = 8
+_BREATHS_S = (0.0, 0.0, 0.05, 0.3, 0.8)  # between two deeds
+_MIB = 1024**2
+
+
+class ScheduledCluster(ClaimCluster):
+    """Kubelet finds the driver by itself."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.ask("POST", f"{_API}/deviceclasses", yaml.safe_load(_CLASS.read_text()))
+
+    def start_agent(self) -> Any:
+        agent = self.launch_agent()
+        eventually(lambda: agent.logged("registered") or not agent.running, "kubelet registers the driver")
+        return agent
+
+    def until_offered(self) -> None:
+        eventually(lambda: len(self.devices()) == len(self.simulation.gpus), "a slice with every GPU")
+
+    def claims(self) -> list[Object]:
+        found: list[Object] = self.ask("GET", f"{_NAMESPACED}/resourceclaims")["items"]
+        return found
+
+    def empty(self) -> None:
+        """As people do; kubelet is what ends claims."""
+        for kind in ("pods", "resourceclaims", "resourceclaimtemplates"):
+            path = "/api/v1/namespaces/default" if kind == "pods" else _NAMESPACED
+            for one in self.ask("GET", f"{path}/{kind}")["items"]:
+                with suppress(urllib.error.HTTPError):
+                    self.ask("DELETE", f"{path}/{kind}/{one['metadata']['name']}?gracePeriodSeconds=1")
+        eventually(lambda: not self.pods(), "every pod is gone", IN_THE_END_S)
+        eventually(lambda: not self.claims(), "every claim is gone")
+
+
+class ClaimsFate:
+    """Plays one sequence. made: the claims so far. overdone: each time that a GPU was given twice, in words."""
+
+    def __init__(self, cluster: ScheduledCluster, seed: int) -> None:
+        self._cluster, self._seed, self._chance = cluster, seed, random.Random(seed)
+        self._api_is_away = False
+        self._pods = self._shared = 0
+        self._gpus = {gpu.uuid.lower(): gpu.memory_mib for gpu in cluster.simulation.gpus}
+        self.made = 0
+        self.overdone: list[str] = []
+
+    def play(self) -> None:
+        """The deeds are printed, for whoever looks at a failure."""
+        deeds: list[Callable[[], None]] = [
+            *[self.start_pod] * 6,
+            *[self.start_pair] * 2,
+            *[self.end_pods] * 3,
+            self.kill_agent,
+            self.kill_agent,
+            self.kill_kubelet,
+            self.kill_kubelet,
+            self.kill_control,
+            self.api_goes,
+            self.api_comes,
+        ]
+        while self.made < _CLAIMS:
+            deed = self._chance.choice(deeds)
+            print(deed.__name__)
+            deed()
+            time.sleep(self._chance.choice(_BREATHS_S))
+            self.overdone += self.given_twice()
+
+    # -- deeds -----------------------------------------------------------------------------------------------------
+
+    def start_pod(self) -> None:
+        """With a claim of its own, from a template."""
+        if self._has_room():
+            name = f"single{self._seed}-{self._pods}"
+            template = {"metadata": {"name": name}, "spec": {"spec": self._spec()}}
+            self._cluster.ask("POST", f"{_NAMESPACED}/resourceclaimtemplates", template)
+            self._start(name, {"resourceClaimTemplateName": name})
+
+    def start_pair(self) -> None:
+        """Two pods that share a claim."""
+        if self._has_room():
+            name, self._shared = f"shared{self._seed}-{self._shared}", self._shared + 1
+            claim = {"metadata": {"name": name}, "spec": self._spec()}
+            self._cluster.ask("POST", f"{_NAMESPACED}/resourceclaims", claim)
+            for side in ("left", "right"):
+                self._start(f"{name}-{side}", {"resourceClaimName": name})
+
+    def _has_room(self) -> bool:
+        self.api_comes()
+        if len(self._cluster.pods()) >= _MOST_PODS:
+            self.end_pods()
+        return len(self._cluster.pods()) < _MOST_PODS
+
+    def _spec(self) -> Object:
+        self.made += 1
+        amounts = {"memory": f"{self._chance.randint(1, 20)}Gi", "threads": str(self._chance.choice([0, 30]))}
+        exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": amounts}}
+        return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+    def _start(self, name: str, claim: Object) -> None:
+        self._pods += 1
+        main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
+        spec = {"restartPolicy": "Always", "containers": [main], "resourceClaims": [{"name": "gpu", **claim}]}
+        self._cluster.apply({"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+
+    def end_pods(self) -> None:
+        """Some pods, and the claims that people made, which then go with the last of their pods."""
+        self.api_comes()
+        names = sorted(one["metadata"]["name"] for one in self._cluster.pods())
+        for name in self._chance.sample(names, min(len(names), self._chance.randint(1, 5))):
+            with suppress(urllib.error.HTTPError):  # it has just gone
+                self._cluster.delete(name, grace_s=1)
+        held = {name.rpartition("-")[0] for name in names if name.startswith("shared")}
+        for claim in self._cluster.claims():
+            name = claim["metadata"]["name"]
+            if name.startswith("shared") and name not in held:
+                with suppress(urllib.error.HTTPError):
+                    self._cluster.ask("DELETE", f"{_NAMESPACED}/resourceclaims/{name}")
+
+    def kill_agent(self) -> None:
+        self._cluster.agent.kill()
+        self._cluster.agent = self._cluster.launch_agent()
+
+    def kill_kubelet(self) -> None:
+        self._cluster.kubelet.kill()
+        self._cluster.kubelet = self._cluster.start_kubelet()
+
+    def kill_control(self) -> None:
+        self._cluster.control.kill()
+        self._cluster.control = self._cluster.service("control")
+
+    def api_goes(self) -> None:
+        """It does not answer; the simulated one keeps its objects in memory alone."""
+        self._cluster.api.send(signal.SIGSTOP)
+        self._api_is_away = True
+
+    def api_comes(self) -> None:
+        if self._api_is_away:
+            self._cluster.api.send(signal.SIGCONT)
+            self._api_is_away = False
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    def given_twice(self) -> list[str]:
+        """Of each GPU that more is given of than it has: by the scheduler, in the journal, and in the ledger; and files
+        of claims that the journal does not have."""
+        before = self._journal()
+        files = self.files()
+        journal = self._journal()
+        found = {"journal": journal, "ledger": self._ledger()}
+        if not self._api_is_away:
+            found["scheduler"] = self._scheduled()
+        wrong = [
+            f"{where} gives {mib} MiB of {gpu}"
+            for where, held in found.items()
+            for gpu, mib in _sums(held).items()
+            if mib > self._gpus[gpu]
+        ]
+        stray = files - before.keys() - journal.keys()
+        return wrong + [f"files of claims that are not in the journal: {stray}"] * bool(stray)
+
+    def _journal(self) -> dict[str, dict[str, int]]:
+        """By the uid of each claim, MiB of each GPU."""
+        if not self._cluster.journal.exists():
+            return {}
+        claims = json.loads(self._cluster.journal.read_text())["claims"]
+        return {one["uid"]: {each["gpu"].lower(): one["memory_mib"] for each in one["devices"]} for one in claims}
+
+    def _ledger(self) -> dict[str, dict[str, int]]:
+        with suppress(local_api.NotRunning):
+            grants = self._cluster.node().grants
+            return {one.id: {gpu.lower(): one.memory_mib for gpu in one.gpus} for one in grants}
+        return {}
+
+    def _scheduled(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for claim in self._cluster.claims():
+            devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
+            for result in devices.get("results", ()):
+                memory = result["consumedCapacity"]["memory"]
+                mib = int(memory[:-2]) * (1024 if memory.endswith("Gi") else 1)
+                found[claim["metadata"]["uid"]] = {result["device"]: mib}
+        return found
+
+    def files(self) -> set[str]:
+        start = f"{DRIVER}-claim-"
+        return {path.stem.removeprefix(start) for path in self._cluster.cdi.glob(f"{start}*.json")}
+
+    def trouble(self) -> str:
+        """What is not yet as it must be once nothing more happens: pods that have a node run and hold their claims, and
+        nothing else is held."""
+        pods = {one["metadata"]["uid"]: one for one in self._cluster.pods()}
+        held = {
+            one["metadata"]["uid"]: one["status"]["reservedFor"]
+            for one in self._cluster.claims()
+            if one.get("status", {}).get("reservedFor")
+        }
+        placed = {uid for uid, one in pods.items() if one["spec"].get("nodeName")}
+        scheduled, checkpoint = self._scheduled(), self._cluster.kubelet_folder / CHECKPOINT
+        known = json.loads(checkpoint.read_text()) if checkpoint.exists() else {}
+        slices = self._cluster.ask("GET", f"{_API}/resourceslices")["items"]
+        left = {
+            "not running": [uid for uid in placed if pods[uid].get("status", {}).get("phase") != "Running"],
+            "reserved": {one["uid"] for each in held.values() for one in each} ^ placed,
+            "allocated": scheduled.keys() ^ held.keys(),
+            "journal": {} if self._journal() == scheduled else self._journal(),
+            "ledger": {} if self._ledger() == scheduled else self._ledger(),
+            "files": self.files() ^ held.keys(),
+            "other files": [path.name for path in self._cluster.cdi.glob("*.new")],
+            "kubelet": known.keys() ^ held.keys(),
+            "slices": [one["metadata"]["name"] for one in slices] if len(slices) != 1 else [],
+            "devices": len(self._cluster.devices()) - len(self._gpus),
+            "tainted": [one["taints"] for one in self._cluster.devices() if one.get("taints")],
+        }
+        wrong = {what: those for what, those in left.items() if those}
+        return f"{wrong}; held: {held}" if wrong else ""
+
+
+def _sums(held: dict[str, dict[str, int]]) -> Counter[str]:
+    whole: Counter[str] = Counter()
+    for parts in held.values():
+        whole.update(parts)
+    return whole
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ScheduledCluster]:
+    yield from begun(ScheduledCluster("A30x2"))
+
+
+@pytest.mark.timeout(6 * IN_THE_END_S)
+@pytest.mark.parametrize("seed", [int(os.environ.get("MPSD_SOAK_SEED", "0"))])
+def test_random_claims_leave_nothing_and_no_gpu_is_given_twice(cluster: ScheduledCluster, seed: int) -> None:
+    fate = ClaimsFate(cluster, seed)
+    try:
+        fate.play()
+    finally:
+        fate.api_comes()
+    until_quiet(fate.trouble)
+    cluster.empty()
+    until_quiet(fate.trouble)
+    assert (fate.made, fate.overdone) == (_CLAIMS, [])
+    assert not fate.files()
+    assert not cluster.granted()
