@@ -121,11 +121,15 @@ class StartupTaintDuty:
     def due_in_s(self) -> float | None:
         if not (self._key and any(taint.key == self._key for taint in self._taints)):
             return None
-        is_ready = self._node.condition.get("status") == Truth.TRUE and self._is_offered()
-        return 0.0 if is_ready else CHANGE_S
+        return 0.0 if self._is_ready else CHANGE_S
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._node.condition.get("status") == Truth.TRUE and self._is_offered()
 
     async def write(self) -> None:
-        if patch := taint_removal(self._taints, self._key):
+        """Nothing while the GPUs are not served: a report that ends writes what is due soon."""
+        if self._is_ready and (patch := taint_removal(self._taints, self._key)):
             await self._kube.patch(NODES, self._node.name, patch, PatchKind.JSON)
             self._log.info("startup taint removed", taint=self._key)
             self._taints = tuple(taint for taint in self._taints if taint.key != self._key)

@@ -1,5 +1,6 @@
 """A node of mpsd's beside programs that write to its Node: autoscalers' taints, and NVIDIA's GPU operator's labels."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -63,6 +64,20 @@ def test_no_pod_comes_before_the_gpus_are_served_and_then_the_startup_taint_is_r
     operated.program_of("early")
     assert operated.taints() == [_OTHERS]
     assert operated.agent.logged("startup taint removed")
+
+
+def test_an_agent_that_stops_leaves_the_startup_taint_of_gpus_that_do_not_serve(operated: Operated) -> None:
+    operated.cordon("all")
+    eventually(lambda: operated.is_said("every GPU is cordoned"), "the node serves nothing")
+    operated.taint(_TAINT)
+    agent = operated.restart_agent("--startup-taint", "mpsd.io/not-ready")
+    eventually(lambda: agent.logged("in sync", watched="nodes"), "the agent knows of the taint")
+    agent.send(signal.SIGTERM)
+    eventually(lambda: not agent.running, "it has stopped")
+    assert operated.taints() == [_TAINT]
+    operated.taint()
+    operated.cordon()
+    operated.agent = operated.start_agent()
 
 
 def test_an_agent_without_the_setting_removes_no_taint(operated: Operated) -> None:
