@@ -161,6 +161,10 @@ class ClaimDriver:
         if unknown := self._ledger.view.unknown:
             raise StartDeferred("; ".join(unknown))
         claim = await self._read(namespace, name, uid)
+        for old in rules.replaced_by(claim, self._claims.values()):
+            self._path(old.uid).unlink(missing_ok=True)
+            self._keep_one(old)
+            self._log.info("unprepared", claim=str(old), uid=old.uid, reason="deleted, and another has its name")
         others = [held.grant for held in self._ledger.view.held]
         wrong = rules.other_claim_of(claim, self._claims.values())
         if before := self._claims.get(uid):
@@ -185,9 +189,9 @@ class ClaimDriver:
         """Gives the claim up, whether or not it is still there, and waits a moment for its end. OSError where that
         cannot be recorded."""
         async with self._lock:
-            if self._unreadable:
-                raise StartDeferred(self._unreadable)
             self._path(uid).unlink(missing_ok=True)
+            if self._unreadable:  # without its file and without processes it does not count when that is made again
+                raise StartDeferred(self._unreadable)
             if claim := self._claims.get(uid):
                 self._leave(claim, "kubelet has given it up")
         if claim and not await self._agent.until_ended(uid, _END_S):
@@ -272,6 +276,11 @@ class ClaimDriver:
         """None for a claim of another driver, and for one that is not allocated or was never prepared, where it cannot
         be."""
         started = self._started_with(uid)
+        pods = {
+            row.identity.uid for row in self._ledger.rows if row.identity.namespace == namespace and name in row.claims
+        }
+        if started is None and not self._ledger.whereabouts.living(pods):
+            return None  # kubelet asks for it, and then its room is looked at
         refused: InvalidInput | None = None
         try:
             return await self._read(namespace, name, uid)

@@ -255,6 +255,20 @@ def test_a_claim_that_was_deleted_and_made_again_is_refused_and_the_old_one_can_
     eventually(lambda: claims.granted() == {second: 4096}, "the grant of the second")
 
 
+def test_a_claim_that_kubelet_forgot_gives_way_to_a_new_one_of_its_name(claims: ClaimCluster) -> None:
+    claims.prepared("share", claims.allocate("share", 20))
+    claims.apply(_pod_with("share", "share"))
+    joined = claims.pod("share")["metadata"]["uid"]
+    eventually(lambda: joined in claims.journal.read_text(), "its pod counts for the old one")
+    claims.free("share")
+    second = claims.allocate("share", 10, pods=[joined])
+    claims.prepared("share", second)
+    eventually(lambda: claims.granted() == {second: 10240}, "the grant of the second")
+    assert claims.files() == {f"{DRIVER}-claim-{second}.json"}
+    claims.delete("share")
+    eventually(lambda: claims.is_gone("share"), "the pod is gone")
+
+
 @contextmanager
 def pod_here(claims: ClaimCluster, number: int = 0) -> Iterator[PodCgroupHere]:
     """The cgroup of a pod whose programs have ended afterwards."""
@@ -360,6 +374,39 @@ def test_a_journal_that_cannot_be_read_is_made_again_from_the_api(claims: ClaimC
     claims.agent = claims.start_agent()
     eventually(lambda: claims.granted() == {uid: 7168}, "the grant is known again")
     assert claims.files()
+    claims.delete("share")
+    eventually(lambda: claims.is_gone("share"), "the pod is gone")
+
+
+def test_a_journal_that_is_made_again_gives_room_to_no_claim_that_waits_for_it(claims: ClaimCluster) -> None:
+    held, late = claims.allocate("held", 20), claims.allocate("late", 10)
+    claims.prepared("held", held)
+    for name in ("held", "late"):
+        claims.apply(_pod_with(name, name))
+    eventually(lambda: all("nodeName" in claims.pod(name)["spec"] for name in ("held", "late")), "both are bound")
+    assert "left beside the other grants" in claims.prepare("late", late).error
+    claims.agent.kill()
+    claims.journal.write_text('{"claims": [')
+    claims.agent = claims.start_agent()
+    eventually(lambda: claims.agent.logged("journal written again"), "the journal is made again")
+    assert "left beside the other grants" in claims.prepare("late", late).error
+    assert claims.granted() == {held: 20480}
+    for name in ("held", "late"):
+        claims.delete(name)
+    eventually(lambda: claims.is_gone("held") and claims.is_gone("late"), "the pods are gone")
+
+
+def test_kubelet_can_give_up_a_claim_that_nobody_can_read(claims: ClaimCluster) -> None:
+    uid = claims.allocate("share", 7)
+    claims.prepared("share", uid)
+    claims.apply(_pod_with("share", "share"))
+    claims.agent.kill()
+    claims.journal.write_text('{"claims": [')
+    claims.change_capacity("share", "unknown")
+    claims.agent = claims.start_agent()
+    eventually(lambda: claims.agent.logged("claims not looked at"), "what stands in the way is said")
+    eventually(lambda: claims.unprepare("share", uid) == "", "it is given up")
+    assert not claims.granted()
     claims.delete("share")
     eventually(lambda: claims.is_gone("share"), "the pod is gone")
 

@@ -320,6 +320,16 @@ def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> s
     return ""
 
 
+def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> tuple[PreparedClaim, ...]:
+    """Those of its name, which are deleted, as they are once they have left: without its pods, which only had come to
+    them by the name."""
+    return tuple(
+        replace(old, left=True, pods=tuple(pod for pod in old.pods if pod not in claim.pods))
+        for old in prepared
+        if old.uid != claim.uid and (old.namespace, old.name) == (claim.namespace, claim.name)
+    )
+
+
 def claim_holders(
     prepared: Sequence[PreparedClaim], rows: Sequence[NodePod | Bystander]
 ) -> dict[str, tuple[PodName, ...]]:
