@@ -80,7 +80,7 @@ WELL = ClusterFacts(
     policy=load_limits(None).policy,
     gpu_facts=load_limits(None).facts,
     cgroups={NODE: 2},
-    version={"major": "1", "minor": "20"},
+    version={"gitVersion": "v1.20.2"},
     own_clock=0.0,
     missing_rights=(),
     namespace=[{}],
@@ -128,9 +128,9 @@ UNCALLED["metadata"]["annotations"][NOT_CALLED] = "true"
 INJECTED["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] = "mpsd-system/mpsd-webhook"
 MATCHING = configuration("validate.mpsd.io")
 MATCHING["webhooks"][0]["matchConditions"] = [{"name": "asks", "expression": "true"}]
-MODERN = {"validating": [MATCHING], "version": {"major": "1", "minor": "36"}}
+MODERN = {"validating": [MATCHING], "version": {"gitVersion": "v1.36.2"}}
 BREAKS: dict[str, list[Object]] = {
-    "kubernetes-old": [{"version": {"major": "1", "minor": "19"}}],
+    "kubernetes-old": [{"version": {"gitVersion": "v1.19.16-eks-1"}}],
     "not-installed": [{"namespace": []}],
     "definition-missing": [{"definition": []}, {"definition": [definition(served=False)]}],
     "definition-old": [{"definition": [definition(*STATUS[:2], *STATUS[3:])]}],
@@ -167,7 +167,7 @@ BREAKS: dict[str, list[Object]] = {
     "webhook-serving": [{"mutating": [configuration("mutate.mpsd.io", left_days=0.125)]}],
     "webhook-unreachable": [{"endpoints": [], "warnings": [REFUSAL]}, {"validating": [UNCALLED]}],
     "webhook-fail-open": [{"validating": [INJECTED]}],
-    "policy-missing": [MODERN, MODERN | {"version": {"major": "1", "minor": "29"}}],
+    "policy-missing": [MODERN, MODERN | {"version": {"gitVersion": "v1.29.0+k3s1"}}],
     "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
     "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
     "nvidia-mps": [{"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]}],

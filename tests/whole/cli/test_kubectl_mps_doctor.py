@@ -319,10 +319,18 @@ def test_the_kubelets_own_metrics_tell_its_cgroup(
 
 
 def test_a_kubernetes_that_is_too_old(cluster: DoctoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(requests._VERSION, "minor", "19+")
+    monkeypatch.setitem(requests._VERSION, "gitVersion", "v1.19.16-gke.100")
     assert ask(cluster).output.startswith(
         "Kubernetes 1.19 is older than 1.20, the oldest that mpsd runs on; upgrade it"
     )
+
+
+def test_a_kubernetes_without_a_version_is_not_called_old(
+    cluster: DoctoredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(requests._VERSION, "gitVersion", "v0.0.0-master+$Format:%H$")
+    verdicts = {one["id"]: one["verdict"] for one in json.loads(ask(cluster, "-o", "json").output)["checks"]}
+    assert verdicts["kubernetes-old"] == "unknown"
 
 
 # -- and all of it ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What `kubectl mps doctor` saw of a cluster, and how it is read from objects of the API. Nothing is judged here."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from mpsd.status.rules.pods import PodSeen, quoted, read_pod_seen
 Object: TypeAlias = Mapping[str, Any]
 Objects: TypeAlias = Fact[Sequence[Object]]
 
+_GIT_VERSION = re.compile(r"v([1-9]\d*)\.(\d+)\.")  # v1.30.4-gke.1348000; of a build without a version v0.0.0
 # How a node is known to have NVIDIA GPUs: what NVIDIA's operator, node feature discovery and clouds write; "" for any.
 _GPU_LABELS = {
     "nvidia.com/gpu.present": "true",
@@ -220,10 +222,9 @@ class ClusterFacts:
 
     @cached_property
     def kubernetes(self) -> tuple[int, int]:
-        """Major and minor version. Some clouds write a minor version of 27+."""
-        major, minor = (str(self.version.get(key, "")).rstrip("+") for key in ("major", "minor"))
-        if major.isdecimal() and minor.isdecimal():
-            return int(major), int(minor)
+        """Major and minor version, of gitVersion: major and minor are empty in builds of some distributions."""
+        if found := _GIT_VERSION.match(str(self.version.get("gitVersion", ""))):
+            return int(found[1]), int(found[2])
         raise Unknown("the API server does not report its version")
 
     @cached_property
