@@ -81,7 +81,8 @@ class ClaimDriver:
     @property
     def _node(self) -> ClaimNode:
         """With the domains of this moment: a claim of one GPU may be in a domain that was joined for others."""
-        return ClaimNode(self._place.driver, self._place.pool, self._place.gpus, self._agent.domains.now)
+        place = self._place
+        return ClaimNode(place.driver, place.pool, place.gpus, self._agent.domains.now, processes.boot_id())
 
     # -- the journal -----------------------------------------------------------------------------------------------
 
@@ -182,8 +183,7 @@ class ClaimDriver:
 
     async def _read(self, namespace: str, name: str, uid: str, started: int | None = None) -> PreparedClaim:
         thing = await self._kube.get(CLAIMS, name, namespace)
-        policy, boot_id = self._policy(), processes.boot_id()
-        return rules.read_claim(thing, uid, self._node, policy, boot_id, time.time(), started)
+        return rules.read_claim(thing, uid, self._node, self._policy(), time.time(), started)
 
     async def unprepare(self, uid: str) -> None:
         """Gives the claim up, whether or not it is still there, and waits a moment for its end. OSError where that

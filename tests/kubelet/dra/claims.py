@@ -10,8 +10,8 @@ from tests.model.worlds import GPUS, POLICY, UUIDS
 
 Object = dict[str, Any]
 DRIVER, NODE = "gpu.mpsd.io", "node1"
-APART = ClaimNode(DRIVER, NODE, GPUS, (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:])))
-TOGETHER = ClaimNode(DRIVER, NODE, GPUS, (Domain("gpu0-1", UUIDS),))
+APART = ClaimNode(DRIVER, NODE, GPUS, (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:])), "a-boot")
+TOGETHER = ClaimNode(DRIVER, NODE, GPUS, (Domain("gpu0-1", UUIDS),), "a-boot")
 UID = "uid-of-share"
 
 
@@ -52,4 +52,4 @@ def claim_object(*results: Object, configs: tuple[Object, ...] = (), name: str =
 
 def prepared(*results: Object, node: ClaimNode = APART, **fields: Any) -> PreparedClaim:
     thing = claim_object(*results, **fields)
-    return read_claim(thing, thing["metadata"]["uid"], node, POLICY, "a-boot", 1.0)
+    return read_claim(thing, thing["metadata"]["uid"], node, POLICY, 1.0)

@@ -47,7 +47,7 @@ POD = PodName("default", "share-0", "uid-of-share-0")
 def refused(thing: Object, node: ClaimNode = APART, uid: str = UID) -> set[str]:
     """The rules by which the claim is refused."""
     with pytest.raises(InvalidInput) as refusal:
-        read_claim(thing, uid, node, POLICY, "a-boot", 1.0)
+        read_claim(thing, uid, node, POLICY, 1.0)
     assert refusal.value.subject == "ResourceClaim default/share"
     assert all(problem.remedy for problem in refusal.value.problems)
     return {problem.rule for problem in refusal.value.problems}
@@ -157,7 +157,7 @@ def test_parameters_are_right_or_refused_whatever_they_are(found: object) -> Non
 def test_an_allocation_is_read_or_refused_whatever_it_is(changed: dict[str, object]) -> None:
     thing = claim_object({**result(), **changed})
     try:
-        claim = read_claim(thing, UID, APART, POLICY, "a-boot", 1.0)
+        claim = read_claim(thing, UID, APART, POLICY, 1.0)
     except InvalidInput:
         return
     assert set(claim.gpus) <= set(UUIDS)
@@ -181,7 +181,7 @@ def test_claims_never_take_more_than_a_gpu_has(wanted: list[tuple[int, int, int]
     for number, (gib, steps, clients) in enumerate(wanted):
         thing = claim_object(result(0, f"{gib}Gi", str(steps * 5), str(clients)), name=f"c{number}")
         try:
-            claim = read_claim(thing, f"uid-of-c{number}", APART, POLICY, "a-boot", 1.0)
+            claim = read_claim(thing, f"uid-of-c{number}", APART, POLICY, 1.0)
         except InvalidInput:  # no room for a context
             continue
         if not why_no_room(claim, taken, APART, POLICY):
@@ -238,29 +238,29 @@ def test_what_was_prepared_before_is_a_fact_whatever_the_policy_says_today() -> 
     thing = claim_object(result(threads="5"), configs=(config(parameters(threadCap=10)),))
     strict = replace(POLICY, requests=replace(POLICY.requests, minimum_thread_percent=50, default_thread_percent=100))
     with pytest.raises(InvalidInput):
-        read_claim(thing, UID, APART, strict, "a-boot", 1.0)
-    kept = read_claim(thing, UID, APART, strict, "a-boot", 1.0, started=10)
-    assert kept == read_claim(thing, UID, APART, POLICY, "a-boot", 1.0)
+        read_claim(thing, UID, APART, strict, 1.0)
+    kept = read_claim(thing, UID, APART, strict, 1.0, started=10)
+    assert kept == read_claim(thing, UID, APART, POLICY, 1.0)
 
 
 def test_what_was_prepared_before_is_kept_though_its_gpus_have_been_divided() -> None:
     thing = claim_object(result(0), result(1))
-    kept = read_claim(thing, UID, APART, POLICY, "a-boot", 1.0, started=100)
+    kept = read_claim(thing, UID, APART, POLICY, 1.0, started=100)
     assert (kept.domain, kept.gpus) == ("gpu0", UUIDS)
 
 
 def test_of_what_was_prepared_before_only_what_is_of_this_node_counts() -> None:
     thing = claim_object(result(0), result(1, device="gpu-of-before"), result(1, pool="another"))
-    assert read_claim(thing, UID, APART, POLICY, "a-boot", 1.0, started=100).gpus == UUIDS[:1]
+    assert read_claim(thing, UID, APART, POLICY, 1.0, started=100).gpus == UUIDS[:1]
     with pytest.raises(InvalidInput):  # unknown is never zero
-        read_claim(claim_object(result(memory="?")), UID, APART, POLICY, "a-boot", 1.0, started=100)
+        read_claim(claim_object(result(memory="?")), UID, APART, POLICY, 1.0, started=100)
 
 
 def test_claims_that_are_served_no_longer_are_known_by_their_gpus() -> None:
     unserved = replace(APART, driver="")
-    assert read_claim(claim_object(), UID, unserved, POLICY, "a-boot", 1.0, started=100).gpus == UUIDS[:1]
+    assert read_claim(claim_object(), UID, unserved, POLICY, 1.0, started=100).gpus == UUIDS[:1]
     with pytest.raises(InvalidInput):
-        read_claim(claim_object(result(device="gpu-0")), UID, unserved, POLICY, "a-boot", 1.0)
+        read_claim(claim_object(result(device="gpu-0")), UID, unserved, POLICY, 1.0)
 
 
 def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:

@@ -103,12 +103,14 @@ class PreparedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimNode:
-    """What a claim is read for. driver: the name that allocations know mpsd by; the pool has the name of the node."""
+    """What a claim is read for. driver: the name that allocations know mpsd by; the pool has the name of the node.
+    boot_id: of its kernel's present boot."""
 
     driver: str
     pool: str
     gpus: tuple[Gpu, ...]
     domains: tuple[Domain, ...]
+    boot_id: str
 
 
 # -- the parameters ----------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def _read_config(parameters: object, where: str, policy: Policy) -> tuple[int | 
 
 
 def read_claim(
-    thing: Fields, uid: str, node: ClaimNode, policy: Policy, boot_id: str, now: float, started: int | None = None
+    thing: Fields, uid: str, node: ClaimNode, policy: Policy, now: float, started: int | None = None
 ) -> PreparedClaim:
     """What the claim has here. thing: a decoded ResourceClaim. uid: of the one that kubelet means. InvalidInput with
     every reason why it can have nothing. started: the cap of the threads that programs of it were started with; None
@@ -163,40 +165,30 @@ def read_claim(
     devices = fields.mapping(fields.mapping(status, "allocation", "status"), "devices", "status.allocation")
     path = "status.allocation.devices"
     reader = _Results(fields, node, policy)
-    own = [
-        (where, result)
+    taken = [
+        reader.read(where, result)
         for where, result in fields.entries(devices, "results", path)
         if node.driver in ("", result.get("driver")) and result.get("pool") == node.pool
         if (node.driver and started is None) or result.get("device") in reader.uuids
     ]
-    if not own:
+    if not taken:
         message = f"allocates no device of {node.driver or 'mpsd'} on node {node.pool}"
         raise InvalidInput.of(subject, "claim-not-allocated", path, "", message, _RECREATE)
-    taken = [reader.read(where, result) for where, result in own]
     cap = _cap(fields, devices, path, node.driver, policy) if started is None else started
     if reader.problems or (fields.problems and started is None):
         raise InvalidInput(subject, [*reader.problems, *fields.problems])
     first = taken[0]
-    uuids = {each.device.gpu for each in taken}
-    domain = next((domain for domain in node.domains if uuids <= set(domain.gpus)), None)
+    by_gpu = {each.device.gpu: each.device for each in taken}
+    domain = next((domain for domain in node.domains if by_gpu.keys() <= set(domain.gpus)), None)
     if started is not None:  # its GPUs may have been divided since
         domain = domain or next((domain for domain in node.domains if first.device.gpu in domain.gpus), None)
-    problems = [*_together(taken, domain, path)]
     percent = cap or first.threads or policy.requests.default_thread_percent
-    if percent < first.threads:
-        message, remedy = f"is below the {first.threads} percent that the claim reserves", "raise it, or leave it out"
-        problems.append(Problem("cap-below-reservation", f"{path}.config", f"{THREAD_CAP} {cap}", message, remedy))
-    for gpu in (gpu for gpu in node.gpus if gpu.uuid in uuids):
+    problems = [*_together(taken, domain, path), *_below_reservation(first, percent, path)]
+    for gpu in (gpu for gpu in node.gpus if gpu.uuid in by_gpu):
         limit = ClientLimit(first.memory_mib, percent)
         problems += problems_with(limit, f"{path}.results", gpu.capability, gpu.memory_mib, gpu.sms)
     if domain is None or (problems and started is None):
         raise InvalidInput(subject, problems)
-    by_gpu = {each.device.gpu: each.device for each in taken}
-    reserved = (
-        PodName(namespace, fields.text(one, "name", where), fields.text(one, "uid", where))
-        for where, one in fields.entries(status, "reservedFor", "status")
-        if one.get("resource") == "pods" and not one.get("apiGroup")
-    )
     return PreparedClaim(
         uid=uid,
         namespace=namespace,
@@ -207,10 +199,18 @@ def read_claim(
         reserved_percent=first.threads,
         thread_percent=percent,
         clients=first.clients,
-        pods=tuple(pod for pod in reserved if pod.name and pod.uid),
-        boot_id=boot_id,
+        pods=tuple(_reserved_for(fields, status, namespace)),
+        boot_id=node.boot_id,
         at=now,
     )
+
+
+def _reserved_for(fields: FieldReader, status: Fields, namespace: str) -> Iterator[PodName]:
+    for where, one in fields.entries(status, "reservedFor", "status"):
+        if one.get("resource") == "pods" and not one.get("apiGroup"):
+            pod = PodName(namespace, fields.text(one, "name", where), fields.text(one, "uid", where))
+            if pod.name and pod.uid:
+                yield pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +288,12 @@ def _together(taken: Sequence[_Taken], domain: Domain | None, path: str) -> Iter
     if domain is None:
         remedy = "add the constraint matchAttribute: DRIVER/domain, and list the GPUs under domains in the policy"
         yield Problem("devices-of-domains", where, names, "takes GPUs that no control daemon has together", remedy)
+
+
+def _below_reservation(taken: _Taken, percent: int, path: str) -> Iterator[Problem]:
+    if percent < taken.threads:
+        message, remedy = f"is below the {taken.threads} percent that the claim reserves", "raise it, or leave it out"
+        yield Problem("cap-below-reservation", f"{path}.config", f"{THREAD_CAP} {percent}", message, remedy)
 
 
 # -- beside the other grants of the node -------------------------------------------------------------------------------
