@@ -15,6 +15,7 @@ from mpsd.model.conditions import node_status_patch
 from mpsd.model.events import Event, EventCount, Reason, event_object, node_subject
 from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Kube, KubeError, PatchKind
 from mpsd.platform.kube_access import open_kube
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, taint_removal
 from mpsd.status.rules.mpsnode import mpsnode_for
 from tests.admission.cases import found
 from tests.e2e.admission.cases import admission_cases, creating
@@ -185,6 +186,72 @@ def test_the_agents_token_evicts_a_pod_by_its_uid_and_none_of_the_cluster_itself
     assert agents.denied(lambda kube: kube.evict(own, SYSTEM, "1-2")) == "eviction"
     assert agents.denied(lambda kube: kube.evict(own, agents.namespace, uid), agents.loose) == "token-node"
     assert agents.denied(lambda kube: kube.evict(own, agents.namespace, uid)) == ""
+
+
+_STARTUP = "mpsd.io/not-ready"
+_TAINTS = [{"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": _STARTUP, "effect": "NoSchedule"}]
+
+
+@pytest.fixture(scope="module")
+def startup_taint(agents: Agents) -> Iterator[None]:
+    """The component's policy and rights: both Nodes have the taint, and one of somebody else."""
+    cluster, right = agents.cluster, f"e2e-{uuid4().hex[:8]}"
+    policy = str(_COMPONENTS / "startup-taint" / "agent-taints.yaml")
+    try:
+        cluster.do("create", "clusterrole", right, "--verb=patch", "--resource=nodes")
+        cluster.do("create", "clusterrolebinding", right, f"--clusterrole={right}", f"--serviceaccount={_AGENT}")
+        cluster.do("apply", "-f", policy)
+        for node in agents.nodes:
+            cluster.do("patch", "node", node, "-p", json.dumps({"spec": {"taints": _TAINTS}}))
+        own = agents.nodes[0]
+        eventually(lambda: agents.denied(_node_patch(own, {"metadata": {"labels": {"x": "y"}}})), "the policy in force")
+        yield
+    finally:
+        cluster.kubectl("delete", "-f", policy, "--ignore-not-found")
+        cluster.kubectl("delete", "clusterrole,clusterrolebinding", right, "--ignore-not-found")
+
+
+_AGENT = f"{SYSTEM}:mpsd-agent"
+
+
+def _node_patch(node: str, patch: Object) -> Write:
+    return lambda kube: kube.patch(NODES, node, patch, PatchKind.MERGE)
+
+
+def _remove_startup_taint(node: str) -> Write:
+    async def write(kube: Kube) -> None:
+        taints = read_kubernetes_node(await kube.get(NODES, node)).taints
+        await kube.patch(NODES, node, taint_removal(taints, _STARTUP), PatchKind.JSON)
+
+    return write
+
+
+_NOT_ITS_OWN: dict[str, Object] = {
+    "a label": {"metadata": {"labels": {"gpu": "free"}}},
+    "an annotation": {"metadata": {"annotations": {"note": "x"}}},
+    "a cordon": {"spec": {"unschedulable": True}},
+    "another's taint": {"spec": {"taints": _TAINTS[1:]}},
+    "a new taint": {"spec": {"taints": [*_TAINTS, {"key": "late", "effect": "NoExecute"}]}},
+    "its taint as another": {"spec": {"taints": [_TAINTS[0], _TAINTS[1] | {"effect": "NoExecute"}]}},
+    "a finalizer": {"metadata": {"finalizers": ["example.com/keep"]}},
+}
+
+
+@pytest.mark.parametrize("patch", [pytest.param(patch, id=name) for name, patch in _NOT_ITS_OWN.items()])
+def test_of_its_node_the_agents_token_writes_nothing_but_the_startup_taint(
+    agents: Agents, startup_taint: None, patch: Object
+) -> None:
+    assert agents.denied(_node_patch(agents.nodes[0], patch)) == "own-taint"
+
+
+def test_the_agents_token_removes_the_startup_taint_of_its_own_node_alone(agents: Agents, startup_taint: None) -> None:
+    own, other = agents.nodes
+    assert agents.denied(_remove_startup_taint(other)) == "own-node"
+    assert agents.denied(_remove_startup_taint(own), agents.loose) == "own-node"
+    assert agents.denied(_remove_startup_taint(own)) == ""
+    kept = [one["key"] for one in agents.cluster.get("node", own)["spec"]["taints"]]
+    assert "team" in kept
+    assert _STARTUP not in kept
 
 
 @pytest.fixture
