@@ -233,7 +233,7 @@ class KubeletNode:
     def _on_node(self) -> None:
         """What others have changed of this Node, its taints and labels among it."""
         for node in self._this_node.objects():
-            self._report.startup_taint.see(node.taints)
+            self._report.see(node)
         self._cordon()
 
     def _is_offered(self) -> bool:

@@ -24,7 +24,8 @@ from mpsd.model.policy import Policy
 from mpsd.platform.event_loop import until_one_ends
 from mpsd.platform.kube import EVENTS, NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
 from mpsd.platform.logs import Logger, logger
-from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, StartupTaintDuty, ThisNode
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode
+from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, NodeLabelsDuty, StartupTaintDuty, ThisNode
 from mpsd.status.rules.events import EventAggregator, Writing
 from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.rules.reported import NodeViolations
@@ -226,10 +227,11 @@ class NodeReport:
         self._mpsnode = MPSNodeDuty(kube, self._node, policy)
         self._pods = PodAnnotationsDuty(kube)
         self._events = EventsDuty(kube, node)
-        self.startup_taint = StartupTaintDuty(kube, self._node, taint, is_offered)
+        self._labels = NodeLabelsDuty(kube, self._node, policy)
+        self._startup_taint = StartupTaintDuty(kube, self._node, taint, is_offered)
         self._duties: tuple[Duty, ...] = (
             *(self._condition, self._mpsnode, self._pods, self._events),
-            self.startup_taint,
+            *(self._labels, self._startup_taint),
         )
         self.reachability = Reachability()
         self.on_event: Callable[[Event], None] = lambda _event: None
@@ -246,11 +248,17 @@ class NodeReport:
             for event in node_events(before, view, self._node.name):
                 self._events.note(event)
             self._condition.changed.set()
+            self._labels.changed.set()
         if news or violations != self._node.violations:
             self._mpsnode.changed.set()
         self._node.see(view, violations, news=news)
         self._policy_then = policy
         self._pods.offer(marks)
+
+    def see(self, node: KubernetesNode) -> None:
+        """The Node as the API server has it now."""
+        self._labels.see(node.labels)
+        self._startup_taint.see(node.taints)
 
     def add_event(self, pod: PodName | None, reason: Reason, message: str) -> None:
         """Reports what no view shows, such as a refused allocation. pod: None for an event of the node."""

@@ -1,13 +1,13 @@
 """Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its number of GPUs.
 
-Of the Node only our condition, our resources and the startup taint are touched; of the MPSNode never the spec, which is
-the operator's.
+Of the Node only our condition, our resources, our labels and the startup taint are touched; of the MPSNode never the
+spec, which is the operator's.
 The rights that it takes are among those of status.report.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mpsd
@@ -18,9 +18,9 @@ from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.kubernetes_objects import Taint, taint_removal
+from mpsd.platform.rules.kubernetes_objects import Taint, read_kubernetes_node, taint_removal
 from mpsd.status.rules import mpsnode as rules
-from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, WrittenStatus
+from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, WrittenStatus, labels_patch, node_labels
 from mpsd.watchdog.rules.reported import NodeViolations, with_violations
 
 
@@ -96,6 +96,47 @@ class NodeConditionDuty(_NodeDuty):
 
     def _now(self, view: NodeView) -> tuple[Object, str, int]:
         return self._node.condition, self._policy().resources.count, len(view.gpus)
+
+
+_AGAIN_S = 60.0  # between two writes of the same labels, should somebody else write others
+
+
+class NodeLabelsDuty(_NodeDuty):
+    """The Node's labels about its GPUs, for pods to choose it by. They are written through its status, which takes no
+    further right, and in a request of their own: an older mpsd-agent-writes refuses them, and must not refuse the
+    condition with them.
+    """
+
+    name = "the node's labels"
+    _labels: Mapping[str, str] | None = None  # before the Node was seen
+    _written: Mapping[str, str] | None = None  # before any was
+    _written_at = float("-inf")
+
+    def see(self, labels: Mapping[str, str]) -> None:
+        """The Node's, as they are now."""
+        self._labels = labels
+        self.changed.set()
+
+    def due_in_s(self) -> float | None:
+        if self._labels is None or self._node.view is None:
+            return None
+        wanted = self._wanted(self._node.view)
+        if labels_patch(self._labels, wanted) is None:
+            return None
+        pause_s = _AGAIN_S if wanted == self._written else CHANGE_S
+        return self._written_at + pause_s - time.monotonic()
+
+    async def write(self) -> None:
+        view = self._node.view
+        assert view, "it is not due before the first view"
+        wanted = self._wanted(view)
+        if patch := labels_patch(self._labels or {}, wanted):
+            found = await self._kube.patch(NODES, self._node.name, patch, PatchKind.MERGE, subresource="status")
+            self._labels = read_kubernetes_node(found).labels
+            self._written, self._written_at = wanted, time.monotonic()
+
+    def _wanted(self, view: NodeView) -> dict[str, str]:
+        return node_labels(view.gpus, self._policy())
 
 
 class StartupTaintDuty:

@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from mpsd.platform.kube import Conflict, Kube, NotFound, PatchKind, Rejected, Resource
-from mpsd.status.rules.mpsnode import status_patch
+from mpsd.status.rules.mpsnode import labels_patch, node_labels, status_patch
 from tests.kube_contract.conftest import NODES, World, define, make_node, pod
+from tests.model.worlds import GPUS, POLICY
 
 PODS, MPS_NODES = Resource("v1", "pods"), Resource("mpsd.io/v1alpha1", "mpsnodes")
 _DEFINITION = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
@@ -65,7 +66,16 @@ def test_the_status_of_a_node_has_its_labels_beside_it(world: World) -> None:
         await kube.patch(NODES, world.node, patch, PatchKind.MERGE, subresource="status")
         seen = await kube.get(NODES, world.node)
         assert seen["metadata"]["labels"]["app"] == "b"
+        assert seen["metadata"]["labels"]["contract"] == world.node, "others stay"
         assert taint not in seen.get("spec", {}).get("taints", [])
+        wanted = node_labels(GPUS, POLICY)
+        given = await kube.patch(NODES, world.node, labels_patch({}, wanted), PatchKind.MERGE, subresource="status")
+        assert given["metadata"]["labels"].items() >= wanted.items()
+        fewer = labels_patch(wanted, {"mpsd.io/gpu.count": "1"})
+        left = await kube.patch(NODES, world.node, fewer, PatchKind.MERGE, subresource="status")
+        ours = {name: value for name, value in left["metadata"]["labels"].items() if name.startswith("mpsd.io/")}
+        assert ours == {"mpsd.io/gpu.count": "1"}
+        assert left["metadata"]["labels"]["app"] == "b"
 
     world.run(questions)
 

@@ -70,4 +70,8 @@ CHANGES: dict[str, str] = {
         f"manifests: overlays/modern: {kind} mpsd-agent-writes": "a token of the agent writes to its own node alone"
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     },
+    "labels, annotations and resources: mpsd.io/gpu.product": "pods choose a node by its GPUs",
+    "labels, annotations and resources: mpsd.io/gpu.memory": "the same",
+    "labels, annotations and resources: mpsd.io/gpu.count": "the same",
+    "labels, annotations and resources: mpsd.io/sharing": "the same",
 }

@@ -24,10 +24,23 @@ from mpsd.operations.lifecycle.drain import NotDone, ProgressReporter, answer, a
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
 from mpsd.platform import kube as api
 from mpsd.platform.console import complaints
-from mpsd.platform.kube import PODS, Conflict, Forbidden, Kube, KubeError, NotFound, Resource, ResourceKind
+from mpsd.platform.kube import (
+    NODES,
+    PODS,
+    Conflict,
+    Forbidden,
+    Kube,
+    KubeError,
+    NotFound,
+    PatchKind,
+    Resource,
+    ResourceKind,
+)
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import NotInstalled, look
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig
+from mpsd.status.rules.mpsnode import labels_patch
 
 _MUST_BE_LISTED = {"", "apps", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"}
 
@@ -91,6 +104,8 @@ class Uninstall:
                     answer(await self._deleted(thing))
             if stage in (Stage.SERVERS, Stage.DAEMONS):
                 await self._until_gone(partial(self._pods, control=stage is Stage.DAEMONS))
+            if stage is Stage.SERVERS:
+                await self._unlabel()  # there is no agent left to write them again
         await self._until_gone(self._ends)
 
     async def _deleted(self, thing: Thing) -> str:
@@ -118,6 +133,17 @@ class Uninstall:
             if is_strange(kind.name, thing)
         }
         return f"it contains objects of others: {', '.join(sorted(strange))}" if strange else ""
+
+    async def _unlabel(self) -> None:
+        """Removes the labels that agents have written on Nodes."""
+        try:
+            for node in map(read_kubernetes_node, await self.kube.list(NODES)):
+                if patch := labels_patch(node.labels, {}):
+                    with suppress(NotFound):
+                        await self.kube.patch(NODES, node.name, patch, PatchKind.MERGE)
+                        answer(f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}")
+        except Forbidden as error:
+            say(f"labels of Nodes remain (mpsd.io/gpu.*, mpsd.io/sharing): {error}")
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -172,10 +198,10 @@ def uninstall(
     """Remove mpsd from the cluster. Refused while a GPU that it shares is in use, or may be.
 
     Everything with the label app.kubernetes.io/part-of=mpsd is deleted, in an order that leaves nothing waiting:
-    webhooks, agents, control daemons (which restore the compute modes), the rest, rights, its namespace unless it
-    contains objects of others, and last the definition of MPSNode. It asks for confirmation; if it stops, the same
-    command continues. Exits with 0 when all is gone, 1 when not, 2 where it would have to ask and there is no terminal,
-    130 after Ctrl-C.
+    webhooks, agents (and the labels that they wrote on Nodes), control daemons (which restore the compute modes), the
+    rest, rights, its namespace unless it contains objects of others, and last the definition of MPSNode. It asks for
+    confirmation; if it stops, the same command continues. Exits with 0 when all is gone, 1 when not, 2 where it would
+    have to ask and there is no terminal, 130 after Ctrl-C.
 
         kubectl mps uninstall --dry-run
         kubectl mps drain gpu-a1 && kubectl mps uninstall

@@ -1,4 +1,4 @@
-"""MPSNode: what is reported of a node to the API server, and when it is written again.
+"""MPSNode: what is reported of a node to the API server, and when it is written again; and the labels of its Node.
 
 What is not known is left out, and a write replaces the whole status, so that nothing stays of what was reported before.
 Whatever happens on the node, its status is written at most once a second, what its programs use (which never stands
@@ -6,8 +6,9 @@ still) at most twice a minute, and the last state is always written in the end. 
 manifests/base/crd/mpsnode.yaml.
 """
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import msgspec
 from mpsd.model import mpsnode
 from mpsd.model.cluster_status import total
 from mpsd.model.domain import State
-from mpsd.model.grants import Gpu
+from mpsd.model.grants import Gpu, promised_mib
 from mpsd.model.names import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT
 from mpsd.model.node_status import DomainStatus, GpuStatus, NodeStatus
@@ -208,3 +209,41 @@ def _moved(one: Object, other: Object) -> bool:
     if used is None or before is None:
         return used is not before
     return bool(abs(used - before) >= USE_STEP_MIB)
+
+
+# -- the labels of the Node ----------------------------------------------------------------------------------------
+
+PRODUCT_LABEL, MEMORY_LABEL = "mpsd.io/gpu.product", "mpsd.io/gpu.memory"
+COUNT_LABEL, SHARING_LABEL = "mpsd.io/gpu.count", "mpsd.io/sharing"
+NODE_LABELS = (PRODUCT_LABEL, MEMORY_LABEL, COUNT_LABEL, SHARING_LABEL)
+SHARING = "mps"
+_LONGEST_LABEL = 63  # characters of a label's value
+_NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def node_labels(gpus: Sequence[Gpu], policy: "Policy") -> dict[str, str]:
+    """What pods may choose this node by: none without a GPU, and none about what differs from one GPU to another."""
+    unit_mib = policy.resources.memory_unit_mib
+    memory = {max(0, promised_mib(gpu, policy)) // unit_mib * unit_mib // 1024 for gpu in gpus}
+    return labels_of({gpu.name for gpu in gpus}, memory, len(gpus))
+
+
+def labels_of(products: Collection[str], memory_gib: Collection[int], count: int) -> dict[str, str]:
+    """products: the names of these GPUs. memory_gib: what may be requested of one. Of several there is no label."""
+    names = {label_value(name) for name in products}
+    named = {PRODUCT_LABEL: names.pop() if len(names) == 1 else ""}
+    named[MEMORY_LABEL] = str(*memory_gib) if len(memory_gib) == 1 else ""
+    named |= {COUNT_LABEL: str(count), SHARING_LABEL: SHARING} if count else {}
+    return {name: value for name, value in named.items() if value}
+
+
+def label_value(text: str) -> str:
+    """As NVIDIA's GPU feature discovery writes a product, such as NVIDIA-H200; empty where nothing of it may stand in a
+    label."""
+    return _NO_LABEL.sub("-", text).strip("-._")[:_LONGEST_LABEL].rstrip("-._")
+
+
+def labels_patch(labels: Mapping[str, str], wanted: Mapping[str, str]) -> Object | None:
+    """The merge patch of a Node that has these labels; None where ours are as wanted. It touches no others."""
+    changed = {name: wanted.get(name) for name in NODE_LABELS if labels.get(name) != wanted.get(name)}
+    return {"metadata": {"labels": changed}} if changed else None

@@ -1,7 +1,9 @@
 """What is told of a node, pod by pod and object by object."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
@@ -12,7 +14,9 @@ from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import ReportedViolation
 from mpsd.model.times import stamp
 from mpsd.model.violations import ViolationKind
-from mpsd.platform.kube import NotFound, Object, PatchKind
+from mpsd.platform.kube import Forbidden, Kube, NotFound, Object, PatchKind, Resource
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
+from mpsd.status.report import NodeReport
 from mpsd.status.rules import mpsnode
 from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
@@ -20,6 +24,7 @@ from tests.model.worlds import POLICY, UUIDS
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
 from tests.status.report.world import MPS_NODES, NODE, NODES, PODS, World, eventually, run
+from tests.status.test_node_labels import OURS
 
 BUSY = node(grants=(held("train"),), clients=(client("train", 7),))
 
@@ -371,5 +376,67 @@ def test_nobody_is_told_of_a_node_that_was_never_looked_at(api: SimulatedApi, tm
         except NotFound:
             return
         raise AssertionError("an MPSNode was made")
+
+    run(api, tmp_path, test)
+
+
+def test_a_node_is_labelled_again_where_its_gpus_or_its_labels_have_changed(api: SimulatedApi, tmp_path: Path) -> None:
+    async def labels(world: World) -> dict[str, str]:
+        found: dict[str, str] = (await world.kube.get(NODES, NODE))["metadata"].get("labels", {})
+        return found
+
+    async def test(world: World) -> None:
+        await world.make_node()
+        world.report.report(BUSY)
+        assert await labels(world) == {}, "nothing is written over what was not seen"
+        await world.kube.patch(NODES, NODE, {"metadata": {"labels": {"team": "a"}}}, PatchKind.MERGE)
+        world.report.see(read_kubernetes_node(await world.kube.get(NODES, NODE)))
+
+        async def is_labelled() -> bool:
+            return await labels(world) == OURS | {"team": "a"}
+
+        await eventually(is_labelled, "its labels beside the others")
+        world.report.report(replace(BUSY, gpus=(BUSY.gpus[0], replace(BUSY.gpus[1], name="NVIDIA A40"))))
+
+        async def is_mixed() -> bool:
+            mixed = {name: value for name, value in OURS.items() if name != "mpsd.io/gpu.product"}
+            return await labels(world) == mixed | {"team": "a"}
+
+        await eventually(is_mixed, "no product, as they differ")
+        world.report.report(replace(BUSY, gpus=()))
+
+        async def is_bare() -> bool:
+            return await labels(world) == {"team": "a"}
+
+        await eventually(is_bare, "no label of ours without a GPU")
+
+    run(api, tmp_path, test)
+
+
+def test_labels_that_are_refused_keep_the_condition_from_nobody(api: SimulatedApi, tmp_path: Path) -> None:
+    """As an older mpsd-agent-writes refuses them. The condition is of a request of its own."""
+
+    class RefusesLabels(Kube):
+        async def patch(self, resource: Resource, name: str, patch: Any, *rest: Any, **more: Any) -> Object:
+            if isinstance(patch, dict) and "labels" in patch.get("metadata", {}):
+                raise Forbidden("own-node")
+            return await super().patch(resource, name, patch, *rest, **more)
+
+    async def test(world: World) -> None:
+        made = await world.make_node()
+        refusing = RefusesLabels(world.kube.access)
+        report = NodeReport(refusing, NODE, lambda: POLICY)
+        stop = asyncio.Event()
+        running = asyncio.create_task(report.run(stop))
+        report.report(BUSY)
+        report.see(read_kubernetes_node(made))
+
+        async def has_condition() -> object:
+            return ready_of(await world.kube.get(NODES, NODE))
+
+        await eventually(has_condition, "the node's condition")
+        stop.set()
+        await running
+        refusing.close()
 
     run(api, tmp_path, test)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.platform.kube import PODS, Kube, Resource, deletable_kinds
+from mpsd.platform.kube import NODES, PODS, Kube, PatchKind, Resource, deletable_kinds
 from mpsd.simulator.api_server.kinds import NAMESPACES, Object
 from mpsd.simulator.api_server.objects import Objects
 from tests.cli.cluster_world import ClusterWorld
@@ -94,8 +94,16 @@ def test_on_a_terminal_it_asks_and_takes_nothing_but_yes_for_a_yes(
 def test_everything_goes_in_order_once_nobody_uses_it(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
     world = bare_world
     assert world.kubectl_mps("drain", "gpu-a1", "--evict").code == 0
+    labels = {"mpsd.io/gpu.count": "2", "mpsd.io/sharing": "mps", "team": "a"}
+    world.ask(lambda kube: kube.patch(NODES, "gpu-a1", {"metadata": {"labels": labels}}, PatchKind.MERGE))
     said = world.kubectl_mps("uninstall", "--yes")
     assert said.code == 0, said.errors
+    lines = said.output.splitlines()
+    unlabelled = "removed mpsd.io/gpu.count, mpsd.io/sharing from Node gpu-a1"
+    at = lines.index("deleted DaemonSet mpsd-system/mpsd-agent"), lines.index(unlabelled)
+    assert at[0] < at[1] < lines.index("deleted DaemonSet mpsd-system/mps-control-daemon")
+    left = world.ask(lambda kube: kube.get(NODES, "gpu-a1"))["metadata"]["labels"]
+    assert (left["team"], [name for name in left if name.startswith("mpsd.io/")]) == ("a", [])
     deleted = [line for line in said.output.splitlines() if line.startswith("deleted ")]
     kinds = [line.split()[1] for line in deleted]
     assert kinds[:2] == ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]

@@ -22,6 +22,9 @@ _POD: Object = {
 _NODE: Object = {"kind": "Node", "metadata": {"name": "node1", "labels": {"a": "b"}}, "spec": {}, "status": {}}
 _CORDONED: Object = {"kind": "MPSNode", "metadata": {"name": "node1"}, "spec": {"cordoned": ["all"]}}
 _MARKS = {"mpsd.io/gpu": "GPU-1", "ALIYUN_COM_GPU_MEM_IDX": "0", "scheduler.framework.gpushare.assigned": "true"}
+_LABELS = {"mpsd.io/gpu.product": "NVIDIA-H200", "mpsd.io/gpu.memory": "139", "mpsd.io/gpu.count": "8"} | {
+    "mpsd.io/sharing": "mps"
+}
 _EVENT = event_object(EventCount(Event(node_subject("node1"), Reason.EVICTED, "x"), 1.0, 1.0, 1), "node1")
 _OPTIONS = {"preconditions": {"uid": "1-2"}}
 _EVICTION: Object = {"kind": "Eviction", "metadata": {"name": "train"}, "deleteOptions": _OPTIONS}
@@ -55,6 +58,8 @@ def _denied(
 _WRITES: dict[str, tuple[Object, Object | None]] = {
     "annotations of a pod": (_annotated(_MARKS), _POD),
     "the status of a node": (_patched(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")), _NODE),
+    "the labels of a node": (_with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS), _NODE),
+    "fewer labels of a node": (_NODE, _with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS)),
     "a new MPSNode": (mpsnode_for("node1", "uid"), None),
     "the owner of an MPSNode": (_patched(_CORDONED, belonging_patch(_CORDONED, "node1", "uid") or {}), _CORDONED),
     "the status of an MPSNode": (_CORDONED | {"status": {"driver": "580"}}, _CORDONED),
@@ -93,6 +98,10 @@ def _beyond() -> Iterator[tuple[str, Object, Object | None]]:
     yield "own-annotations", _with(_POD, "status", "podIP", value="10.0.0.1"), _POD
     yield "own-annotations", _with(_POD, "status", "phase", value="Succeeded"), _POD
     yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "b", "pool": "system"}), _NODE
+    yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "c"} | _LABELS), _NODE
+    yield "own-node", _with(_NODE, "metadata", "labels", value=_LABELS), _NODE
+    yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "b", "mpsd.io/share": "mps"}), _NODE
+    yield "own-node", _with(_NODE, "metadata", "finalizers", value=["a/b"]), _NODE
     yield "own-node", _with(_NODE, "metadata", "annotations", value={"a": "b"}), _NODE
     yield "own-node", _with(_CORDONED, "spec", "cordoned", value=[]), _CORDONED
     yield "own-node", _with(_CORDONED, "metadata", "annotations", value={"mpsd.io/reserved": "{}"}), _CORDONED
