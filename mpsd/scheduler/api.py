@@ -58,6 +58,8 @@ class SchedulerMetrics(ServerMetrics):
     def __init__(self) -> None:
         super().__init__()
         self._requests_of = cache(self.counter(names.SCHEDULER_REQUESTS).labels)
+        # From 0 on, so that the first one counts.
+        self._requests_of(ExtenderVerb.FILTER.value, RequestVerdict.NO_NODE.value)
         self._seconds_of = cache(self.histogram(names.SCHEDULER_SECONDS).labels)
         self._nodes = self.gauge(names.SCHEDULER_NODES)
         self._gpus = self.gauge(names.SCHEDULER_GPUS)

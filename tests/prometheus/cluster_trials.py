@@ -15,7 +15,7 @@ from mpsd.platform.certificates import issue, new_authority
 from tests.prometheus.meanwhile import beside, stopped
 from tests.prometheus.scraped_cluster import POLICY, World
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import pod
+from tests.whole.node.cluster import NODE, pod
 from tests.whole.node.test_watchdog import LIMIT, by_shell
 from tests.whole.scheduler.process import extender
 from tests.whole.scheduler.test_http import write
@@ -181,6 +181,21 @@ def _binding_takes_long(world: World) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _pod_fits_the_sum_alone(world: World) -> Iterator[None]:
+    """More than one GPU has, and no more than two have together, which is all that kube-scheduler sees."""
+    stop = threading.Event()
+    asked = pod("split", 30)
+    asked["metadata"] |= {"uid": "split", "creationTimestamp": "2026-11-21T08:30:00Z"}
+
+    def ask() -> None:
+        while not stop.wait(0.1):
+            world.scheduler.filter(asked, NODE)
+
+    with beside(ask, stop):
+        yield
+
+
 TRIALS: Mapping[str, Trial] = {
     "MPSDPodOverLimit": _pod_over_limit,
     "MPSDPodNearLimit": _pod_near_limit,
@@ -194,4 +209,5 @@ TRIALS: Mapping[str, Trial] = {
     "MPSDCertificateEnds": _certificate_not_renewed,
     "MPSDSchedulerBlind": _new_scheduler_without_api_server,
     "MPSDSchedulerSlow": _binding_takes_long,
+    "MPSDPodFitsNoGPU": _pod_fits_the_sum_alone,
 }

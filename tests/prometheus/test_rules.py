@@ -18,6 +18,7 @@ STARTING = f'mpsd_domain_state{{{ON}, domain="gpu0", state="starting"}}'
 REFUSED = f'mpsd_domain_state{{{ON}, domain="gpu0", state="refused"}}'
 CANARY = f'mpsd_domain_canary_passed{{{ON}, domain="gpu0"}}'
 CERTIFICATE = 'mpsd_certificate_expiry_timestamp_seconds{job="mpsd-webhook", certificate="serving"}'
+NO_NODE = 'mpsd_scheduler_requests_total{instance="a", job="mpsd-scheduler", verb="filter", verdict="no-node"}'
 LOOKED_AT = f"mpsd_look_timestamp_seconds{{{ON}}}"
 UP = f"up{{{ON}}}"
 WEBHOOK, OTHER = (f'up{{instance="webhook-{name}", job="mpsd-webhook"}}' for name in "ab")
@@ -43,6 +44,8 @@ CASES = (
     ("MPSDAgentSilent", {LOOKED_AT: "0+30x5 150x15", UP: "1x20"}, "8m", True),
     ("MPSDAgentSilent", {LOOKED_AT: "0+30x5 stale", UP: "1x5 0x15"}, "8m", True),
     *(("MPSDAgentSilent", EACH_MINUTE, at, False) for at in ("6m30s", "8m", "9m", "10m")),
+    ("MPSDPodFitsNoGPU", {NO_NODE: "0x9 1x79"}, "20m", False),  # one pod that soon had room
+    ("MPSDPodFitsNoGPU", {NO_NODE: "0x9 1x9 2x9 3x9 4x9 5x9 6x9"}, "24m", True),
     ("MPSDServerAbsent", {WEBHOOK: "1x5 0x15"}, "8m", True),
     ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "8m", True),  # no pod of it is left
     ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "70m", False),

@@ -75,6 +75,7 @@ CHANGES: dict[str, str] = {
     "labels, annotations and resources: mpsd.io/gpu.count": "the same",
     "labels, annotations and resources: mpsd.io/sharing": "the same",
     "labels, annotations and resources: node.kubernetes.io/instance-type": "which instances an overlay is for",
+    "alerts: MPSDPodFitsNoGPU": "autoscalers add no node for such a pod",
     "commands: kubectl mps autoscaling": "autoscalers add a first node only where they are told of its GPUs",
     **{
         f"commands: kubectl mps autoscaling {option}": "its options"
