@@ -16,7 +16,7 @@ from mpsd.model.events import Event, EventCount, Reason, event_object, node_subj
 from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Kube, KubeError, PatchKind
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, taint_removal
-from mpsd.status.rules.mpsnode import mpsnode_for
+from mpsd.status.rules.mpsnode import labels_of, labels_patch, mpsnode_for
 from tests.admission.cases import found
 from tests.e2e.admission.cases import admission_cases, creating
 from tests.e2e.cluster import Cluster, Object
@@ -143,6 +143,11 @@ def _condition(there: Agents, node: str) -> Write:
     return lambda kube: kube.patch(NODES, node, patch, PatchKind.STRATEGIC, subresource="status")
 
 
+def _label_node(there: Agents, node: str) -> Write:
+    patch = labels_patch({}, labels_of(["NVIDIA H200"], [139], 8))
+    return lambda kube: kube.patch(NODES, node, patch, PatchKind.MERGE, subresource="status")
+
+
 def _make_mpsnode(there: Agents, node: str) -> Write:
     uid = there.cluster.get("node", node)["metadata"]["uid"]
     return lambda kube: kube.create(MPS_NODES, mpsnode_for(node, uid))
@@ -157,7 +162,7 @@ def _event(there: Agents, node: str) -> Write:
     return lambda kube: kube.create(EVENTS, thing, thing["metadata"].get("namespace", "default"))
 
 
-_WRITES = (_annotate, _condition, _make_mpsnode, _report, _event)
+_WRITES = (_annotate, _condition, _label_node, _make_mpsnode, _report, _event)
 
 
 @pytest.mark.parametrize("write", _WRITES)
@@ -176,6 +181,14 @@ def test_the_agents_token_writes_what_is_its_own_nodes_and_nothing_of_another(
 
 def test_of_a_pod_on_its_node_the_agents_token_writes_annotations_alone(agents: Agents) -> None:
     assert agents.denied(_label(agents, agents.nodes[0])) == "own-annotations"
+
+
+@pytest.mark.parametrize("label", ["mpsd.io/share", "ack.node.gpu.schedule", "pool"])
+def test_of_its_node_the_agents_token_writes_no_label_but_those_about_gpus(agents: Agents, label: str) -> None:
+    patch = {"metadata": {"labels": {label: "mps"}}}
+    own = agents.nodes[0]
+    denied = agents.denied(lambda kube: kube.patch(NODES, own, patch, PatchKind.MERGE, subresource="status"))
+    assert denied == "own-node"
 
 
 def test_the_agents_token_evicts_a_pod_by_its_uid_and_none_of_the_cluster_itself(agents: Agents) -> None:
