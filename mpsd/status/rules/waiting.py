@@ -24,7 +24,7 @@ def waiting_story(pod: PodSeen, request: Request, context: ExplanationContext) -
     name = shown_name(str(pod.name))
     if pod.terminating:
         return Explanation(Why.ENDS, f"pod {name} never ran: it is being deleted, and waits for its finalizers")
-    found = _of_itself(pod, context) or _outlook(request, pod.wishes, _serving(pod, context))
+    found = _of_itself(pod, context) or _outlook(request, pod.wishes, _serving(pod, context), by_sums=not pod.claim)
     if found.why is Why.NOT_LOOKED_AT:
         describe = f"kubectl describe pod {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
         scheduler = shown(pod.scheduler) if pod.scheduler else "the default-scheduler"
@@ -98,9 +98,9 @@ class _Candidate:
 
 
 @lru_cache(maxsize=256)
-def _outlook(request: Request, wishes: NodeWishes, context: ExplanationContext) -> Explanation:
+def _outlook(request: Request, wishes: NodeWishes, context: ExplanationContext, *, by_sums: bool) -> Explanation:
     """What there is for a request: NOT_LOOKED_AT where there is room that the pod may have. The sentence is without the
-    pod."""
+    pod. by_sums: autoscalers see the sum of a node's GPUs, as of requests, and not each of them, as of claims."""
     labelled = {one for one, machine in (context.machines or {}).items() if machine.is_labelled}
     # By name, every node that has an MPSNode, or should.
     nodes = [_candidate(node, request, wishes, context) for node in sorted(labelled | context.ledger.keys())]
@@ -115,7 +115,9 @@ def _outlook(request: Request, wishes: NodeWishes, context: ExplanationContext) 
         return Explanation(Why.KEPT_AWAY, _kept_away(request, fitting, nodes), room=rooms)
     if words := _too_large(request, nodes):
         return Explanation(Why.TOO_LARGE, f"it {words}, so it never fits; request less")
-    return Explanation(Why.NO_ROOM, f"{_shortage(request, nodes)}; {_when(request, nodes, context)}")
+    fragmented = _fragmented(request, nodes) if by_sums else []
+    words = "; ".join([_shortage(request, nodes), *fragmented, _when(request, nodes, context)])
+    return Explanation(Why.NO_ROOM, words)
 
 
 def _candidate(node: str, request: Request, wishes: NodeWishes, context: ExplanationContext) -> _Candidate:
@@ -197,6 +199,16 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
     left, gpu = best("clients", with_threads)
     clients = nodes[0].policy.requests.clients_per_grant
     return f"no GPU of {where} with {wanted(request)} free takes {clients} more clients: {gpu} takes {left}"
+
+
+def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
+    """Where no GPU has the memory, and those of a node have it together."""
+    open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
+    free = {one.node: [max(0, room.memory_mib) for room in one.rooms] for one in open_ones}
+    most_mib = max((mib for each in free.values() for mib in each), default=0)
+    names = [shown_name(node) for node, each in free.items() if sum(each) >= request.memory_mib]
+    if request.gpus == 1 and most_mib < request.memory_mib and names:
+        yield f"the GPUs of {counted(names, 'nodes')} have that only together, and autoscalers count it as free"
 
 
 def _lack_of_several(request: Request, rooms: Sequence[tuple[GpuCapacity, NodeCapacity]], where: str) -> str:
