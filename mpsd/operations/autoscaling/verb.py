@@ -127,7 +127,7 @@ def autoscaling(
         kubectl mps autoscaling gpu-a1
         kubectl mps autoscaling -l pool=h200 --for asg -o yaml
         kubectl mps autoscaling --gpu-memory 139 --count 8 --for capi
-        kubectl mps autoscaling gpu-a1 -o json | jq .karpenter.nodeOverlay | kubectl apply -f -
+        kubectl mps autoscaling gpu-a1 -o json | jq .karpenter.nodeOverlay
 
     Exits with 0 when it is printed, 1 where the cluster cannot be asked, 2 when there is no such node or the nodes
     differ. Sources of each line, and what was tried: docs/coexistence.md (Autoscalers).

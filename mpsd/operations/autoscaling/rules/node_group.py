@@ -210,15 +210,18 @@ def _lasting(group: NodeGroup, taint: StartupTaint) -> tuple[Taint, ...]:
 
 def notes(autoscaler: Autoscaler, group: NodeGroup, taint: StartupTaint) -> Iterator[str]:
     """What is to be known of these settings, a sentence each."""
-    copied = "while the group has a node, cluster-autoscaler copies that and needs none of it"
+    copied = (
+        "while the group has a node, cluster-autoscaler copies that and needs none of this; it only describes: the group"
+        " itself gives its nodes their taints and the label that mpsd goes by, and the agents write those of mpsd.io"
+    )
     match autoscaler:
         case Autoscaler.ASG:
-            yield f"{copied}; tags only describe: the group itself gives its nodes their labels and taints"
+            yield copied
             yield from _gpu_label(autoscaler, group, "leave it off")
             yield from _flag(taint)
         case Autoscaler.CAPI:
             first, *others = group.resources
-            yield f"{copied}; they only describe: the group itself gives its nodes their labels and taints"
+            yield copied
             yield (
                 f"there is a place for one such resource, here {first}: while the group has no node, a pod that also"
                 f" requests {' or '.join(others)} adds none, unless the infrastructure template reports it in"
