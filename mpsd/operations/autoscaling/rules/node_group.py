@@ -212,7 +212,7 @@ def notes(autoscaler: Autoscaler, group: NodeGroup, taint: StartupTaint) -> Iter
     """What is to be known of these settings, a sentence each."""
     copied = (
         "while the group has a node, cluster-autoscaler copies that and needs none of this; it only describes: the"
-        " group itself gives its nodes their taints and the label that mpsd goes by, and the agents write those of mpsd.io"
+        " group itself gives its nodes their taints and the label that mpsd goes by, the agents write those of mpsd.io"
     )
     match autoscaler:
         case Autoscaler.ASG:
