@@ -35,7 +35,6 @@ _MODULES = {
     "top": "mpsd.status.verbs",
     "bundle": "mpsd.operations.bundle.node",
     "explain": "mpsd.operations.explain.manifest",
-    "check": "mpsd.operations.check",
     "demo": "mpsd.simulator.demo.demo",
     "bench": "mpsd.bench.verb",
     "install": "mpsd.containers.install",
