@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.console import RenderableType
 
+from mpsd.model.cluster_status import pods_in_words
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, Format, StatusFormat
 from mpsd.platform.options import OutputFormat, RunDirectory
@@ -89,7 +90,7 @@ def _parts(use: UseStatus) -> Iterator[RenderableType]:
 
 def _name(grant: GrantUse) -> str:
     if grant.pod:
-        return f"{grant.namespace}/{grant.pod}"
+        return pods_in_words(f"{grant.namespace}/{grant.pod}", grant.shared_with)
     return (grant.container_name or "-") if grant.container else grant.command
 
 
@@ -101,6 +102,7 @@ _GRANTS: tuple[Column[_Row], ...] = (
     Column("GPU", lambda row: row.card.label, left=True),
     Column("CONTAINER", lambda row: (row.grant.container or "-")[:_SHORT], left=True),
     Column("NAME", lambda row: _name(row.grant), left=True),
+    Column("CLAIM", lambda row: row.grant.claim or "", left=True, rare=True),
     Column("GPU-UTIL", lambda row: known(row.card.sm_percent, " %")),
     Column("COMPUTE", lambda row: "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %"),
     Column("WEIGHT", lambda row: _or_none(row.card.weight)),

@@ -4,8 +4,9 @@ Names and units are an interface, those of model.node_status where they mean the
 What is not known is None, and never zero.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Truth
 from mpsd.model.domain import unknown_cordons
 from mpsd.model.names import HEARTBEAT_S, STALE_S
-from mpsd.model.problem import shown
+from mpsd.model.problem import shortened, shown
 from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
@@ -76,7 +77,8 @@ class GrantRow(msgspec.Struct, frozen=True):
     labels. pod: namespace and name. container: its name, or the beginning of its id. pid: of the program that holds the
     grant. memory_mib, used_mib: the most of one GPU. cards: GPU by GPU, where that is reported. ended: its holder is
     gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
-    False where that is not reported. violations: None where they are not reported.
+    False where that is not reported. violations: None where they are not reported. claim: namespace and name of the
+    resource claim that it is of; None where it is of none. shared_with: the pods that hold the claim beside `pod`.
     """
 
     node: str
@@ -97,6 +99,8 @@ class GrantRow(msgspec.Struct, frozen=True):
     over: bool = False
     cards: tuple["CardStatus", ...] = ()
     violations: "PodViolations | None" = None
+    claim: str | None = None
+    shared_with: tuple[str, ...] = ()
 
 
 def gpu_row(
@@ -156,6 +160,11 @@ def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
     return tuple(domain_row(domain, domain.since, domain.faults.last) for domain in node.domains)
 
 
+def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
+    """Who holds a grant: `default/train-0`, or `default/train-0 and 2 more` where several pods share a claim."""
+    return shortened((pod, *shared_with), 1)
+
+
 def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     return tuple(
@@ -177,6 +186,8 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
             no_cgroup=grant.cgroup == "",
             over=grant.over,
             cards=grant.cards,
+            claim=grant.claim,
+            shared_with=grant.shared_with,
         )
         for grant in node.grants
     )
@@ -189,7 +200,8 @@ def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
     for pod in node.pods or ():
         own, name = tuple([labels.get(uuid, uuid) for uuid in pod.gpus]), f"{pod.namespace}/{pod.pod}"
         amounts = pod.memory_mib, pod.thread_percent, pod.used_mib, pod.clients, pod.reserved_percent
-        rows.append(GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations))
+        row = GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations, claim=pod.claim)
+        rows.append(msgspec.structs.replace(row, shared_with=pod.names[1:]) if pod.shared_with else row)
     return tuple(rows)
 
 
@@ -243,9 +255,18 @@ class ShownViolations:
     last: tuple[ShownViolation, ...]
 
 
+class SharingPod(msgspec.Struct, frozen=True, gc=False):
+    """A pod that holds a resource claim beside the first one. uid: empty where it is not known."""
+
+    namespace: str
+    pod: str
+    uid: str
+
+
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
-    where its node does not report them.
+    where its node does not report them. claim: the resource claim (namespace and name) that it got it by; None where it
+    is by none. shared_with: the other pods of the claim, which hold the same.
     """
 
     node: str
@@ -259,6 +280,20 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     used_mib: int | None
     clients: int | None
     violations: PodViolations | None = None
+    claim: str | None = None
+    claim_uid: str = ""
+    shared_with: tuple[SharingPod, ...] = ()
+
+    @property
+    def pods(self) -> "tuple[PodStatus, ...]":
+        """Itself, and the same with each other pod of its claim."""
+        other = partial(msgspec.structs.replace, self)
+        return (self, *[other(namespace=one.namespace, pod=one.pod, uid=one.uid) for one in self.shared_with])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Namespace and name of each of these."""
+        return tuple([f"{one.namespace}/{one.pod}" for one in self.pods])
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,11 @@ class Grant:
         """The container without Kubernetes that holds it; None where somebody else does."""
         return self.holder if isinstance(self.holder, HostContainer) else None
 
+    @property
+    def claim(self) -> str | None:
+        """The resource claim that it is of, namespace and name, whose uid is its id; None where it is of none."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class HostMount:

@@ -151,6 +151,11 @@ SHARE_THREADS = _metric(
     "Share of the threads that MPS holds each of its processes to, 1 for no limit; no series for programs.",
     _SHARE,
 )
+GRANT_CLAIM = _metric(
+    "mpsd_grant_claim_info",
+    "The resource claim of each pod that has one; the other series of its grant name the first of its pods.",
+    ("namespace", "pod", "claim"),
+)
 
 VIOLATIONS = _metric(
     "mpsd_violations_total", "Processes that took more than they were given, since the agent began.", ("kind", "action")

@@ -50,19 +50,18 @@ class ReportedCount(Reported, frozen=True):
     count: Amount = None
 
 
-class ReportedPodViolation(Reported, frozen=True):
+class ReportedViolation(Reported, frozen=True):
+    """pod: absent where none is known; of a grant absent where its own pod is meant."""
+
     at: Text = None
     kind: Text = None
     action: Text = None
-
-
-class ReportedViolation(ReportedPodViolation, frozen=True):
-    pod: Text = None  # absent where none is known
+    pod: Text = None
 
 
 class ReportedPodViolations(Reported, frozen=True):
     counts: list[ReportedCount] | None = None
-    last: ReportedPodViolation | None = None
+    last: ReportedViolation | None = None
 
 
 class ReportedViolations(Reported, frozen=True):
@@ -87,9 +86,14 @@ class ReportedGpu(Reported, frozen=True):
     clients: Amount = None
 
 
-class ReportedSuspect(Reported, frozen=True):
+class ReportedPod(Reported, frozen=True):
+    """pod: namespace and name."""
+
     pod: Text = None
     uid: Text = None
+
+
+class ReportedSuspect(ReportedPod, frozen=True):
     faults: Amount = None
 
 
@@ -121,11 +125,10 @@ class ReportedDomain(Reported, frozen=True):
     kind: Text = None
 
 
-class ReportedGrant(Reported, frozen=True):
-    """What a pod got. pod: namespace and name. memory_mib: on each of its GPUs."""
+class ReportedGrant(ReportedPod, frozen=True):
+    """What a pod got, or a resource claim (namespace and name) of which it is the first pod. memory_mib: on each of its
+    GPUs. shared_with: the other pods of the claim."""
 
-    pod: Text = None
-    uid: Text = None
     gpus: Texts = None
     memory_mib: Amount = None
     thread_percent: Amount = None
@@ -133,6 +136,9 @@ class ReportedGrant(Reported, frozen=True):
     used_mib: Amount = None
     clients: Amount = None
     violations: ReportedPodViolations | None = None
+    claim: Text = None
+    claim_uid: Text = None
+    shared_with: list[ReportedPod] | None = None
 
 
 class ReportedSummary(Reported, frozen=True):
@@ -199,7 +205,9 @@ def _entries(status: MPSNodeStatus | None) -> int:
     if status is None:
         return 0
     held: Iterable[Texts] = [one.gpus for one in (*(status.domains or ()), *(status.grants or ()))]
-    return len(status.gpus or ()) + len(status.conditions or ()) + sum([1 + len(gpus or ()) for gpus in held])
+    sharing = sum([len(one.shared_with or ()) for one in status.grants or ()])
+    lists = len(status.gpus or ()) + len(status.conditions or ()) + sharing
+    return lists + sum([1 + len(gpus or ()) for gpus in held])
 
 
 def _read(fields: Fields, kind: type[Kind], path: str, shape: FieldReader) -> Kind:
@@ -309,7 +317,7 @@ def _pods(
     for grant in grants:
         namespace, _slash, name = (grant.pod or "").rpartition("/")
         own = grant.violations
-        last = _violation(own.last, grant.pod) if own and own.last else None
+        last = _violation(own.last, own.last.pod or grant.pod) if own and own.last else None
         pods.append(
             rows.PodStatus(
                 node=node,
@@ -323,12 +331,20 @@ def _pods(
                 used_mib=grant.used_mib,
                 clients=grant.clients,
                 violations=rows.PodViolations(_counts(own.counts), last) if own else others,
+                claim=grant.claim or None,
+                claim_uid=grant.claim_uid or "",
+                shared_with=tuple([_sharing(one) for one in grant.shared_with or ()]),
             )
         )
     return tuple(pods)
 
 
-def _violation(found: ReportedPodViolation, pod: str | None) -> rows.ShownViolation:
+def _sharing(pod: ReportedPod) -> rows.SharingPod:
+    namespace, _slash, name = (pod.pod or "").rpartition("/")
+    return rows.SharingPod(namespace, name, pod.uid or "")
+
+
+def _violation(found: ReportedViolation, pod: str | None) -> rows.ShownViolation:
     namespace, _slash, name = (pod or "").rpartition("/")
     return rows.ShownViolation(seconds(found.at), found.kind or "", found.action or "", namespace, name)
 

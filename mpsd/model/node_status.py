@@ -123,7 +123,9 @@ class GrantStatus:
     Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than it may of one of
     its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an older agent does not report it, and
     memory_mib is the most of them. cgroup: the one that mpsd made for a program; empty where there is none, so that its
-    processes are known by MPSD_GRANT and by descent alone; None of a pod or a container.
+    processes are known by MPSD_GRANT and by descent alone; None of a pod or a container. claim: the
+    resource claim that it is of, namespace and name, whose uid is the id; None where it is of none. shared_with: the
+    pods that hold the claim beside this one, namespace and name.
     """
 
     id: str
@@ -142,6 +144,8 @@ class GrantStatus:
     container: str | None = None
     container_name: str | None = None
     cgroup: str | None = None
+    claim: str | None = None
+    shared_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, total
+from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, pods_in_words, total
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
 from mpsd.model.problem import printable, shortened
@@ -202,6 +202,10 @@ def _ended(row: GrantRow, what: str) -> str:
     return f"{told}{what}"
 
 
+def _holder(row: GrantRow) -> str:
+    return pods_in_words(row.pod, row.shared_with) if row.pod else f"pid {known(row.pid)}"
+
+
 def _violations(row: GrantRow) -> str:
     counts = None if row.violations is None else row.violations.counts
     return "?" if counts is None else ", ".join(f"{known(one.count)} {one.kind}" for one in counts)
@@ -221,9 +225,11 @@ GRANT_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("COMMAND", lambda grant: _ended(grant, grant.command), left=True),
 )
 POD_COLUMNS: tuple[Column[GrantRow], ...] = (
-    Column("POD", lambda grant: _ended(grant, grant.pod or f"pid {known(grant.pid)}"), left=True),
+    Column("POD", lambda grant: _ended(grant, _holder(grant)), left=True),
+    Column("CLAIM", lambda grant: grant.claim or "", left=True, rare=True),
     *_GRANT,
     Column("UID", lambda grant: grant.id, left=True, wide=True),
+    Column("SHARED WITH", lambda grant: ", ".join(grant.shared_with), left=True, wide=True, rare=True),
 )
 CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("NODE", lambda pod: pod.node, left=True),
@@ -270,7 +276,9 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         Column("DOMAINS", domains),
         Column("GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
         Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
-        Column("PODS", lambda node: "?" if node.pods is None else str(len(node.pods))),
+        Column(
+            "PODS", lambda node: "?" if node.pods is None else str(sum([1 + len(pod.shared_with) for pod in node.pods]))
+        ),
         Column("CLIENTS", lambda node: known(_sum(node, "clients"))),
         Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned_labels, left=True),

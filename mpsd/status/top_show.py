@@ -17,6 +17,7 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
+from mpsd.model.cluster_status import pods_in_words
 from mpsd.model.problem import printable
 from mpsd.model.times import lasting
 from mpsd.platform import terminal
@@ -89,14 +90,15 @@ _GPUS: tuple[Column[TopGpu], ...] = (
 _USERS: tuple[Column[TopUser], ...] = (
     Column("NODE", lambda user: user.node, left=True),
     Column("GPU", lambda user: user.label, left=True),
-    Column("WHO", lambda user: user.name, left=True),
+    Column("WHO", lambda user: pods_in_words(user.name, user.shared_with), left=True),
+    Column("CLAIM", lambda user: user.claim or "", left=True, rare=True),
     Column("USED", _used),
     Column("GRANTED", lambda user: "-" if user.granted_mib is None else known_gib(user.granted_mib)),
     Column("SM", lambda user: known(user.sm_percent, " %")),
     Column("THREADS", lambda user: "-" if user.granted_mib is None else known(user.thread_percent, " %")),
     Column("CLIENTS", lambda user: known(user.clients)),
 )
-_GPUS_DROPPED, _USERS_DROPPED = ("MODEL", "CLIENTS", "GRANTED"), ("THREADS", "CLIENTS", "GRANTED", "NODE")
+_GPUS_DROPPED, _USERS_DROPPED = ("MODEL", "CLIENTS", "GRANTED"), ("CLAIM", "THREADS", "CLIENTS", "GRANTED", "NODE")
 
 
 def _tables(top: Top, gpus: Sequence[TopGpu], users: Sequence[TopUser], width: int) -> tuple[TextTable, TextTable]:

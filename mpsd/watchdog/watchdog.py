@@ -141,7 +141,7 @@ class ViolationHistory:
         for (kind, _response), count in self._counts.items():
             counts[kind] += count
         last = [_reported(entry, entry.violation.pod) for entry in self._last]
-        grants = {grant: of_grant(own.counts, _reported(own.last)) for grant, own in self._of_grants.items()}
+        grants = {grant: of_grant(own.counts, _last_of(grant, own.last)) for grant, own in self._of_grants.items()}
         return NodeViolations(of_node(self._since, counts, last), grants)
 
 
@@ -150,6 +150,12 @@ def _reported(entry: ViolationRecord, pod: PodName | None = None) -> ReportedVio
     return ReportedViolation(
         stamp(entry.at), entry.violation.kind.value, entry.response.value, str(pod) if pod else None
     )
+
+
+def _last_of(grant: str, entry: ViolationRecord) -> ReportedViolation:
+    """With the pod of several that share a claim; else the grant has its uid for an id."""
+    pod = entry.violation.pod
+    return _reported(entry, pod if pod and pod.uid != grant else None)
 
 
 def _status(entry: ViolationRecord) -> ViolationStatus:

@@ -14,7 +14,7 @@ from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView, W
 from mpsd.model.problem import MOST_NAMES
 from mpsd.model.times import stamp
 from tests.model.worlds import NOW, grant, identity
-from tests.status.pod_worlds import client, held, node, pod
+from tests.status.pod_worlds import client, client_of_claim, held, held_claim, node, pod
 
 
 def told(before: NodeView | None, now: NodeView) -> list[tuple[str, Reason]]:
@@ -310,3 +310,13 @@ def test_a_refusal_is_forgotten_once_its_process_has_joined_the_queue() -> None:
         book.refused(request, "no single GPU has 7 GiB")
     book.compare(node(), replace(node(), waiting=(replace(asks, id="again", deadline=60.0),)))
     assert [one.where for one in book.all()] == ["other"]
+
+
+def test_of_pods_that_share_a_claim_those_that_lost_processes_are_told_and_named_to_the_node() -> None:
+    pods = pod("a"), pod("b"), pod("idle")
+    clients = [client_of_claim("share", one, pid) for pid, one in enumerate((*pods[:2], pods[1]), 1)]
+    before = node(grants=(held_claim("share", *pods),), clients=tuple(clients))
+    on_node, *on_pods = node_events(before, like(before, **DOWN), "node1")
+    assert on_node.message.endswith("pods that lost GPU processes: default/a, default/b")
+    assert [str(one.subject) for one in on_pods] == ["Pod default/a", "Pod default/b"]
+    assert ["1 GPU process of" in on_pods[0].message, "2 GPU processes of" in on_pods[1].message] == [True, True]

@@ -62,6 +62,17 @@ def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) 
     assert "held runs on gpu0 of node1 with 11 GiB" in explain(cluster, "held").output
 
 
+def test_every_pod_of_a_claim_is_where_its_grant_is(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster, memory="7Gi")
+    first, second = (cluster.pod(claimed(name, nodeName="node1"), {"phase": "Running"}) for name in ("first", "second"))
+    sharing = {"pod": "default/second", "uid": second["metadata"]["uid"]}
+    held = grant(first, 11, "node1") | {"claim": "default/share", "claimUid": "1", "sharedWith": [sharing]}
+    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[held]))
+    for name in ("first", "second"):
+        assert f"{name} runs on gpu0 of node1 with 11 GiB" in explain(cluster, name).output
+
+
 def test_room_on_a_node_that_serves_no_claims_does_not_count(cluster: GpuCluster) -> None:
     install(cluster, "node1", gib=3)
     template(cluster, memory="7Gi")

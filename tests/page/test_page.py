@@ -18,6 +18,7 @@ from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played
 from tests.page.worlds import cluster, hostile, troubled
 from tests.page_worlds import GIB, crowd, granted, node, page_of
+from tests.status.pod_worlds import held_claim, pod
 
 DOCUMENT_BYTES = 32 * 1024  # how soon it is there, `make bench` says, in blank pages
 
@@ -264,6 +265,17 @@ def test_nothing_wrong_is_said_in_one_line(window: Browser) -> None:
         assert "All is well" in window.text("#verdict-title")
         assert "2 of 2 GPUs serve · 1 of 46 GiB granted · 0.3 GiB used" in window.text("#verdict-figures")
         assert not window.script("return document.getElementById('waiting-part').checkVisibility()")
+
+
+def test_a_claim_is_named_beside_its_holder_and_found_by_any_of_its_pods(window: Browser) -> None:
+    shared = held_claim("share", pod("first"), pod("second")).grant
+    with played(page_of(node(GPUS, [shared]))) as site:
+        shown(window, site, 2)
+        assert "claim default/share, shared with 1 more pod" in window.text("#gpus")
+        window.script("document.body.focus()")
+        window.keys("/")
+        window.keys("second")
+        window.until("return document.querySelectorAll('tr.hit').length === 1", "its row is marked")
 
 
 @pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desk", "phone"])

@@ -1,7 +1,9 @@
 """Small nodes whose grants are held by pods."""
 
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 
+from mpsd.kubelet.dra.rules.claims import ClaimGrant
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
 from tests.model.worlds import NOW, UUIDS, grant, record, view
@@ -46,3 +48,16 @@ def node(
         unknown=unknown,
         grants_known=grants_known,
     )
+
+
+def held_claim(name: str, *pods: PodName, gib: int = 7, gpu: int = 0) -> HeldGrant:
+    """The grant of a claim that these pods share."""
+    plain = grant(f"uid-of-{name}", gib, gpu)
+    fields = {each.name: getattr(plain, each.name) for each in dataclass_fields(plain)}
+    fields |= {"holder": pods[0], "command": f"claim default/{name}"}
+    return HeldGrant(ClaimGrant(**fields, sharing=pods, claim=f"default/{name}"), holder_alive=True)
+
+
+def client_of_claim(name: str, member: PodName, pid: int, used_mib: int = 500) -> Client:
+    """A process of one of its pods."""
+    return replace(client(name, pid, used_mib), pod=member.uid)

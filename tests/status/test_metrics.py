@@ -46,6 +46,7 @@ from mpsd.model.violations import ViolationKind
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import POLICY, UUIDS, grant, identity, view
+from tests.status.pod_worlds import held_claim, pod
 
 MIB = 1024**2
 
@@ -80,6 +81,8 @@ def _grants(draw: st.DrawFn) -> GrantStatus:
         cards=cards,
         container=draw(st.none() | _IDS),
         container_name=draw(st.none() | _NAMES),
+        claim=draw(st.none() | _NAMES.map("default/{}".format)),
+        shared_with=tuple(draw(st.lists(_NAMES.map("default/{}".format), max_size=3))),
     )
 
 
@@ -234,6 +237,13 @@ def test_a_container_is_told_by_its_name_and_only_while_it_lives() -> None:
     own = replace(held("a", 4), holder=container)
     assert list(by_name(of({own: True}), "mpsd_grant_limit_bytes")) == [("gpu0", UUIDS[0], "container", "", "", "web")]
     assert by_name(of({own: False}), "mpsd_grant_limit_bytes") == {}
+
+
+def test_every_pod_of_a_claim_is_told_with_it_while_the_claim_is_held() -> None:
+    shared = held_claim("share", pod("a"), pod("b"))
+    info = by_name(of({shared.grant: True, held("c", 2): True}), "mpsd_grant_claim_info")
+    assert info == {("default", "a", "share"): 1, ("default", "b", "share"): 1}
+    assert by_name(of({shared.grant: False}), "mpsd_grant_claim_info") == {}
 
 
 def test_processes_beside_mps_and_without_a_grant_are_counted() -> None:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State
+from mpsd.model.mpsnode import ReportedViolation, read_mpsnode
 from mpsd.model.node_view import Canary, Client, HeldGrant, NodeView
+from mpsd.model.violations import ViolationKind
 from mpsd.status.rules.mpsnode import (
     CHANGE_S,
     HEARTBEAT_S,
@@ -26,10 +28,10 @@ from mpsd.status.rules.mpsnode import (
     mpsnode_status,
     write_due,
 )
-from mpsd.watchdog.rules.reported import NodeViolations, of_node, with_violations
+from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node, with_violations
 from tests.model.worlds import POLICY, UUIDS, grant
 from tests.model.worlds import view as local_view
-from tests.status.pod_worlds import client, held, node
+from tests.status.pod_worlds import client, held, held_claim, node, pod
 
 _FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
 _CRD = yaml.safe_load(_FILE.read_text())
@@ -241,3 +243,38 @@ def test_uuids_of_this_tests_world_can_be_cordoned() -> None:
         jsonschema.validate(text, items)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate("gpu0", items)
+
+
+# -- resource claims -----------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_one_grant_with_all_its_pods_and_every_field_of_it_is_kept() -> None:
+    told = status(node(grants=(held_claim("share", pod("a"), pod("b")), held("c"))))
+    jsonschema.validate(told, SCHEMA)
+    shared, plain = told["grants"]
+    assert (shared["pod"], shared["uid"]) == ("default/a", "uid-of-a")
+    assert (shared["claim"], shared["claimUid"]) == ("default/share", "uid-of-share")
+    assert shared["sharedWith"] == [{"pod": "default/b", "uid": "uid-of-b"}]
+    assert {"claim", "claimUid", "sharedWith"}.isdisjoint(plain)
+    assert told["summary"]["pods"] == 3
+
+
+def test_a_claims_pods_are_read_back_each_by_its_uid() -> None:
+    view = node(grants=(held_claim("share", pod("a"), pod("b")),))
+    (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": status(view)}, view.now).pods or ()
+    assert (held_by.claim, held_by.claim_uid) == ("default/share", "uid-of-share")
+    assert [(one.pod, one.uid) for one in held_by.pods] == [("a", "uid-of-a"), ("b", "uid-of-b")]
+
+
+def test_what_a_pod_of_a_claim_did_is_told_at_its_grant_and_of_that_pod() -> None:
+    view = node(grants=(held_claim("share", pod("a"), pod("b")),))
+    last = ReportedViolation(stamp(0), "memory_over_grant", "kill", "default/b")
+    counts = {ViolationKind.MEMORY_OVER_GRANT: 2}
+    told = with_violations(
+        status(view), NodeViolations(of_node(0.0, counts, [last]), {"uid-of-share": of_grant(counts, last)})
+    )
+    jsonschema.validate(told, SCHEMA)
+    (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": told}, view.now).pods or ()
+    assert held_by.violations
+    assert held_by.violations.last
+    assert (held_by.violations.counts[0].count, held_by.violations.last.pod) == (2, "b")

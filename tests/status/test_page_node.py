@@ -16,6 +16,7 @@ from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageScope, PageV
 from mpsd.status.rules.node_status import node_status
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, crowd, domain, granted, node, page_of
+from tests.status.pod_worlds import held_claim, pod
 
 
 def kinds(page: PageView) -> list[tuple[NoteKind, Level, str]]:
@@ -75,6 +76,14 @@ def test_who_uses_more_than_it_was_given_is_told() -> None:
     assert page.notes[0].text == "2/1 GiB"
     assert [one.over for one in page.gpus[0].slices or ()] == [True]
     assert [gpu.level for gpu in page.gpus] == [Level.WARN, Level.WELL]
+
+
+def test_a_claim_is_told_with_all_its_pods_and_who_is_over_is_all_of_them() -> None:
+    shared = held_claim("share", pod("a"), pod("b"), gib=1).grant
+    page = page_of(node(GPUS, [shared], used_mib=2 * GIB))
+    (one,) = page.gpus[0].slices or ()
+    assert (one.name, one.claim, one.shared_with) == ("default/a", "default/share", ("default/b",))
+    assert kinds(page) == [(NoteKind.OVER, Level.WARN, "default/a and 1 more")]
 
 
 @pytest.mark.parametrize(("on_mps", "kind"), [(True, NoteKind.WITHOUT_GRANT), (False, NoteKind.OUTSIDE_MPS)])

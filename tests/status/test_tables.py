@@ -6,15 +6,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from mpsd.model.cluster_status import grant_rows
 from mpsd.model.domain import State, remedy
 from mpsd.model.events import PastEvent
 from mpsd.model.grants import GpuShare, evenly
 from mpsd.model.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
 from mpsd.status.machine import show
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.tables import clock
+from mpsd.status.tables import POD_COLUMNS, clock, table
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
-from tests.status.pod_worlds import client, held, node, pod
+from tests.status.pod_worlds import client, held, held_claim, node, pod
 
 
 def shown(view: NodeView, *ends: PastEvent) -> str:
@@ -108,3 +109,22 @@ def test_a_grant_of_uneven_parts_shows_what_it_has_and_uses_of_each_gpu() -> Non
 def test_a_grant_of_even_parts_shows_what_it_has_of_each_gpu_once() -> None:
     even = HeldGrant(replace(grant("even", 3), parts=evenly(UUIDS, 3072, 0)), holder_alive=True)
     assert words(shown(node(grants=(even,))), "even")[:5] == ["even", "gpu0,gpu1", "3", "GiB", "100"]
+
+
+def test_a_claim_is_named_beside_its_first_pod_and_with_how_many_more_share_it() -> None:
+    shared = held_claim("share", pod("a"), pod("b"), pod("c"))
+    told = shown(node(grants=(shared, held("d", 2))))
+    assert words(told, "POD")[:3] == ["POD", "CLAIM", "GPU"]
+    assert words(told, "default/a")[:6] == ["default/a", "and", "2", "more", "default/share", "gpu0"]
+    assert words(told, "default/d")[:2] == ["default/d", "gpu0"]
+    wide = _wide(shared)
+    assert "SHARED WITH" in wide
+    assert "default/b, default/c" in wide
+    assert "CLAIM" not in shown(node(grants=(held("d", 2),)))
+
+
+def _wide(*grants: HeldGrant) -> str:
+    text = io.StringIO()
+    rows = grant_rows(node_status(node(grants=grants), POLICY))
+    Console(file=text, width=250).print(table(POD_COLUMNS, rows, wide=True))
+    return text.getvalue()

@@ -1,5 +1,6 @@
 """What `top` shows: over the limit first, unknown after known and never as nothing."""
 
+import os
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -8,11 +9,14 @@ import pytest
 from mpsd.model.grants import evenly
 from mpsd.model.mpsnode import cluster_status
 from mpsd.model.node_view import Client, HeldGrant
+from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.rules.top import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top
 from mpsd.status.rules.use import Busy, use_status
+from mpsd.status.top_show import View, lines
 from tests.model.worlds import POLICY, UUIDS, grant, identity, view
 from tests.mpsnodes import NAMES, NOW, mpsnode
+from tests.status.pod_worlds import held, held_claim, node, pod
 
 AMOUNTS = (None, 0, 5, 9)
 ORDERS = tuple(Sort)
@@ -132,3 +136,15 @@ def test_a_pod_is_over_only_where_both_amounts_are_known() -> None:
         }
         (one,) = cluster_top(cluster_status([thing], NOW), None).users
         assert one.over is (used == 10 and granted == 0)
+
+
+def test_a_claim_is_named_with_all_its_pods_on_the_machine_and_in_the_cluster() -> None:
+    shared = held_claim("share", pod("a"), pod("b"))
+    world = node(grants=(shared, held("c", 2)))
+    of_cluster = cluster_status([{"metadata": {"name": "n"}, "status": mpsnode_status(world, POLICY, {})}], NOW)
+    for top in (node_top(node_status(world, POLICY), None), cluster_top(of_cluster, "default")):
+        named = {one.name: (one.claim, one.shared_with) for one in top.users}
+        assert named == {"default/a": ("default/share", ("default/b",)), "default/c": (None, ())}
+    drawn = "\n".join(lines(top, View("top", Sort.NAME), os.terminal_size((120, 30))))
+    assert "default/a and 1 more" in drawn
+    assert "CLAIM" in drawn

@@ -58,6 +58,12 @@ CHANGES: dict[str, str] = {
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
         for name in ("mpsd-agent-slices", "mpsd-agent-writes", "mpsd-claims")
     },
+    **{
+        f"crd: MPSNode/v1alpha1 .status.grants[].{field}": "a grant of a claim says so, and names all its pods"
+        for field in ("claim", "claimUid", "sharedWith", "sharedWith[]", "sharedWith[].pod", "sharedWith[].uid")
+    },
+    "crd: MPSNode/v1alpha1 .status.grants[].violations.last.pod": "which of the pods that share a claim",
+    "metrics: mpsd_grant_claim_info": "labels of other metrics keep their meaning",
     "commands: mpsd agent --startup-taint": "autoscalers wait for a node until its GPUs are served",
     "settings: MPSD_STARTUP_TAINT": "as --startup-taint",
     "manifests: overlays/startup-taint: PodDisruptionBudget mpsd-webhook in mpsd-system": "of components/modern",

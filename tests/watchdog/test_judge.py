@@ -26,7 +26,7 @@ STRANGER = PodName("default", "stranger", "stranger-uid")
 # -- pods that share a claim ------------------------------------------------------------------------------------------
 
 FIRST, SECOND = PodName("default", "first", "first-uid"), PodName("default", "second", "second-uid")
-SHARED = ClaimGrant("claim-uid", "gpu0", A.parts, 100, 2, FIRST, "claim default/share", sharing=(FIRST, SECOND))
+SHARED = ClaimGrant("claim-uid", "gpu0", A.parts, 100, 2, FIRST, "", sharing=(FIRST, SECOND), claim="default/share")
 
 
 @pytest.mark.parametrize("pod", [FIRST, SECOND])
@@ -36,6 +36,8 @@ def test_of_pods_that_share_a_claim_the_one_whose_process_it_is_is_held_to_it(po
     lifted = client(3, SHARED, 1, pod=pod.uid, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
     found = Watch(EVERYTHING_KILLS).look((SHARED,), within, over, lifted).violations
     assert {one.kind for one in found} >= {ViolationKind.MEMORY_OVER_GRANT, ViolationKind.LIMIT_LIFTED}
+    (over_grant,) = (one.message for one in found if one.kind is ViolationKind.MEMORY_OVER_GRANT)
+    assert over_grant.endswith("1024 MiB are granted for all pods of claim default/share together")
     assert {one.pod for one in found} == {pod}
 
 

@@ -114,6 +114,7 @@ def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
 
 # -- states of domains ---------------------------------------------------------------------------------------------
 
+_Holding = tuple[Grant, PodName | None]
 _STATES = {
     State.DOWN: (Reason.DAEMON_DOWN, "has no MPS control daemon"),
     State.FAULT: (Reason.FAULT, "had a fault, which ended the work of every program on its GPUs"),
@@ -137,18 +138,16 @@ def _domain_events(
     if domain.state is State.FAULT and unhealed(domain.record.faults):
         has_changed = False  # the fault has events of its own
     if has_changed or ended:
-        yield from _on_node(domain, node, [grant for grant, _number in at_risk], ended=ended)
-    for grant, number in at_risk:
-        for pod in grant.pods:
-            own = _processes_of(grant, before, pod) if before and len(grant.pods) > 1 else number
-            if risk and own != 0:
-                yield Event(pod_subject(pod), risk, f"MPS domain {domain.name}: {_loss(own, risk)}")
+        yield from _on_node(domain, node, [(grant, pod) for grant, pod, _number in at_risk], ended=ended)
+    for _grant, pod, number in at_risk:
+        if risk and pod:
+            yield Event(pod_subject(pod), risk, f"MPS domain {domain.name}: {_loss(number, risk)}")
 
 
-def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[Grant], *, ended: bool) -> Iterator[Event]:
-    names = shortened(sorted({_holder(grant) for grant in at_risk}))
+def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[_Holding], *, ended: bool) -> Iterator[Event]:
+    names = shortened(sorted({_holder(*one) for one in at_risk}))
     kinds = ("pods that lost GPU processes", "pods there")
-    if not all(grant.pod for grant in at_risk):
+    if not all(pod for _grant, pod in at_risk):
         kinds = ("programs that lost the GPU", "programs there")
     lost, may_lose = (f"; {kind}: {names}" if names else "" for kind in kinds)
     named = f"MPS domain {domain.name}"
@@ -175,27 +174,29 @@ def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
     return Reason.WEDGED if now.state is State.WEDGED else None
 
 
-def _at_risk(before: NodeView, domain: DomainView) -> Iterator[tuple[Grant, int | None]]:
-    """The grants with processes on MPS there, and how many these are; None where that was not known."""
+def _at_risk(before: NodeView, domain: DomainView) -> Iterator[tuple[Grant, PodName | None, int | None]]:
+    """The grants with processes on MPS there, with each pod that has them, and how many these are; None where that was
+    not known."""
     for grant in (held.grant for held in before.grants):
         if not set(domain.record.gpus).isdisjoint(grant.gpus):
-            number = _processes_of(grant, before)
-            if number != 0:
-                yield grant, number
+            for pod in grant.pods or (None,):
+                number = _processes_of(grant, before, pod)
+                if number != 0:
+                    yield grant, pod, number
 
 
-def _processes_of(grant: Grant, before: NodeView, pod: PodName | None = None) -> int | None:
-    """How many are on MPS under the grant, of this pod where one is named; None where that was not known."""
+def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | None:
+    """How many are on MPS under the grant, of this pod where pods hold it; None where that was not known."""
     if before.clients is None:
         return None
     own = (one for one in before.clients if one.grant == grant.id and one.on_mps)
     return len({one.pid for one in own if pod is None or grant.pod_of(one.pod) == pod})
 
 
-def _holder(grant: Grant) -> str:
+def _holder(grant: Grant, pod: PodName | None) -> str:
     """A pod, a container, or a program without its arguments, any of which may be a secret."""
-    if grant.pod or grant.container:
-        return str(grant.holder)
+    if pod or grant.container:
+        return str(pod or grant.holder)
     return f"{grant.holder} ({program_of(grant.command).partition(' ')[0]})"
 
 

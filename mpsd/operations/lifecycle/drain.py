@@ -250,7 +250,7 @@ class Evictions:
 
     async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
         """Requests the eviction of each pod that is due. Forbidden where a right is missing."""
-        there = holders(node, gpus)
+        there = _pods(node, gpus)
         for holder in there if there and self._is_counted(node, gpus) else ():
             if time.monotonic() >= self._due.get(_key(holder), 0.0):
                 await self._attempt(holder)
@@ -284,6 +284,11 @@ class Evictions:
             self.report(key, f"{holder.namespace}/{holder.pod} cannot be evicted now and will be retried: {error}")
         except (NotFound, Conflict):  # it has just gone, or another pod has its name
             pass
+
+
+def _pods(node: ClusterNode, gpus: Collection[str]) -> list[PodStatus]:
+    """Those that hold something of these GPUs, each of several that share a claim."""
+    return [pod for held in holders(node, gpus) for pod in held.pods]
 
 
 def _key(pod: PodStatus) -> str:
@@ -374,7 +379,7 @@ def _rows(things: Iterable[object], *fields: str) -> list[dict[str, Any]]:
 def _record(
     before: ClusterNode, change: CordonChange, after: ClusterNode, evictions: Evictions | None, *, done: bool
 ) -> dict[str, Any]:
-    there, results = holders(after, change.touched), evictions.report.last if evictions else {}
+    there, results = _pods(after, change.touched), evictions.report.last if evictions else {}
     left = _rows(there, "namespace", "pod", "uid", "gpus", "memory_mib", "clients")
     for row, pod in zip(left, there, strict=True):
         row["eviction"] = results.get(_key(pod), "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mpsd.model.cluster_status import ClusterNode, PodStatus
 from mpsd.model.domain import ALL, DRAINS, drains
-from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.problem import InvalidInput, Problem, shortened
 from mpsd.model.quantity import gib
 
 
@@ -111,9 +111,9 @@ def holders(node: ClusterNode, gpus: Collection[str]) -> tuple[PodStatus, ...]:
 
 
 def holding(pod: PodStatus, labels: dict[str, str]) -> str:
-    """A pod with what it holds, such as `default/train-0 (12 GiB of gpu0)`."""
+    """A pod with what it holds, such as `default/train-0 (12 GiB of gpu0)`, or all that share a claim."""
     amount = "something" if pod.memory_mib is None else f"{gib(pod.memory_mib)} GiB"
-    return f"{pod.namespace}/{pod.pod} ({amount} of {','.join(labels.get(uuid, uuid) for uuid in pod.gpus)})"
+    return f"{shortened(pod.names)} ({amount} of {','.join(labels.get(uuid, uuid) for uuid in pod.gpus)})"
 
 
 def _mates(node: ClusterNode, gpus: Sequence[str]) -> frozenset[str]:

@@ -103,7 +103,7 @@ def _failed(pod: PodSeen) -> Explanation:
 
 def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explanation:
     node = context.told.get(pod.node)
-    grant = next((one for one in (node.pods if node else None) or () if one.uid == pod.name.uid), None)
+    grant = _grant_of(pod.name.uid, node)
     gpus = _gpus(pod, node, grant)
     labels = tuple(gpu.label for gpu in gpus)
     where = f"{listed(labels, 8)} of {shown_name(pod.node)}" if gpus else shown_name(pod.node)
@@ -117,6 +117,14 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
         held = _held(pod, grant) if gpus else "; mpsd has not reported which GPU it has"
         why, words = Why.RUNS, f"runs on {where}{held}{f'; but {trouble}' if trouble else ''}"
     return Explanation(why, f"{_pod(pod)} {words}", why is Why.RUNS, pod.node, labels)
+
+
+def _grant_of(uid: str, node: ClusterNode | None) -> PodStatus | None:
+    """The grant of the pod, which may be the second or third of its claim."""
+    for held in (node.pods if node else None) or ():
+        if held.uid == uid or any(one.uid == uid for one in held.shared_with):
+            return held
+    return None
 
 
 def _gpus(pod: PodSeen, node: ClusterNode | None, grant: PodStatus | None) -> tuple[GpuRow, ...]:

@@ -4,7 +4,7 @@ What is not known has no sample, for unknown is never zero; no sample is there t
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -121,8 +121,19 @@ def _add_grants(found: _Samples, status: NodeStatus) -> None:
             for card in grant.cards:
                 gpu = gpus.get(card.gpu) or (as_label(card.gpu),) * 2
                 shares[*gpu, holder.value, *names_of_holder].append((grant, card))
+    for claimed in dict.fromkeys(_claims(status.grants)):
+        found.add(names.GRANT_CLAIM, 1, dict(zip(names.GRANT_CLAIM.labels, claimed, strict=True)))
     for held, own in shares.items():
         _add_share(found, dict(zip(names.SHARE_LIMIT.labels, held, strict=True)), own, clients)
+
+
+def _claims(grants: Iterable[GrantStatus]) -> Iterator[tuple[str, ...]]:
+    """Namespace and name of each pod that has a claim, and the name of that."""
+    for grant in grants:
+        if grant.claim and grant.holder_alive:
+            for pod in (f"{grant.namespace}/{grant.pod}", *grant.shared_with):
+                namespace, _slash, name = pod.partition("/")
+                yield as_label(namespace), as_label(name), as_label(grant.claim.rpartition("/")[2])
 
 
 def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part], clients: Mapping[_Client, int] | None) -> None:

@@ -50,7 +50,7 @@ def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, version:
         told_at=stamp(view.now),
         driver=view.driver,
         version=version or None,
-        summary=_summary(node, None if grants is None else len(grants)),
+        summary=_summary(node, None if grants is None else sum(1 + len(one.shared_with or ()) for one in grants)),
         gpus=[_gpu(gpu, one, grants_known=view.grants_known) for gpu, one in zip(view.gpus, node.gpus, strict=True)],
         domains=[_domain(domain) for domain in node.domains],
         grants=grants,
@@ -147,8 +147,9 @@ def _domain(domain: DomainStatus) -> mpsnode.ReportedDomain:
 
 
 def _grants(view: NodeView, node: NodeStatus) -> list[mpsnode.ReportedGrant]:
-    """Of pods, by name; programs of `mpsd run` are not reported to a cluster."""
-    held = [(one.grant.pod, grant) for one, grant in zip(view.grants, node.grants, strict=True) if one.grant.pod]
+    """Of pods, by name, a claim by its first; programs of `mpsd run` are not reported to a cluster."""
+    pairs = zip(view.grants, node.grants, strict=True)
+    held = [(one.grant.pod, one.grant.pods[1:], grant) for one, grant in pairs if one.grant.pod]
     return [
         mpsnode.ReportedGrant(
             pod=str(pod),
@@ -159,8 +160,11 @@ def _grants(view: NodeView, node: NodeStatus) -> list[mpsnode.ReportedGrant]:
             reserved_percent=max(card.reserved_percent for card in grant.cards),
             used_mib=grant.used_mib,
             clients=grant.clients,
+            claim=grant.claim,
+            claim_uid=grant.id if grant.claim else None,
+            shared_with=[mpsnode.ReportedPod(str(other), other.uid or None) for other in others] or None,
         )
-        for pod, grant in sorted(held, key=lambda pair: (str(pair[0]), pair[0].uid))
+        for pod, others, grant in sorted(held, key=lambda each: (str(each[0]), each[0].uid))
     ]
 
 

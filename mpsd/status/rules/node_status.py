@@ -129,6 +129,8 @@ def _grant(
         container=container.id if container else None,
         container_name=container.name if container else None,
         cgroup=held.cgroup,
+        claim=grant.claim,
+        shared_with=tuple(map(str, grant.pods[1:])),
     )
 
 

@@ -60,7 +60,7 @@ class TopGpu(msgspec.Struct, frozen=True, gc=False):
 class TopUser(msgspec.Struct, frozen=True, gc=False):
     """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with commas).
     granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its processes to. over: it uses
-    more than it may, or uses a GPU without a grant."""
+    more than it may, or uses a GPU without a grant. claim, shared_with: as in GrantRow."""
 
     node: str
     name: str
@@ -72,6 +72,8 @@ class TopUser(msgspec.Struct, frozen=True, gc=False):
     sm_percent: int | None
     clients: int | None
     over: bool
+    claim: str | None = None
+    shared_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,8 @@ def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGp
 
 def _user(row: GrantRow, name: str, sm_percent: int | None = None) -> TopUser:
     """On all GPUs of the grant."""
-    share = row.memory_mib, row.used_mib, row.thread_percent
-    return TopUser(row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, sm_percent, row.clients, row.over)
+    share = row.memory_mib, row.used_mib, row.thread_percent, sm_percent, row.clients, row.over
+    return TopUser(row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with)
 
 
 # -- one machine -----------------------------------------------------------------------------------------------------

@@ -64,7 +64,8 @@ class CardUse:
 
 @dataclass(frozen=True, slots=True)
 class GrantUse:
-    """Holder and cards as in GrantStatus. thread_percent: what MPS holds each of its processes to, 100 for no limit."""
+    """Holder, claim and cards as in GrantStatus. thread_percent: what MPS holds each of its processes to, 100 for no
+    limit."""
 
     id: str
     container: str | None
@@ -75,6 +76,8 @@ class GrantUse:
     command: str
     thread_percent: int
     cards: tuple[CardUse, ...]
+    claim: str | None = None
+    shared_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ def _grant(grant: Grant, status: GrantStatus, view: NodeView, busy: Mapping[str,
             )
             for card in status.cards
         ),
+        claim=status.claim,
+        shared_with=status.shared_with,
     )
 
 

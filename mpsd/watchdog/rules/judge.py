@@ -220,11 +220,15 @@ def crowd(
     found by `crowding_out`."""
     counted = [client for client in clients if client.process not in ending]
     if len(counted) > grant.clients:
-        most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}"
+        most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}{_together(grant)}"
         for client in sorted(counted, key=age)[grant.clients :]:
             lack = "; another grant lacks its own because of it" if client.process in short else ""
             message = f"exceeds its grant's limit of {most} on {label} (requests.clients_per_grant){lack}"
             yield ProcessFinding(ViolationKind.TOO_MANY_CLIENTS, client, grant.pod_of(client.pod), message)
+
+
+def _together(grant: Grant) -> str:
+    return f" for all pods of claim {grant.claim} together" if len(grant.pods) > 1 else ""
 
 
 def crowding_out(gpu: Gpu, grants: Iterable[Grant], clients: Iterable[Client]) -> Iterator[ProcessIdentity]:
@@ -384,7 +388,8 @@ class _Judgement:
         for client in sorted(culprits, key=lambda one: (growth[one.process], age(one)), reverse=True):
             taken = f"allocated {growth[client.process]} MiB since the use last fitted the grant"
             how = taken if before else f"holds {used[client.process]} MiB"
-            held = f"{total_mib} MiB of {self._view.label(gpu)} are in use, {part.memory_mib} MiB are granted"
+            granted = f"{part.memory_mib} MiB are granted{_together(grant)}"
+            held = f"{total_mib} MiB of {self._view.label(gpu)} are in use, {granted}"
             finding = ProcessFinding(
                 ViolationKind.MEMORY_OVER_GRANT, client, grant.pod_of(client.pod), f"{how}: {held}"
             )

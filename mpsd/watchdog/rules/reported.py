@@ -37,12 +37,13 @@ def of_node(
     return mpsnode.ReportedViolations(since=stamp(since), counts=_counts(counts), last=[*last[-MOST_LAST:]])
 
 
-def of_grant(counts: Mapping[ViolationKind, int], last: mpsnode.ReportedPodViolation) -> mpsnode.ReportedPodViolations:
+def of_grant(counts: Mapping[ViolationKind, int], last: mpsnode.ReportedViolation) -> mpsnode.ReportedPodViolations:
     return mpsnode.ReportedPodViolations(_counts(counts), last)
 
 
 def with_violations(status: Object, found: NodeViolations) -> Object:
-    """The status with the violations. A pod's grant has its uid for an id, or its name where that is not known."""
+    """The status with the violations. A grant has for an id the uid of its claim, else of its pod, or the pod's name
+    where that is not known."""
     total = sum(one.count or 0 for one in found.node.counts or ())
     added: Object = {FIELD: as_object(found.node), "summary": {**status["summary"], FIELD: total}}
     if "grants" in status:
@@ -55,7 +56,7 @@ def with_violations(status: Object, found: NodeViolations) -> Object:
 
 
 def _id(grant: Object) -> str:
-    return str(grant.get("uid") or grant["pod"])
+    return str(grant.get("claimUid") or grant.get("uid") or grant["pod"])
 
 
 def _counts(counts: Mapping[ViolationKind, int]) -> list[mpsnode.ReportedCount]:

@@ -64,6 +64,7 @@ def test_a_claim_s_grant_is_what_it_consumes_of_the_gpu() -> None:
         holder=POD,
         command="claim default/share",
         sharing=(POD,),
+        claim="default/share",
     )
 
 

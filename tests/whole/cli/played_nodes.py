@@ -78,7 +78,7 @@ class PlayedNodes:
         here = [pod for pod in pods if pod["spec"].get("nodeName") == name]
         controls = [pod for pod in here if (pod["metadata"].get("labels") or {}).items() >= CONTROL_LABELS.items()]
         uids = {pod["metadata"]["uid"] for pod in here}
-        status["grants"] = [grant for grant in status.get("grants", ()) if grant["uid"] in uids]
+        status["grants"] = [grant for grant in status.get("grants", ()) if not uids.isdisjoint(_holders(grant))]
         cordoned = set(thing["spec"].get("cordoned", ()))
         held = {uuid for grant in status["grants"] for uuid in grant["gpus"]}
         for gpu in status["gpus"]:
@@ -105,6 +105,11 @@ class PlayedNodes:
         if domain["state"] != state:
             self.history.append(f"{node}: {domain['name']} {state}")
             domain |= {"state": state, "since": stamp(time.time()), "reason": reason}
+
+
+def _holders(grant: Object) -> list[str]:
+    """The uids of its pods."""
+    return [one["uid"] for one in (grant, *grant.get("sharedWith", ()))]
 
 
 def _called(pod: Object) -> str:

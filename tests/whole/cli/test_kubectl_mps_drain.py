@@ -114,6 +114,21 @@ def test_pods_of_daemon_sets_and_static_pods_are_named_and_stay(world: ClusterWo
     assert json.loads(of_two.output)["newly_cordoned"] == [A2[2]]
 
 
+def test_every_pod_of_a_claim_is_evicted(world: ClusterWorld) -> None:
+    run_pods(world, "gpu-a1")
+    status = world.ask(lambda kube: kube.get(MPS_NODES, "gpu-a1"))["status"]
+    first, second, third = status["grants"]
+    sharing = [{"pod": one["pod"], "uid": one["uid"]} for one in (second, third)]
+    grants = [first | {"claim": "default/share", "claimUid": "1", "sharedWith": sharing}]
+    patch = {"status": {"grants": grants}}
+    world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", patch, PatchKind.MERGE, subresource="status"))
+    with played_nodes(world):
+        said = world.kubectl_mps("drain", "gpu-a1", "--evict")
+    assert said.code == 0
+    for one in (first, second, third):
+        assert said.errors.count(f"evicted {one['pod']} (no controller recreates it)\n") == 1
+
+
 def test_nobody_is_evicted_before_everybody_knows_that_nothing_is_free_there(world: ClusterWorld) -> None:
     """A pod that is made again would come back to the same GPUs, and fail there."""
     run_pods(world, "gpu-a1")

@@ -23,6 +23,7 @@ from mpsd.kubelet.api.dra_health_pb2_grpc import DRAResourceHealthStub
 from mpsd.kubelet.api.dra_pb2_grpc import DRAPluginStub
 from mpsd.kubelet.api.pluginregistration_pb2_grpc import RegistrationStub
 from mpsd.kubelet.client import dial
+from mpsd.platform import local_api
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import MPSD, Program, Service, eventually
 from tests.whole.node.cluster import NODE, Cluster, Object, pod
@@ -505,3 +506,24 @@ def test_a_cordoned_gpu_is_tainted_and_unhealthy_until_it_is_not(claims: ClaimCl
     claims.cordon()
     eventually(lambda: "taints" not in claims.devices()[0], "no taint")
     eventually(lambda: claims.health() == [health_wire.HEALTHY], "well again")
+
+
+def test_a_claim_is_named_with_its_pods_wherever_its_grant_is_seen(claims: ClaimCluster) -> None:
+    uid = claims.allocate("share", 7, pods=["uid-of-a", "uid-of-b"])
+    claims.prepared("share", uid)
+    (grant,) = eventually(lambda: [one for one in claims.node().grants if one.id == uid], "its grant")
+    assert (grant.claim, f"{grant.namespace}/{grant.pod}") == ("default/share", "default/share")
+    assert grant.shared_with == ("default/share-1",)
+
+    def told() -> list[Object]:
+        found = claims.mpsnode().get("status", {}).get("grants", ())
+        return [one for one in found if one.get("claimUid") == uid]
+
+    (reported,) = eventually(told, "the MPSNode names the claim")
+    assert reported["claim"] == "default/share"
+    assert reported["sharedWith"] == [{"pod": "default/share-1", "uid": "uid-of-b"}]
+    _code, body = local_api.ask(claims.run_directory / "mpsd.sock", "GET", "/metrics")
+    info = [line for line in body.decode().splitlines() if line.startswith("mpsd_grant_claim_info{")]
+    assert info == [
+        f'mpsd_grant_claim_info{{namespace="default",pod="{pod}",claim="share"}} 1' for pod in ("share", "share-1")
+    ]

@@ -45,6 +45,7 @@ class ClaimGrant(Grant):
     """The one grant of all pods that share a claim. holder: the first of them."""
 
     sharing: tuple[PodName, ...] = ()
+    claim: str | None = None
 
     @property
     def pods(self) -> tuple[PodName, ...]:
@@ -95,6 +96,7 @@ class PreparedClaim:
             holder=holders[0] if holders else PodName(self.namespace, self.name, ""),
             command=str(self),
             sharing=tuple(holders),
+            claim=f"{self.namespace}/{self.name}",
         )
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from mpsd.model.cluster_status import (
     grant_rows,
     is_stale,
     pod_rows,
+    pods_in_words,
     silence,
     troubles,
 )
@@ -92,7 +93,8 @@ def _notes(node: NodeStatus, grants: Sequence[GrantRow], wedged_limit_s: float |
         if grant.over:
             # Amounts need no translation: `9.1/7 GiB` of each GPU on which it is over.
             over = [f"{gib(card.used_mib or 0)}/{gib(card.memory_mib)} GiB" for card in grant.cards if card.over]
-            yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, view.holder_of(grant)[1], ", ".join(over))
+            who = pods_in_words(view.holder_of(grant)[1], [*map(shown_name, grant.shared_with)])
+            yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, who, ", ".join(over))
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     for one in [one for one in node.clients or () if one.grant is None][:_MOST_STRANGERS]:
         kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS

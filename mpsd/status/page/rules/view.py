@@ -66,7 +66,7 @@ class Slice:
     """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command. memory_mib None: not
     told, or nothing was granted (STRANGER). used_mib, clients None: not known. ended: its holder is gone, though not
     all of its processes. pid: of a program or a stranger. violations: how often it did what it may not, as a cluster is
-    told; None: not told."""
+    told; None: not told. claim, shared_with: as in GrantRow."""
 
     id: str
     holder: SliceHolder
@@ -80,6 +80,8 @@ class Slice:
     over: bool = False
     ended: bool = False
     violations: int | None = None
+    claim: str | None = None
+    shared_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +279,8 @@ def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
             share = part.memory_mib, part.used_mib, row.thread_percent, part.reserved_percent, row.clients
             pid = row.pid if holder is SliceHolder.PROGRAM else None
             violations = total(one.count for one in row.violations.counts) if row.violations else None
-            yield Slice(row.id or name, holder, name, *share, pid, part.over, row.ended, violations)
+            claim, others = row.claim and shown_name(row.claim), tuple(map(shown_name, row.shared_with))
+            yield Slice(row.id or name, holder, name, *share, pid, part.over, row.ended, violations, claim, others)
 
 
 def domain_notes(

@@ -119,7 +119,9 @@ function makeRow() {
 function fillRow(row, one) {
   const [, use, threads, clients] = row.children, { name, chip } = row.parts;
   own(name, one.name);
-  const said = [one.holder === "stranger" && t("holder.stranger"), one.over && t("slice.over"), one.ended && t("slice.ended"), one.violations && t("slice.violations", { n: one.violations }), one.pid !== null && t("pid", { n: one.pid })];
+  name.title = one.shared_with.join(", ");
+  const said = [one.holder === "stranger" && t("holder.stranger"), one.over && t("slice.over"), one.ended && t("slice.ended"), one.violations && t("slice.violations", { n: one.violations }), one.pid !== null && t("pid", { n: one.pid }),
+    one.claim && t("slice.claim", { claim: one.claim }), one.shared_with.length > 0 && t("slice.shared", { n: one.shared_with.length })];
   const words = said.filter(Boolean);
   const bad = one.over || one.holder === "stranger";
   say(chip, words.join(", "));
