@@ -25,7 +25,8 @@ from mpsd.platform.settings import Settings
 class AgentSources:
     """The parts of an agent that its APIs read; policy and facts are current at each access. ledger: where grants are
     kept here; None beside a kubelet, where no program and no container gets a grant. unheard: what of the cluster is
-    not heard of now, and why; empty for nothing."""
+    not heard of now, and why; empty for nothing. claims: the driver under which resource claims are served here, empty
+    where they are not, and why they cannot be now."""
 
     settings: Settings
     agent: AgentRole
@@ -33,6 +34,7 @@ class AgentSources:
     limits: LimitsFiles
     ledger: LocalGrants | None
     unheard: Callable[[], str] = lambda: ""
+    claims: Callable[[], tuple[str, str]] = lambda: ("", "")
 
     @property
     def policy(self) -> Policy:

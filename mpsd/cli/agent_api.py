@@ -112,6 +112,8 @@ class AgentApi:
         own = [one for one in self._agent.events.all() if not one.where]  # those of pods repeat it
         ends = tuple(one for one in own if one.what == Reason.DAEMON_DOWN)[-_MOST_ENDS:]
         folder = str(self._sources.limits.folder.absolute())
+        driver, trouble = self._sources.claims()
+        status = replace(status, claim_driver=driver, claims_trouble=trouble)
         return replace(status, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:

@@ -185,6 +185,10 @@ class KubeletNode:
                 return f"new pods and cordons: the API server has not answered{silent} ({mirror.trouble})"
         return ""
 
+    def claims(self) -> tuple[str, str]:
+        """The driver of the resource claims that are served here, empty for none, and why they cannot be now."""
+        return self._kubelet.dra_driver, self._claims.trouble if self._claims else ""
+
     def _trouble(self) -> str:
         missing = " and ".join([service.resource for service in self._services if not service.registered])
         if missing:

@@ -123,9 +123,9 @@ class GrantStatus:
     Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than it may of one of
     its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an older agent does not report it, and
     memory_mib is the most of them. cgroup: the one that mpsd made for a program; empty where there is none, so that its
-    processes are known by MPSD_GRANT and by descent alone; None of a pod or a container. claim: the
-    resource claim that it is of, namespace and name, whose uid is the id; None where it is of none. shared_with: the
-    pods that hold the claim beside this one, namespace and name.
+    processes are known by MPSD_GRANT and by descent alone; None of a pod or a container. claim: the resource claim that
+    it is of, namespace and name, whose uid is the id; None where it is of none. shared_with: the pods that hold the
+    claim beside this one, namespace and name.
     """
 
     id: str
@@ -214,7 +214,9 @@ class WaitingStatus:
 class NodeStatus:
     """violations: None where there is no watchdog. grants_known: whether `grants` are all of them. version: of the
     agent's mpsd. limits_directory: where it reads the limits files. Both empty where an older agent does not report it.
-    daemon_ends: the last 10 ends of control daemons since the agent started, with who lost GPU processes.
+    daemon_ends: the last 10 ends of control daemons since the agent started, with who lost GPU processes. claim_driver:
+    the name under which resource claims are served here; empty where they are not. claims_trouble: why they cannot be
+    now; empty while they can.
     """
 
     now: float
@@ -230,6 +232,8 @@ class NodeStatus:
     version: str = ""
     limits_directory: str = ""
     daemon_ends: tuple[PastEvent, ...] = ()
+    claim_driver: str = ""
+    claims_trouble: str = ""
 
 
 # -- without arguments -----------------------------------------------------------------------------------------------

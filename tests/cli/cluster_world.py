@@ -16,6 +16,7 @@ from mpsd.cli import kubectl_mps
 from mpsd.operations.lifecycle import drain
 from mpsd.platform.kube import MPS_NODES, Kube, PatchKind, Resource
 from mpsd.platform.kube_access import open_kube
+from mpsd.simulator.api_server import requests
 from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
 
@@ -72,6 +73,9 @@ class ClusterWorld:
                     )
 
         self.ask(questions)
+
+    def is_kubernetes(self, version: str) -> None:
+        self._monkeypatch.setitem(requests._VERSION, "gitVersion", version)
 
     def hurry(self, counted_s: float) -> None:
         """What a person waits for at ease is looked at often. counted_s: evictions wait so long for kubelets."""

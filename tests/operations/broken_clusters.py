@@ -94,6 +94,8 @@ WELL = ClusterFacts(
     mutating=[configuration("mutate.mpsd.io")],
     policies=[],
     endpoints=[{"subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}],
+    device_classes=[],
+    slices=[],
     warnings=[],
     namespaces=[],
     pods=[a_gpu_pod()],
@@ -129,6 +131,28 @@ INJECTED["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] = "mpsd-sy
 MATCHING = configuration("validate.mpsd.io")
 MATCHING["webhooks"][0]["matchConditions"] = [{"name": "asks", "expression": "true"}]
 MODERN = {"validating": [MATCHING], "version": {"gitVersion": "v1.36.2"}}
+
+CLAIM_AGENT = ours("mpsd-agent") | {
+    "spec": {"nodeName": NODE, "containers": [{"name": "agent", "env": [{"name": "MPSD_DRA", "value": "gpu.mpsd.io"}]}]}
+}
+
+
+def resource_slice(node: str = NODE, driver: str = "gpu.mpsd.io", **device: Any) -> Object:
+    devices = [{"name": "gpu-0", "allowMultipleAllocations": True} | device]
+    spec = {"driver": driver, "nodeName": node, "devices": devices}
+    return {"metadata": {"name": f"{node}-{driver}"}, "spec": spec}
+
+
+# As components/dra makes it of a cluster of today.
+CLAIMS: Object = {
+    "version": {"gitVersion": "v1.36.2"},
+    "own_pods": [CLAIM_AGENT, *WELL.own_pods[1:]],  # type: ignore[index]  # known here
+    "device_classes": [{"metadata": {"name": "mps.mpsd.io"}}],
+    "slices": [resource_slice(), resource_slice("other", "gpu.nvidia.com")],
+}
+GIVES_CLAIMS = replace(WELL.policy, admission=replace(WELL.policy.admission, claims_for_requests=True))
+CLAIMED = {"pod": "default/train-0", "uid": "1", "memoryMiB": 7168, "claim": "default/share", "claimUid": "2"}
+SHARED = CLAIMED | {"sharedWith": [{"pod": "default/train-1", "uid": "3"}]}
 BREAKS: dict[str, list[Object]] = {
     "kubernetes-old": [{"version": {"gitVersion": "v1.19.16-eks-1"}}],
     "not-installed": [{"namespace": []}],
@@ -168,6 +192,15 @@ BREAKS: dict[str, list[Object]] = {
     "webhook-unreachable": [{"endpoints": [], "warnings": [REFUSAL]}, {"validating": [UNCALLED]}],
     "webhook-fail-open": [{"validating": [INJECTED]}],
     "policy-missing": [MODERN, MODERN | {"version": {"gitVersion": "v1.29.0+k3s1"}}],
+    "claims-unsupported": [
+        CLAIMS | {"version": {"gitVersion": "v1.33.1"}},
+        CLAIMS | {"slices": [resource_slice(allowMultipleAllocations=None)]},
+    ],
+    "slice-missing": [CLAIMS | {"slices": []}],
+    "slice-stale": [CLAIMS | {"own_pods": WELL.own_pods}],
+    "device-class-missing": [CLAIMS | {"device_classes": []}],
+    "requests-unserved": [{"policy": GIVES_CLAIMS}],
+    "claims-left": [{"mpsnodes": [report(grants=[CLAIMED])]}, {"mpsnodes": [report(grants=[SHARED])]}],
     "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
     "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
     "nvidia-mps": [{"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]}],

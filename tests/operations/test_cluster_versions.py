@@ -1,4 +1,5 @@
-"""What `kubectl mps doctor` makes of versions and of labels: of Kubernetes, kubelets, container runtimes, and nodes."""
+"""What `kubectl mps doctor` makes of versions and of labels: of Kubernetes, kubelets, container runtimes, and nodes;
+and of resource claims."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,17 @@ from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts
 from tests.cli.doctored_cluster import NODE
 from tests.cli.gpu_cluster import machine
-from tests.operations.broken_clusters import BY_CDI, CDI, MODERN, WELL, running, workload
+from tests.operations.broken_clusters import (
+    BY_CDI,
+    CDI,
+    CLAIMS,
+    GIVES_CLAIMS,
+    MODERN,
+    WELL,
+    resource_slice,
+    running,
+    workload,
+)
 
 
 def verdict(check: str, **changes: Any) -> CheckVerdict:
@@ -66,3 +77,38 @@ def test_a_policy_of_modern_that_is_there_is_well() -> None:
     assert verdict("policy-missing", **MODERN, policies=there) is CheckVerdict.WELL
     assert verdict("policy-missing", **MODERN, policies=Unknown("no such kind")) is CheckVerdict.UNKNOWN
     assert verdict("policy-missing") is CheckVerdict.NOT_APPLICABLE
+
+
+# -- resource claims ---------------------------------------------------------------------------------------------------
+
+OF_CLAIMS = ("claims-unsupported", "slice-missing", "slice-stale", "device-class-missing", "requests-unserved")
+
+
+@pytest.mark.parametrize("check", [*OF_CLAIMS, "claims-left"])
+def test_a_cluster_whose_agents_serve_claims_is_well(check: str) -> None:
+    assert verdict(check, **CLAIMS, policy=GIVES_CLAIMS) is CheckVerdict.WELL
+
+
+@pytest.mark.parametrize("check", OF_CLAIMS)
+def test_without_the_component_no_right_to_read_what_claims_take_is_missed(check: str) -> None:
+    hidden = Unknown("you may not list them")
+    assert verdict(check, version={"gitVersion": "v1.36.2"}, slices=hidden, device_classes=hidden) is (
+        CheckVerdict.NOT_APPLICABLE
+    )
+
+
+def test_what_an_uninstalled_agent_offered_is_found_and_other_drivers_offers_are_not() -> None:
+    of_today = {"version": {"gitVersion": "v1.36.2"}}
+    assert verdict("slice-stale", **of_today, slices=[resource_slice()]) is CheckVerdict.FOUND
+    assert verdict("slice-stale", **of_today, slices=[resource_slice(driver="gpu.nvidia.com")]) is CheckVerdict.WELL
+
+
+def test_where_requests_become_claims_the_class_that_these_name_must_be_there() -> None:
+    own = replace(GIVES_CLAIMS, admission=replace(GIVES_CLAIMS.admission, device_classes=("ours", "mps.mpsd.io")))
+    assert verdict("device-class-missing", **CLAIMS, policy=own) is CheckVerdict.FOUND
+    kept = replace(own, admission=replace(own.admission, claims_for_requests=False))
+    assert verdict("device-class-missing", **CLAIMS, policy=kept) is CheckVerdict.WELL
+
+
+def test_a_silent_nodes_slice_is_not_missed() -> None:
+    assert verdict("slice-missing", **(CLAIMS | {"slices": [], "mpsnodes": []})) is CheckVerdict.WELL

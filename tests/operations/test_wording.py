@@ -10,7 +10,7 @@ from typing import Any
 
 from mpsd.model.domain import State
 from mpsd.model.names import SCHEDULER
-from mpsd.model.node_status import ClientStatus, DomainStatus, GpuStatus, NodeStatus
+from mpsd.model.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus
 from mpsd.model.node_view import Canary
 from mpsd.operations.doctor.rules.checks import Check, CheckVerdict, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
@@ -44,10 +44,15 @@ def domain(lives: bool = True, **changes: Any) -> tuple[DomainSeen, ...]:
     return (DomainSeen(replace(RECORD, **changes), daemon_lives=lives),)
 
 
-def agent(control: str = "0.1.0", clients: Any = (), unknown: tuple[str, ...] = ()) -> NodeStatus:
+CLAIMED = GrantStatus("2", (UUID,), 7168, 30, 0, 0, None, holder_alive=True, command="", namespace="default", pod="a")
+CLAIMED = replace(CLAIMED, claim="default/share", shared_with=("default/b", "default/c"))
+
+
+def agent(control: str = "0.1.0", clients: Any = (), unknown: tuple[str, ...] = (), **more: Any) -> NodeStatus:
     served = DomainStatus("gpu0", (UUID,), State.READY, 0.0, "", 0, 70, (71,), version=control)
     gpu = GpuStatus(UUID, "gpu0", "NVIDIA A30", "gpu0", 24576, 56, 24576, 0, 0, 0, 0)
-    return NodeStatus(0.0, "580.1", (gpu,), (served,), (), clients, (), unknown, version="0.1.0")
+    status = NodeStatus(0.0, "580.1", (gpu,), (served,), (), clients, (), unknown, version="0.1.0")
+    return replace(status, **more)
 
 
 def canary(problem: str, warning: str = "") -> Canary:
@@ -99,6 +104,8 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "agent-blind": [{"agent": agent(unknown=("NVML: GPU is lost",))}],
     "version-skew": [{"agent": agent("0.2.0")}],
     "version-behind": [{"agent": agent("0.0.9")}, {"ours": "0.0.9"}, {"ours": "0.2.0"}],
+    "claims-unserved": [{"agent": agent(claim_driver="gpu.mpsd.io", claims_trouble="not registered with kubelet")}],
+    "claims-left": [{"agent": agent(grants=(CLAIMED,))}],
     "launcher-broken": [
         {"launcher": None},
         {"launcher": LauncherSeen(("/opt/python",), ("runc",), "usr/bin/runc")},

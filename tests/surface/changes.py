@@ -64,6 +64,13 @@ CHANGES: dict[str, str] = {
     },
     "crd: MPSNode/v1alpha1 .status.grants[].violations.last.pod": "which of the pods that share a claim",
     "metrics: mpsd_grant_claim_info": "labels of other metrics keep their meaning",
+    **{
+        f"doctor checks: {check}": "claims wait, and nobody said why"
+        for check in (
+            *("claims-unsupported", "slice-missing", "slice-stale", "device-class-missing", "requests-unserved"),
+            *("claims-left", "claims-unserved"),
+        )
+    },
     "commands: mpsd agent --startup-taint": "autoscalers wait for a node until its GPUs are served",
     "settings: MPSD_STARTUP_TAINT": "as --startup-taint",
     "manifests: overlays/startup-taint: PodDisruptionBudget mpsd-webhook in mpsd-system": "of components/modern",

@@ -10,7 +10,7 @@ from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Request
-from mpsd.model.names import MIRROR, matches
+from mpsd.model.names import CLAIM_DRIVER, MIRROR, matches
 from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown
@@ -213,7 +213,6 @@ def claiming(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str
 # it of a template that the webhook keeps in the pod's namespace, and removes it with the pod.
 
 ENTRY = "mpsd-gpu"  # what the pod calls its claim
-_DRIVER = "gpu.mpsd.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +247,7 @@ def template_wanted(pod: Pod, policy: Policy, facts: GpuFacts) -> TemplateWanted
     }
     devices: dict[str, object] = {"requests": [{"name": "gpu", "exactly": exactly}]}
     if request.gpus > 1:
-        kinds = {"matchAttribute": f"{_DRIVER}/domain", "distinctAttribute": f"{_DRIVER}/uuid"}
+        kinds = {"matchAttribute": f"{CLAIM_DRIVER}/domain", "distinctAttribute": f"{CLAIM_DRIVER}/uuid"}
         devices["constraints"] = [{"requests": ["gpu"], kind: name} for kind, name in kinds.items()]
     spec = {"devices": devices}
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

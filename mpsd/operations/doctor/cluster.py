@@ -35,6 +35,7 @@ Answer = TypeVar("Answer")
 _NAMESPACES = Resource("v1", "namespaces")
 _REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 _HOOKS = "admissionregistration.k8s.io/v1"
+_CLAIMS = "resource.k8s.io/v1"
 # What is asked, by field of the facts: a kind, its namespace, and the name of one object or the selection of many.
 _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "namespace": (_NAMESPACES, "", NAMESPACE),
@@ -48,6 +49,8 @@ _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "mutating": (Resource(_HOOKS, "mutatingwebhookconfigurations"), "", WEBHOOK),
     "policies": (Resource(_HOOKS, "validatingadmissionpolicies"), "", OURS),
     "endpoints": (Resource("v1", "endpoints"), NAMESPACE, WEBHOOK),
+    "device_classes": (Resource(_CLAIMS, "deviceclasses"), "", {}),
+    "slices": (Resource(_CLAIMS, "resourceslices"), "", {}),
     "warnings": (Resource("v1", "events"), "", {"fieldSelector": "type=Warning"}),
     "namespaces": (_NAMESPACES, "", {}),
     "pods": (PODS, "", {}),
@@ -56,7 +59,10 @@ _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
 
 _CGROUP = re.compile(rb"^kubelet_cgroup_version (\d)", re.MULTILINE)
 # Where an object says which node it is of.
-_NODE_OF = {"nodes": ("metadata", "name"), "mpsnodes": ("metadata", "name"), "own_pods": ("spec", "nodeName")}
+_NODE_OF = {
+    **dict.fromkeys(("nodes", "mpsnodes"), ("metadata", "name")),
+    **dict.fromkeys(("own_pods", "slices"), ("spec", "nodeName")),
+}
 
 
 async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:

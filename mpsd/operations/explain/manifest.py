@@ -23,6 +23,7 @@ from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES, environment
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
+from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, Role
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
@@ -38,7 +39,6 @@ CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, 
 _COUNTED = re.compile(r"([1-9][0-9]?)x(.+)", re.ASCII)  # 4xA10
 _INDEX = re.compile(r"(?:^|,|PGPU=)([0-9]{1,2})(?=,|$)", re.ASCII)
 _SUBJECT = "the environment"
-_DRIVER = "gpu.mpsd.io"  # whose parameters a claim has
 
 
 def explain(
@@ -152,7 +152,7 @@ def _wrong_in_claim(thing: Fields, kind: str, policy: Policy) -> Iterator[Proble
     path, devices = claim_devices(thing, kind, fields)
     for where, entry in fields.entries(devices, "config", path):
         opaque = fields.mapping(entry, "opaque", where)
-        if opaque.get("driver") == _DRIVER:
+        if opaque.get("driver") == CLAIM_DRIVER:
             yield from config_problems(opaque.get("parameters"), at(where, "opaque", "parameters"), policy)
     yield from dict.fromkeys(fields.problems)
     if fields.too_many:

@@ -24,6 +24,7 @@ from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.model.fields import FieldReader
 from mpsd.model.grants import Request
 from mpsd.model.mpsnode import cluster_status, read_mpsnode
+from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shortened, shown, shown_name
@@ -141,7 +142,7 @@ async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> M
 _API = "resource.k8s.io/v1"
 _PLURALS = {CLAIM: "resourceclaims", CLAIM_TEMPLATE: "resourceclaimtemplates"}
 _CLASSES, _SLICES = Resource(_API, "deviceclasses"), Resource(_API, "resourceslices")
-_DRIVER = {"fieldSelector": "spec.driver=gpu.mpsd.io"}
+_DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
 _INSTALL = "an administrator installs components/dra (docs/dra.md)"
 
 
@@ -230,7 +231,7 @@ def _lacking(thing: Object, name: ClaimName, words: str, policy: Policy, served:
     if served.classes is not None and named[0] not in served.classes:
         return f"its {words} asks for the DeviceClass {shown_name(named[0])}, which does not exist; {_INSTALL}"
     if served.nodes is not None and not served.nodes:
-        return f"no node offers a GPU for its {words}: there is no ResourceSlice of gpu.mpsd.io; {_INSTALL}"
+        return f"no node offers a GPU for its {words}: there is no ResourceSlice of {CLAIM_DRIVER}; {_INSTALL}"
     return ""
 
 

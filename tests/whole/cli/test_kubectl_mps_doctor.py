@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import urllib3
 
+from mpsd.model.names import LIMITS
 from mpsd.operations.doctor.rules.checks import CheckVerdict
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, Resource
+from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
 from mpsd.platform.rules.certificates import ANNOTATION
 from mpsd.simulator.api_server import requests
 from tests.cli.cluster_world import ClusterWorld, Said
@@ -26,11 +28,14 @@ from tests.cli.doctored_cluster import (
     DoctoredCluster,
     a_gpu_pod,
     bundle,
+    own_pod,
     told,
 )
 from tests.cli.gpu_cluster import gpu_pod, machine
+from tests.operations.broken_clusters import SHARED, resource_slice
 
 _DAY = datetime.timedelta(days=1)
+CLASSES, SLICES = (Resource("resource.k8s.io/v1", plural) for plural in ("deviceclasses", "resourceslices"))
 
 
 @pytest.fixture
@@ -202,6 +207,53 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.change(VALIDATING, "mpsd-webhook", {"metadata": injected})
 
 
+def with_claims(cluster: DoctoredCluster, *but: str, version: str = "v1.36.2") -> None:
+    """As components/dra and the agent have it, without the objects of these kinds."""
+    cluster.world.is_kubernetes(version)
+    if "pods" not in but:
+        (container,) = own_pod("mpsd-agent")["spec"]["containers"]
+        container["env"] = [{"name": "MPSD_DRA", "value": "gpu.mpsd.io"}]
+        cluster.change(PODS, "mpsd-agent-x", {"spec": {"containers": [container]}}, SYSTEM)
+    device_class, offered = {"metadata": {"name": "mps.mpsd.io"}, "spec": {}}, resource_slice()
+    for kind, thing in ((CLASSES, device_class), (SLICES, offered)):
+        if kind.plural not in but:
+            cluster.create(kind, thing)
+
+
+@row("claims-unsupported")
+def _(cluster: DoctoredCluster) -> None:
+    with_claims(cluster, version="v1.33.1")
+
+
+@row("slice-missing")
+def _(cluster: DoctoredCluster) -> None:
+    with_claims(cluster, "resourceslices")
+
+
+@row("slice-stale")
+def _(cluster: DoctoredCluster) -> None:
+    with_claims(cluster, "pods")
+
+
+@row("device-class-missing")
+def _(cluster: DoctoredCluster) -> None:
+    with_claims(cluster, "deviceclasses")
+
+
+@row("requests-unserved")
+def _(cluster: DoctoredCluster) -> None:
+    files = {name: (shipped_folder() / name).read_text() for name in (POLICY_FILE, GPU_FACTS_FILE)}
+    asks, gives = "claims_for_requests: false", "claims_for_requests: true"
+    assert asks in files[POLICY_FILE]
+    files[POLICY_FILE] = files[POLICY_FILE].replace(asks, gives)
+    cluster.create(Resource("v1", "configmaps"), {"metadata": {"name": LIMITS}, "data": files}, SYSTEM)
+
+
+@row("claims-left")
+def _(cluster: DoctoredCluster) -> None:
+    cluster.told(grants=[SHARED])
+
+
 @row("no-scheduler")
 def _(cluster: DoctoredCluster) -> None:
     cluster.delete(DEPLOYMENTS, "mpsd-scheduler", SYSTEM)
@@ -336,7 +388,7 @@ def test_a_kubernetes_without_a_version_is_not_called_old(
 # -- and all of it ---------------------------------------------------------------------------------------------------
 
 
-NOT_HERE = 3  # of CDI, of components/modern, and of kubelet's metrics
+NOT_HERE = 8  # of CDI, of components/modern, of kubelet's metrics, and those of components/dra
 
 
 def test_where_nothing_is_wrong_all_is_well(cluster: DoctoredCluster) -> None:

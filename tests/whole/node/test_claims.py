@@ -527,3 +527,12 @@ def test_a_claim_is_named_with_its_pods_wherever_its_grant_is_seen(claims: Claim
     assert info == [
         f'mpsd_grant_claim_info{{namespace="default",pod="{pod}",claim="share"}} 1' for pod in ("share", "share-1")
     ]
+
+
+def test_the_node_says_that_it_serves_claims_and_why_kubelet_gets_none(claims: ClaimCluster) -> None:
+    assert (claims.node().claim_driver, claims.node().claims_trouble) == (DRIVER, "")
+    why = "no version of it is known here"
+    asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=False, error=why)))
+    assert claims.node().claims_trouble == f"kubelet refuses the driver: {why}"
+    asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=True)))
+    assert claims.node().claims_trouble == ""

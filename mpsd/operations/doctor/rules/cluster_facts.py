@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 from mpsd.admission.rules.requests import named, ours
@@ -13,7 +14,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.mpsnode import cluster_status
-from mpsd.model.names import NAME_LABEL
+from mpsd.model.names import AGENT, NAME_LABEL
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
@@ -50,11 +51,18 @@ def inside(thing: Object | None, *keys: str) -> Any:
     return found
 
 
+def variable(containers: Sequence[Object] | None, name: str) -> str:
+    """What the first of these containers that has the variable has there; empty where none does."""
+    found = (each for one in containers or () for each in one.get("env") or () if each["name"] == name)
+    return next((str(each.get("value", "")) for each in found), "")
+
+
 @dataclass(frozen=True, slots=True)
 class OwnPod:
     """A pod of mpsd's. component: its app.kubernetes.io/name. trouble: why it does not run, as kubelet or the scheduler
     reports; empty where it does or nothing is reported. restarts: of all its containers. ended: how the last one ended;
-    empty where none has. image: of the container of mpsd itself.
+    empty where none has. image: of the container of mpsd itself. claim_driver: the name under which it serves resource
+    claims; empty where it serves none.
     """
 
     name: str
@@ -65,6 +73,7 @@ class OwnPod:
     restarts: int
     ended: str
     image: str
+    claim_driver: str = ""
 
 
 def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
@@ -81,6 +90,7 @@ def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
         restarts=sum(one.get("restartCount", 0) for one in statuses),
         ended=next((f"{one.get('reason', 'ended')} (exit code {one.get('exitCode')})" for one in ended if one), ""),
         image=next((image for image in images if "kube-scheduler" not in image), ""),
+        claim_driver=variable(inside(thing, "spec", "containers"), "MPSD_DRA"),
     )
 
 
@@ -216,6 +226,8 @@ class ClusterFacts:
     mutating: Objects
     policies: Objects
     endpoints: Objects
+    device_classes: Objects
+    slices: Objects
     warnings: Objects
     namespaces: Objects
     pods: Objects
@@ -240,13 +252,22 @@ class ClusterFacts:
     @cached_property
     def device_list_strategy(self) -> str:
         """How the agent gives containers their GPU, by its DaemonSet; empty where that does not say so."""
-        pods = (inside(one, "spec", "template", "spec", "containers") or () for one in known(self.daemon_sets))
-        variables = (variable for containers in pods for one in containers for variable in one.get("env") or ())
-        return next((one.get("value", "") for one in variables if one["name"] == "MPSD_DEVICE_LIST_STRATEGY"), "")
+        pods = [inside(one, "spec", "template", "spec", "containers") or () for one in known(self.daemon_sets)]
+        return variable([*chain(*pods)], "MPSD_DEVICE_LIST_STRATEGY")
 
     @cached_property
     def components(self) -> tuple[OwnPod, ...]:
         return tuple(read_own_pod(thing, self.policy) for thing in known(self.own_pods))
+
+    @cached_property
+    def agents(self) -> Mapping[str, OwnPod]:
+        """By node, those that run there and are to stay."""
+        return {pod.node: pod for pod in self.components if pod.component == AGENT and pod.node and not pod.ending}
+
+    @cached_property
+    def claim_agents(self) -> Mapping[str, OwnPod]:
+        """Those that serve resource claims."""
+        return {node: pod for node, pod in self.agents.items() if pod.claim_driver}
 
     @cached_property
     def machines(self) -> tuple[ClusterNodeFacts, ...]:

@@ -1,4 +1,4 @@
-"""Checks of `kubectl mps doctor` of the webhook, and of the pods that use GPUs.
+"""Checks of `kubectl mps doctor` of the webhook, of resource claims, and of the pods that use GPUs.
 
 A pod is outside the ledger where admission would refuse it now for a way to a GPU, or where another device plugin gave
 it one. A cluster that does without a webhook has no fault here.
@@ -12,13 +12,15 @@ from itertools import chain
 from typing import Any
 
 from mpsd.admission.rules.configurations import NOT_CALLED, FailurePolicy
-from mpsd.model.names import APPLY, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.names import APPLY, CLAIM_DRIVER, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.problem import shown_name
 from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.doctor.rules import checks
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Unknown, each, known
-from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, inside
+from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, OwnPod, inside
+from mpsd.operations.doctor.rules.components import claim_left
 from mpsd.platform.rules.certificates import ANNOTATION, read_annotation
-from mpsd.status.rules.pods import quoted
+from mpsd.status.rules.pods import counted, quoted
 
 _SHOWN, _MOST_REFUSALS = 5, 3  # pods that are named, and refusals
 _NEAR_S = 14 * DAY_S  # mpsd and cert-manager renew theirs when a third of its life is left, 30 days of 90
@@ -165,6 +167,91 @@ def _fail_open(facts: ClusterFacts) -> Iterator[Finding]:
         what = f"failurePolicy is {FailurePolicy.IGNORE}: while no webhook answers, pods are admitted without review"
         see = "once API servers call it, add components/fail-closed to your kustomization and apply it"
         yield Finding(what, see)
+
+
+# -- resource claims ---------------------------------------------------------------------------------------------------
+
+_CLAIM_AGENTS, _OFFERS = "pods of mpsd-agent: MPSD_DRA", "ResourceSlices"
+_WITHOUT = "leave out components/dra (docs/dra.md)"
+_OLDEST_SHARING = (1, 34)  # in which DRAConsumableCapacity exists; it is on from 1.36
+
+
+def _claim_agents(facts: ClusterFacts) -> Mapping[str, OwnPod]:
+    if not facts.claim_agents:
+        raise NotApplicable("no agent serves resource claims")
+    return facts.claim_agents
+
+
+def _offers(facts: ClusterFacts) -> Mapping[str, Object]:
+    """The ResourceSlices of mpsd, by node."""
+    if facts.kubernetes < _OLDEST_SHARING:
+        raise NotApplicable("this Kubernetes has no ResourceSlices that several claims share")
+    drivers = {CLAIM_DRIVER, *(pod.claim_driver for pod in facts.claim_agents.values())}
+    found = [one for one in known(facts.slices) if inside(one, "spec", "driver") in drivers]
+    return {str(inside(one, "spec", "nodeName")): one for one in found}
+
+
+@_check("claims-unsupported", _STOPS, "Kubernetes divides GPUs among claims", how=f"GET /version, {_OFFERS}")
+def _unsupported(facts: ClusterFacts) -> Iterator[Finding]:
+    _claim_agents(facts)
+    if (found := facts.kubernetes) < _OLDEST_SHARING:
+        what = f"Kubernetes {found[0]}.{found[1]} cannot divide a GPU among claims, and agents serve GPUs by claims"
+        yield Finding(what, f"upgrade it to 1.36 or newer, or {_WITHOUT}")
+        return
+    for node, one in _offers(facts).items():
+        if not all(device.get("allowMultipleAllocations") for device in inside(one, "spec", "devices") or ()):
+            what = f"the API server has dropped from the ResourceSlice of {node} that several claims may share a GPU"
+            switch = "switch it on in API servers, schedulers and kubelets, as Kubernetes 1.36 has it"
+            yield Finding(f"{what}: its feature gate DRAConsumableCapacity is off", f"{switch}, or {_WITHOUT}")
+            return
+
+
+@_check("slice-missing", _STOPS, "GPUs are offered where claims are served", how=f"{_CLAIM_AGENTS}; {_OFFERS}")
+def _slice_missing(facts: ClusterFacts) -> Iterator[Finding]:
+    agents, offers = _claim_agents(facts), _offers(facts)
+    for node in facts.reports.values():
+        if node.name in agents and node.name not in offers and node.gpus and not node.stale:
+            what = f"{node.name} has no ResourceSlice of {agents[node.name].claim_driver}: no claim is allocated there"
+            see = f"kubectl -n {NAMESPACE} logs {agents[node.name].name}"
+            yield Finding(what, f"see why in the log of its agent, and whether kubelet has taken the driver: {see}")
+
+
+@_check("slice-stale", _STOPS, "no GPU is offered to claims that nobody serves", how=f"{_CLAIM_AGENTS}; {_OFFERS}")
+def _slice_stale(facts: ClusterFacts) -> Iterator[Finding]:
+    if isinstance(facts.slices, Unknown) and not facts.claim_agents:  # a right that few have, and most do without
+        raise NotApplicable("no agent serves resource claims")
+    for node, one in _offers(facts).items():
+        if node not in facts.claim_agents:
+            name = one["metadata"]["name"]
+            what = f"ResourceSlice {name} offers GPUs of {node} to claims, and no agent there serves any"
+            yield Finding(f"{what}: pods that get one do not start", f"kubectl delete resourceslice {name}")
+
+
+@_check("device-class-missing", _STOPS, "claims find their DeviceClass", how="DeviceClasses; policy: device_classes")
+def _class_missing(facts: ClusterFacts) -> Iterator[Finding]:
+    _claim_agents(facts)
+    admission, there = facts.policy.admission, {str(one["metadata"]["name"]) for one in known(facts.device_classes)}
+    named = admission.device_classes[:1] if admission.claims_for_requests else admission.device_classes
+    if named and there.isdisjoint(named):
+        what = f"the DeviceClass {shown_name(named[0])} does not exist, by which claims ask for GPUs of mpsd"
+        yield Finding(what, f"components/dra has mps.mpsd.io: {APPLY}")
+
+
+@_check("requests-unserved", _STOPS, "pods that are given claims find nodes", how=f"policy, {_CLAIM_AGENTS}")
+def _requests_unserved(facts: ClusterFacts) -> Iterator[Finding]:
+    if not facts.policy.admission.claims_for_requests:
+        raise NotApplicable("pods keep what they request (claims_for_requests)")
+    if others := sorted(facts.agents.keys() - facts.claim_agents.keys()):
+        what = f"claims_for_requests gives pods claims, but GPUs of {counted(others, 'nodes')} have only device plugins"
+        yield Finding(f"{what}: no new pod comes there", "add components/dra there, or switch claims_for_requests off")
+
+
+@_check("claims-left", _NOTE, "no claim is left where none are served", how=f"MPSNodes: grants; {_CLAIM_AGENTS}")
+def _claims_left(facts: ClusterFacts) -> Iterator[Finding]:
+    for node in facts.reports.values():
+        for pod in node.pods or () if node.name in facts.agents.keys() - facts.claim_agents.keys() else ():
+            if pod.claim:
+                yield claim_left(pod.claim, pod.names[0], pod.names[1:], node.name)
 
 
 # -- pods that use GPUs ------------------------------------------------------------------------------------------------

@@ -1,14 +1,16 @@
-"""The parts of mpsd in a cluster: the rights that each needs, and which differences between their versions matter.
+"""The parts of mpsd in a cluster: the rights that each needs, which differences between their versions matter, and what
+a part that was removed leaves behind.
 
 The rights are those of the manifests (rights.yaml of each part), no more and no less; tests/manifests compares the two.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
+from mpsd.model.cluster_status import pods_in_words
 from mpsd.model.names import AGENT, APPLY, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.operations.doctor.rules.checks import Finding
 
@@ -82,6 +84,16 @@ RIGHTS = tuple(
     for component, group, resource, verbs, names, namespace in _ROWS
     for verb in verbs.split()
 )
+
+
+# -- resource claims ---------------------------------------------------------------------------------------------------
+
+
+def claim_left(claim: str, pod: str, shared_with: Sequence[str], where: str) -> Finding:
+    """A prepared claim on a node that serves claims no longer."""
+    whose = f"claim {claim} of {pods_in_words(pod, shared_with)}"
+    what = f"{whose} keeps its share, though {where} serves no claims any more"
+    return Finding(what, "delete its pods, or apply components/dra again so that kubelet can end it (docs/dra.md)")
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------

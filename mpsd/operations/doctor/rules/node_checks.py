@@ -8,11 +8,12 @@ machine is no fault: an engine counts only where its configuration names mpsd's 
 from collections.abc import Iterator
 
 from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
+from mpsd.model.cluster_status import grant_rows
 from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Severity, Unknown, at_most, known
-from mpsd.operations.doctor.rules.components import skews
+from mpsd.operations.doctor.rules.components import claim_left, skews
 from mpsd.operations.doctor.rules.machine_checks import MACHINE_CHECKS, RECORDS, AgentSilent, NodeFacts, domains, parted
 
 _SHOWN = 3  # processes that are named
@@ -148,6 +149,25 @@ def _skewed(facts: NodeFacts) -> Iterator[Finding]:
 @_check("version-behind", _NOTE, "all parts are of one version", how=_VERSIONS)
 def _behind(facts: NodeFacts) -> Iterator[Finding]:
     return _skews(facts, normal=True)
+
+
+# -- resource claims ---------------------------------------------------------------------------------------------------
+
+
+@_check("claims-unserved", _STOPS, "resource claims are served where they are to be", how=f"{_AGENT}: claims_trouble")
+def _claims_unserved(facts: NodeFacts) -> Iterator[Finding]:
+    status = known(facts.agent)
+    if status.claims_trouble:
+        see = "see the log of the agent, and whether its --kubelet-dir (MPSD_KUBELET_DIR) is the root that kubelet has"
+        yield Finding(f"no resource claim of {status.claim_driver} is prepared here: {status.claims_trouble}", see)
+
+
+@_check("claims-left", _NOTE, "no claim is left where none are served", how=f"{_AGENT}: claim_driver, grants[].claim")
+def _claims_left(facts: NodeFacts) -> Iterator[Finding]:
+    status = known(facts.agent)
+    for grant in () if status.claim_driver else grant_rows(status):
+        if grant.claim and grant.pod:
+            yield claim_left(grant.claim, grant.pod, grant.shared_with, "this node")
 
 
 # -- containers and kubelet --------------------------------------------------------------------------------------------
