@@ -23,7 +23,7 @@ from mpsd.kubelet.settings import KubeletSettings
 from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
-from mpsd.model.node_view import NodeView
+from mpsd.model.node_view import HeldGrant, NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.mps import drain
@@ -45,12 +45,13 @@ from mpsd.watchdog.watchdog import SCAN_S, ClusterReporter
 
 _LONGEST_BODY = 4096
 _LOOKS_APART_S = 0.5  # between looks that changes of pods cause: the start of one pod changes it half a dozen times
-_UNALLOCATED_LOOK_S = 10.0
+_EVICTION_LOOK_S = 10.0
 _CORDON_AGAIN_S = 1.0
 _UNALLOCATED = (
     "it runs without the devices it requests, so without limits: kubelet accepted it while the device plugin was "
     "unavailable; it is evicted, so that it is recreated"
 )
+_UPGRADE = "the driver of its node is upgraded, and the policy has driver_upgrade: evict"
 
 
 class KubeletNode:
@@ -76,6 +77,8 @@ class KubeletNode:
             raise CannotServe(str(error)) from None
         self._domains = domains
         self._cordoned: tuple[Domain, ...] = ()  # the domains whose cordons are written
+        self._held: Sequence[HeldGrant] = ()
+        self._unevicted: dict[PodName, str] = {}  # why not, of the pods that a budget protects, for the log
         self._log = logger(role="kubelet node")
         self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
@@ -134,8 +137,9 @@ class KubeletNode:
         seen = asyncio.Event()
 
         def on_view(view: NodeView) -> None:
-            devices.update(view)
+            devices.update(view, is_left=any(node.driver_upgrade for node in self._this_node.objects()))
             claims.update(view)
+            self._held = view.grants
             if self._cordoned is not self._domains.now:
                 self._cordon()
             self._report.report(view, self._pod_annotations(view), agent.watchdog.violations())
@@ -168,7 +172,7 @@ class KubeletNode:
             loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons, self._this_node)]
             loops += [tasks.create_task(serve(service)) for service in self._services]
             loops += [tasks.create_task(serve(self._claims))] if self._claims else []
-            loops.append(tasks.create_task(self._end_unallocated()))
+            loops += [tasks.create_task(evicting) for evicting in (self._end_unallocated(), self._empty_for_upgrade())]
             await stop.wait()
             await self._shutdown.announce()
             for loop in loops:
@@ -214,12 +218,13 @@ class KubeletNode:
         return marks
 
     def _cordon(self) -> None:
-        """Asks `mpsd control` to drain what is cordoned, or every domain while NVIDIA's own MPS daemon is to run here,
-        and to serve the rest; again if it cannot be written."""
+        """Asks `mpsd control` to drain what is cordoned, or every domain while a label of the Node says so, and to
+        serve the rest; again if it cannot be written."""
         if not (self._cordons.synced and self._this_node.synced):
             return  # what was asked by the agent before this one holds until both are known
         cordoned, domains = frozenset[str]().union(*self._cordons.objects()), self._domains.now
-        asked = drains(cordoned, domains, next((node.nvidia_mps for node in self._this_node.objects()), ""))
+        labels = next(((one.nvidia_mps, one.driver_upgrade) for one in self._this_node.objects()), ("", ""))
+        asked = drains(cordoned, domains, *labels)
         again = asyncio.get_running_loop().call_later(_CORDON_AGAIN_S, self._cordon)
         with self._shortages.survived("cordon"):
             for domain in domains:
@@ -250,7 +255,7 @@ class KubeletNode:
         """Evicts pods that kubelet runs without having allocated their devices: they have no limit."""
         first_seen: dict[str, float] = {}
         while True:
-            await asyncio.sleep(_UNALLOCATED_LOOK_S)
+            await asyncio.sleep(_EVICTION_LOOK_S)
             ledger, now = self.ledger, time.monotonic()
             found = without_devices(ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries)
             found = found if ledger.is_answered else ()
@@ -261,12 +266,29 @@ class KubeletNode:
                 self._report.add_event(pod.identity, Reason.LIMITS_MISMATCH, _UNALLOCATED)
                 await self._evict(pod.identity, _UNALLOCATED)
 
+    async def _empty_for_upgrade(self) -> None:
+        """Evicts the pods that an upgrade of the driver waits for, where the policy says so. The operator has cordoned
+        the node by then, so that none returns; disruption budgets hold, and a static pod stays."""
+        while True:
+            await asyncio.sleep(_EVICTION_LOOK_S)
+            asked = any(node.is_upgrade_waiting for node in self._this_node.objects())
+            if not asked or self._policy().driver_upgrade != "evict":
+                continue
+            seen = {pod.uid: pod for pod in self.ledger.pods_seen}
+            stay = {uid for uid, pod in seen.items() if pod.terminating or pod.static_uid}
+            pods = {pod for held in self._held for pod in held.grant.pods if pod.uid not in stay}
+            for pod in sorted(pods, key=str):
+                await self._evict(pod, _UPGRADE)
+
     async def _evict(self, pod: PodName, why: str) -> None:
         """Evicts a pod; where that fails, kubelet retries its start, which evicts it again."""
         try:
             await self._kube.evict(pod.name, pod.namespace, pod.uid)
         except KubeError as error:
-            self._log.warning("not evicted", pod=str(pod), reason=str(error))
+            if self._unevicted.get(pod) != str(error):
+                self._log.warning("not evicted", pod=str(pod), reason=str(error))
+            self._unevicted[pod] = str(error)
             return
+        self._unevicted.pop(pod, None)
         self._log.info("evicted", pod=str(pod), reason=why)
         self._report.add_event(pod, Reason.EVICTED, why)

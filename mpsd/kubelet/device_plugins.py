@@ -69,14 +69,16 @@ class NodeDevices:
         self.on_demand: frozenset[str] = frozenset()  # the GPUs that `mpsd control` joins and divides
         self.one_at_a_time = asyncio.Lock()  # the guess for one Allocate relies on the journal entry of the one before
 
-    def update(self, view: NodeView) -> None:
-        """Brings the devices up to date with this look at the node."""
+    def update(self, view: NodeView, *, is_left: bool = False) -> None:
+        """Brings the devices up to date with this look at the node. is_left: its daemons may end for longer than a
+        restart, so that a GPU which is down does not come back soon."""
         policy, seen = self.policy(), {gpu for domain in view.domains for gpu in domain.record.gpus}
         self.on_demand = view.on_demand | self.on_demand - seen
         serving = (domain.record for domain in view.domains if rules.healthy(domain.state, domain.record.served))
         good = frozenset(uuid for record in serving for uuid in record.gpus)
         # A GPU that is between two domains comes back like one whose daemon is started again.
         good |= frozenset(gpu for one in view.leaving if one.record.served for gpu in one.record.gpus) - seen
+        good = frozenset() if is_left else good
         claimed = units_claimed([claim.allocation for claim in self.ledger.claims], policy)
         if self._made_from == (good, claimed, policy):
             return

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.node_view import NodeView
 
 CONDITION = "MPSReady"
+_SHOWN = 3  # pods that a message names
 
 
 class Truth(StrEnum):
@@ -42,8 +43,16 @@ _REASONS: Mapping[State, str] = {
 REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})  # reasons that each domain's own state shows too
 
 
-def mps_ready(view: "NodeView") -> Condition:
-    """The condition that a look at the node leads to."""
+def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
+    """The condition that a look at the node leads to. driver_upgrade: the Node's label that is of an upgrade of its
+    driver; empty where none is. mpsd's daemons may be gone for it."""
+    if driver_upgrade:
+        pods = sorted({f"{pod.namespace}/{pod.name}" for held in view.grants for pod in held.grant.pods})
+        who = ", ".join([*pods[:_SHOWN], *([f"{len(pods) - _SHOWN} more"] if len(pods) > _SHOWN else [])])
+        waits = f"it waits for {who}" if pods else "no pod has a grant here"
+        waits = waits if view.grants_known else "who has a grant here is not known yet"
+        why = f"the driver is upgraded (the Node's label {driver_upgrade}), so no new pods are accepted"
+        return Condition(Truth.FALSE, "DriverUpgrade", f"{why}; {waits}")
     served = {uuid for domain in view.domains for uuid in domain.record.gpus}
     missing = [gpu.label for gpu in view.gpus if gpu.uuid not in served]
     whole = len(view.domains)
@@ -69,6 +78,12 @@ def mps_ready(view: "NodeView") -> Condition:
     if cordoned:
         return Condition(Truth.TRUE, "SomeCordoned", f"{serving}; cordoned: {', '.join(cordoned)}")
     return Condition(Truth.TRUE, "AllServe", serving)
+
+
+def is_to_be_left(view: "NodeView", driver_upgrade: str, *, left: bool) -> bool:
+    """Whether mpsd's pods may leave the node: while its driver is upgraded, from when nobody uses its GPUs. left: they
+    may already, which holds until the upgrade is over, since an agent without daemons sees little."""
+    return bool(driver_upgrade) and (left or view.is_unused)
 
 
 def condition_object(condition: Condition, before: Mapping[str, Any] | None, now: str) -> dict[str, Any]:

@@ -247,9 +247,13 @@ def read_cordoned(mpsnode: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(one for one in cordoned if isinstance(one, str)) if isinstance(cordoned, list) else frozenset()
 
 
-def drains(cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]", nvidia_mps: str = "") -> dict[str, str]:
-    """The domains to drain, by name, each with the reason in words: every one while a label of the Node, nvidia_mps,
-    starts NVIDIA's own MPS daemon."""
+def drains(
+    cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]", nvidia_mps: str = "", driver_upgrade: str = ""
+) -> dict[str, str]:
+    """The domains to drain, by name, each with the reason in words: every one while a label of the Node is of an
+    upgrade of its driver, driver_upgrade, or starts NVIDIA's own MPS daemon, nvidia_mps."""
+    if driver_upgrade:
+        return {domain.name: f"the Node's label {driver_upgrade} is of a driver upgrade" for domain in domains}
     if nvidia_mps:
         return {domain.name: f"the Node's label {nvidia_mps} starts NVIDIA's own MPS daemon" for domain in domains}
     return {

@@ -245,6 +245,14 @@ class NodeView:
         return next((domain for domain in self.domains if domain.name == name), None)
 
     @property
+    def is_unused(self) -> bool:
+        """Whether nobody holds a part of a GPU here, and no domain accepts or still has a program. No where a grant may
+        not be known."""
+        idle = {State.DRAINED, State.REFUSED, State.DOWN}
+        held = self.grants or self.waiting or self.unreadable or not self.grants_known
+        return not held and all(domain.state in idle for domain in (*self.domains, *self.leaving))
+
+    @property
     def on_demand(self) -> frozenset[str]:
         """The GPUs that may be joined with others, and divided."""
         every = (*self.domains, *self.leaving)

@@ -222,6 +222,7 @@ class NodeReport:
     ) -> None:
         self._policy = policy
         self._policy_then: Policy | None = None  # None before the first view
+        self._upgrade_then = ""
         self._node = ThisNode(kube, node)
         self._condition = NodeConditionDuty(kube, self._node, policy)
         self._mpsnode = MPSNodeDuty(kube, self._node, policy)
@@ -243,7 +244,9 @@ class NodeReport:
         violations: None without a watchdog.
         """
         before, policy = self._node.view, self._policy()
-        news = policy is not self._policy_then or before is None or replace(before, now=view.now) != view
+        upgrade = self._node.driver_upgrade
+        same = (policy, upgrade) == (self._policy_then, self._upgrade_then)
+        news = not same or before is None or replace(before, now=view.now) != view
         if news:
             for event in node_events(before, view, self._node.name):
                 self._events.note(event)
@@ -252,12 +255,12 @@ class NodeReport:
         if news or violations != self._node.violations:
             self._mpsnode.changed.set()
         self._node.see(view, violations, news=news)
-        self._policy_then = policy
+        self._policy_then, self._upgrade_then = policy, upgrade
         self._pods.offer(marks)
 
     def see(self, node: KubernetesNode) -> None:
         """The Node as the API server has it now."""
-        self._labels.see(node.labels)
+        self._labels.see(node)
         self._startup_taint.see(node.taints)
 
     def add_event(self, pod: PodName | None, reason: Reason, message: str) -> None:

@@ -11,16 +11,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import mpsd
-from mpsd.model.conditions import Condition, Truth, condition_in, condition_object, mps_ready, node_status_patch
+from mpsd.model.conditions import (
+    Condition,
+    Truth,
+    condition_in,
+    condition_object,
+    is_to_be_left,
+    mps_ready,
+    node_status_patch,
+)
 from mpsd.model.names import APPLY
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.kubernetes_objects import Taint, read_kubernetes_node, taint_removal
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode, Taint, read_kubernetes_node, taint_removal
 from mpsd.status.rules import mpsnode as rules
-from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, WrittenStatus, labels_patch, node_labels
+from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, UPGRADE_LABEL, WrittenStatus, labels_patch, node_labels
 from mpsd.watchdog.rules.reported import NodeViolations, with_violations
 
 
@@ -36,13 +44,14 @@ class ThisNode:
         self._condition: Condition | None = None
         self._object: Object = {}
         self._ours = False  # whether it has changed since we look, so that the time of the change is ours
+        self.driver_upgrade = ""  # the label by which its driver is upgraded; empty where none does
 
     def see(self, view: NodeView, violations: NodeViolations | None, *, news: bool) -> None:
         """news: whether anything but the time is another than when it was last seen."""
         self.view, self.violations = view, violations
         if not news:
             return
-        condition = mps_ready(view)
+        condition = mps_ready(view, self.driver_upgrade)
         self._ours = self._ours or (self._condition is not None and condition.status is not self._condition.status)
         self._condition = condition
         self._object = condition_object(condition, self._object, stamp(view.now))
@@ -102,9 +111,9 @@ _AGAIN_S = 60.0  # between two writes of the same labels, should somebody else w
 
 
 class NodeLabelsDuty(_NodeDuty):
-    """The Node's labels about its GPUs, for pods to choose it by. They are written through its status, which takes no
-    further right, and in a request of their own: an older mpsd-agent-writes refuses them, and must not refuse the
-    condition with them.
+    """The Node's labels about its GPUs, for pods to choose it by, and the one by which mpsd's pods leave it. They are
+    written through its status, which takes no further right, and in a request of their own: an older mpsd-agent-writes
+    refuses them, and must not refuse the condition with them.
     """
 
     name = "the node's labels"
@@ -112,9 +121,9 @@ class NodeLabelsDuty(_NodeDuty):
     _written: Mapping[str, str] | None = None  # before any was
     _written_at = float("-inf")
 
-    def see(self, labels: Mapping[str, str]) -> None:
-        """The Node's, as they are now."""
-        self._labels = labels
+    def see(self, node: KubernetesNode) -> None:
+        """As it is now."""
+        self._labels, self._node.driver_upgrade = node.labels, node.driver_upgrade
         self.changed.set()
 
     def due_in_s(self) -> float | None:
@@ -136,7 +145,8 @@ class NodeLabelsDuty(_NodeDuty):
             self._written, self._written_at = wanted, time.monotonic()
 
     def _wanted(self, view: NodeView) -> dict[str, str]:
-        return node_labels(view.gpus, self._policy())
+        left = is_to_be_left(view, self._node.driver_upgrade, left=UPGRADE_LABEL in (self._labels or {}))
+        return node_labels(view.gpus, self._policy()) | ({UPGRADE_LABEL: "drained"} if left else {})
 
 
 class StartupTaintDuty:

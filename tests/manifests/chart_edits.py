@@ -76,9 +76,6 @@ EVERYWHERE: tuple[Edit, ...] = (
       {{- with .Values.runtimeClassName }}
       runtimeClassName: {{ . }}
       {{- end }}
-      {{- with .Values.affinity }}
-      affinity: {{- toYaml . | nindent 8 }}
-      {{- end }}
       priorityClassName: {{ .Values.priorityClass.node }}
 """,
     ),
@@ -117,6 +114,15 @@ def _where(values: str) -> Edit:
     return "      automountServiceAccountToken: true\n", f"      automountServiceAccountToken: true\n{lines}"
 
 
+def _affinity(source: str) -> Edit:
+    """Each term by which mpsd leaves a node for an upgrade of its driver, with those of the values."""
+    terms = _block(source, "nodeSelectorTerms:")
+    shipped = "      affinity:\n        nodeAffinity:\n          requiredDuringSchedulingIgnoredDuringExecution:\n"
+    read = f"      {{{{- $terms := fromYamlArray `\n{terms}` }}}}\n"
+    used = '      affinity: {{- include "mpsd.affinity" (list . $terms) | nindent 8 }}\n'
+    return f"{shipped}            nodeSelectorTerms:\n{indented(terms, 14)}", read + used
+
+
 def _tolerations(why: str) -> Edit:
     return f"      tolerations:\n        - {{operator: Exists}} # {why}\n", _unless_empty("tolerations", "tolerations")
 
@@ -144,6 +150,7 @@ def _claim_rights(file: str) -> str:
 
 
 _CONTROL = (
+    _affinity("base/control/daemonset.yaml"),
     _tolerations("a labelled node gets it despite its taints"),
     ("Seconds: 330\n", "Seconds: {{ add (ceil .Values.policy.graces.drain_s) 30 }}\n"),
     ("updateStrategy: {type: OnDelete}", "updateStrategy: {type: {{ .Values.control.updateStrategy }}}"),
@@ -160,6 +167,7 @@ _STRATEGY = (
 )
 _APPARMOR = "            appArmorProfile: {type: Unconfined}\n"
 _AGENT = (
+    _affinity("base/agent/daemonset.yaml"),
     _tolerations("on every node with a control daemon"),
     _arguments("[agent]", "agent", "agent"),
     _STRATEGY,

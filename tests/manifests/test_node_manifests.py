@@ -1,12 +1,17 @@
 """What the manifests of a node's pods promise: nothing restarts the daemons, nobody may do more than it does."""
 
+from pathlib import Path
+
 import pytest
 
 from mpsd.kubelet.settings import kubelet_settings
+from mpsd.model.fields import FieldReader
 from mpsd.model.policy import Policy
 from mpsd.platform.limits_files import read_policy
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_wishes
 from mpsd.platform.settings import listen_settings, settings
 from mpsd.platform.yaml_files import parse_yaml
+from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.manifests.generic_policy import TARGET, generic_policy
 from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered, rights
 
@@ -82,8 +87,33 @@ def test_kubelet_waits_longer_for_the_daemons_than_they_for_their_clients(place:
 @pytest.mark.parametrize("place", _WITH_PODS)
 def test_an_agent_is_wherever_a_control_daemon_is(place: str) -> None:
     control, agent = _pod(place, _CONTROL), _pod(place, _AGENT)
-    for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName"):
+    for key in ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName"):
         assert control.get(key) == agent.get(key), key
+
+
+_UPGRADE_STATES = (
+    *("", "upgrade-required", "cordon-required", "wait-for-jobs-required", "pod-deletion-required", "drain-required"),
+    *("node-maintenance-required", "post-maintenance-required", "pod-restart-required", "validation-required"),
+    *("uncordon-required", "upgrade-done", "upgrade-failed", "unheard-of"),
+)
+
+
+@pytest.mark.parametrize("place", _WITH_PODS)
+def test_an_upgrade_of_the_driver_removes_them_from_an_unused_node_alone_and_the_agent_last(place: str) -> None:
+    for state in _UPGRADE_STATES:
+        for is_unused in (False, True):
+            labels = {"nvidia.com/gpu-driver-upgrade-state": state} | ({UPGRADE_LABEL: "drained"} if is_unused else {})
+            node = read_kubernetes_node({"metadata": {"name": "node1", "labels": labels}})
+            wishes = [read_wishes(FieldReader(), _pod(place, name)) for name in (_CONTROL, _AGENT)]
+            stay = [any(all(one.holds(node) for one in term) for term in each.terms) for each in wishes]
+            goes = state in ("pod-restart-required", "post-maintenance-required", "upgrade-failed")
+            assert stay == [not is_unused, not (is_unused and goes)], state
+
+
+def test_the_operator_can_wait_for_the_control_daemon_by_the_label_that_the_page_names() -> None:
+    labels = _daemon_set("base", _CONTROL)["template"]["metadata"]["labels"]
+    page = (Path(__file__).parents[2] / "docs/coexistence.md").read_text()
+    assert f"podSelector: app.kubernetes.io/name={labels['app.kubernetes.io/name']}," in page
 
 
 @pytest.mark.parametrize("place", _WITH_PODS)

@@ -34,6 +34,11 @@ def test_a_label_that_starts_nvidias_daemon_drains_every_domain_and_is_named() -
     assert found == dict.fromkeys(("gpu0", "gpu1-2"), reason)
 
 
+def test_an_upgrade_of_the_driver_drains_every_domain_and_is_named_before_all_else() -> None:
+    found = drains(cordoned("GPU-2"), DOMAINS, "nvidia.com/mps.capable=true", "a/b=cordon-required")
+    assert found == dict.fromkeys(("gpu0", "gpu1-2"), "the Node's label a/b=cordon-required is of a driver upgrade")
+
+
 def test_a_gpu_of_another_node_is_named_and_drains_nothing() -> None:
     assert drains(cordoned("GPU-9"), DOMAINS) == {}
     assert unknown_cordons(cordoned("GPU-9", "all", "GPU-0"), DOMAINS) == ("GPU-9",)

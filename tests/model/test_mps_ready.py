@@ -3,12 +3,21 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mpsd.model.conditions import Truth, condition_in, condition_object, mps_ready, node_status_patch
+from mpsd.model.conditions import (
+    Truth,
+    condition_in,
+    condition_object,
+    is_to_be_left,
+    mps_ready,
+    node_status_patch,
+)
 from mpsd.model.domain import State
 from mpsd.model.node_view import DomainView
 from tests.model.worlds import record
-from tests.status.pod_worlds import node
+from tests.status.pod_worlds import held, node
 
 
 @pytest.mark.parametrize(
@@ -89,3 +98,37 @@ def test_a_nodes_patch_names_our_condition_and_our_resource_alone() -> None:
 def test_a_resource_that_changes_its_name_is_taken_away_under_the_former_one() -> None:
     patch = node_status_patch({}, "example.com/gpus", 2, "t2", "aliyun.com/gpu-count")
     assert patch["status"]["capacity"] == {"aliyun.com/gpu-count": None, "example.com/gpus": "2"}
+
+
+_UPGRADE = "nvidia.com/gpu-driver-upgrade-state=drain-required"
+
+
+def test_an_upgrade_of_the_driver_comes_before_the_state_of_daemons_that_are_gone_for_it() -> None:
+    for view in (node(state=State.DOWN), replace(node(), domains=()), replace(node(), domains=(), gpus=())):
+        found = mps_ready(view, _UPGRADE)
+        assert (found.status, found.reason) == (Truth.FALSE, "DriverUpgrade")
+        assert _UPGRADE in found.message
+
+
+def test_the_pods_that_an_upgrade_waits_for_are_named() -> None:
+    grants = tuple(held(f"train-{number}") for number in range(5))
+    assert (
+        "default/train-0, default/train-1, default/train-2, 2 more" in mps_ready(node(grants=grants), _UPGRADE).message
+    )
+    assert "no pod has a grant" in mps_ready(node(), _UPGRADE).message
+    assert "no pod has a grant" not in mps_ready(node(grants_known=False), _UPGRADE).message
+
+
+_STATES = st.sampled_from(State)
+
+
+@given(st.tuples(_STATES, _STATES), st.booleans(), st.booleans(), st.booleans())
+def test_a_node_is_left_for_an_upgrade_only_where_nobody_can_use_its_gpus(
+    states: tuple[State, State], is_held: bool, grants_known: bool, left: bool
+) -> None:
+    domains = tuple(DomainView(record(number, state), frozenset()) for number, state in enumerate(states))
+    grants = (held("train"),) if is_held else ()
+    view = replace(node(grants=grants, grants_known=grants_known), domains=domains)
+    idle = not is_held and grants_known and {*states} <= {State.DRAINED, State.REFUSED, State.DOWN}
+    assert is_to_be_left(view, _UPGRADE, left=left) == (idle or left)
+    assert not is_to_be_left(view, "", left=left)

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.fields import FieldReader
-from mpsd.platform.rules.kubernetes_objects import Taint, kept_away, read_kubernetes_node, read_wishes, taint_removal
+from mpsd.platform.rules.kubernetes_objects import (
+    KubernetesNode,
+    Taint,
+    kept_away,
+    read_kubernetes_node,
+    read_wishes,
+    taint_removal,
+)
 from mpsd.simulator.api_server.bodies import edited
 from mpsd.simulator.api_server.kinds import ApiRefusal
 from tests.mpsnodes import anything
@@ -104,6 +111,40 @@ def test_whatever_stands_in_a_node_or_a_pod_is_read(node: Any, spec: Any) -> Non
     thing = {"metadata": node, "spec": node, "status": node}
     kept_away(read_wishes(FieldReader(), spec if isinstance(spec, dict) else {}), read_kubernetes_node(thing))
     read_kubernetes_node(node)
+
+
+_UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
+_NOT_BEGUN_OR_OVER = {"", "upgrade-required", "uncordon-required", "upgrade-done"}
+
+
+def _upgraded(state: str, validator: str = "true") -> KubernetesNode:
+    labels = {_UPGRADE: state, "nvidia.com/gpu.deploy.operator-validator": validator}
+    return read_kubernetes_node({"metadata": {"name": "node1", "labels": labels}})
+
+
+@given(st.text() | st.sampled_from(["upgrade-failed", "validation-required", "drain-required", *_NOT_BEGUN_OR_OVER]))
+def test_a_state_of_a_driver_upgrade_that_nobody_knows_is_not_its_end(state: str) -> None:
+    expected = "" if state in _NOT_BEGUN_OR_OVER else f"{_UPGRADE}={state}"
+    assert _upgraded(state).driver_upgrade == expected
+    assert not (_upgraded(state).is_upgrade_waiting and not expected)
+    assert read_kubernetes_node({"metadata": {"name": "node1"}}).driver_upgrade == ""
+
+
+def test_where_the_validator_is_kept_away_an_upgrade_that_waits_for_it_is_over() -> None:
+    assert _upgraded("validation-required").driver_upgrade
+    assert not _upgraded("validation-required", "false").driver_upgrade
+    assert _upgraded("validation-required", "false").is_never_validated
+    assert _upgraded("validation-required", "paused-for-driver-upgrade").driver_upgrade
+    assert _upgraded("pod-restart-required", "false").driver_upgrade
+    assert not _upgraded("upgrade-done", "false").is_never_validated
+
+
+def test_pods_are_evicted_only_while_the_operator_waits_for_them() -> None:
+    waiting = ["wait-for-jobs-required", "pod-deletion-required", "drain-required"]
+    others = ["cordon-required", "pod-restart-required", "validation-required", "upgrade-failed", "unheard-of"]
+    assert [
+        state for state in (*waiting, *others, *_NOT_BEGUN_OR_OVER) if _upgraded(state).is_upgrade_waiting
+    ] == waiting
 
 
 _TAINTS = st.lists(

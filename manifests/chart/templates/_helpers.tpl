@@ -20,6 +20,22 @@ imagePullSecrets:
 {{- merge (dict $label "mps") .Values.nodeSelector | toYaml }}
 {{- end }}
 
+{{/* The affinity of a DaemonSet: (list . TERMS). One of the terms holds, and with it one of those of the values. */}}
+{{- define "mpsd.affinity" -}}
+{{- $affinity := deepCopy (first .).Values.affinity -}}
+{{- $wanted := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list $affinity -}}
+{{- $terms := list -}}
+{{- range $own := last . -}}
+  {{- range $one := $wanted | default (list dict) -}}
+    {{- $term := dict "matchExpressions" (concat $own.matchExpressions ($one.matchExpressions | default list)) -}}
+    {{- with $one.matchFields }}{{ $_ := set $term "matchFields" . }}{{ end -}}
+    {{- $terms = append $terms $term -}}
+  {{- end -}}
+{{- end -}}
+{{- $required := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- merge (dict "nodeAffinity" $required) $affinity | toYaml }}
+{{- end }}
+
 {{/* Whether the cluster is of this minor version of Kubernetes 1 or newer: (list . 30). "" means no. */}}
 {{- define "mpsd.since" -}}
 {{- if semverCompare (printf ">=1.%d-0" (last .)) (first .).Capabilities.KubeVersion.Version }}true{{ end }}

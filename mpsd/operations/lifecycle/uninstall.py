@@ -143,7 +143,7 @@ class Uninstall:
                         await self.kube.patch(NODES, node.name, patch, PatchKind.MERGE)
                         answer(f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}")
         except Forbidden as error:
-            say(f"labels of Nodes remain (mpsd.io/gpu.*, mpsd.io/sharing): {error}")
+            say(f"labels of Nodes remain (mpsd.io/gpu.*, mpsd.io/sharing, mpsd.io/driver-upgrade): {error}")
 
     # -- waiting -------------------------------------------------------------------------------------------------
 

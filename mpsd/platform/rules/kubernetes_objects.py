@@ -129,6 +129,9 @@ def _text(fields: Fields, key: str) -> str:
 
 LABELS = ("ack.node.gpu.schedule=mps", "mpsd.io/share=mps")  # of nodes that mpsd's DaemonSets run on; any of them does
 UNKNOWN_ADDRESS = "unknown"
+_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"  # k8s-operator-libs, pkg/upgrade/consts.go
+_NO_UPGRADE = frozenset({"", "upgrade-required", "uncordon-required", "upgrade-done"})
+_WAITING_UPGRADE = frozenset({"wait-for-jobs-required", "pod-deletion-required", "drain-required"})
 _LONGEST_LABEL = 120  # characters of a label or taint that are shown
 _CORDONED = "node.kubernetes.io/unschedulable"  # the taint that comes with `kubectl cordon`
 _REPORTED_OTHERWISE = frozenset({_CORDONED, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
@@ -167,6 +170,24 @@ class KubernetesNode:
         labels to be "true", its device plugin alone the first."""
         key, kept_away = "nvidia.com/mps.capable", self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false"
         return f"{key}=true" if self.labels.get(key) == "true" and not kept_away else ""
+
+    @property
+    def driver_upgrade(self) -> str:
+        """The label by which NVIDIA's GPU operator upgrades the driver there, from the cordon on until the new one is
+        validated; empty while it does not. A state that is not known here is one of an upgrade that goes on."""
+        state = self.labels.get(_UPGRADE_STATE, "")
+        return "" if state in _NO_UPGRADE or self.is_never_validated else f"{_UPGRADE_STATE}={state}"
+
+    @property
+    def is_never_validated(self) -> bool:
+        """Whether that upgrade is over but for NVIDIA's validator, which is kept away from there, as mpsd wants it."""
+        is_kept_away = self.labels.get("nvidia.com/gpu.deploy.operator-validator") == "false"
+        return is_kept_away and self.labels.get(_UPGRADE_STATE) == "validation-required"
+
+    @property
+    def is_upgrade_waiting(self) -> bool:
+        """Whether that upgrade waits for pods to end. An operator that restarts the driver's pod alone never does."""
+        return self.labels.get(_UPGRADE_STATE) in _WAITING_UPGRADE
 
 
 def read_kubernetes_node(thing: object) -> KubernetesNode:

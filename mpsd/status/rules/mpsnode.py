@@ -219,7 +219,8 @@ def _moved(one: Object, other: Object) -> bool:
 
 PRODUCT_LABEL, MEMORY_LABEL = "mpsd.io/gpu.product", "mpsd.io/gpu.memory"
 COUNT_LABEL, SHARING_LABEL = "mpsd.io/gpu.count", "mpsd.io/sharing"
-NODE_LABELS = (PRODUCT_LABEL, MEMORY_LABEL, COUNT_LABEL, SHARING_LABEL)
+UPGRADE_LABEL = "mpsd.io/driver-upgrade"  # by which mpsd's pods leave a node for an upgrade of its driver
+NODE_LABELS = (PRODUCT_LABEL, MEMORY_LABEL, COUNT_LABEL, SHARING_LABEL, UPGRADE_LABEL)
 SHARING = "mps"
 _LONGEST_LABEL = 63  # characters of a label's value
 _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")

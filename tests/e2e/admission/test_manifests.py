@@ -2,13 +2,18 @@
 
 import copy
 import json
+from collections.abc import Iterator
+from functools import partial
+from uuid import uuid4
 
 import pytest
 import yaml
 
+from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.e2e.cluster import Cluster, Object, Said
-from tests.e2e.installation import CONTROL
+from tests.e2e.installation import AGENT, CONTROL
 from tests.e2e.plugins import kubectl_mps
+from tests.e2e.waiting import eventually
 from tests.e2e.webhook import Webhook
 from tests.manifests.rendering import ALL, VERSIONS, named, rendered
 
@@ -140,3 +145,48 @@ def test_the_doctor_misses_no_rights_of_a_scheduler_that_is_not_installed(cluste
     finally:
         webhook.apply()
         webhook.wait_until_registered()
+
+
+@pytest.fixture
+def upgraded_node(cluster: Cluster) -> Iterator[str]:
+    """A Node of no machine, for pods of these tests alone."""
+    name = f"e2e-{uuid4().hex[:8]}"
+    metadata = {"name": name, "labels": {"mpsd.io/e2e": name}}
+    amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}  # or no pod would be bound there
+    status = {"capacity": amounts, "allocatable": amounts}
+    thing = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
+    cluster.do("create", "-f", "-", given=thing)
+    try:
+        yield name
+    finally:
+        cluster.do("delete", "node", name)
+
+
+def test_an_upgrade_of_the_driver_removes_both_daemon_sets_pods_from_an_unused_node_alone(
+    cluster: Cluster, webhook: Webhook, upgraded_node: str
+) -> None:
+    state = "nvidia.com/gpu-driver-upgrade-state"
+    with cluster.namespace(exempt=True) as namespace:
+        for name in (CONTROL, AGENT):
+            place = "base" if cluster.minor >= 30 else "overlays/before-1.30"
+            thing = copy.deepcopy(named(place, "DaemonSet", name))
+            thing["metadata"]["namespace"] = namespace
+            pod = thing["spec"]["template"]["spec"]
+            pod |= {"nodeSelector": {"mpsd.io/e2e": upgraded_node}, "serviceAccountName": "default"}
+            pod["terminationGracePeriodSeconds"] = 0  # no kubelet ends them
+            cluster.do("create", "-f", "-", given=thing)
+
+        def is_wanted(*numbers: int) -> bool:
+            each = (cluster.get("daemonset", name, "-n", namespace) for name in (CONTROL, AGENT))
+            return numbers == tuple(one.get("status", {}).get("desiredNumberScheduled") for one in each)
+
+        for labels, numbers in (
+            ([f"{state}=upgrade-done"], [1, 1]),
+            ([f"{state}=pod-restart-required"], [1, 1]),  # somebody uses the GPUs
+            ([f"{state}=drain-required", f"{UPGRADE_LABEL}=drained"], [0, 1]),
+            ([f"{state}=pod-restart-required"], [0, 0]),
+            ([f"{state}=validation-required"], [0, 1]),
+            ([f"{state}=upgrade-done", f"{UPGRADE_LABEL}-"], [1, 1]),
+        ):
+            cluster.do("label", "node", upgraded_node, "--overwrite", *labels)
+            eventually(partial(is_wanted, *numbers), f"{numbers} at {labels}")

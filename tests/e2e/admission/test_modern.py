@@ -16,7 +16,7 @@ from mpsd.model.events import Event, EventCount, Reason, event_object, node_subj
 from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Kube, KubeError, PatchKind
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, taint_removal
-from mpsd.status.rules.mpsnode import labels_of, labels_patch, mpsnode_for
+from mpsd.status.rules.mpsnode import UPGRADE_LABEL, labels_of, labels_patch, mpsnode_for
 from tests.admission.cases import found
 from tests.e2e.admission.cases import admission_cases, creating
 from tests.e2e.cluster import Cluster, Object
@@ -144,7 +144,7 @@ def _condition(there: Agents, node: str) -> Write:
 
 
 def _label_node(there: Agents, node: str) -> Write:
-    patch = labels_patch({}, labels_of(["NVIDIA H200"], [139], 8))
+    patch = labels_patch({}, labels_of(["NVIDIA H200"], [139], 8) | {UPGRADE_LABEL: "drained"})
     return lambda kube: kube.patch(NODES, node, patch, PatchKind.MERGE, subresource="status")
 
 
@@ -184,7 +184,7 @@ def test_of_a_pod_on_its_node_the_agents_token_writes_annotations_alone(agents: 
 
 
 @pytest.mark.parametrize("label", ["mpsd.io/share", "ack.node.gpu.schedule", "pool"])
-def test_of_its_node_the_agents_token_writes_no_label_but_those_about_gpus(agents: Agents, label: str) -> None:
+def test_of_its_node_the_agents_token_writes_no_label_but_its_own(agents: Agents, label: str) -> None:
     patch = {"metadata": {"labels": {label: "mps"}}}
     own = agents.nodes[0]
     denied = agents.denied(lambda kube: kube.patch(NODES, own, patch, PatchKind.MERGE, subresource="status"))

@@ -7,7 +7,7 @@ import pytest
 
 from mpsd.model.conditions import node_status_patch
 from mpsd.model.events import Event, EventCount, Reason, event_object, event_patch, node_subject
-from mpsd.status.rules.mpsnode import belonging_patch, mpsnode_for
+from mpsd.status.rules.mpsnode import UPGRADE_LABEL, belonging_patch, mpsnode_for
 from tests.manifests.rendering import ALL, named, of_kind
 from tests.whole.manifests.cel import Object, broken
 
@@ -60,6 +60,14 @@ _WRITES: dict[str, tuple[Object, Object | None]] = {
     "the status of a node": (_patched(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")), _NODE),
     "the labels of a node": (_with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS), _NODE),
     "fewer labels of a node": (_NODE, _with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS)),
+    "the label of a driver upgrade": (
+        _with(_NODE, "metadata", "labels", value={"a": "b", UPGRADE_LABEL: "drained"}),
+        _NODE,
+    ),
+    "the end of a driver upgrade": (
+        _NODE,
+        _with(_NODE, "metadata", "labels", value={"a": "b", UPGRADE_LABEL: "drained"}),
+    ),
     "a new MPSNode": (mpsnode_for("node1", "uid"), None),
     "the owner of an MPSNode": (_patched(_CORDONED, belonging_patch(_CORDONED, "node1", "uid") or {}), _CORDONED),
     "the status of an MPSNode": (_CORDONED | {"status": {"driver": "580"}}, _CORDONED),
@@ -101,6 +109,8 @@ def _beyond() -> Iterator[tuple[str, Object, Object | None]]:
     yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "c"} | _LABELS), _NODE
     yield "own-node", _with(_NODE, "metadata", "labels", value=_LABELS), _NODE
     yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "b", "mpsd.io/share": "mps"}), _NODE
+    yield "own-node", _with(_NODE, "metadata", "labels", value={UPGRADE_LABEL: "drained"}), _NODE
+    yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "c", UPGRADE_LABEL: "drained"}), _NODE
     yield "own-node", _with(_NODE, "metadata", "finalizers", value=["a/b"]), _NODE
     yield "own-node", _with(_NODE, "metadata", "annotations", value={"a": "b"}), _NODE
     yield "own-node", _with(_CORDONED, "spec", "cordoned", value=[]), _CORDONED

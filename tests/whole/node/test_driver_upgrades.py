@@ -1,0 +1,208 @@
+"""NVIDIA's GPU operator upgrades the driver of a node that has pods on its GPUs: the operator's label plays the states.
+
+Control and agent run where the node affinity of their DaemonSets lets them, as the DaemonSet controller has it.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mpsd.model.domain import State
+from mpsd.model.fields import FieldReader
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_wishes
+from mpsd.status.rules.mpsnode import UPGRADE_LABEL
+from tests.whole.machine.machine import Service, eventually
+from tests.whole.node.cluster import MEMORY, NODE, Cluster, pod
+from tests.whole.node.conftest import begun
+
+_LABEL = "nvidia.com/gpu-driver-upgrade-state"
+_BASE = Path(__file__).parents[3] / "manifests" / "base"
+
+
+class UpgradedNode(Cluster):
+    """A cluster on whose node the operator upgrades the driver."""
+
+    def set_state(self, state: str | None) -> None:
+        """None: the operator has removed its label, as where its upgrades are switched off."""
+        patch = {"metadata": {"labels": {_LABEL: state}}}
+        self.ask("PATCH", f"/api/v1/nodes/{NODE}", patch, "application/merge-patch+json")
+
+    def reach(self, state: str) -> None:
+        """The state, once the Node's condition names it."""
+        self.set_state(state)
+        eventually(lambda: f"{_LABEL}={state}" in self.message, f"the condition says {state}")
+        assert [one["reason"] for one in self.conditions()] == ["DriverUpgrade"]
+        assert [one["status"] for one in self.conditions()] == ["False"]
+
+    @property
+    def message(self) -> str:
+        return "".join(one["message"] for one in self.conditions())
+
+    @property
+    def is_labelled(self) -> bool:
+        return UPGRADE_LABEL in self.node_object()["metadata"].get("labels", {})
+
+    def place_pods(self) -> None:
+        """Ends the parts of mpsd whose affinity forbids this node, and starts those that it allows."""
+        if self._is_wanted("control") and not self.control.running:
+            self.control = self.service("control")
+        if self._is_wanted("agent") and not self.agent.running:
+            self.agent = self.launch_agent()
+        for name, part in (("control", self.control), ("agent", self.agent)):
+            if not self._is_wanted(name) and part.running:
+                _end(part)
+
+    def _is_wanted(self, name: str) -> bool:
+        spec = yaml.safe_load((_BASE / name / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+        node = read_kubernetes_node(self.node_object())
+        return any(all(one.holds(node) for one in term) for term in read_wishes(FieldReader(), spec).terms)
+
+    def users_of_the_driver(self) -> dict[int, str]:
+        """The command line, by pid, of each process that has a device node of the simulated GPUs open."""
+        cards = str(self.simulation.folder / "card")
+        found = set()
+        for link in Path("/proc").glob("[0-9]*/fd/*"):
+            with suppress(OSError):  # it ended meanwhile
+                if str(link.readlink()).startswith(cards):
+                    found.add(int(link.parts[2]))
+        return {pid: command for pid, command in self.processes_left().items() if pid in found}
+
+
+def _end(part: Service) -> None:
+    part.send(signal.SIGTERM)
+    assert part.exit_code() == 0, part
+
+
+@pytest.fixture(scope="module")
+def gpus() -> str:
+    return "A30x2"
+
+
+@pytest.fixture(scope="module")
+def running_cluster(gpus: str) -> Iterator[Cluster]:
+    yield from begun(UpgradedNode(gpus))
+
+
+@pytest.fixture
+def upgraded(cluster: Cluster) -> Iterator[UpgradedNode]:
+    assert isinstance(cluster, UpgradedNode)
+    yield cluster
+    cluster.set_state("upgrade-done")
+    eventually(lambda: not cluster.is_labelled, "the agent has removed its label")
+    cluster.place_pods()
+    cluster.until_ready()
+    cluster.until_offered()
+
+
+def _play_the_end(upgraded: UpgradedNode) -> None:
+    """From the Node's label on: the driver is replaced, and the GPUs serve again."""
+    upgraded.place_pods()
+    assert not upgraded.control.running
+    assert upgraded.agent.running, "somebody has to see how the upgrade goes on"
+    upgraded.set_state("pod-restart-required")
+    upgraded.place_pods()
+    assert upgraded.users_of_the_driver() == {}
+    upgraded.set_state("validation-required")
+    upgraded.place_pods()
+    upgraded.reach("validation-required")
+    assert upgraded.is_labelled, "no daemon runs before the new driver is validated"
+    upgraded.set_state("uncordon-required")
+    eventually(lambda: not upgraded.is_labelled, "the agent has removed its label")
+    upgraded.place_pods()
+    upgraded.until_ready()
+    upgraded.set_state("upgrade-done")
+
+
+def test_pods_are_waited_for_then_nothing_has_the_driver_open_and_pods_come_to_the_new_one(
+    upgraded: UpgradedNode,
+) -> None:
+    upgraded.set_state("upgrade-required")
+    old = upgraded.running("first", 3), upgraded.running("second", 20)
+    upgraded.reach("cordon-required")
+    eventually(lambda: "default/first, default/second" in upgraded.message, "the pods are named")
+    eventually(lambda: upgraded.offered()[MEMORY] == "0", "nothing is offered")
+    upgraded.apply(pod("late", 3))
+    for state in ("wait-for-jobs-required", "state-of-a-later-operator", "cordon-required", "drain-required"):
+        upgraded.reach(state)
+        upgraded.place_pods()
+        assert upgraded.users_of_the_driver()
+        assert not upgraded.is_labelled
+    assert all(one.heard("ready") for one in old)
+    assert [upgraded.phase(name) for name in ("first", "second", "late")] == ["Running", "Running", "Pending"]
+    upgraded.delete("first")
+    eventually(lambda: "default/first" not in upgraded.message, "the first is not waited for any more")
+    assert not upgraded.is_labelled
+    upgraded.delete("second")
+    eventually(lambda: upgraded.is_labelled, "the node is let go")
+    _play_the_end(upgraded)
+    assert upgraded.program_of("late").heard("ready")
+
+
+def test_pods_are_evicted_where_the_policy_says_so_and_only_while_the_operator_waits(upgraded: UpgradedNode) -> None:
+    upgraded.set_policy(driver_upgrade="evict")
+    for name in ("first", "second"):
+        upgraded.running(name, 3)
+    upgraded.reach("cordon-required")
+    assert not upgraded.agent.logged("evicted")
+    upgraded.reach("wait-for-jobs-required")
+    eventually(lambda: upgraded.is_gone("first") and upgraded.is_gone("second"), "both are evicted")
+    assert {line["pod"] for line in upgraded.agent.logged("evicted")} == {"default/first", "default/second"}
+    eventually(lambda: upgraded.is_labelled, "the node is let go")
+    _play_the_end(upgraded)
+    upgraded.set_policy()
+
+
+def test_an_operator_that_restarts_its_pod_without_waiting_ends_no_program(upgraded: UpgradedNode) -> None:
+    program = upgraded.running("first", 3)
+    for state in ("pod-restart-required", "upgrade-failed", "pod-restart-required", "validation-required"):
+        upgraded.reach(state)
+        upgraded.place_pods()
+        assert upgraded.control.running
+        assert upgraded.agent.running
+    upgraded.set_state("uncordon-required")
+    upgraded.until_ready()
+    assert upgraded.phase("first") == "Running"
+    assert program.heard("ready")
+
+
+def test_an_upgrade_goes_on_over_a_killed_agent_and_a_silent_api_server(upgraded: UpgradedNode) -> None:
+    upgraded.running("first", 3)
+    upgraded.reach("wait-for-jobs-required")
+    upgraded.agent.kill()
+    upgraded.agent = upgraded.launch_agent()
+    upgraded.reach("drain-required")
+    upgraded.api.send(signal.SIGSTOP)
+    try:
+        eventually(lambda: upgraded.agent.logged("out of sync"), "the agent notices it")
+        assert {one.state for one in upgraded.node().domains} <= {State.DRAINING, State.DRAINED}
+        assert upgraded.node().grants
+    finally:
+        upgraded.api.send(signal.SIGCONT)
+    upgraded.delete("first")
+    eventually(lambda: upgraded.is_labelled, "the node is let go")
+    upgraded.place_pods()
+    upgraded.agent.kill()
+    upgraded.agent = upgraded.launch_agent()
+    upgraded.reach("wait-for-jobs-required")
+    assert upgraded.is_labelled, "an agent that finds no daemons takes nothing back"
+    _play_the_end(upgraded)
+
+
+def test_an_upgrade_that_is_given_up_puts_the_node_back_into_use(upgraded: UpgradedNode) -> None:
+    program = upgraded.running("first", 3)
+    upgraded.reach("wait-for-jobs-required")
+    upgraded.set_state(None)
+    upgraded.until_ready()
+    assert program.heard("ready")
+    upgraded.delete("first")
+    upgraded.reach("wait-for-jobs-required")
+    eventually(lambda: upgraded.is_labelled, "the node is let go")
+    upgraded.place_pods()
+    upgraded.set_state(None)
+    eventually(lambda: not upgraded.is_labelled, "the agent has removed its label")
+    upgraded.place_pods()
+    upgraded.until_ready()
