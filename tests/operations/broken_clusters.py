@@ -125,6 +125,14 @@ def running(runtime: str, kubelet: str = "v1.36.2") -> Object:
     }
 
 
+def upgraded(state: str, labels: dict[str, str] | None = None) -> Object:
+    """A node on which NVIDIA's operator upgrades the driver, with pods on its GPUs."""
+    labels = {"nvidia.com/gpu-driver-upgrade-state": state, **(labels or {})}
+    grants = [{"pod": f"default/train-{n}", "uid": f"u{n}", "gpus": []} for n in range(7)]
+    condition = not_ready("DriverUpgrade", "it waits")[0] | {"lastTransitionTime": stamp(NOW - 3600)}
+    return {"nodes": [machine(NODE, labels=labels)], "mpsnodes": [report(grants=grants, conditions=[condition])]}
+
+
 UNCALLED, INJECTED = configuration("validate.mpsd.io"), configuration("validate.mpsd.io")
 UNCALLED["metadata"]["annotations"][NOT_CALLED] = "true"
 INJECTED["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] = "mpsd-system/mpsd-webhook"
@@ -204,6 +212,13 @@ BREAKS: dict[str, list[Object]] = {
     "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
     "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
     "nvidia-mps": [{"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]}],
+    "driver-upgrade": [
+        upgraded("wait-for-jobs-required"),
+        upgraded("pod-restart-required"),
+        upgraded("upgrade-failed") | {"mpsnodes": [report(grants=[])]},
+        upgraded("validation-required", {"nvidia.com/gpu.deploy.operator-validator": "false"})
+        | {"mpsnodes": [report(grants=[])]},
+    ],
     "whole-gpus": [{"pods": [pod("whole", resources={"limits": {"nvidia.com/gpu": "1"}})]}],
     "outside-books": [{"pods": [pod(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])] * 6}],
     "not-asked": [{"pods": [UNPLACED]}],

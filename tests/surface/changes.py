@@ -15,6 +15,7 @@ CHANGES: dict[str, str] = {
     "labels, annotations and resources: mpsd.io/probe": "Fail only where API servers call the webhook",
     "doctor checks: policy-missing": "a policy that is not served does not hold the agent's token",
     "labels, annotations and resources: openshift.io/internal-registry-auth-token.service-account": "OpenShift",
+    "doctor checks: driver-upgrade": "a driver is not replaced while mpsd has it open",
     "conditions: DriverUpgrade": "why a node takes no pods meanwhile",
     "policy.yaml: driver_upgrade": "an upgrade of the driver waits for pods, or has them evicted",
     "labels, annotations and resources: mpsd.io/driver-upgrade": "mpsd's pods leave a node for a driver upgrade",

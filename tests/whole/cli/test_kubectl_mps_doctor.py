@@ -270,6 +270,11 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.change(NODES, NODE, {"metadata": {"labels": {"nvidia.com/mps.capable": "true"}}})
 
 
+@row("driver-upgrade")
+def _(cluster: DoctoredCluster) -> None:
+    cluster.change(NODES, NODE, {"metadata": {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"}}})
+
+
 @row("whole-gpus")
 def _(cluster: DoctoredCluster) -> None:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}

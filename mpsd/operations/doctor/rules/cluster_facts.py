@@ -129,7 +129,8 @@ class ClusterNodeFacts:
     """A Node. kubelet, runtime: as it reports them, such as `v1.36.2`, `containerd://2.1.9`. gpus: why it is known to
     have NVIDIA GPUs, such as a label; empty where nothing says so. whole_gpus: the resource of another device plugin
     that gives GPUs there, with its number; empty where there is none. nvidia_mps: the label that starts NVIDIA's MPS
-    daemon there; empty where none does.
+    daemon there; empty where none does. driver_upgrade: the label by which the driver is upgraded there; empty where it
+    is not. is_never_validated: such an upgrade is over, but waits for NVIDIA's validator, which does not come there.
     """
 
     name: str
@@ -139,6 +140,8 @@ class ClusterNodeFacts:
     gpus: str
     whole_gpus: str
     nvidia_mps: str
+    driver_upgrade: str
+    is_never_validated: bool
 
 
 def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
@@ -149,7 +152,8 @@ def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
     kubelet, runtime = (
         inside(thing, "status", "nodeInfo", f"{of}Version") or "" for of in ("kubelet", "containerRuntime")
     )
-    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, ", ".join(others), node.nvidia_mps)
+    whole, labelled = ", ".join(others), (node.nvidia_mps, node.driver_upgrade, node.is_never_validated)
+    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, whole, *labelled)
 
 
 def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:

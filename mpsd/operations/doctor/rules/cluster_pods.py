@@ -284,6 +284,36 @@ def _nvidia_mps(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(what, f"{keep}, or give the node a configuration of the device plugin without sharing.mps")
 
 
+@_check("driver-upgrade", _BREAKS, "no upgrade of a driver waits", how="Nodes: their labels; MPSNodes: the pods there")
+def _driver_upgrade(facts: ClusterFacts) -> Iterator[Finding]:
+    """By NVIDIA's GPU operator. One that goes on is no fault."""
+    for one in [one for one in facts.machines if one.is_shared]:
+        label = f"kubectl label node {one.name} --overwrite nvidia.com/gpu-driver-upgrade-state="
+        if one.is_never_validated:
+            what = (
+                f"the upgrade of the driver of {one.name} waits for NVIDIA's validator, which is kept away from there"
+            )
+            yield Finding(what, f"when its GPUs serve (kubectl mps {one.name}), end it: {label}uncordon-required")
+        state = one.driver_upgrade.partition("=")[2]
+        what = f"the upgrade of the driver of {one.name} ({one.driver_upgrade})"
+        report = facts.reports.get(one.name)
+        pods = (
+            sorted({f"{pod.namespace}/{pod.pod}" for pod in report.pods or ()}) if report and not report.stale else []
+        )
+        if state and pods:
+            named = ", ".join([*pods[:_SHOWN], *([f"{len(pods) - _SHOWN} more"] if len(pods) > _SHOWN else [])])
+            told = report.condition if report else None
+            known = told.since if told and told.reason == "DriverUpgrade" else None
+            since = f" (for {lasting(facts.now - known)})" if known else ""
+            to_do = f"let them end, or evict them: kubectl mps drain {one.name} --evict, and undrain when it is done"
+            if state in ("pod-restart-required", "upgrade-failed"):
+                to_do += "; the operator does not wait for them: give it driver.upgradePolicy.waitForCompletion"
+            yield Finding(f"{what} waits for {named}{since}", f"{to_do} (docs/coexistence.md)")
+        elif state == "upgrade-failed":
+            see = f"see the driver's pods on the node, then let the operator begin again: {label}upgrade-required"
+            yield Finding(f"{what} has failed, and mpsd serves nothing there", see)
+
+
 _PODS = "pods on mpsd's nodes, as admission reads them"
 
 
