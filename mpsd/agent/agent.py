@@ -279,6 +279,8 @@ class AgentRole:
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
         """Waits until the domain's servers are known to admit a client of this size; else why they do not."""
+        if self._admits(domain, memory_mib):
+            return ""
         why = f"{domain} has no control daemon yet"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
@@ -287,6 +289,19 @@ class AgentRole:
                     await self._next_cycle.wait()
                     why = self._why_not(domain, memory_mib)
         return why
+
+    def _admits(self, name: str, memory_mib: int) -> bool:
+        """Whether the domain's servers are known to admit a client of this size now, and no cycle lowers that: none is
+        under way, the last one saw the domain as it is, and the ledger holds a grant as large there."""
+        ledger, seen = self._ledger.view, self.view.domain(name) if self.view else None
+        if seen is None or self.cycle_lock.locked() or ledger.unknown or self.domains.replaced(seen.record):
+            return False
+        lasting = (held.grant for held in ledger.held if held.holder_alive)
+        is_held = any(grant.domain == name and grant.memory_mib >= memory_mib for grant in lasting)
+        if not is_held or seen.record not in self._records.read():
+            return False
+        now = self._limits.view(seen.record, time.time())
+        return now.state in SERVING and now.allowed_mib >= memory_mib
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
         """Waits until the grant has ended, as it does once its holder and its processes are gone; whether it has."""

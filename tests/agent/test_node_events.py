@@ -1,5 +1,7 @@
 """What two looks at a node tell: on the node each change of a domain, on a pod what it lost."""
 
+from collections import UserDict
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ from mpsd.agent.rules.node_events import OLD_FAULT_S, node_events
 from mpsd.model.domain import State
 from mpsd.model.events import Event, EventCount, Reason, is_reported_by, pod_subject
 from mpsd.model.grants import Request
-from mpsd.model.identity import HostContainer
+from mpsd.model.identity import HostContainer, PodName
 from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView, WaitingRequest, pod_names
 from mpsd.model.problem import MOST_NAMES
 from mpsd.model.times import stamp
@@ -38,6 +40,23 @@ def test_a_domain_that_serves_although_its_canary_found_something_says_so() -> N
 
 def test_nothing_new_tells_nothing() -> None:
     assert told(BUSY, BUSY) == []
+
+
+def test_pods_are_looked_up_by_their_uids_for_faults_alone_and_once_for_all_domains() -> None:
+    looked: list[str] = []
+
+    class Ungranted(UserDict[str, PodName]):
+        def __iter__(self) -> Iterator[str]:
+            looked.append("all of them")
+            return super().__iter__()
+
+    before = replace(BUSY, ungranted=Ungranted())
+    assert told(before, replace(before, now=NOW + 1)) == []
+    assert told(before, replace(like(before, **DOWN), ungranted=Ungranted()))
+    assert not looked
+    fault = Fault(NOW, (), healed_at=NOW)
+    assert told(before, replace(like(before, faults=(fault,)), ungranted=before.ungranted))
+    assert len(looked) == 2  # once in each of the views
 
 
 def test_a_daemon_that_goes_down_is_told_on_the_node_and_on_each_pod_that_had_clients_there() -> None:

@@ -27,9 +27,11 @@ OLD_FAULT_S = 600.0  # an agent's first view makes no events of healed faults ol
 def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Event, ...]:
     """before: None for the first view, which reports present troubles and takes nothing for lost."""
     subject, found = node_subject(node), list[Event]()
+    names: Mapping[str, PodName] = {}
+    if any(domain.record.faults for domain in now.domains):  # nothing else names a pod by its uid
+        names = pod_names(now, before) if before else pod_names(now)
     for domain in now.domains:
         earlier = before.domain(domain.name) if before else None
-        names = pod_names(now, before) if before else pod_names(now)
         found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
         found += _domain_events(before, earlier, domain, subject)
     return tuple(found)

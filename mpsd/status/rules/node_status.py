@@ -83,8 +83,9 @@ def _gpu(
 
 
 def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
-    names = pod_names(view)
-    for record in (domain.record for domain in view.domains):
+    records = [domain.record for domain in view.domains]
+    names = pod_names(view) if any(record.faults for record in records) else {}
+    for record in records:
         yield shape.DomainStatus(
             name=record.domain,
             gpus=record.gpus,
