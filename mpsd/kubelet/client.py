@@ -4,7 +4,7 @@ An answer that cannot be read is KubeletUnavailable, never an empty list, which 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -72,7 +72,7 @@ async def held_devices(socket: Path, resources: Mapping[str, Kind], deadline_s: 
             answer = await PodResourcesListerStub(channel).List(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
             raise _error_for(error, socket, deadline_s) from None
-    held = sorted(_holding(answer.pod_resources, resources), key=lambda one: astuple(one.container))
+    held = sorted(_holding(answer.pod_resources, resources), key=lambda one: (one.pod, one.container.container))
     return DeviceList(tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources))
 
 
@@ -82,8 +82,8 @@ def _holding(pods: Iterable[resources_api.PodResources], resources: Mapping[str,
         for container in pod.containers:
             ids: dict[Kind, set[str]] = {"memory": set(), "percent": set()}
             for entry in container.devices:
-                if entry.resource_name in resources:
-                    ids[resources[entry.resource_name]].update(entry.device_ids)
+                if kind := resources.get(entry.resource_name):
+                    ids[kind].update(entry.device_ids)
             if any(ids.values()):
                 name = ContainerName(pod.namespace, pod.name, container.name)
                 yield ContainerDevices(name, tuple(sorted(ids["memory"])), tuple(sorted(ids["percent"])))

@@ -8,9 +8,7 @@ to accept a client of its size. That the percents on each GPU add up is checked 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.ledger import KubeletGrants
@@ -38,7 +36,7 @@ from mpsd.model.problem import InvalidInput
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes
-from mpsd.platform.event_loop import Watchable, until
+from mpsd.platform.event_loop import Watchable
 from mpsd.platform.logs import logger
 from mpsd.watchdog.watchdog import ClusterReporter
 
@@ -97,10 +95,12 @@ class NodeDevices:
     async def container_for(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
         """The container that `count` devices are most likely for; None where none is known to wait for so many. gpus:
         the number of GPUs they lie on, where that is settled."""
-        guess = partial(self.guess, kind, count, gpus)
-        with suppress(TimeoutError):
-            await until(guess, _API_LAG_S, "the pod is known", look_again_s=_LOOK_AGAIN_S)
-        return guess()
+        found = self.guess(kind, count, gpus)
+        deadline = time.monotonic() + _API_LAG_S
+        while found is None and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            found = self.guess(kind, count, gpus)
+        return found
 
     def guess(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
         """As `container_for`, without waiting for the API."""
@@ -203,8 +203,8 @@ class MemoryPlugin:
             starting = starting_container(tuple(ids), self._node.context())
         starting = starting or ContainerDevices(ContainerName("", "(unknown)", "(unknown)"), tuple(ids))
         self._node.join_again(starting)
-        problems = self._problems(starting)
-        pod = self._node.context().pod(starting.pod)
+        context = self._node.context()
+        problems, pod = self._problems(starting, context), context.pod(starting.pod)
         if wrong := "; ".join(problem.sentence for problem in problems if not problem.waits):
             if pod:
                 self._cluster.report(pod.identity, Reason.LIMITS_MISMATCH, wrong)
@@ -214,7 +214,9 @@ class MemoryPlugin:
         allocation = self._allocation(ids, RequestingContainer(pod, request) if pod and request else None)
         why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _START_S)
         why = why and (self._node.ledger.claims_unknown or why)  # while they are unknown no limit is set
-        waits = f"{starting.container} waits: {why}" if why else "; ".join(p.sentence for p in self._problems(starting))
+        if (now := self._node.context()) != context:  # it had to wait
+            problems = self._problems(starting, now)
+        waits = f"{starting.container} waits: {why}" if why else "; ".join(p.sentence for p in problems)
         if waits:
             self._log.warning("start deferred", container=str(starting.container), reason=waits)
             if pod and request:
@@ -224,8 +226,8 @@ class MemoryPlugin:
     def _allocation(self, ids: Sequence[str], container: RequestingContainer | None) -> Allocation:
         return rules.allocate_memory(ids, container, self._node.domains.now, self._node.policy())
 
-    def _problems(self, starting: ContainerDevices) -> Sequence[StartProblem]:
-        return start_problems(starting, self._node.context(), self._node.policy())
+    def _problems(self, starting: ContainerDevices, context: StartContext) -> Sequence[StartProblem]:
+        return start_problems(starting, context, self._node.policy())
 
 
 def _gpus_of(ids: Iterable[str]) -> tuple[str, ...]:

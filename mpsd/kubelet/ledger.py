@@ -67,6 +67,8 @@ class KubeletGrants:
         self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_requesting` was made from
         self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what `view` was made from
+        self._counted_rows: tuple[NodePod | Bystander, ...] = ()
+        self._facts: tuple[object, ...] = ()  # what of these counts
         self._unallocated: frozenset[str] = frozenset()
         self.claims: tuple[PreparedClaim, ...] = ()
         self.claims_unknown = ""  # why there may be more of them
@@ -230,10 +232,13 @@ class KubeletGrants:
         """Makes the view again where something that it is made from has changed. To be called after pods have changed.
         Once kubelet has listed the devices nothing is unknown: pods outlive it, so its last list stands."""
         pods, policy, domains = self.pods_seen, self._policy(), self._domains.now
+        if self._rows is not self._counted_rows:
+            self._counted_rows, facts = self._rows, rules.counted(self._rows)
+            self._facts = self._facts if facts == self._facts else facts
         trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
         claims, unknown = self.claims, self.claims_unknown
         about = self._unallocated, policy, trouble, claims, unknown, domains, self._living
-        sources = (self.held_devices, self.entries, self._rows, *about)
+        sources = (self.held_devices, self.entries, self._facts, *about)
         if are_same(sources, self._counted):
             return
         self._counted = sources

@@ -39,6 +39,8 @@ class NodeClaims:
         """Offers what this look at the node found. What others hold is not known in every look: then it stays. What a
         claim that has left still holds the scheduler does not count."""
         self._driver.note_pods()
+        if not self._serves:
+            return
         if view.grants_known:
             claimed = [claim.uid for claim in self._ledger.claims if not claim.left]
             self._slices.offer(devices(view, claimed, self._policy()))

@@ -75,6 +75,16 @@ Journal = Sequence[JournalEntry]
 Pods = Sequence[NodePod]
 
 
+def counted(rows: Iterable[NodePod | Bystander]) -> tuple[object, ...]:
+    """What of pods makes a difference to grants; most of their changes make none, such as annotations."""
+    return tuple(
+        [
+            row if isinstance(row, Bystander) else (row.uid, row.phase, row.static_uid, row.requests, row.claims)
+            for row in rows
+        ]
+    )
+
+
 def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:
     return {pod.key: pod for pod in pods}
 
@@ -92,16 +102,18 @@ def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozense
     count where kubelet has given one of its devices to another pod: it named the wrong pod. If it counted, every second
     of several identical pods that start together would appear to be served already."""
     known = by_name(pods)
+    listed = {one.container for one in held if one.of(resource)}
     owners = {device_id: one for one in held for device_id in one.of(resource)}
     noted = {
         entry.pod
         for entry in journal
         if entry.resource == resource
         and entry.pod
+        and entry.pod not in listed
         and entry.names_one_of(known)
         and {owners[device_id].pod for device_id in entry.ids if device_id in owners} <= {entry.pod_key}
     }
-    return frozenset({one.container for one in owners.values()} | noted)
+    return frozenset(listed | noted)
 
 
 def corrected(journal: Journal, asked_with: Journal, held: Held, pods: Pods) -> tuple[JournalEntry, ...]:
@@ -188,9 +200,9 @@ def _holdings(held: Held, journal: Journal, known: Mapping[PodKey, NodePod]) -> 
     return holdings
 
 
-def _claimed(key: PodKey, ids: Iterable[str], owners: dict[str, PodKey]) -> list[str]:
+def _claimed(key: PodKey, ids: Collection[str], owners: dict[str, PodKey]) -> Collection[str]:
     """Those of the devices that had no owner; this pod becomes it."""
-    new = [device_id for device_id in ids if device_id not in owners]
+    new = ids if owners.keys().isdisjoint(ids) else [device_id for device_id in ids if device_id not in owners]
     owners.update(dict.fromkeys(new, key))
     return new
 
@@ -212,10 +224,11 @@ def _owned_entries(
         named, container = entry.pod_key, (entry.pod, entry.resource)
         if named:
             newest_uid = last_uid.setdefault(named, entry.uid) if entry.uid else ""
+            if container in listed and owners.get(next(iter(entry.ids), "")) == named:
+                continue
             # The API may be unavailable: then kubelet lists what runs, and the newest entry has the uid of that name.
             exists = entry.names_one_of(known) if named in known else named in listed_pods and entry.uid == newest_uid
-            is_listed = container in listed and owners.get(next(iter(entry.ids), "")) == named
-            if is_listed or not exists:
+            if not exists:
                 continue
         holders = {owners[device_id] for device_id in entry.ids if device_id in owners}
         if len(holders) == 1:
@@ -250,17 +263,19 @@ def _grant(
     name: PodName, holding: _Holding, domain_of: Mapping[str, Domain], policy: Policy, worth: Mapping[str, int]
 ) -> Grant | None:
     """The pod's grant; None where it holds no memory of a GPU of this node."""
-    mib: Counter[str] = Counter()
+    unit_mib, mib = policy.resources.memory_unit_mib, dict[str, int]()
     for device_id in holding.memory:
         gpu = gpu_of(device_id) or ""
         if gpu in domain_of:
-            mib[gpu] += worth.get(device_id, policy.resources.memory_unit_mib)
+            mib[gpu] = mib.get(gpu, 0) + worth.get(device_id, unit_mib)
     if not mib:
         return None
-    of_domain: Counter[Domain] = Counter()
-    for uuid, amount in sorted(mib.items()):  # the first UUID decides between domains with as much
-        of_domain[domain_of[uuid]] += amount
-    domain = of_domain.most_common(1)[0][0]
+    domain = domain_of[next(iter(mib))]
+    if len(mib) > 1:
+        of_domain: Counter[Domain] = Counter()
+        for uuid, amount in sorted(mib.items()):  # the first UUID decides between domains with as much
+            of_domain[domain_of[uuid]] += amount
+        domain = of_domain.most_common(1)[0][0]
     gpus = tuple(uuid for uuid in domain.gpus if uuid in mib)
     default = policy.requests.default_thread_percent
     caps = [len(one.percent) // len(gpus) or default for one in holding.containers]
@@ -323,14 +338,17 @@ def ungranted(
     devices for PATIENCE_S."""
     asking = [row for row in rows if isinstance(row, NodePod)]
     have = {container.pod_key for container in served("memory", held, journal, asking)}
-    pods = [row.identity for row in rows if row.identity.uid in unallocated or not _may_have_a_gpu(row.asked, policy)]
+    may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)
+    pods = [row.identity for row in rows if row.identity.uid in unallocated or row.asked not in may_have_one]
     return {pod.uid: pod for pod in pods if (pod.namespace, pod.name) not in have}
 
 
-def _may_have_a_gpu(asked: Iterable[str], policy: Policy) -> bool:
-    """Whether mpsd, another device plugin or a DRA driver may have given a GPU for it; a thread share is none. Claims
+def _asking_for_gpus(asked: Iterable[tuple[str, ...]], policy: Policy) -> frozenset[tuple[str, ...]]:
+    """Those for which mpsd, another device plugin or a DRA driver may have given a GPU; a thread share is none. Claims
     may be for nothing, and a pod does not say what for: they count only where the policy names a device class."""
     kept = policy.admission.visible_devices_kept_for
     ways = {policy.resources.memory, *([CLAIM] if any(name.startswith(DEVICE_CLASS) for name in kept) else [])}
     none = {policy.resources.percent, policy.resources.count}
-    return any(name in ways or matches(name, kept) for name in asked if name not in none)
+    return frozenset(
+        each for each in asked if any(name in ways or matches(name, kept) for name in each if name not in none)
+    )

@@ -179,9 +179,13 @@ def _apart(start: _Start) -> _Checked:
 
 def _percent_over(start: _Start) -> _Checked:
     """Of pods that together have too much of a GPU, only those that came last are at fault."""
+    pod = start.starting.pod
+    noted = (entry.resource == "percent" and entry.pod_key == pod for entry in start.node.journal)
+    if not (any(one.percent for one in start.held if one.pod == pod) or any(noted)):
+        return  # it reserves none
     domains = tuple(Domain(record.domain, record.gpus) for record in start.node.records)
     grants = pod_grants(start.held, start.node.journal, start.node.pods, domains, start.policy)
-    own = next((grant for grant in grants if _pod_of(grant) == start.starting.pod), None)
+    own = next((grant for grant in grants if _pod_of(grant) == pod), None)
     if own is None or not own.reserved_percent:
         return
     most, last = start.policy.oversubscription.thread_percent, _came(own, start)

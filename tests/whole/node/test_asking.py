@@ -24,7 +24,7 @@ from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import until
-from mpsd.platform.kube import PODS
+from mpsd.platform.kube import PODS, Object
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.logs import logger
@@ -182,6 +182,25 @@ def test_while_nothing_changes_the_books_stay_the_very_same() -> None:
         assert [one.grant.memory_mib for one in held] == [7 * 1024]
         await world.ledger.refresh_now()
         assert world.ledger.view.held is held
+
+    tell(story)
+
+
+def test_what_of_a_pod_makes_no_difference_to_grants_has_nothing_counted_again() -> None:
+    async def story(world: World) -> None:
+        await world.ledger.refresh_now()
+        key, counted = world.api.cluster.objects.key(PODS_KIND, "default", "train-0"), world.ledger.view
+
+        async def changed(edit: Callable[[Object], None]) -> None:
+            before = world.pods.objects()
+            world.api.do(lambda: world.api.cluster.objects.change(key, edit))
+            await until(lambda: world.pods.objects() != before, DEADLINE_S, "the change is seen")
+            world.ledger.count()
+
+        await changed(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
+        assert world.ledger.view is counted
+        await changed(lambda pod: pod["status"].update(phase="Succeeded"))
+        assert world.ledger.view is not counted
 
     tell(story)
 
