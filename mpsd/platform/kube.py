@@ -5,7 +5,6 @@ missing, that right.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -179,7 +178,7 @@ def refusal(ask: Ask, status: int, answer: object) -> KubeError:
 
 
 def _encoded(value: object) -> bytes:
-    return json.dumps(value).encode()
+    return msgspec.json.encode(value)
 
 
 def decoded(body: bytes) -> object:

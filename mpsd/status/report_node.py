@@ -193,6 +193,7 @@ class MPSNodeDuty(_NodeDuty):
     _written: WrittenStatus | None = None
     _looked_at = float("-inf")  # making a status of hundreds of grants is not free
     _belongs = False  # whether there is an MPSNode that belongs to its Node
+    _made: tuple[tuple[object, ...], Object] = (), {}  # the last status, behind what it was made of
 
     def due_in_s(self) -> float | None:
         if self._node.view is None:
@@ -237,5 +238,10 @@ class MPSNodeDuty(_NodeDuty):
         self._belongs = True
 
     def _status(self, view: NodeView) -> Object:
-        status = rules.mpsnode_status(view, self._policy(), self._node.condition, mpsd.__version__)
-        return with_violations(status, self._node.violations) if self._node.violations else status
+        """What is found to be due is written as it is, unless the node was seen again meanwhile."""
+        policy, condition, violations = self._policy(), self._node.condition, self._node.violations
+        sources = view, policy, condition, violations
+        if self._made[0] != sources:
+            status = rules.mpsnode_status(view, policy, condition, mpsd.__version__)
+            self._made = sources, with_violations(status, violations) if violations else status
+        return self._made[1]

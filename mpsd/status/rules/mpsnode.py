@@ -75,7 +75,7 @@ def write_due(status: Object, written: WrittenStatus | None) -> float:
     """When this status is to be written, on the clock of `written`; in the past where it should have been by now."""
     if written is None:
         return float("-inf")
-    if is_news(status, written.status) or _without_use(status) != _without_use(written.status):
+    if is_news(status, written.status) or not _is_same_but_for_use(status, written.status):
         return written.at + CHANGE_S
     pairs = [  # what programs use; the two differ in nothing else
         *zip(status["gpus"], written.status["gpus"], strict=True),
@@ -199,10 +199,14 @@ def _offer(status: Object) -> tuple[dict[str, Any], set[str]]:
 # -- what counts as a change ---------------------------------------------------------------------------------------
 
 
-def _without_use(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_use(inner) for name, inner in value.items() if name not in _USE}
-    return [_without_use(inner) for inner in value] if isinstance(value, list) else value
+def _is_same_but_for_use(one: Any, other: Any) -> bool:
+    if one == other:
+        return True
+    if isinstance(one, dict) and isinstance(other, dict):
+        firm = (one.keys() | other.keys()) - _USE
+        return all(name in one and name in other and _is_same_but_for_use(one[name], other[name]) for name in firm)
+    lists = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
+    return lists and all(map(_is_same_but_for_use, one, other))
 
 
 def _moved(one: Object, other: Object) -> bool:

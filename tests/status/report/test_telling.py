@@ -12,6 +12,7 @@ from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import ReportedViolation
+from mpsd.model.node_view import NodeView
 from mpsd.model.times import stamp
 from mpsd.model.violations import ViolationKind
 from mpsd.platform.kube import Forbidden, Kube, NotFound, Object, PatchKind, Resource
@@ -20,7 +21,7 @@ from mpsd.status.report import NodeReport
 from mpsd.status.rules import mpsnode
 from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
-from tests.model.worlds import POLICY, UUIDS
+from tests.model.worlds import NOW, POLICY, UUIDS
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
 from tests.status.report.world import MPS_NODES, NODE, NODES, PODS, World, eventually, run
@@ -349,6 +350,34 @@ def test_a_node_where_nothing_changes_is_told_now_and_then_as_it_was_seen_last(
             return bool(seen["status"]["toldAt"] == stamp(BUSY.now + 60) != found["status"]["toldAt"])
 
         await eventually(is_told_again, "the time of the last look")
+
+    run(api, tmp_path, test)
+
+
+def test_a_status_is_made_once_of_each_view_that_is_written(
+    api: SimulatedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[float] = []
+
+    def counted(view: NodeView, *more: Any) -> Object:
+        made.append(view.now)
+        return mpsnode_status(view, *more)
+
+    mpsnode_status = mpsnode.mpsnode_status
+    monkeypatch.setattr(mpsnode, "mpsnode_status", counted)
+
+    async def test(world: World) -> None:
+        await world.define()
+        await world.make_node()
+        for number in range(3):
+            held_now = tuple(held(f"train-{each}") for each in range(number + 1))
+            world.report.report(node(grants=held_now, now=NOW + number))
+
+            async def is_written(count: int = number + 1) -> bool:
+                return len((await world.mpsnode()).get("status", {}).get("grants", ())) == count
+
+            await eventually(is_written, "every grant is written")
+        assert made == [NOW, NOW + 1, NOW + 2]
 
     run(api, tmp_path, test)
 
