@@ -16,12 +16,13 @@ from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import PluginService
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
-from mpsd.kubelet.rules.ledger import PATIENCE_S, ContainerDevices, by_name, since, without_devices
+from mpsd.kubelet.rules.ledger import PATIENCE_S, ContainerDevices, Held, by_name, since, without_devices
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod, PodKey, read_bystander, read_node_pod
 from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.kubelet.settings import KubeletSettings
 from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Reason
+from mpsd.model.grants import Gpu
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, NodeView
 from mpsd.model.policy import Policy
@@ -44,7 +45,7 @@ from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.watchdog import SCAN_S, ClusterReporter
 
 _LONGEST_BODY = 4096
-_LOOKS_APART_S = 0.5  # between looks that changes of pods cause: the start of one pod changes it half a dozen times
+_LOOKS_APART_S = 1.0  # between looks that changes of pods cause: the start of one pod changes it half a dozen times
 _EVICTION_LOOK_S = 10.0
 _CORDON_AGAIN_S = 1.0
 _UNALLOCATED = (
@@ -52,6 +53,39 @@ _UNALLOCATED = (
     "unavailable; it is evicted, so that it is recreated"
 )
 _UPGRADE = "the driver of its node is upgraded, and the policy has driver_upgrade: evict"
+
+
+class HolderAnnotations:
+    """What is to be written on each pod that holds devices: made again of a pod that has changed or holds others."""
+
+    def __init__(self, gpus: Sequence[Gpu], policy: Callable[[], Policy]) -> None:
+        self._gpus, self._policy = gpus, policy
+        self._made_from: tuple[object, ...] = ()
+        self._now: Sequence[PodAnnotations] = ()
+        self._since_ns: dict[str, int] = {}  # by uid
+        self._of_pods: dict[str, tuple[NodePod, Held, PodAnnotations]] = {}  # by uid, what each is and holds
+
+    def of(self, pods: Sequence[NodePod], held: Held, now: float) -> Sequence[PodAnnotations]:
+        """The very same as before where nothing has changed. now: seconds since 1970."""
+        policy = self._policy()
+        if are_same((held, pods, policy), self._made_from):
+            return self._now
+        known = self._of_pods if self._made_from and self._made_from[-1] is policy else {}
+        by_pod: dict[PodKey, list[ContainerDevices]] = {}
+        for one in held:
+            by_pod.setdefault(one.pod, []).append(one)
+        holders = [pod for key, pod in by_name(pods).items() if key in by_pod]
+        self._since_ns = {pod.uid: self._since_ns.get(pod.uid, int(now * 1e9)) for pod in holders}
+        self._of_pods = {}
+        for pod in holders:
+            own, before = by_pod[pod.key], known.get(pod.uid)
+            if before is None or before[0] is not pod or before[1] != own:
+                wants = annotations_for(pod, own, self._gpus, policy, self._since_ns[pod.uid])
+                before = pod, own, PodAnnotations(pod.identity, pod.annotations, wants)
+            self._of_pods[pod.uid] = before
+        self._made_from = held, pods, policy
+        self._now = [marks for _pod, _held, marks in self._of_pods.values()]
+        return self._now
 
 
 class KubeletNode:
@@ -100,9 +134,7 @@ class KubeletNode:
         self._claims: NodeClaims | None = None  # before `run`
         self.calls = PluginCalls(time.monotonic)
         self.pods = PodsOfNode(kube, kubelet.node, policy)
-        self._since_ns: dict[str, int] = {}  # by the uid of each pod that holds devices
-        self._annotated: tuple[object, ...] = ()  # what `_annotations` were made from
-        self._annotations: Sequence[PodAnnotations] = ()
+        self._annotations = HolderAnnotations(node.gpus, policy)
         journal = settings.run_directory / "agent" / "journal.json"
         self.ledger = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
         self._recount = Throttle(self.ledger.count, SCAN_S)
@@ -142,7 +174,8 @@ class KubeletNode:
             self._held = view.grants
             if self._cordoned is not self._domains.now:
                 self._cordon()
-            self._report.report(view, self._pod_annotations(view), agent.watchdog.violations())
+            marks = self._annotations.of(self.ledger.pods_seen, self.ledger.held_devices, view.now)
+            self._report.report(view, marks, agent.watchdog.violations())
             seen.set()
 
         agent.on_view = on_view
@@ -200,22 +233,6 @@ class KubeletNode:
         if not self._claims:
             return "before the first look"
         return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
-
-    def _pod_annotations(self, view: NodeView) -> Sequence[PodAnnotations]:
-        """What to write on each pod that holds devices; the very same as before where nothing has changed."""
-        sources = (self.ledger.held_devices, self.ledger.pods_seen, self._policy())
-        if are_same(sources, self._annotated):
-            return self._annotations
-        held: dict[PodKey, list[ContainerDevices]] = {}
-        for one in self.ledger.held_devices:
-            held.setdefault(one.pod, []).append(one)
-        pods = [pod for key, pod in by_name(self.ledger.pods_seen).items() if key in held]
-        self._since_ns = {pod.uid: self._since_ns.get(pod.uid, int(view.now * 1e9)) for pod in pods}
-        gpus, policy = self._node.gpus, self._policy()
-        wanted = [annotations_for(pod, held[pod.key], gpus, policy, self._since_ns[pod.uid]) for pod in pods]
-        marks = [PodAnnotations(pod.identity, pod.annotations, its) for pod, its in zip(pods, wanted, strict=True)]
-        self._annotated, self._annotations = sources, marks
-        return marks
 
     def _cordon(self) -> None:
         """Asks `mpsd control` to drain what is cordoned, or every domain while a label of the Node says so, and to

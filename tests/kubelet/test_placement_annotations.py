@@ -1,13 +1,19 @@
 """Which GPU a pod's annotations name, in three formats, and what is written there once it has its devices."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.cli import kubelet_node
 from mpsd.kubelet.rules.gpu_choice import annotations_for, chosen_gpus
+from mpsd.kubelet.rules.ledger import ContainerDevices
+from mpsd.kubelet.rules.node_pods import NodePod
+from mpsd.status.rules.pods import PodAnnotations
 from tests.model.worlds import GPUS, POLICY, UUIDS
 from tests.status.node_worlds import container, devices, mem_ids, named, node_pod, percent_ids
 
@@ -123,3 +129,37 @@ def test_where_a_pod_lies_is_written_over_what_its_scheduler_chose(chosen: dict[
     written = annotations_for(node_pod(annotations=chosen), elsewhere, GPUS, POLICY, NOW_NS)
     assert chosen_gpus({**chosen, **written}, GPUS) == UUIDS[1:]
     assert (written["mpsd.io/gpu"], written[V1], written[V2]) == (UUIDS[1], "1", '{"0":{"1":7}}')
+
+
+def test_only_of_a_pod_that_has_changed_or_holds_others_are_they_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(pod: NodePod, *more: Any) -> dict[str, str]:
+        made.append(pod.name)
+        return annotations_for(pod, *more)
+
+    monkeypatch.setattr(kubelet_node, "annotations_for", counted)
+    policies = [POLICY]
+    annotations = kubelet_node.HolderAnnotations(GPUS, lambda: policies[-1])
+
+    def made_again(pods: Sequence[NodePod], held: Sequence[ContainerDevices]) -> tuple[list[str], list[PodAnnotations]]:
+        made.clear()
+        found = annotations.of(pods, held, 1.0)
+        return list(made), list(found)
+
+    pods = [node_pod("a"), node_pod("b"), node_pod("c")]
+    held = [devices(named(pod.name), mem_ids(7, first=7 * place)) for place, pod in enumerate(pods)]
+    names, first = made_again(pods, held)
+    assert names == ["a", "b", "c"]
+    again = made_again([*pods], [replace(one) for one in held])
+    assert again == ([], first)
+    held = [held[0], devices(named("b"), mem_ids(7, gpu=1)), held[2]]
+    names, then = made_again(pods, held)
+    assert (names, then[1].wants["mpsd.io/gpu"]) == (["b"], UUIDS[1])
+    pods = [pods[0], pods[1], node_pod("c", annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "7"})]
+    names, then = made_again(pods, held)
+    assert (names, then[2].wants["ALIYUN_COM_GPU_MEM_ASSUME_TIME"]) == (["c"], "7")
+    assert made_again(pods[:2], held[:2]) == ([], then[:2])
+    assert made_again(pods, held) == (["c"], then)
+    policies.append(replace(POLICY))
+    assert made_again(pods, held) == (["a", "b", "c"], then)
