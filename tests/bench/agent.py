@@ -35,7 +35,7 @@ EMPTY_S, STEADY_S, CHURN_S = 20.0, 60.0, 60.0
 _CLIENTS = GPUS * CLIENTS_A_GPU
 _SETTLE_S = 12.0  # by then what was allocated just now has been told and written down
 _GUESTS = 3  # pods that come and go, at a time
-_DEADLINE_S = 240.0
+DEADLINE_S = 240.0
 
 
 def agent() -> Iterator[tuple[str, Row]]:
@@ -45,8 +45,8 @@ def agent() -> Iterator[tuple[str, Row]]:
 
 
 async def measured(folder: Path) -> dict[str, Row]:
-    async with one_node(folder) as cluster, _node(folder, cluster) as node:
-        await until(node.is_ready, _DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
+    async with one_node(folder) as cluster, serving(folder, cluster) as node:
+        await until(node.is_ready, DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
         empty = await _cost(node, EMPTY_S)
         await _fill(cluster, node)
         steady = await _cost(node, STEADY_S)
@@ -102,13 +102,13 @@ async def _fill(cluster: OneNode, node: "_Node") -> None:
         await cluster.create(pod(f"client-{number}", node.client, {MEMORY: UNITS, PERCENT: SHARE}))
     for number in range(PODS - _CLIENTS):
         await cluster.create(pod(f"other-{number}", ["sleep", "infinity"], {}))
-    await until(lambda: set(cluster.phases().values()) == {"Running"}, _DEADLINE_S, "every pod runs", 0.5)
+    await until(lambda: set(cluster.phases().values()) == {"Running"}, DEADLINE_S, "every pod runs", 0.5)
 
     def all_seen() -> bool:
         clients = node.status().clients or ()
         return len(clients) == _CLIENTS and all(client.grant for client in clients)
 
-    await until(all_seen, _DEADLINE_S, f"{_CLIENTS} clients are seen, each under the grant of its pod", 0.5)
+    await until(all_seen, DEADLINE_S, f"{_CLIENTS} clients are seen, each under the grant of its pod", 0.5)
 
 
 async def _let_guests_come_and_go(cluster: OneNode) -> None:
@@ -121,11 +121,12 @@ async def _let_guests_come_and_go(cluster: OneNode) -> None:
 
 
 class _Node:
-    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: what a container runs to be one."""
+    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: what a container runs to be one. resources:
+    how many of the agent's kubelet has to register."""
 
-    def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]]) -> None:
+    def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]], resources: int) -> None:
         self._folder = folder
-        self._programs = programs
+        self._programs, self._resources = programs, resources
         self.agent = psutil.Process(programs["agent"].pid)
         self.client = [str(folder / "run" / "simulation" / "bin" / "sim-cuda"), "hold"]
 
@@ -147,7 +148,7 @@ class _Node:
             domains = self.status().domains
         except local_api.NotRunning:
             return False
-        return self.logged("registered") == 2 and [domain.state for domain in domains] == ["ready"] * GPUS
+        return self.logged("registered") == self._resources and [domain.state for domain in domains] == ["ready"] * GPUS
 
     def logged(self, event: str) -> int:
         """How many lines of this event the agent has written."""
@@ -158,8 +159,8 @@ class _Node:
 
 
 @asynccontextmanager
-async def _node(folder: Path, cluster: OneNode) -> AsyncIterator[_Node]:
-    """Both programs of the node."""
+async def serving(folder: Path, cluster: OneNode, *words: str, resources: int = 2) -> AsyncIterator[_Node]:
+    """Both programs of the node. words: on the agent's command line. resources: how many kubelet has to register."""
     limits = _limits(folder / "limits")
     common = ["--simulate", f"H200x{GPUS}", "--run-dir", str(folder / "run"), "--limits", str(limits)]
     of_cluster = ["--node", NODE, "--kubelet-dir", str(cluster.kubelet_folder), "--kubeconfig", str(cluster.kubeconfig)]
@@ -167,9 +168,9 @@ async def _node(folder: Path, cluster: OneNode) -> AsyncIterator[_Node]:
     programs = {"control": _start("control", common, folder)}
     try:
         # Where both start at once, both make the simulated machine.
-        await until((folder / "run/simulation/gpus.json").exists, _DEADLINE_S, "the GPUs are there", 0.05)
-        programs["agent"] = _start("agent", [*common, *of_cluster, *probes], folder)
-        yield _Node(folder, programs)
+        await until((folder / "run/simulation/gpus.json").exists, DEADLINE_S, "the GPUs are there", 0.05)
+        programs["agent"] = _start("agent", [*common, *of_cluster, *probes, *words], folder)
+        yield _Node(folder, programs, resources)
     finally:
         for program in reversed(programs.values()):
             for _again in range(2):  # the second time `mpsd control` waits for no client any more
