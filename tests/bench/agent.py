@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -173,12 +174,15 @@ async def serving(folder: Path, cluster: OneNode, *words: str, resources: int = 
         yield _Node(folder, programs, resources)
     finally:
         for program in reversed(programs.values()):
-            for _again in range(2):  # the second time `mpsd control` waits for no client any more
-                program.send_signal(signal.SIGTERM)
-            with suppress(TimeoutError):
-                await until(lambda: program.poll() is not None, 20, "it has ended", 0.05)  # noqa: B023
+            with suppress(TimeoutError):  # from the second signal on `mpsd control` waits for no client any more
+                await until(partial(_has_ended, program), DEADLINE_S, "it has ended", 0.5)
             program.kill()
             program.wait()
+
+
+def _has_ended(program: subprocess.Popen[bytes]) -> bool:
+    program.send_signal(signal.SIGTERM)
+    return program.poll() is not None
 
 
 def _start(verb: str, arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
