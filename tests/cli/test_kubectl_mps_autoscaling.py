@@ -138,3 +138,22 @@ def test_a_node_that_offers_nothing_now_is_said_to(world: ClusterWorld) -> None:
     found = world.kubectl_mps("autoscaling", "gpu-a1", "--for", "asg")
     assert found.code == 0
     assert f"kubectl mps autoscaling: gpu-a1 offers no {MEMORY} now: " in found.errors
+
+
+def test_a_node_that_has_reported_nothing_is_left_out_and_named(world: ClusterWorld) -> None:
+    world.put("gpu-b2")
+    found = world.kubectl_mps("autoscaling", "gpu-a1", "gpu-b2", "--for", "asg", "-o", "json")
+    said = "gpu-b2 has not reported what its GPUs offer, and is left out"
+    assert (found.code, said in json.loads(found.output)["not_looked_at"]) == (0, True)
+    assert f"kubectl mps autoscaling: {said}\n" in found.errors
+
+
+def test_of_a_cluster_that_does_not_answer_no_group_is_described(world: ClusterWorld, tmp_path: Path) -> None:
+    """Its policy may have other names for its resources."""
+    there = yaml.safe_load(world.kubeconfig.read_text())
+    there["clusters"][0]["cluster"] = {"server": "http://127.0.0.1:9"}
+    (tmp_path / "away").write_text(yaml.safe_dump(there))
+    words = ("--gpu-memory", "139", "--count", "8", "--kubeconfig", str(tmp_path / "away"))
+    found = world.kubectl_mps("autoscaling", *words)
+    assert (found.code, found.output) == (1, "")
+    assert "the Kubernetes API does not answer" in found.errors

@@ -120,6 +120,25 @@ def test_an_overlay_is_for_the_type_of_the_example_alone_and_without_one_for_non
     assert any("replace INSTANCE-TYPE" in one for one in notes(Autoscaler.KARPENTER, described(1, 1, POLICY, 48), NONE))
 
 
+def test_an_overlay_has_a_name_that_kubernetes_takes_also_for_types_of_azure() -> None:
+    there = machine()
+    azure = replace(there, labels={**there.labels, "node.kubernetes.io/instance-type": "Standard_NC24ads_A100_v4"})
+    found = read_group(node(), azure, POLICY, CLIENTS)
+    assert found
+    overlay = settings(Autoscaler.KARPENTER, found, NONE)["nodeOverlay"]
+    assert overlay["metadata"]["name"] == "mpsd-standard-nc24ads-a100-v4"
+    assert overlay["spec"]["requirements"][0]["values"] == ["Standard_NC24ads_A100_v4"]
+
+
+def test_a_node_pool_has_the_taints_that_stay_and_the_one_that_goes_each_in_its_place() -> None:
+    own, startup = Taint("nvidia.com/gpu", "present", "NoSchedule"), Taint("mpsd.io/not-ready", "", "NoSchedule")
+    found = settings(Autoscaler.KARPENTER, group(own, startup), TAINT)["nodePool"]["spec"]["template"]["spec"]
+    assert found == {
+        "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
+        "startupTaints": [{"key": "mpsd.io/not-ready", "effect": "NoSchedule"}],
+    }
+
+
 def test_the_startup_taint_is_named_only_where_the_agents_remove_it() -> None:
     def pool(taint: StartupTaint) -> Any:
         return settings(Autoscaler.KARPENTER, group(), taint)["nodePool"]["spec"]["template"]

@@ -15,12 +15,12 @@ import typer
 import yaml
 
 from mpsd.model.names import AGENT, NAME_LABEL, NAMESPACE
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.problem import InvalidInput, Problem, shown, shown_name
 from mpsd.operations.autoscaling.rules import node_group as rules
 from mpsd.operations.autoscaling.rules.node_group import Autoscaler, NodeGroup, StartupTaint
 from mpsd.operations.explain.pod import allowed
 from mpsd.platform.console import answers, complaints, one_line, print_json, print_yaml
-from mpsd.platform.kube import NODES, Kube, KubeError, Rejected, Resource
+from mpsd.platform.kube import NODES, Kube, KubeError, Rejected, Resource, Unavailable
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.status.cluster import PolicyInForce, look, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
@@ -59,6 +59,7 @@ async def read_nodes(kube: Kube, nodes: Sequence[str], selector: str) -> FoundGr
     read = {one.name: rules.read_group(one, (machines or {}).get(one.name), policy, clients) for one in chosen}
     silent = [name for name, group in read.items() if group is None]
     group = rules.only_group([group for group in read.values() if group], silent)
+    unseen += [f"{shown_name(name)} has not reported what its GPUs offer, and is left out" for name in silent]
     if group.machine and group.machine.allocatable.get(policy.resources.memory, "0") == "0":
         why = "its agent does not serve, or it serves resource claims (docs/dra.md)"
         unseen.append(f"{group.like} offers no {policy.resources.memory} now: {why}")
@@ -75,6 +76,8 @@ async def _about_agents(kube: Kube) -> tuple[PolicyInForce, StartupTaint, list[s
     unseen = [f"the names of resources are those {in_force.source}: {in_force.why}"] if in_force.why else []
     try:
         taint = rules.startup_taint(await kube.list(_DAEMON_SETS, NAMESPACE, _AGENTS))
+    except Unavailable:  # of a policy that nobody can read, nothing is printed for others to copy
+        raise
     except KubeError as error:
         taint = StartupTaint("", str(error))
     return in_force, taint, unseen

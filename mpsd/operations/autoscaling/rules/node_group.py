@@ -4,7 +4,7 @@ Sources, and what of it was tried: docs/coexistence.md (Autoscalers).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -181,12 +181,14 @@ def settings(autoscaler: Autoscaler, group: NodeGroup, taint: StartupTaint) -> S
             overlay = {
                 "apiVersion": "karpenter.sh/v1alpha1",
                 "kind": "NodeOverlay",
-                "metadata": {"name": f"mpsd-{kind}" if kind else "mpsd"},
+                "metadata": {"name": f"mpsd-{kind.lower().replace('_', '-')}" if kind else "mpsd"},
                 "spec": {"requirements": [which], "capacity": amounts},
             }
+            startup = [{"key": taint.key, "effect": "NoSchedule"}] if taint.key else []
+            spec: dict[str, list[Any]] = {"taints": [*map(asdict, _lasting(group, taint))], "startupTaints": startup}
             template: dict[str, Any] = {"metadata": {"labels": dict(group.labels)}}
-            if taint.key:
-                template["spec"] = {"startupTaints": [{"key": taint.key, "effect": "NoSchedule"}]}
+            if any(spec.values()):
+                template["spec"] = {name: taints for name, taints in spec.items() if taints}
             return {"nodeOverlay": overlay, "nodePool": {"spec": {"template": template}}}
 
 
