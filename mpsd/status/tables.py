@@ -267,6 +267,12 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         number = total(one.count for one in seen.counts) if seen else None
         return "" if number == 0 else f"{known(number)}{last}"
 
+    def pods(node: "ClusterNode") -> str:
+        """How many; one of several claims is one."""
+        if node.pods is None:
+            return "?"
+        return str(len({(one.namespace, one.pod, one.uid) for grant in node.pods for one in grant.pods}))
+
     columns: tuple[Column[ClusterNode], ...] = (
         Column("NODE", lambda node: node.name, left=True),
         Column("READY", ready, left=True),
@@ -276,9 +282,7 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         Column("DOMAINS", domains),
         Column("GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
         Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
-        Column(
-            "PODS", lambda node: "?" if node.pods is None else str(sum([1 + len(pod.shared_with) for pod in node.pods]))
-        ),
+        Column("PODS", pods),
         Column("CLIENTS", lambda node: known(_sum(node, "clients"))),
         Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned_labels, left=True),

@@ -259,6 +259,11 @@ def test_a_claim_is_one_grant_with_all_its_pods_and_every_field_of_it_is_kept() 
     assert told["summary"]["pods"] == 3
 
 
+def test_a_pod_of_two_claims_is_one_pod() -> None:
+    told = status(node(grants=(held_claim("share", pod("a"), pod("b")), held_claim("own", pod("a")))))
+    assert (len(told["grants"]), told["summary"]["pods"]) == (2, 2)
+
+
 def test_a_claims_pods_are_read_back_each_by_its_uid() -> None:
     view = node(grants=(held_claim("share", pod("a"), pod("b")),))
     (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": status(view)}, view.now).pods or ()

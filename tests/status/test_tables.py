@@ -1,19 +1,23 @@
 """The tables of a status: who holds a grant, by the name that people know it by."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from mpsd.model.cluster_status import grant_rows
+from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State, remedy
 from mpsd.model.events import PastEvent
 from mpsd.model.grants import GpuShare, evenly
+from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
 from mpsd.status.machine import show
+from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.tables import POD_COLUMNS, clock, table
+from mpsd.status.tables import POD_COLUMNS, clock, node_table, table
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
 from tests.status.pod_worlds import client, held, held_claim, node, pod
 
@@ -121,6 +125,17 @@ def test_a_claim_is_named_beside_its_first_pod_and_with_how_many_more_share_it()
     assert "SHARED WITH" in wide
     assert "default/b, default/c" in wide
     assert "CLAIM" not in shown(node(grants=(held("d", 2),)))
+
+
+def test_a_pod_of_two_claims_is_counted_once() -> None:
+    grants = (held_claim("share", pod("a"), pod("b")), held_claim("own", pod("a")))
+    condition = condition_object(mps_ready(node(grants=grants)), None, "2026-01-01T00:00:00Z")
+    thing = {"metadata": {"name": "n"}, "status": mpsnode_status(node(grants=grants), POLICY, condition, "0.1.0")}
+    text = io.StringIO()
+    Console(file=text, width=250).print(node_table([read_mpsnode(thing, 0.0)], 0.0, wide=False))
+    _blank, head, _rule, row, *_more = text.getvalue().splitlines()
+    (column,) = re.finditer("PODS", head)
+    assert row[: column.end()].split()[-1] == "2"
 
 
 def _wide(*grants: HeldGrant) -> str:

@@ -8,7 +8,7 @@ manifests/base/crd/mpsnode.yaml.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, version:
         told_at=stamp(view.now),
         driver=view.driver,
         version=version or None,
-        summary=_summary(node, None if grants is None else sum(1 + len(one.shared_with or ()) for one in grants)),
+        summary=_summary(node, None if grants is None else _pods(grants)),
         gpus=[_gpu(gpu, one, grants_known=view.grants_known) for gpu, one in zip(view.gpus, node.gpus, strict=True)],
         domains=[_domain(domain) for domain in node.domains],
         grants=grants,
@@ -166,6 +166,11 @@ def _grants(view: NodeView, node: NodeStatus) -> list[mpsnode.ReportedGrant]:
         )
         for pod, others, grant in sorted(held, key=lambda each: (str(each[0]), each[0].uid))
     ]
+
+
+def _pods(grants: Iterable[mpsnode.ReportedGrant]) -> int:
+    """A pod of several claims is one."""
+    return len({(one.pod, one.uid) for grant in grants for one in (grant, *(grant.shared_with or ()))})
 
 
 def _summary(node: NodeStatus, pods: int | None) -> mpsnode.ReportedSummary:
