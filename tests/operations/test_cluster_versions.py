@@ -14,6 +14,7 @@ from tests.cli.gpu_cluster import machine
 from tests.operations.broken_clusters import (
     BY_CDI,
     CDI,
+    CLAIM_AGENT,
     CLAIMS,
     GIVES_CLAIMS,
     MODERN,
@@ -101,6 +102,12 @@ def test_what_an_uninstalled_agent_offered_is_found_and_other_drivers_offers_are
     of_today = {"version": {"gitVersion": "v1.36.2"}}
     assert verdict("slice-stale", **of_today, slices=[resource_slice()]) is CheckVerdict.FOUND
     assert verdict("slice-stale", **of_today, slices=[resource_slice(driver="gpu.nvidia.com")]) is CheckVerdict.WELL
+
+
+def test_while_an_agent_is_replaced_its_offer_is_not_called_stale() -> None:
+    leaves = {**CLAIM_AGENT, "metadata": CLAIM_AGENT["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    rolled = CLAIMS | {"own_pods": [leaves, *CLAIMS["own_pods"][1:]]}
+    assert verdict("slice-stale", **rolled) is CheckVerdict.WELL
 
 
 def test_where_requests_become_claims_the_class_that_these_name_must_be_there() -> None:

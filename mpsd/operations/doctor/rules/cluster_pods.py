@@ -220,8 +220,9 @@ def _slice_missing(facts: ClusterFacts) -> Iterator[Finding]:
 def _slice_stale(facts: ClusterFacts) -> Iterator[Finding]:
     if isinstance(facts.slices, Unknown) and not facts.claim_agents:  # a right that few have, and most do without
         raise NotApplicable("no agent serves resource claims")
+    served = {pod.node for pod in facts.components if pod.claim_driver}  # also by one that is being replaced
     for node, one in _offers(facts).items():
-        if node not in facts.claim_agents:
+        if node not in served:
             name = one["metadata"]["name"]
             what = f"ResourceSlice {name} offers GPUs of {node} to claims, and no agent there serves any"
             yield Finding(f"{what}: pods that get one do not start", f"kubectl delete resourceslice {name}")
