@@ -41,7 +41,7 @@ def test_the_published_sample_runs_under_its_limit(cluster: Cluster, mpsd: Insta
     assert inside["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mpsd/client"
     assert inside["NVIDIA_VISIBLE_DEVICES"] == said[0]["uuid"]
 
-    annotations = pods.get(name)["metadata"]["annotations"]
+    annotations = eventually(lambda: pods.get(name)["metadata"].get("annotations"), "its annotations")
     assert annotations["mpsd.io/gpu"] == said[0]["uuid"]
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "7"
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(name) == 7168, "its grant in the node's MPSNode")
