@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mpsd.model.domain import DRAINS, State, after_is
+from mpsd.model.problem import shortened
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.node_view import NodeView
@@ -48,8 +49,7 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
     driver; empty where none is. mpsd's daemons may be gone for it."""
     if driver_upgrade:
         pods = sorted({f"{pod.namespace}/{pod.name}" for held in view.grants for pod in held.grant.pods})
-        who = ", ".join([*pods[:_SHOWN], *([f"{len(pods) - _SHOWN} more"] if len(pods) > _SHOWN else [])])
-        waits = f"it waits for {who}" if pods else "no pod has a grant here"
+        waits = f"it waits for {shortened(pods, _SHOWN)}" if pods else "no pod has a grant here"
         waits = waits if view.grants_known else "who has a grant here is not known yet"
         why = f"the driver is upgraded (the Node's label {driver_upgrade}), so no new pods are accepted"
         return Condition(Truth.FALSE, "DriverUpgrade", f"{why}; {waits}")

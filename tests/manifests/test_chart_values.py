@@ -82,6 +82,14 @@ def test_a_value_is_in_the_pods_that_it_is_for_and_in_no_others(given: Object, p
 
 
 @pytest.mark.parametrize(
+    "affinity",
+    [None, {"nodeAffinity": None}, {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}}],
+)
+def test_an_affinity_that_is_null_is_none(affinity: Object | None) -> None:
+    assert rendered_by_helm(values(affinity=affinity)) == rendered_by_helm(values())
+
+
+@pytest.mark.parametrize(
     ("path", "pod", "at"),
     [
         ("control", "mps-control-daemon", 0),

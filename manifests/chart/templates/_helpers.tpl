@@ -22,8 +22,8 @@ imagePullSecrets:
 
 {{/* The affinity of a DaemonSet: (list . TERMS). One of the terms holds, and with it one of those of the values. */}}
 {{- define "mpsd.affinity" -}}
-{{- $affinity := deepCopy (first .).Values.affinity -}}
-{{- $wanted := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list $affinity -}}
+{{- $affinity := deepCopy ((first .).Values.affinity | default dict) -}}
+{{- $wanted := (($affinity.nodeAffinity).requiredDuringSchedulingIgnoredDuringExecution).nodeSelectorTerms -}}
 {{- $terms := list -}}
 {{- range $own := last . -}}
   {{- range $one := $wanted | default (list dict) -}}

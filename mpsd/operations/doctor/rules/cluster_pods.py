@@ -13,7 +13,7 @@ from typing import Any
 
 from mpsd.admission.rules.configurations import NOT_CALLED, FailurePolicy
 from mpsd.model.names import APPLY, CLAIM_DRIVER, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
-from mpsd.model.problem import shown_name
+from mpsd.model.problem import shortened, shown_name
 from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.doctor.rules import checks
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Unknown, each, known
@@ -302,14 +302,13 @@ def _driver_upgrade(facts: ClusterFacts) -> Iterator[Finding]:
             sorted({f"{pod.namespace}/{pod.pod}" for pod in report.pods or ()}) if report and not report.stale else []
         )
         if state and pods:
-            named = ", ".join([*pods[:_SHOWN], *([f"{len(pods) - _SHOWN} more"] if len(pods) > _SHOWN else [])])
             told = report.condition if report else None
             known = told.since if told and told.reason == "DriverUpgrade" else None
             since = f" (for {lasting(facts.now - known)})" if known else ""
             to_do = f"let them end, or evict them: kubectl mps drain {one.name} --evict, and undrain when it is done"
             if state in ("pod-restart-required", "upgrade-failed"):
                 to_do += "; the operator does not wait for them: give it driver.upgradePolicy.waitForCompletion"
-            yield Finding(f"{what} waits for {named}{since}", f"{to_do} (docs/coexistence.md)")
+            yield Finding(f"{what} waits for {shortened(pods, _SHOWN)}{since}", f"{to_do} (docs/coexistence.md)")
         elif state == "upgrade-failed":
             see = f"see the driver's pods on the node, then let the operator begin again: {label}upgrade-required"
             yield Finding(f"{what} has failed, and mpsd serves nothing there", see)
