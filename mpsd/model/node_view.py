@@ -246,10 +246,11 @@ class NodeView:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody holds a part of a GPU here, and no domain accepts or still has a program. No where a grant may
-        not be known."""
+        """Whether nobody holds a part of a GPU here, no program is on MPS, and no domain accepts or still has one. No
+        where a grant may not be known."""
         idle = {State.DRAINED, State.REFUSED, State.DOWN}
         held = self.grants or self.waiting or self.unreadable or not self.grants_known
+        held = held or any(client.on_mps for client in self.clients or ())
         return not held and all(domain.state in idle for domain in (*self.domains, *self.leaving))
 
     @property

@@ -16,6 +16,7 @@ from mpsd.model.conditions import (
 )
 from mpsd.model.domain import State
 from mpsd.model.node_view import DomainView
+from tests.model.gpu_worlds import client
 from tests.model.worlds import record
 from tests.status.pod_worlds import held, node
 
@@ -121,13 +122,15 @@ def test_the_pods_that_an_upgrade_waits_for_are_named() -> None:
 _STATES = st.sampled_from(State)
 
 
-@given(st.tuples(_STATES, _STATES), st.booleans(), st.booleans(), st.booleans())
+@given(st.tuples(_STATES, _STATES), st.booleans(), st.booleans(), st.sampled_from((None, False, True)), st.booleans())
 def test_a_node_is_left_for_an_upgrade_only_where_nobody_can_use_its_gpus(
-    states: tuple[State, State], is_held: bool, grants_known: bool, left: bool
+    states: tuple[State, State], is_held: bool, grants_known: bool, on_mps: bool | None, left: bool
 ) -> None:
+    """on_mps: of a program without a grant; None for no program."""
     domains = tuple(DomainView(record(number, state), frozenset()) for number, state in enumerate(states))
     grants = (held("train"),) if is_held else ()
-    view = replace(node(grants=grants, grants_known=grants_known), domains=domains)
-    idle = not is_held and grants_known and {*states} <= {State.DRAINED, State.REFUSED, State.DOWN}
+    clients = () if on_mps is None else (client(7, None, on_mps=on_mps),)
+    view = replace(node(grants=grants, grants_known=grants_known), domains=domains, clients=clients)
+    idle = not is_held and not on_mps and grants_known and {*states} <= {State.DRAINED, State.REFUSED, State.DOWN}
     assert is_to_be_left(view, _UPGRADE, left=left) == (idle or left)
     assert not is_to_be_left(view, "", left=left)
