@@ -91,7 +91,11 @@ def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine,
         families = list(read_text(text))
     ours = [family for family in families if family.name.startswith("mpsd_")]
     told = {one.name for family in ours for one in family.samples}
-    never_here = {"mpsd_domain_last_fault_timestamp_seconds", "mpsd_grant_threads_ratio"}  # no fault, no pod
+    never_here = {  # no fault, no pod, no claim
+        "mpsd_domain_last_fault_timestamp_seconds",
+        "mpsd_grant_threads_ratio",
+        "mpsd_grant_claim_info",
+    }
     table = {series for one in exported_by(Exporter.AGENT) for series in one.series}
     assert told <= table
     assert {name for name in table - told if not name.startswith("mpsd_plugin_")} <= never_here  # no kubelet
