@@ -7,7 +7,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -397,15 +397,21 @@ def test_a_journal_that_is_made_again_gives_room_to_no_claim_that_waits_for_it(c
     eventually(lambda: claims.is_gone("held") and claims.is_gone("late"), "the pods are gone")
 
 
-def test_kubelet_can_give_up_a_claim_that_nobody_can_read(claims: ClaimCluster) -> None:
+def _left_unreadable(claims: ClaimCluster, start_agent: Callable[[], Service]) -> str:
+    """The uid of a claim that a pod holds, where neither the journal nor the API tells the next agent what it has."""
     uid = claims.allocate("share", 7)
     claims.prepared("share", uid)
     claims.apply(_pod_with("share", "share"))
     claims.agent.kill()
     claims.journal.write_text('{"claims": [')
     claims.change_capacity("share", "unknown")
-    claims.agent = claims.start_agent()
+    claims.agent = start_agent()
     eventually(lambda: claims.agent.logged("claims not looked at"), "what stands in the way is said")
+    return uid
+
+
+def test_kubelet_can_give_up_a_claim_that_nobody_can_read(claims: ClaimCluster) -> None:
+    uid = _left_unreadable(claims, claims.start_agent)
     eventually(lambda: claims.unprepare("share", uid) == "", "it is given up")
     assert not claims.granted()
     claims.delete("share")
@@ -448,14 +454,7 @@ def test_claims_that_are_served_no_longer_hold_their_room_and_that_is_said(claim
 
 
 def test_no_pod_starts_in_the_place_of_claims_that_nobody_can_read(claims: ClaimCluster) -> None:
-    uid = claims.allocate("share", 7)
-    claims.prepared("share", uid)
-    claims.apply(_pod_with("share", "share"))
-    claims.agent.kill()
-    claims.journal.write_text('{"claims": [')
-    claims.change_capacity("share", "unknown")
-    claims.agent = claims.start_agent_without_claims()
-    eventually(lambda: claims.agent.logged("claims not looked at"), "what stands in the way is said")
+    uid = _left_unreadable(claims, claims.start_agent_without_claims)
     Cluster.until_offered(claims)
     claims.apply(pod("late", 2))
     (said, *_again) = eventually(lambda: claims.agent.logged("start deferred"), "its start is deferred")
