@@ -46,10 +46,10 @@ def start() -> Iterator[Start]:
             stack.callback(process.kill)
             if cgroup:
                 cgroup.take_in(process.pid)
+            found = processes.identity_of(process.pid)  # while it waits: what ends at once has none afterwards
+            assert found
             assert process.stdin
             process.stdin.close()
-            found = processes.identity_of(process.pid)
-            assert found
             return found
 
         yield started
