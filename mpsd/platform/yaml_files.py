@@ -124,9 +124,16 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
     message = error.problem or "is not YAML"
     if isinstance(error, yaml.constructor.ConstructorError):
         return Problem("yaml-tag", _place(mark), "", message, "remove the tag")
+    if "nesting depth" in message:  # libyaml from 0.2.6 on reads ahead to its own bound, 1000
+        return _too_deep(mark)
     tab = "tab" in message or "\\t" in message
     remedy = "indent with spaces" if tab else "check quotes, brackets, colons and indentation there"
     return Problem("yaml-syntax", _place(mark), "", " ".join(filter(None, (message, error.context))), remedy)
+
+
+def _too_deep(mark: Any) -> Problem:
+    message = f"is nested more than {DEEPEST} levels deep"
+    return Problem("yaml-too-deep", _place(mark), "", message, "check the brackets")
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------------
@@ -154,8 +161,7 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
                 lines.append(event.start_mark.line + 1 if event.start_mark else 1)
             case yaml.CollectionStartEvent():
                 if len(around) >= DEEPEST:
-                    remedy = "check the brackets"
-                    raise _broken("yaml-too-deep", event, "", f"is nested more than {DEEPEST} levels deep", remedy)
+                    raise _BrokenDocument(_too_deep(event.start_mark))
                 around.append((event.anchor, nodes))
                 nodes += 1
                 anchored |= {event.anchor: None} if event.anchor else {}

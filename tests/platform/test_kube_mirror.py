@@ -328,7 +328,7 @@ def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(api:
 def test_a_mirror_tries_again_where_no_thread_can_be_started(ask: Ask) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MAPS, named("a", key="1"), "default")
-        before = threading.stack_size(2**46)  # more than any process can have, so that none starts
+        before = threading.stack_size(2**62)  # more than any process can address, so that none starts
         try:
             mirrored = Mirrored(kube)
             await until(lambda: mirrored.mirror.trouble, "it says why")
