@@ -4,48 +4,31 @@ The file turns the installation into one that serves claims, and back.
 """
 
 import json
-import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.e2e.claims import (
+    Claims,
+    claim,
+    claims_for_requests,
+    claims_instead_of_plugins,
+    devices,
+    pod_with,
+    slices,
+)
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, GPUS, MEMORY, SYSTEM, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
-from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, container, refused_at, sample, share
+from tests.e2e.shares import CONTEXT_MIB, Pods, refused_at, sample, share
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
-_DRIVER, _CLASS = "gpu.mpsd.io", "mps.mpsd.io"
-_COMPONENT = Path(__file__).parents[3] / "manifests" / "components" / "dra"
 _TIMED = 5  # pods, one after the other
 _LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
-
-
-def _claim(name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> Object:
-    amounts = {"memory": f"{gib}Gi"} | ({"threads": str(threads)} if threads else {})
-    request = {"name": "gpu", "exactly": {"deviceClassName": _CLASS, "capacity": {"requests": amounts}}}
-    config = [{"requests": ["gpu"], "opaque": {"driver": _DRIVER, "parameters": parameters}}] if parameters else []
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": [request], **({"config": config} if config else {})}},
-    }
-
-
-def _pod(image: str, name: str, claim: str, *actions: str, before: str = "", **spec: Any) -> Object:
-    """A pod whose one container has this claim and asks for nothing else."""
-    main = container(image, 0, *actions) | {"resources": {"claims": [{"name": "gpu"}]}}
-    if before:
-        main["command"] = ["sh", "-c", f"{before}; exec {' '.join([*CLIENT, *actions])}"]
-    return share(name, main, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}], **spec)
 
 
 def _start_s(pods: Pods, name: str, thing: Object) -> float:
@@ -56,86 +39,28 @@ def _start_s(pods: Pods, name: str, thing: Object) -> float:
     return time.monotonic() - began
 
 
-class Claims:
-    """Those of one namespace, and the node that serves them. by_plugin: how long pods took to start before."""
-
-    def __init__(self, mpsd: Installation, pods: Pods, cdi: Path, by_plugin: Sequence[float] = ()) -> None:
-        self.mpsd, self.pods, self.cdi, self.by_plugin = mpsd, pods, cdi, by_plugin
-
-    def create(self, name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> None:
-        self.pods.create(_claim(name, gib, threads, parameters))
-
-    def start(self, name: str, gib: int, *actions: str, threads: int = 0, **spec: Any) -> list[Object]:
-        """A claim, and a pod of its name that has it; what its program said once it holds its context."""
-        self.create(name, gib, threads)
-        self.pods.create(_pod(self.mpsd.image, name, name, *actions, "hold", **spec))
-        return self.pods.wait_until_holding(name)
-
-    def end(self, *names: str) -> None:
-        """The pods and then their claims, until nothing is left of them."""
-        self.mpsd.cluster.do("delete", "pods", "-n", self.pods.namespace, "--wait=false", "--ignore-not-found", *names)
-        gone = ("get", "pods", "-n", self.pods.namespace, "--ignore-not-found", *names)
-        eventually(lambda: not self.mpsd.cluster.do(*gone).out, f"{names} gone", within_s=60.0)
-        self.mpsd.cluster.do("delete", "resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
-
-    def files(self) -> set[str]:
-        """The uids of the claims that the container runtime knows."""
-        start, end = f"{_DRIVER}-claim-", ".json"
-        return {path.name[len(start) : -len(end)] for path in self.cdi.glob(f"{start}*{end}")}
-
-    def uid(self, name: str) -> str:
-        uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"]["uid"]
-        return uid
-
-    def grants(self) -> list[Object]:
-        found: list[Object] = self.mpsd.told().get("grants", [])
-        return found
-
-
-def _slices(cluster: Cluster) -> list[Object]:
-    found = cluster.get("resourceslices")["items"]
-    return [one for one in found if one["spec"]["driver"] == _DRIVER]
-
-
-def _devices(cluster: Cluster) -> list[Object]:
-    return [device for one in _slices(cluster) for device in one["spec"]["devices"]]
-
-
 def _put_agent(cluster: Cluster, node_labels: dict[str, str]) -> None:
     patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}])
     cluster.do("patch", "daemonset", AGENT, "-n", SYSTEM, "--type=json", "-p", patch)
 
 
 @pytest.fixture(scope="module")
-def claims(
-    cluster: Cluster, mpsd: Installation, pods: Pods, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Claims]:
+def by_plugin(cluster: Cluster, pods: Pods) -> list[float]:
+    """How long pods took to start, in seconds, while the node had device plugins."""
     needs(cluster, 36, "claims of a part of a device")
-    cdi = this_machine().state / "cdi"
-    plain = [share(f"plugin-{n}", container(mpsd.image, 1, "hold")) for n in range(_TIMED)]
-    by_plugin = [_start_s(pods, one["metadata"]["name"], one) for one in plain]
+    plain = [share(f"plugin-{number}", pods.asks(1, "hold")) for number in range(_TIMED)]
+    took = [_start_s(pods, one["metadata"]["name"], one) for one in plain]
     cluster.do("delete", "pods", "-n", pods.namespace, "--all")
-    folder = tmp_path_factory.mktemp("dra")
-    where = {"spec": {"template": {"spec": {"volumes": [{"name": "cdi", "hostPath": {"path": str(cdi)}}]}}}}
-    named = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": AGENT, "namespace": SYSTEM}}
-    kustomization = {
-        "resources": [os.path.relpath(mpsd.folder, folder)],
-        "components": [os.path.relpath(_COMPONENT, folder)],
-        "patches": [{"patch": json.dumps(named | where)}],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    cluster.do("apply", "-k", str(folder))
-    try:
-        eventually(lambda: len(_devices(cluster)) == GPUS, "the GPUs in a ResourceSlice", within_s=120.0)
-        eventually(lambda: mpsd.is_ready("agent"), "the agent serves claims", within_s=60.0)
-        yield Claims(mpsd, pods, cdi, by_plugin)
-    finally:  # kubelet ends a claim through its driver alone
-        cluster.do("delete", "pods", "-n", pods.namespace, "--all")
-        mpsd.apply()
-        for file in ("device-class", "agent-slices", "claims", "webhook-templates"):
-            cluster.do("delete", "-f", str(_COMPONENT / f"{file}.yaml"))
-        mpsd.wait_until_offered()
-    eventually(lambda: not _slices(cluster), "the ResourceSlice gone with the driver", within_s=90.0)
+    return took
+
+
+@pytest.fixture(scope="module")
+def claims(
+    by_plugin: list[float], mpsd: Installation, pods: Pods, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Claims]:
+    cdi = this_machine().state / "cdi"
+    with claims_instead_of_plugins(mpsd, pods, cdi, tmp_path_factory.mktemp("dra")):
+        yield Claims(mpsd, pods, cdi)
 
 
 def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
@@ -161,35 +86,8 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
-@contextmanager
-def _claims_for_requests(cluster: Cluster, pods: Pods) -> Iterator[None]:
-    """By the policy; the webhook is started again, so that it reads it at once."""
-    name = ("configmap", "mpsd-limits", "-n", SYSTEM)
-    before: str = cluster.get(*name)["data"]["policy.yaml"]
-
-    def gets_claim() -> bool:
-        create = ("create", "--dry-run=server", "-o", "json", "-n", pods.namespace, "-f", "-")
-        made = json.loads(cluster.do(*create, given=share("asks", container(pods.image, 1, "hold"))).out)
-        return MEMORY not in json.dumps(made["spec"])
-
-    def put(policy: str, *, claims: bool) -> None:
-        cluster.do("patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
-        cluster.do("rollout", "restart", "deployment/mpsd-webhook", "-n", SYSTEM)
-        cluster.do("rollout", "status", "deployment/mpsd-webhook", "-n", SYSTEM, "--timeout=90s")
-        # a replica on its way out may still be asked
-        eventually(lambda: all(gets_claim() is claims for _try in range(6)), "the policy in force", within_s=90.0)
-
-    after = before.replace("claims_for_requests: false", "claims_for_requests: true")
-    assert after != before
-    put(after, claims=True)
-    try:
-        yield
-    finally:
-        put(before, claims=False)
-
-
 def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: Pods, claims: Claims) -> None:
-    with _claims_for_requests(cluster, pods):
+    with claims_for_requests(cluster, pods):
         cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(pods.image))
         job = ("pods", "-n", pods.namespace, "-l", "app=mps-sample")
         (found,) = eventually(lambda: cluster.get(*job)["items"], "the Job's pod")
@@ -206,12 +104,14 @@ def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: 
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
 
 
-def test_a_pod_with_a_claim_starts_as_soon_as_one_of_the_device_plugin(pods: Pods, claims: Claims) -> None:
+def test_a_pod_with_a_claim_starts_as_soon_as_one_of_the_device_plugin(
+    pods: Pods, claims: Claims, by_plugin: list[float]
+) -> None:
     """Though the scheduler writes the claim's allocation before it binds the pod."""
-    image, names = claims.mpsd.image, [f"timed-{n}" for n in range(_TIMED)]
-    pods.create(*[_claim(name, 1) for name in names])
-    by_claim = [_start_s(pods, name, _pod(image, name, name, "hold")) for name in names]
-    plugin, claim = (sorted(times)[_TIMED // 2] for times in (claims.by_plugin, by_claim))
+    names = [f"timed-{n}" for n in range(_TIMED)]
+    pods.create(*[claim(name, 1) for name in names])
+    by_claim = [_start_s(pods, name, pod_with(pods, name, name, "hold")) for name in names]
+    plugin, claim = (sorted(times)[_TIMED // 2] for times in (by_plugin, by_claim))
     print(
         f"\nfrom creation to a running container, median of {_TIMED}: {plugin:.2f} s by plugin, {claim:.2f} s by claim"
     )
@@ -223,7 +123,7 @@ def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(pods: Pods,
     for name in ("first", "second"):
         claims.start(name, 20)
     claims.create("third", 20)
-    pods.create(_pod(claims.mpsd.image, "third", "third", "hold"))
+    pods.create(pod_with(pods, "third", "third", "hold"))
     (event,) = eventually(
         lambda: [one for one in pods.events("third") if one["reason"] == "FailedScheduling"][:1], "why it waits"
     )
@@ -237,7 +137,7 @@ def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(pods: Pods,
 
 def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(pods: Pods, claims: Claims) -> None:
     claims.create("greedy", 2)
-    pods.create(_pod(claims.mpsd.image, "greedy", "greedy", "alloc=12000", "hold", before=_LIFTED))
+    pods.create(pod_with(pods, "greedy", "greedy", "alloc=12000", "hold", before=_LIFTED))
 
     def ended() -> Any:
         return pods.status("greedy").get("state", {}).get("terminated")
@@ -253,7 +153,7 @@ def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why
 def test_pods_that_share_a_claim_hold_one_grant_together(pods: Pods, claims: Claims) -> None:
     claims.create("ours", 6)
     for name in ("left", "right"):
-        pods.create(_pod(claims.mpsd.image, name, "ours", "alloc=2000", "hold"))
+        pods.create(pod_with(pods, name, "ours", "alloc=2000", "hold"))
     for name in ("left", "right"):
         pods.wait_until_holding(name)
     eventually(lambda: [grant["memoryMiB"] for grant in claims.grants()] == [6144], "one grant")
@@ -269,7 +169,7 @@ def test_pods_that_share_a_claim_hold_one_grant_together(pods: Pods, claims: Cla
 def test_a_claim_with_parameters_of_another_version_is_refused_with_the_remedy(
     cluster: Cluster, pods: Pods, claims: Claims
 ) -> None:
-    newer = _claim("newer", 2, parameters={"apiVersion": "mpsd.io/v9", "kind": "MPSConfig"})
+    newer = claim("newer", 2, parameters={"apiVersion": "mpsd.io/v9", "kind": "MPSConfig"})
     template = newer | {"kind": "ResourceClaimTemplate", "spec": {"spec": newer["spec"]}}
     for thing in (newer, template):
         create = ("create", "--dry-run=server", "-n", pods.namespace, "-f", "-")
@@ -283,13 +183,13 @@ def test_a_claim_with_parameters_of_another_version_is_refused_with_the_remedy(
 
 def test_a_cordoned_gpu_is_tainted_until_it_is_not(cluster: Cluster, claims: Claims) -> None:
     def taints() -> list[str]:
-        return [taint["value"] for device in _devices(cluster) for taint in device.get("taints", ())]
+        return [taint["value"] for device in devices(cluster) for taint in device.get("taints", ())]
 
     def cordon(*gpus: str) -> None:
         spec = json.dumps({"spec": {"cordoned": list(gpus)}})
         cluster.do("patch", "mpsnode", claims.mpsd.node, "--type=merge", "-p", spec)
 
-    first, second = (device["attributes"]["uuid"]["string"] for device in _devices(cluster))
+    first, second = (device["attributes"]["uuid"]["string"] for device in devices(cluster))
     cordon(first)
     eventually(lambda: taints() == ["drained"], "the GPU is tainted")
     assert claims.start("beside", UNITS)[0]["uuid"] == second
@@ -326,7 +226,7 @@ def test_a_claim_outlives_kubelet_and_agent(cluster: Cluster, pods: Pods, claims
     assert files < claims.files()
     claims.end("witness", "after-agent", "after-kubelet")
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
-    eventually(lambda: len(_devices(cluster)) == GPUS, "one slice with every GPU", within_s=60.0)
+    eventually(lambda: len(devices(cluster)) == GPUS, "one slice with every GPU", within_s=60.0)
 
 
 def test_a_pod_that_ends_while_the_agent_is_away_leaves_nothing(cluster: Cluster, pods: Pods, claims: Claims) -> None:
@@ -347,7 +247,7 @@ def test_random_claims_with_kubelet_and_agent_killed_in_between_leave_nothing(
         names = [f"random-{step}-{number}" for number in range(random.randint(1, 4))]
         for name in names:
             claims.create(name, random.randint(1, 4), 5 * random.randint(0, 2))
-            pods.create(_pod(claims.mpsd.image, name, name, "hold"))
+            pods.create(pod_with(pods, name, name, "hold"))
         match step % 4:
             case 1:
                 machine.kubelet("kill")
@@ -368,23 +268,23 @@ def test_random_claims_with_kubelet_and_agent_killed_in_between_leave_nothing(
     eventually(lambda: len(claims.grants()) == len(living), "a grant for each claim")
     claims.end(*living)
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them", within_s=60.0)
-    assert len(_slices(cluster)) == 1
+    assert len(slices(cluster)) == 1
 
 
 def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(
     cluster: Cluster, pods: Pods, claims: Claims
 ) -> None:
     claims.create("faulty", 4)
-    pods.create(_pod(claims.mpsd.image, "faulty", "faulty", "alloc=100", "fault", "linger"))
+    pods.create(pod_with(pods, "faulty", "faulty", "alloc=100", "fault", "linger"))
     seen: dict[str, set[str]] = {"taints": set(), "health": set()}
 
     def look() -> bool:
-        seen["taints"].update(taint["value"] for device in _devices(cluster) for taint in device.get("taints", ()))
+        seen["taints"].update(taint["value"] for device in devices(cluster) for taint in device.get("taints", ()))
         resources = pods.status("faulty").get("allocatedResourcesStatus", [])
         seen["health"].update(one["health"] for resource in resources for one in resource.get("resources", ()))
         return "fault" in seen["taints"] and "Unhealthy" in seen["health"]
 
     eventually(look, f"the fault is seen: {seen}", within_s=60.0)
-    eventually(lambda: not any("taints" in device for device in _devices(cluster)), "it is healed", within_s=60.0)
+    eventually(lambda: not any("taints" in device for device in devices(cluster)), "it is healed", within_s=60.0)
     claims.start("next", 20, "alloc=100")
     claims.end("faulty", "next")

@@ -1,0 +1,138 @@
+"""Resource claims for a part of a GPU, the pods that have them, and an installation that serves them."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.e2e.cluster import Cluster, Object
+from tests.e2e.installation import AGENT, MEMORY, SYSTEM, Installation
+from tests.e2e.shares import Pods, share
+from tests.e2e.waiting import eventually
+
+_DRIVER, _CLASS = "gpu.mpsd.io", "mps.mpsd.io"
+_COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "dra"
+
+
+def claim(name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> Object:
+    amounts = {"memory": f"{gib}Gi"} | ({"threads": str(threads)} if threads else {})
+    request = {"name": "gpu", "exactly": {"deviceClassName": _CLASS, "capacity": {"requests": amounts}}}
+    config = [{"requests": ["gpu"], "opaque": {"driver": _DRIVER, "parameters": parameters}}] if parameters else []
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request], **({"config": config} if config else {})}},
+    }
+
+
+def pod_with(pods: Pods, name: str, claim: str, *actions: str, before: str = "", **spec: Any) -> Object:
+    """A pod whose one container has this claim and asks for nothing else. before: what its shell does first."""
+    main = pods.by_shell(0, before, *actions) if before else pods.asks(0, *actions)
+    main |= {"resources": {"claims": [{"name": "gpu"}]}}
+    return share(name, main, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}], **spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Those of one namespace, and the node that serves them. cdi: where its container runtime looks."""
+
+    mpsd: Installation
+    pods: Pods
+    cdi: Path
+
+    def create(self, name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> None:
+        self.pods.create(claim(name, gib, threads, parameters))
+
+    def start(self, name: str, gib: int, *actions: str, threads: int = 0, **spec: Any) -> list[Object]:
+        """A claim, and a pod of its name that has it; what its program said once it holds its context."""
+        self.create(name, gib, threads)
+        self.pods.create(pod_with(self.pods, name, name, *actions, "hold", **spec))
+        return self.pods.wait_until_holding(name)
+
+    def end(self, *names: str) -> None:
+        """The pods and then their claims, until nothing is left of them."""
+        self.mpsd.cluster.do("delete", "pods", "-n", self.pods.namespace, "--wait=false", "--ignore-not-found", *names)
+        gone = ("get", "pods", "-n", self.pods.namespace, "--ignore-not-found", *names)
+        eventually(lambda: not self.mpsd.cluster.do(*gone).out, f"{names} gone", within_s=60.0)
+        self.mpsd.cluster.do("delete", "resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
+
+    def files(self) -> set[str]:
+        """The uids of the claims that the container runtime knows."""
+        start, end = f"{_DRIVER}-claim-", ".json"
+        return {path.name[len(start) : -len(end)] for path in self.cdi.glob(f"{start}*{end}")}
+
+    def uid(self, name: str) -> str:
+        uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"]["uid"]
+        return uid
+
+    def grants(self) -> list[Object]:
+        found: list[Object] = self.mpsd.told().get("grants", [])
+        return found
+
+
+def slices(cluster: Cluster) -> list[Object]:
+    found = cluster.get("resourceslices")["items"]
+    return [one for one in found if one["spec"]["driver"] == _DRIVER]
+
+
+def devices(cluster: Cluster) -> list[Object]:
+    return [device for one in slices(cluster) for device in one["spec"]["devices"]]
+
+
+@contextmanager
+def claims_instead_of_plugins(mpsd: Installation, pods: Pods, cdi: Path, folder: Path) -> Iterator[None]:
+    """The component `dra` on top of the installation. cdi: where the container runtime looks. folder: an empty one."""
+    cluster, gpus = mpsd.cluster, len(mpsd.status()["gpus"])
+    where = {"spec": {"template": {"spec": {"volumes": [{"name": "cdi", "hostPath": {"path": str(cdi)}}]}}}}
+    named = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": AGENT, "namespace": SYSTEM}}
+    kustomization = {
+        "resources": [os.path.relpath(mpsd.folder, folder)],
+        "components": [os.path.relpath(_COMPONENT, folder)],
+        "patches": [{"patch": json.dumps(named | where)}],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    cluster.do("apply", "-k", str(folder))
+    try:
+        eventually(lambda: len(devices(cluster)) == gpus, "the GPUs in a ResourceSlice", within_s=120.0)
+        eventually(lambda: mpsd.is_ready("agent"), "the agent serves claims", within_s=60.0)
+        yield
+    finally:  # kubelet ends a claim through its driver alone
+        cluster.do("delete", "pods", "-n", pods.namespace, "--all")
+        mpsd.apply()
+        for file in ("device-class", "agent-slices", "claims", "webhook-templates"):
+            cluster.do("delete", "-f", str(_COMPONENT / f"{file}.yaml"))
+        mpsd.wait_until_offered()
+    eventually(lambda: not slices(cluster), "the ResourceSlice gone with the driver", within_s=90.0)
+
+
+@contextmanager
+def claims_for_requests(cluster: Cluster, pods: Pods) -> Iterator[None]:
+    """By the policy; the webhook is started again, so that it reads it at once."""
+    name = ("configmap", "mpsd-limits", "-n", SYSTEM)
+    before: str = cluster.get(*name)["data"]["policy.yaml"]
+
+    def gets_claim() -> bool:
+        create = ("create", "--dry-run=server", "-o", "json", "-n", pods.namespace, "-f", "-")
+        made = json.loads(cluster.do(*create, given=share("asks", pods.asks(1, "hold"))).out)
+        return MEMORY not in json.dumps(made["spec"])
+
+    def put(policy: str, *, claims: bool) -> None:
+        cluster.do("patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
+        cluster.do("rollout", "restart", "deployment/mpsd-webhook", "-n", SYSTEM)
+        cluster.do("rollout", "status", "deployment/mpsd-webhook", "-n", SYSTEM, "--timeout=90s")
+        # a replica on its way out may still be asked
+        eventually(lambda: all(gets_claim() is claims for _try in range(6)), "the policy in force", within_s=90.0)
+
+    after = before.replace("claims_for_requests: false", "claims_for_requests: true")
+    assert after != before
+    put(after, claims=True)
+    try:
+        yield
+    finally:
+        put(before, claims=False)

@@ -1,0 +1,117 @@
+"""Parts of a real GPU by resource claims. The file turns the installation into one that serves claims, and back."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.claims import Claims, claims_for_requests, claims_instead_of_plugins, devices, pod_with
+from tests.e2e.cluster import Cluster
+from tests.e2e.installation import MEMORY
+from tests.e2e.machine import this_machine
+from tests.e2e.shares import Pods, refused_at
+from tests.e2e.versions import needs
+from tests.e2e.waiting import eventually
+from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
+
+
+@pytest.fixture(scope="module")
+def claims(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Claims]:
+    needs(cluster, 36, "claims of a part of a device")
+    cdi = this_machine().state / "cdi"
+    cdi.mkdir(exist_ok=True)
+    with claims_instead_of_plugins(mpsd, pods, cdi, tmp_path_factory.mktemp("dra")):
+        yield Claims(mpsd, pods, cdi)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(claims: Claims) -> Iterator[None]:
+    yield
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of the claims", within_s=60.0)
+
+
+def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, claims: Claims, record_property: Callable[[str, object], None]
+) -> None:
+    first = claims.start("seven", 7, "alloc=9000", threads=30)
+    with cluster.namespace() as namespace:
+        there = Claims(mpsd, Pods(cluster, namespace, mpsd.image, pods.client), claims.cdi)
+        second = there.start("four", 4, "alloc=9000")
+        record_property("said", [first, second])
+        print(f"\n{json.dumps([first, second])}")
+        sms = mpsd.gpus()[0]["sms"]
+        for gib, said in (7, first), (4, second):
+            assert gib * 1024 - CONTEXT_MIB < refused_at(said) <= gib * 1024
+            assert said[0]["uuid"] == first[0]["uuid"]
+        assert 0.2 * sms < first[0]["sms"] <= 0.3 * sms
+        assert second[0]["sms"] == sms
+        eventually(lambda: mpsd.granted_mib(namespace) == {"four": 4096}, "the grant of the second")
+        assert claims.files() == {claims.uid("seven"), there.uid("four")}
+        there.end("four")
+    claims.end("seven")
+
+
+def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
+    mpsd: GpuInstallation, pods: Pods, claims: Claims
+) -> None:
+    gpus = mpsd.gpus()
+    gib = gpus[0]["memory_mib"] // 1024 * 2 // 3
+    names = [f"first-{number}" for number in range(len(gpus))]
+    for name in names:
+        claims.start(name, gib)
+    claims.create("waiting", gib)
+    pods.create(pod_with(pods, "waiting", "waiting", "hold"))
+    print(f"\n{pods.event('waiting', 'FailedScheduling')}")
+    assert pods.phase("waiting") == "Pending"
+    claims.end(names[0])
+    pods.wait_until_holding("waiting")
+    claims.end(*names[1:], "waiting")
+
+
+def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(pods: Pods, claims: Claims) -> None:
+    claims.create("greedy", 2)
+    lifted = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
+    pods.create(pod_with(pods, "greedy", "greedy", "alloc=12000", "hold", before=lifted))
+    assert pods.exit_code("greedy") in {137, 4}
+    print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
+    claims.end("greedy")
+
+
+def test_a_claim_shared_by_two_pods_is_one_grant(pods: Pods, claims: Claims) -> None:
+    claims.create("ours", 6)
+    for name in ("left", "right"):
+        pods.create(pod_with(pods, name, "ours", "alloc=2000", "hold"))
+    for name in ("left", "right"):
+        pods.wait_until_holding(name)
+    eventually(lambda: [grant["memoryMiB"] for grant in claims.grants()] == [6144], "one grant")
+    claims.end("left", "right", "ours")
+
+
+def test_a_pod_with_the_extended_resource_runs_unchanged_by_a_claim(
+    cluster: Cluster, pods: Pods, claims: Claims
+) -> None:
+    with claims_for_requests(cluster, pods):
+        pods.start("unchanged", 7, "alloc=9000")
+        assert MEMORY not in json.dumps(pods.get("unchanged")["spec"])
+        assert 7168 - CONTEXT_MIB < refused_at(pods.said("unchanged")) <= 7168
+        pods.delete("unchanged")
+        eventually(lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"], "its claim gone with it")
+
+
+def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(
+    cluster: Cluster, pods: Pods, claims: Claims
+) -> None:
+    claims.create("faulty", 4)
+    pods.create(pod_with(pods, "faulty", "faulty", "alloc=100", "fault", "linger"))
+    tainted: set[str] = set()
+
+    def is_tainted() -> bool:
+        tainted.update(taint["value"] for device in devices(cluster) for taint in device.get("taints", ()))
+        return "fault" in tainted
+
+    eventually(is_tainted, "the fault taints it", within_s=60.0)
+    eventually(lambda: not any("taints" in device for device in devices(cluster)), "it is healed", within_s=60.0)
+    assert claims.start("next", 20, "alloc=100")
+    claims.end("faulty", "next")
