@@ -294,6 +294,7 @@ class KubeletNode:
             seen = {pod.uid: pod for pod in self.ledger.pods_seen}
             stay = {uid for uid, pod in seen.items() if pod.terminating or pod.static_uid}
             pods = {pod for held in self._held for pod in held.grant.pods if pod.uid not in stay}
+            self._unevicted = {pod: why for pod, why in self._unevicted.items() if pod in pods}
             for pod in sorted(pods, key=str):
                 await self._evict(pod, _UPGRADE)
 

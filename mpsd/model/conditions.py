@@ -48,11 +48,8 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
     """The condition that a look at the node leads to. driver_upgrade: the Node's label that is of an upgrade of its
     driver; empty where none is. mpsd's daemons may be gone for it."""
     if driver_upgrade:
-        pods = sorted({f"{pod.namespace}/{pod.name}" for held in view.grants for pod in held.grant.pods})
-        waits = f"it waits for {shortened(pods, _SHOWN)}" if pods else "no pod has a grant here"
-        waits = waits if view.grants_known else "who has a grant here is not known yet"
         why = f"the driver is upgraded (the Node's label {driver_upgrade}), so no new pods are accepted"
-        return Condition(Truth.FALSE, "DriverUpgrade", f"{why}; {waits}")
+        return Condition(Truth.FALSE, "DriverUpgrade", f"{why}; {_awaited(view)}")
     served = {uuid for domain in view.domains for uuid in domain.record.gpus}
     missing = [gpu.label for gpu in view.gpus if gpu.uuid not in served]
     whole = len(view.domains)
@@ -78,6 +75,21 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
     if cordoned:
         return Condition(Truth.TRUE, "SomeCordoned", f"{serving}; cordoned: {', '.join(cordoned)}")
     return Condition(Truth.TRUE, "AllServe", serving)
+
+
+def _awaited(view: "NodeView") -> str:
+    """Who uses the node's GPUs still, in plain words."""
+    if not view.grants_known:
+        return "who has a grant here is not known yet"
+    pods = sorted({f"{pod.namespace}/{pod.name}" for held in view.grants for pod in held.grant.pods})
+    strangers = sorted({client.pid for client in view.clients or () if client.on_mps and client.grant is None})
+    stuck = [one for one in (*view.domains, *view.leaving) if one.state in {State.WEDGED, State.FAULT}]
+    awaited = [
+        *([shortened(pods, _SHOWN)] if pods else []),
+        *(f"pid {pid}, which has no grant" for pid in strangers[:_SHOWN]),
+        *(f"{one.name}, which is {after_is(one.state)}" for one in stuck),
+    ]
+    return f"it waits for {'; '.join(awaited)}" if awaited else "no pod has a grant here"
 
 
 def is_to_be_left(view: "NodeView", driver_upgrade: str, *, left: bool) -> bool:
