@@ -127,7 +127,7 @@ class _Layer:
         """/opt/mpsd: mpsd of this checkout, and what it needs from wherever this Python has it."""
         tini = shutil.which("tini-static")
         assert tini, "tini-static is not on PATH (Debian: the package tini)"
-        self._put(Path(tini), "opt/mpsd/init/tini")
+        self._put(Path(tini).resolve(), "opt/mpsd/init/tini")
         self._write("opt/mpsd/pyvenv.cfg", f"home = {python.parent}\ninclude-system-site-packages = false\n".encode())
         for name in ("python", "python3"):
             special(self._tar, f"opt/mpsd/bin/{name}", tarfile.SYMTYPE, str(python))
