@@ -19,6 +19,10 @@
     measure=SEC     run what was prepared for so long, in samples of some launches and one synchronise
                                                   {"work", "seconds", "launches", "launches_per_s", "sample_launches",
                                                    "p50_ms", "p99_ms": of a sample, "gpu_ms": the GPU's, by its events}
+    serve=N,SEC     begin a sample of what was prepared N times a second for so long, whether or not the one before has
+                    ended, as requests come
+                                                  {"work", "requests", "per_s", "p50_ms", "p99_ms": of a request, from
+                                                   when it came to its end}
     launch=SEC      run kernels                   {"launches_per_s", "n", "p50_ms", "p99_ms": of ten and a synchronise}
     work[=SEC]      run kernels until SIGTERM (or for so long)    {"launches", "at"} four times a second
     fault           write to a bad address, and go on             {"bad": "700:CUDA_ERROR_ILLEGAL_ADDRESS"}
@@ -502,6 +506,28 @@ class CudaContext:
             gpu_ms=round(percentile(gpu_ms, 50), 3),
         )
 
+    def serve(self, value: str) -> None:
+        """One after the other, so a request that comes while another is served waits for it."""
+        assert self._prepared is not None, "the arguments were looked at"
+        launch, in_a_sample = self._prepared.launch, WORKS[self._prepared.name].sample_launches
+        per_s, seconds = served(value)
+        took_s: list[float] = []
+        since = time.monotonic()
+        for request in range(max(1, round(per_s * seconds))):
+            comes = since + request / per_s
+            time.sleep(max(0.0, comes - time.monotonic()))
+            for _ in range(in_a_sample):
+                self._broke_unless(launch(), since)
+            self._check(since)
+            took_s.append(time.monotonic() - comes)
+        say(
+            work=self._prepared.name,
+            requests=len(took_s),
+            per_s=round(len(took_s) / (time.monotonic() - since), 1),
+            p50_ms=round(1000 * percentile(took_s, 50), 3),
+            p99_ms=round(1000 * percentile(took_s, 99), 3),
+        )
+
     def work(self, seconds: str) -> None:
         launch = self._multiply_add(8 * self._sms(), 4096)
         since = said = time.monotonic()
@@ -549,6 +575,7 @@ ACTIONS: Mapping[str, Callable[[CudaContext, str], None]] = {
     "step": CudaContext.step,
     "prepare": CudaContext.prepare,
     "measure": CudaContext.measure,
+    "serve": CudaContext.serve,
     "launch": CudaContext.launch,
     "work": CudaContext.work,
     "fault": CudaContext.fault,
@@ -556,6 +583,12 @@ ACTIONS: Mapping[str, Callable[[CudaContext, str], None]] = {
     "reconnect": CudaContext.reconnect,
     "info": CudaContext.info,
 }
+
+
+def served(value: str) -> tuple[float, float]:
+    """Requests a second, and the seconds, of `serve`."""
+    per_s, _, seconds = value.partition(",")
+    return float(per_s), float(seconds)
 
 
 def percentile(figures: Sequence[float], percent: int) -> float:
@@ -571,8 +604,8 @@ def complaint(actions: Sequence[tuple[str, str]]) -> str:
             return f"{name} is not one of {', '.join(ACTIONS)}"
         if name == "prepare" and value not in WORKS:
             return f"prepare={value} is not one of {', '.join(WORKS)}"
-        if name == "measure" and not prepared:
-            return f"measure={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
+        if name in {"measure", "serve"} and not prepared:
+            return f"{name}={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
         if name in {"prepare", "reconnect"}:  # another context has nothing prepared
             prepared = name == "prepare"
     return ""

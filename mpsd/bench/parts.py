@@ -14,10 +14,12 @@ from statistics import median
 
 from mpsd.bench import reactions
 from mpsd.bench.rules.rows import (
+    BatchWork,
     BenchPart,
     ClientsRow,
     CostRow,
     NeedRow,
+    PriorityRow,
     RatioRow,
     Row,
     ShareRow,
@@ -27,6 +29,7 @@ from mpsd.bench.rules.rows import (
     WorkKind,
 )
 from mpsd.bench.testbeds import BenchContext, BenchShare, CannotMeasure, Measured, Testbed, first_line, gather
+from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 
 _WINDOWS = 3  # of each measurement whose median counts
 
@@ -185,6 +188,40 @@ def clients(context: BenchContext) -> Iterator[ClientsRow]:
             yield ClientsRow(programs, WorkKind.SMALL, *rates, group.starts_s)
 
 
+# -- priority: requests at a fixed rate beside batch work that fills the GPU, by its priority -------------------------
+
+_LOAD = 0.2  # of the GPU's time, by the requests
+_AFTER_S = 30.0  # beyond a window, for requests that came in it
+
+
+def priority(context: BenchContext) -> Iterator[PriorityRow]:
+    work, window_s = WorkKind.ARITHMETIC, context.window_s
+    with context.under_mpsd() as testbed:
+        context.step("how long a request takes")
+        request_s = gather(testbed, work, [BenchShare(1)], window_s).total().p50_ms / 1000
+        testbed.end_programs()
+        per_s = max(_LOAD / request_s, 2 / window_s)
+        serving = [f"prepare={work}", *["step", f"serve={per_s:g},{window_s:g}"] * _WINDOWS]
+        measured = [f"prepare={work}", *["step", f"measure={window_s:g}"] * _WINDOWS]
+        for batch in BatchWork:
+            programs = [testbed.start(serving, BenchShare(1))]
+            if batch is not BatchWork.NONE:
+                below = ("env", f"{CLIENT_PRIORITY}=1") if batch is BatchWork.BELOW_NORMAL else ()
+                programs.append(testbed.start_command((*below, *testbed.client, *measured), BenchShare(1)))
+            for program in programs:
+                first_line(testbed, program)
+            for window in range(_WINDOWS):
+                context.step(f"requests beside batch work: {batch}, window {window + 1} of {_WINDOWS}")
+                for program in programs:
+                    program.line_with("ready", _AFTER_S)
+                for program in programs:
+                    program.go_on()
+                served = programs[0].line_with("requests", window_s + _AFTER_S)
+                rates = [one.line_with("launches_per_s", window_s + _AFTER_S)["launches_per_s"] for one in programs[1:]]
+                yield PriorityRow(batch, served["per_s"], served["p50_ms"], served["p99_ms"], sum(rates))
+            testbed.end_programs()
+
+
 # -- torch: ResNet-50 under the PyTorch of the user's own Python, with shares of 1:2 ---------------------------------
 
 # What resnet.py calls it, what a reader does, and the batches.
@@ -248,6 +285,7 @@ PARTS: dict[BenchPart, Part] = {
     BenchPart.NEED: Part(lambda _context: len(_LIMITS_GIB), need),
     BenchPart.COST: Part(lambda context: 2 * _pairs(context) * len(_COST_LOADS), cost),
     BenchPart.CLIENTS: Part(lambda context: len(_client_counts(context)), clients),
+    BenchPart.PRIORITY: Part(lambda _context: 1 + len(BatchWork) * _WINDOWS, priority),
     BenchPart.REACTIONS: Part(reactions.steps, reactions.measure),
     BenchPart.TORCH: Part(torch_steps, torch),
 }

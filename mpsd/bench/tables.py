@@ -19,6 +19,7 @@ from mpsd.bench.rules.rows import (
     CostRow,
     MachineRow,
     NeedRow,
+    PriorityRow,
     RatioRow,
     ReactionRow,
     ShareRow,
@@ -38,6 +39,7 @@ QUESTIONS: Mapping[BenchPart, str] = {
     BenchPart.NEED: "whether a program that needs more than its grant is stopped by it, and one that needs less runs",
     BenchPart.COST: "what mpsd costs against MPS alone",
     BenchPart.CLIENTS: "how throughput changes with more and more programs",
+    BenchPart.PRIORITY: "whether a program that serves requests keeps its latency beside batch work below normal",
     BenchPart.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
     BenchPart.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
 }
@@ -178,6 +180,15 @@ _CLIENTS: tuple[Column[ClientsRow], ...] = (
 )
 
 
+_PRIORITY: tuple[Column[PriorityRow], ...] = (
+    Column("BATCH", lambda row: row.batch, left=True),
+    Column("REQUESTS/S", lambda row: _rate(row.requests_per_s)),
+    Column("P50", lambda row: _ms(row.p50_ms)),
+    Column("P99", lambda row: _ms(row.p99_ms)),
+    Column("BATCH LAUNCHES/S", lambda row: _rate(row.batch_per_s) if row.batch_per_s else ""),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Times:
     """The rounds of one reaction, in one way."""
@@ -215,6 +226,7 @@ _COLUMNS: Mapping[BenchPart, Any] = {
     BenchPart.NEED: _NEED,
     BenchPart.COST: _COST,
     BenchPart.CLIENTS: _CLIENTS,
+    BenchPart.PRIORITY: _PRIORITY,
     BenchPart.REACTIONS: _REACTIONS,
     BenchPart.TORCH: _RATIO,
 }

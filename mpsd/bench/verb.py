@@ -64,6 +64,7 @@ def bench(
         need        0.2   whether a program that needs too much is stopped
         cost        5     what mpsd costs against MPS alone
         clients     1     how throughput changes with more and more programs
+        priority    0.5   whether requests keep their latency beside batch
         reactions   1     how soon mpsd ends escapes, dead daemons and faults
         torch       2     whether ResNet-50 gets 1:2 (needs torchvision)
 

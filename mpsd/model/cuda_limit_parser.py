@@ -13,6 +13,7 @@ from mpsd.model.problem import shown
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREAD_PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
+CLIENT_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 # All that decide of a limit.
@@ -116,6 +117,13 @@ def visible_devices(value: str | None, uuids: Sequence[str]) -> tuple[str, ...]:
             break
         visible.append(uuids[ordinal])
     return tuple(visible)
+
+
+def client_priority_as_read(value: str | None) -> int | None:
+    """What libcuda makes of CUDA_MPS_CLIENT_PRIORITY: 0 is normal and the best there is, 1 below it; None where the
+    server's default counts.
+    """
+    return int(value) if value in {"0", "1"} else None
 
 
 def thread_percent_as_read(value: str | None) -> float:

@@ -29,6 +29,7 @@ PIECE_MIB = 32
 # 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
 LAUNCHES_PER_SM = 35.6
 IN_FLIGHT = 9.8
+BELOW_NORMAL_WEIGHT = 0.273  # 135.3 launches/s beside 494.8 of a client with priority 0, both filling the GPU
 SMALL_PER_S = 52754.0  # launches of 8 blocks, by a client that is alone; eight did 354 471 together under MPS
 
 
@@ -128,8 +129,8 @@ def _complaint(actions: Sequence[tuple[str, str]]) -> str:
             return f"{name} is not one of {', '.join(_ACTIONS)}"
         if name == "prepare" and value not in WORKS:
             return f"prepare={value} is not one of {', '.join(WORKS)}"
-        if name == "measure" and not prepared:
-            return f"measure={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
+        if name in {"measure", "serve"} and not prepared:
+            return f"{name}={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
         if name in {"prepare", "reconnect"}:  # another context has nothing prepared
             prepared = name == "prepare"
     return ""
@@ -276,6 +277,25 @@ def _measure(program: CudaProgram, value: str) -> None:
     )
 
 
+def _serve(program: CudaProgram, value: str) -> None:
+    """Pretend requests. One that comes while others are served waits for as long as their number makes it."""
+    work, (per_s, seconds) = WORKS[program.prepared], [float(part) for part in value.split(",")]
+    wanted = max(1, round(per_s * seconds))
+    launches, took_s = _compute(program, work, max(seconds, 1e-3), ())
+    most_per_s = launches / took_s / work.sample_launches
+    sample_s, behind_s = 1 / most_per_s, max(0.0, wanted / most_per_s - seconds)
+    waits_s = [behind_s * percent / 100 for percent in (50, 99)]
+    _say(
+        {
+            "work": program.prepared,
+            "requests": wanted,
+            "per_s": round(min(per_s, most_per_s), 1),
+            "p50_ms": round(1000 * (sample_s + waits_s[0]), 3),
+            "p99_ms": round(1000 * (sample_s + waits_s[1]), 3),
+        }
+    )
+
+
 def _compute(program: CudaProgram, work: SimulatedWork, asked_s: float, files: Sequence[int]) -> tuple[float, float]:
     """Launches in this time, or until one of the files can be read; and the seconds that they took.
 
@@ -310,14 +330,18 @@ def _share(work: SimulatedWork, context: SimulatedContext) -> float:
     """What it has now of its launches alone.
 
     Processes beside MPS and the MPS server take turns on the whole GPU. In the server's turn every client who computes
-    gets the SMs in proportion to what he may use, once they are all taken.
+    gets the SMs in proportion to what he may use and to his priority, once they are all taken.
     """
     computing = [holding for holding in context.card.holdings() if holding.busy_sms]
     outside = {holding.slot for holding in computing if holding.kind == OUTSIDE_MPS}
-    on_mps_sms = sum(holding.busy_sms for holding in computing if holding.kind == MPS_CLIENT)
-    turns = max(1, len(outside) + (on_mps_sms > 0))
+    on_mps = [holding for holding in computing if holding.kind == MPS_CLIENT]
+    turns = max(1, len(outside) + bool(on_mps))
     turn = 1.0 if turns == 1 else work.sliced / turns
-    return turn if context.slot in outside else turn * min(1.0, context.gpu.sms / max(on_mps_sms, 1))
+    if context.slot in outside or sum(holding.busy_sms for holding in on_mps) <= context.gpu.sms:
+        return turn
+    weights = {holding.slot: BELOW_NORMAL_WEIGHT if holding.priority else 1.0 for holding in on_mps}
+    wanted = sum(weights[holding.slot] * holding.busy_sms for holding in on_mps)
+    return turn * min(1.0, weights.get(context.slot, 1.0) * context.gpu.sms / max(wanted, 1.0))
 
 
 def _fault(program: CudaProgram, _: str) -> None:
@@ -350,6 +374,7 @@ _ACTIONS: Mapping[str, Callable[[CudaProgram, str], None]] = {
     "step": _step,
     "prepare": _prepare,
     "measure": _measure,
+    "serve": _serve,
     "launch": _launch,
     "work": _work,
     "fault": _fault,

@@ -10,10 +10,12 @@ from itertools import chain
 from statistics import median
 
 from mpsd.bench.rules.rows import (
+    BatchWork,
     Benchmark,
     BenchPart,
     CostRow,
     NeedRow,
+    PriorityRow,
     RatioRow,
     Reaction,
     ShareRow,
@@ -331,7 +333,7 @@ def _grown(row: CostRow) -> float | None:
     return None if times is None else 100 * (times - 1)
 
 
-# -- clients and reactions -----------------------------------------------------------------------------------------
+# -- clients, priority and reactions -------------------------------------------------------------------------------
 
 
 def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -346,6 +348,25 @@ def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
         yield promise.unknown(f"{max(served, default=0)} were, and the card has memory for no {CLIENTS} of 1 GiB")
     else:
         yield promise.found(max(served, default=0))
+
+
+def _priority(benchmark: Benchmark) -> Iterator[BenchClaim]:
+    rows = benchmark.priority
+    alone = _median(rows, BatchWork.NONE, lambda row: row.p99_ms)
+    for batch in (BatchWork.NORMAL, BatchWork.BELOW_NORMAL):
+        promise = BenchClaim(BenchPart.PRIORITY, f"p99 of a request beside {batch} batch work, against alone", "×")
+        slower = ratio(_median(rows, batch, lambda row: row.p99_ms), alone)
+        yield promise.unknown(_why_not(benchmark, BenchPart.PRIORITY)) if slower is None else promise.found(slower)
+    done = {batch: _median(rows, batch, lambda row: row.batch_per_s) for batch in BatchWork}
+    promise = BenchClaim(BenchPart.PRIORITY, "what batch work below normal gets done, against normal", "×")
+    kept = ratio(done[BatchWork.BELOW_NORMAL], done[BatchWork.NORMAL])
+    yield promise.unknown(_why_not(benchmark, BenchPart.PRIORITY)) if kept is None else promise.found(kept)
+
+
+def _median(rows: Iterable[PriorityRow], batch: BatchWork, figure: Callable[[PriorityRow], float]) -> float | None:
+    """Of the windows beside this batch work; None where there are none."""
+    found = [figure(row) for row in rows if row.batch is batch]
+    return median(found) if found else None
 
 
 _FLOOR_S = {Reaction.ESCAPE: 0.07, Reaction.DAEMON: 0.31}  # what the hardware alone takes
@@ -373,4 +394,4 @@ def _why_not(benchmark: Benchmark, part: BenchPart) -> str:
     return next((why for skipped, why in benchmark.skipped if skipped is part), "it was not run")
 
 
-_JUDGES = (_small_kernels, _nvidia_smi, _share_line, _ratios, _sizes, _needs, _cost, _clients, _reactions)
+_JUDGES = (_small_kernels, _nvidia_smi, _share_line, _ratios, _sizes, _needs, _cost, _clients, _priority, _reactions)

@@ -23,6 +23,7 @@ class BenchPart(StrEnum):
     NEED = "need"  # does a program that needs more than its grant end, and one that needs less run?
     COST = "cost"  # what does mpsd cost against MPS alone?
     CLIENTS = "clients"  # what becomes of it with more and more programs?
+    PRIORITY = "priority"  # does a program that serves requests keep its latency beside batch work below normal?
     REACTIONS = "reactions"  # how soon is an escape over, a daemon back, a fault healed?
     TORCH = "torch"  # do ResNet-50 under PyTorch and shares of 1:2 get 1:2?
 
@@ -125,6 +126,28 @@ class ClientsRow:
     starts_s: float
 
 
+class BatchWork(StrEnum):
+    """What fills the GPU beside a program that serves requests."""
+
+    NONE = "none"
+    NORMAL = "normal"  # with the priority of the program that serves
+    BELOW_NORMAL = "below normal"  # with CUDA_MPS_CLIENT_PRIORITY=1
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityRow:
+    """A program that is sent so many requests a second, whether or not it keeps up, beside batch work.
+
+    p50, p99: of a request, from when it came to its end. batch_per_s: launches of the batch work.
+    """
+
+    batch: BatchWork
+    requests_per_s: float
+    p50_ms: float
+    p99_ms: float
+    batch_per_s: float
+
+
 class Reaction(StrEnum):
     """What is timed, from and to what."""
 
@@ -145,7 +168,7 @@ class ReactionRow:
     grace_s: float = 0.0
 
 
-Row = SharingRow | ShareRow | RatioRow | SizeRow | NeedRow | CostRow | ClientsRow | ReactionRow
+Row = SharingRow | ShareRow | RatioRow | SizeRow | NeedRow | CostRow | ClientsRow | PriorityRow | ReactionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +203,7 @@ class Benchmark:
     need: tuple[NeedRow, ...] = ()
     cost: tuple[CostRow, ...] = ()
     clients: tuple[ClientsRow, ...] = ()
+    priority: tuple[PriorityRow, ...] = ()
     reactions: tuple[ReactionRow, ...] = ()
     torch: tuple[RatioRow, ...] = ()
     listed: str = ""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model.cuda_limit_parser import (
+    CLIENT_PRIORITY,
     MEMORY_LIMIT,
     PARTITIONING,
     THREAD_PERCENT,
@@ -15,6 +16,7 @@ from mpsd.model.cuda_limit_parser import (
     MemoryReading,
     Unset,
     Unusable,
+    client_priority_as_read,
     memory_limit_as_read,
     thread_percent_as_read,
 )
@@ -29,13 +31,15 @@ class Wish:
     """What the client's environment asks for one device.
 
     own_bytes: its limit, None where it sets none; lifted: it switched limits off, the server's too; partitioned: the
-    flag that makes a thread percentage the context's own business and so lifts the server's.
+    flag that makes a thread percentage the context's own business and so lifts the server's. priority: None where it
+    names none.
     """
 
     own_bytes: int | None
     lifted: bool
     thread_percent: float
     partitioned: bool
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ def wish(environment: Mapping[str, str], visible: tuple[SimulatedGpu, ...], ordi
         lifted=isinstance(reading, Lifted),
         thread_percent=thread_percent_as_read(environment.get(THREAD_PERCENT)),
         partitioned=environment.get(PARTITIONING) == "1",
+        priority=client_priority_as_read(environment.get(CLIENT_PRIORITY)),
     )
 
 

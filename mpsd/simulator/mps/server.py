@@ -168,7 +168,7 @@ class MpsServer:
         for ordinal, (gpu, card) in enumerate(zip(setup.gpus, self._cards, strict=True)):
             self._log.server(f"Creating server context on device {ordinal} ({gpu.name})")
             card.claim(ContextClaim(os.getpid(), MPS_SERVER, gpu.server_mib * MIB))
-        self._settings: Message = {"thread_percent": 100.0, "limits": {}}
+        self._settings: Message = {"thread_percent": 100.0, "priority": 0, "limits": {}}
         self._started = False
         self._running = True
         self._clients: list[ServerClient] = []
@@ -275,7 +275,8 @@ class MpsServer:
             share = client_share.with_quirks(share, quirks, self._gpus[ordinal])
         if not share.holds_its_context:
             return {"status": OUT_OF_MEMORY}
-        claim = ContextClaim(client.pid, MPS_CLIENT, share.context_bytes, self._gpus[ordinal].clients)
+        most, priority = self._gpus[ordinal].clients, self._priority(asked["wish"])
+        claim = ContextClaim(client.pid, MPS_CLIENT, share.context_bytes, most, priority)
         try:
             slot = self._cards[ordinal].claim(claim)
         except CardRefusal as refused:
@@ -286,6 +287,10 @@ class MpsServer:
         self._log.server(f"Device {gpu.name} (uuid {gpu.uuid}) is associated")
         self._log.server(f"Status of client {client.shown} is ACTIVE")
         return {"status": SUCCESS, "slot": slot, "sms": share.sms, "limit_bytes": share.limit_bytes}
+
+    def _priority(self, wish: dict[str, Any]) -> int:
+        """The client's own goes before the server's, in either direction."""
+        return int(self._settings["priority"] if wish["priority"] is None else wish["priority"])
 
     def _share(self, wish: Wish, gpu: SimulatedGpu, clients_ordinal: int) -> ClientShare:
         """The server's limits go by the ordinal that the client gives the device, not by the server's own."""

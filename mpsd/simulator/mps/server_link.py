@@ -51,7 +51,7 @@ class ServerSettings:
 
     def as_message(self) -> Mapping[str, object]:
         limits = {device: server_limit_bytes(value) for device, value in self.memory_limits.items()}
-        return {"thread_percent": self.thread_percent, "limits": limits}
+        return {"thread_percent": self.thread_percent, "priority": self.priority, "limits": limits}
 
 
 def server_device(device: str, gpus: Sequence[SimulatedGpu]) -> str:
