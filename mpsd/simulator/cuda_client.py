@@ -29,7 +29,7 @@ PIECE_MIB = 32
 # 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
 LAUNCHES_PER_SM = 35.6
 IN_FLIGHT = 9.8
-BELOW_NORMAL_WEIGHT = 0.273  # 135.3 launches/s beside 494.8 of a client with priority 0, both filling the GPU
+BELOW_NORMAL_WEIGHT = 0.0265  # 47.6 launches/s beside 1799.3 of a client with priority 0, both filling the GPU
 SMALL_PER_S = 52754.0  # launches of 8 blocks, by a client that is alone; eight did 354 471 together under MPS
 
 

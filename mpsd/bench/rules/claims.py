@@ -354,7 +354,9 @@ def _priority(benchmark: Benchmark) -> Iterator[BenchClaim]:
     rows = benchmark.priority
     alone = _median(rows, BatchWork.NONE, lambda row: row.p99_ms)
     for batch in (BatchWork.NORMAL, BatchWork.BELOW_NORMAL):
-        promise = BenchClaim(BenchPart.PRIORITY, f"p99 of a request beside {batch} batch work, against alone", "×")
+        what = f"p99 of a request beside batch work of {batch} priority, against alone"
+        limit = Limit(Bound.AT_MOST, 1.2) if batch is BatchWork.BELOW_NORMAL else None
+        promise = BenchClaim(BenchPart.PRIORITY, what, "×", limit)
         slower = ratio(_median(rows, batch, lambda row: row.p99_ms), alone)
         yield promise.unknown(_why_not(benchmark, BenchPart.PRIORITY)) if slower is None else promise.found(slower)
     done = {batch: _median(rows, batch, lambda row: row.batch_per_s) for batch in BatchWork}
