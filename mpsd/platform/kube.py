@@ -326,8 +326,11 @@ class Kube:
 
     async def _send(self, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         async with within(deadline_s, ask):
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, self.access.send, ask, deadline_s)
+            try:
+                sent = asyncio.get_running_loop().run_in_executor(self._threads, self.access.send, ask, deadline_s)
+            except RuntimeError as error:  # no thread can be started, for want of processes or memory
+                raise Unavailable(f"{ask}: {error}") from None
+            answer = await sent
         self.heard_at = time.monotonic()
         return answer
 
