@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.contract` is imported by its own files
 
-# Half of the time of the whole is the start of hundreds of programs, and these two a quarter of each start: to read the
-# authorities of the internet, which nothing here asks, and to look for plugins of pydantic among all that is installed.
-os.environ |= {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull, "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+# Half of the time of the whole is the start of hundreds of programs, and a part of each start is to read the authorities
+# of the internet, which nothing here asks.
+os.environ |= {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 # A shell starts what it leaves in the background deaf to Ctrl-C, and so would be every program started from there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

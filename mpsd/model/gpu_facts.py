@@ -4,32 +4,32 @@ A number about hardware lives in that file with its source, never here.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
-from pydantic.dataclasses import dataclass
+from msgspec import Meta
 
-from mpsd.model.policy import STRICT
+from mpsd.model.policy import Version
 
-Count = Annotated[int, Field(ge=1)]
-ComputeCapability = Annotated[str, Field(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+Count = Annotated[int, Meta(ge=1)]
+ComputeCapability = Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]$")]
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Capability:
     """What MPS does on a GPU of one compute capability."""
 
     compute_capability: ComputeCapability
     clients: Count
     cores_per_sm: Count
-    context_base_mib: Annotated[int, Field(ge=0)]
-    context_per_sm_kib: Annotated[int, Field(ge=0)]
-    server_mib: Annotated[int, Field(ge=0)]
+    context_base_mib: Annotated[int, Meta(ge=0)]
+    context_per_sm_kib: Annotated[int, Meta(ge=0)]
+    server_mib: Annotated[int, Meta(ge=0)]
     sm_granularity: Count
     sm_minimum: Count
     measured: bool
-    source: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Meta(min_length=1)]
 
     def sms_given(self, thread_percent: int, sms: int) -> int:
         """SMs that a client gets of `sms` for an active-thread percentage of 1 to 100."""
@@ -42,27 +42,25 @@ class Capability:
         return self.context_base_mib + self.context_per_sm_kib * sms // 1024
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Card:
-    name: Annotated[str, Field(min_length=1)]
-    short: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
+    name: Annotated[str, Meta(min_length=1)]
+    short: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+$")]
     compute_capability: ComputeCapability
     memory_mib: Count
     sms: Count
     measured: bool
-    source: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Meta(min_length=1)]
 
 
-def _each_once(capabilities: list[Capability]) -> list[Capability]:
+def _each_once(capabilities: list[Capability]) -> None:
     if len({row.compute_capability for row in capabilities}) < len(capabilities):
         raise ValueError("capabilities name one compute_capability more than once")
-    return capabilities
 
 
-def _each_named_once(cards: list[Card]) -> list[Card]:
+def _each_named_once(cards: list[Card]) -> None:
     if len({card.short for card in cards}) < len(cards):
         raise ValueError("cards give one short name to more than one card")
-    return cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +76,20 @@ class EmptyCard:
         return self.capability.context_cost_mib(self.capability.sms_given(thread_percent, self.card.sms))
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True)
 class GpuFacts:
     """The whole of `limits/gpus.yaml`. Without slots, so that what follows from it is worked out once."""
 
-    version: Literal["v1"]
-    capabilities: Annotated[list[Capability], Field(min_length=1), AfterValidator(_each_once)]
-    cards: Annotated[list[Card], Field(min_length=1), AfterValidator(_each_named_once)]
+    version: Version
+    capabilities: Annotated[list[Capability], Meta(min_length=1), _each_once]
+    cards: Annotated[list[Card], Meta(min_length=1), _each_named_once]
 
-    @model_validator(mode="after")
-    def rows_agree(self) -> Self:
+    def __post_init__(self) -> None:
         known = {row.compute_capability for row in self.capabilities}
         for card in self.cards:
             if card.compute_capability not in known:
                 wrong = f"compute_capability {card.compute_capability} is not among the capabilities"
                 raise ValueError(f"card {card.short}: {wrong}")
-        return self
 
     def capability(self, compute_capability: str) -> Capability | None:
         """The facts for one compute capability; None where the file has no row for it."""
@@ -114,7 +110,7 @@ class GpuFacts:
 
     @cached_property
     def rooms(self) -> tuple[EmptyCard, ...]:
-        """What one client finds on each card; `rows_agree` has seen a row for every card."""
+        """What one client finds on each card; `__post_init__` has seen a row for every card."""
         pairs = [(card, self._by_compute_capability[card.compute_capability]) for card in self.cards]
         return tuple(EmptyCard(card, row, max(0, card.memory_mib - row.server_mib)) for card, row in pairs)
 

@@ -1,57 +1,52 @@
 """What pods and programs may have: the shape of `limits/policy.yaml`.
 
 A policy that loads is complete and free of contradictions; unknown, missing and wrong fields are refused by name, all
-at once (`platform.limits_files` turns pydantic's list into problems). Only a rule of admission and a field with a
-default may be left out, so that a new one makes no older policy invalid.
+at once (`model.strict_reader`). Only a rule of admission and a field with a default may be left out, so that a new one
+makes no older policy invalid.
 """
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo, model_validator
-from pydantic.dataclasses import dataclass
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from msgspec import Meta
 
-from mpsd.model.cgpu_policies import MOST_INSTANCES, NATIVE, POLICIES, ThreadCap
+from mpsd.model.cgpu_policies import MOST_INSTANCES, POLICIES, ThreadCap
+from mpsd.model.strict_reader import Contradiction
 from mpsd.model.violations import Response as Response
 
-STRICT = ConfigDict(extra="forbid", strict=True)
-
-Percent = Annotated[int, Field(ge=1, le=100)]
-Ordinal = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Percent = Annotated[int, Meta(ge=1, le=100)]
+Index = Annotated[int, Meta(ge=0)]
+# As text, in a mapping.
+Ordinal = Annotated[
+    str,
+    Meta(
+        pattern=r"^(0|[1-9][0-9]{0,2})$",
+        extra={"words": ("no-ordinal", "is no GPU's ordinal", "write it as nvidia-smi does, such as 0")},
+    ),
+]
+Version = Annotated[
+    Literal["v1"],
+    Meta(extra={"words": ("version-unknown", "is not a version this mpsd reads", 'write "v1"')}),
+]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 ResourceName = Annotated[
-    str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 ]
 EvictingState = Literal["fault", "down", "wedged", "refused", "draining", "drained"]
-Text = Annotated[str, Field(min_length=1)]
-Pattern = Annotated[str, Field(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
-VariablePattern = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
-PathPattern = Annotated[str, Field(pattern=r"^(/|(/[^/*]+)+\*?)$")]
-CapabilityName = Annotated[str, Field(pattern=r"^[A-Z][A-Z_]*$")]
+Text = Annotated[str, Meta(min_length=1)]
+Pattern = Annotated[str, Meta(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
+VariablePattern = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
+PathPattern = Annotated[str, Meta(pattern=r"^(/|(/[^/*]+)+\*?)$")]
+CapabilityName = Annotated[str, Meta(pattern=r"^[A-Z][A-Z_]*$")]
 
 
-def _disjoint(domains: list[list[int]]) -> list[list[int]]:
+def _disjoint(domains: list[list[int]]) -> None:
     named = Counter(ordinal for domain in domains for ordinal in domain)
     if twice := sorted(ordinal for ordinal, times in named.items() if times > 1):
         raise ValueError(f"GPU {', '.join(map(str, twice))} is named more than once")
-    return domains
-
-
-def _enough(max_inst: int | None, info: ValidationInfo) -> int | None:
-    """A policy that divides a card must be told into how many parts."""
-    policy = POLICIES.get(info.data.get("policy", NATIVE))
-    if max_inst is None and policy and policy.share is not ThreadCap.WHOLE:
-        raise PydanticCustomError("max_inst_unset", "is not set")
-    return max_inst
-
-
-def _ordinal(text: str) -> str:
-    if not text.isascii() or not text.isdigit() or text != str(int(text)):
-        raise PydanticCustomError("no_ordinal", "is no ordinal")
-    return text
 
 
 class HostIPC(StrEnum):
@@ -123,13 +118,6 @@ class RuleModes(dict[RuleId, RuleMode]):
         super().__init__({rule: named.get(rule, default) for rule, default in DEFAULT_MODES.items()})
         self.by_default = tuple(rule for rule in RuleId if rule not in named)
 
-    @staticmethod
-    def __get_pydantic_core_schema__(_source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """A field for each rule, so that one that is misspelt or has no such mode is refused by its own name."""
-        mode = core_schema.typed_dict_field(handler.generate_schema(RuleMode), required=False)
-        named = core_schema.typed_dict_schema(dict.fromkeys(RuleId, mode), extra_behavior="forbid")
-        return core_schema.no_info_after_validator_function(RuleModes, named)
-
 
 class Placement(StrEnum):
     """Which GPU is taken of those that have room."""
@@ -146,38 +134,34 @@ class CanaryRule(StrEnum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Resources:
     memory: ResourceName
-    memory_unit_mib: Annotated[int, Field(ge=1, le=1024 * 1024)]
+    memory_unit_mib: Annotated[int, Meta(ge=1, le=1024 * 1024)]
     percent: ResourceName
     count: ResourceName
 
-    @model_validator(mode="after")
-    def names_differ(self) -> Self:
+    def __post_init__(self) -> None:
         if len({self.memory, self.percent, self.count}) < 3:
             raise ValueError("memory, percent and count must be three different names")
-        return self
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Requests:
     default_thread_percent: Percent
     minimum_thread_percent: Percent
     thread_percent_step: Percent
-    clients_per_grant: Annotated[int, Field(ge=1, le=60)]
+    clients_per_grant: Annotated[int, Meta(ge=1, le=60)]
 
-    @model_validator(mode="after")
-    def percents_agree(self) -> Self:
+    def __post_init__(self) -> None:
         minimum, step = f"minimum_thread_percent {self.minimum_thread_percent}", self.thread_percent_step
         if self.default_thread_percent < self.minimum_thread_percent:
             raise ValueError(f"default_thread_percent {self.default_thread_percent} is below {minimum}")
         if self.minimum_thread_percent % step:
             raise ValueError(f"{minimum} is not in steps of thread_percent_step {step}")
-        return self
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Admission:
     """What the rules of admission go by. Tuples, so that what is made of them can be kept."""
 
@@ -198,35 +182,33 @@ class Admission:
     device_classes: tuple[Text, ...] = ("mps.mpsd.io",)
     claims_for_requests: bool = False  # a created pod gets a claim for the first of them in place of its request
 
-    @model_validator(mode="after")
-    def class_is_named(self) -> Self:
+    def __post_init__(self) -> None:
         if self.claims_for_requests and not self.device_classes:
             raise ValueError("claims_for_requests is true and device_classes names no class to claim")
-        return self
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Oversubscription:
-    memory_percent: Annotated[int, Field(ge=1, le=1000)]
-    thread_percent: Annotated[int, Field(ge=1, le=10_000)]
+    memory_percent: Annotated[int, Meta(ge=1, le=1000)]
+    thread_percent: Annotated[int, Meta(ge=1, le=10_000)]
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class ViolationPolicy:
     action: Response
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class MemoryViolation(ViolationPolicy):
-    tolerance_mib: Annotated[int, Field(ge=0, le=1024 * 1024)]
+    tolerance_mib: Annotated[int, Meta(ge=0, le=1024 * 1024)]
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class ClientsViolation:
-    action: Response | Literal["kill_when_short"]
+    action: Literal["observe", "warn", "kill", "evict", "kill_when_short"]
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Violations:
     memory_over_grant: MemoryViolation
     limit_lifted: ViolationPolicy
@@ -237,7 +219,7 @@ class Violations:
     too_many_clients: ClientsViolation
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Graces:
     command_s: Seconds
     start_s: Seconds
@@ -245,52 +227,54 @@ class Graces:
     wedged_limit_s: Seconds
     drain_s: Seconds
 
-    @model_validator(mode="after")
-    def deadlines_nest(self) -> Self:
+    def __post_init__(self) -> None:
         start_s, command_s = self.start_s, self.command_s
         if start_s < command_s:
             raise ValueError(f"start_s {start_s} is below command_s {command_s}: no command could ever be answered")
-        return self
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Restarts:
     first_s: Seconds
     longest_s: Seconds
     stable_after_s: Seconds
 
-    @model_validator(mode="after")
-    def delays_grow(self) -> Self:
+    def __post_init__(self) -> None:
         if self.longest_s < self.first_s:
             raise ValueError(f"longest_s {self.longest_s} is below first_s {self.first_s}")
-        return self
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class CardCompute:
     """What cGPU does with a card's threads. policy: a number of model.cgpu_policies. max_inst: into how many parts
     the card is divided, which is the most that the weights of its containers come to; None: no such bound.
     """
 
-    policy: Annotated[int, Field(ge=min(POLICIES), le=max(POLICIES))]
-    max_inst: Annotated[Annotated[int, Field(ge=1, le=MOST_INSTANCES)] | None, AfterValidator(_enough)]
+    policy: Annotated[int, Meta(ge=min(POLICIES), le=max(POLICIES))]
+    max_inst: Annotated[int, Meta(ge=1, le=MOST_INSTANCES)] | None
+
+    def __post_init__(self) -> None:
+        if self.max_inst is None and POLICIES[self.policy].share is not ThreadCap.WHOLE:
+            message = "is not set, and the policy beside it gives a container 1/max_inst or weight/max_inst of a card"
+            remedy = f"write 1 to {MOST_INSTANCES}, or policy 1, 2, 4 or 5"
+            raise Contradiction("max_inst", message, "max-inst-unset", remedy)
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Compute(CardCompute):
     """The same for every card but those that `cards` names, by ordinal."""
 
-    cards: dict[Annotated[str, Field(max_length=3), AfterValidator(_ordinal)], CardCompute]
+    cards: dict[Ordinal, CardCompute]
 
     def of(self, ordinal: int) -> CardCompute:
         return self.cards.get(str(ordinal), self)
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The whole of `limits/policy.yaml`."""
 
-    version: Literal["v1"]
+    version: Version
     resources: Resources
     requests: Requests
     admission: Admission
@@ -302,6 +286,6 @@ class Policy:
     exclusive_process: bool
     canary: CanaryRule
     compute: Compute
-    domains: Annotated[list[Annotated[list[Ordinal], Field(min_length=2)]], AfterValidator(_disjoint)]
+    domains: Annotated[list[Annotated[list[Index], Meta(min_length=2)]], _disjoint]
     evict_claims_when: tuple[EvictingState, ...] = ()  # states of a GPU: then Kubernetes deletes its pods with claims
     driver_upgrade: Literal["wait", "evict"] = "wait"  # what an upgrade of the driver does with the pods on its GPUs

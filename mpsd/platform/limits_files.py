@@ -3,22 +3,17 @@
 At start a bad file is fatal; later the last good pair stays in force, and what is wrong is reported once.
 """
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
-
 import mpsd
-from mpsd.model.cgpu_policies import MOST_INSTANCES
-from mpsd.model.fields import Fields
+from mpsd.model import strict_reader
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.problem import InvalidInput
 from mpsd.platform.yaml_files import UnreadableFile, read_yaml
 
 if TYPE_CHECKING:  # who only reads the files once writes no log
@@ -176,80 +171,21 @@ class PinnedResources:
 # -- from what a file holds to `Policy` or `GpuFacts`, or every problem in it: nothing is guessed, nothing is ignored --
 
 _SHIPPED = "the shipped file (`env -u MPSD_LIMITS mpsd check` prints its path)"
-_UNKNOWN = ("field-unknown", "is not a field here", "remove it, or correct its spelling")
-
-# pydantic's error types, as (rule, message, remedy); what is not listed keeps pydantic's own message.
-_WORDS = {
-    "missing": ("field-missing", "is missing", f"add it; {_SHIPPED} has every field"),
-    "unexpected_keyword_argument": _UNKNOWN,
-    "extra_forbidden": _UNKNOWN,
-    "max_inst_unset": (
-        "max-inst-unset",
-        "is not set, and the policy beside it gives a container 1/max_inst or weight/max_inst of a card",
-        f"write 1 to {MOST_INSTANCES}, or policy 1, 2, 4 or 5",
-    ),
-    "no_ordinal": ("no-ordinal", "is no GPU's ordinal", "write it as nvidia-smi does, such as 0"),
-    "literal_error": ("version-unknown", "is not a version this mpsd reads", 'write "v1"'),
-}
 
 
 def read_policy(data: object, subject: str) -> Policy:
     """The policy in `data` (what a YAML file holds), or InvalidInput naming `subject` with every problem."""
-    return _held(TypeAdapter(Policy), data, subject)
+    return _held(Policy, data, subject)
 
 
 def read_gpu_facts(data: object, subject: str) -> GpuFacts:
     """The facts in `data` (what a YAML file holds), or InvalidInput naming `subject` with every problem."""
-    return _held(TypeAdapter(GpuFacts), data, subject)
+    return _held(GpuFacts, data, subject)
 
 
-def _held(adapter: TypeAdapter[Held], data: object, subject: str) -> Held:
+def _held(kind: type[Held], data: object, subject: str) -> Held:
     if not isinstance(data, dict):
         value = "nothing" if data is None else type(data).__name__
         message, remedy = "is not a mapping of fields", "start it with version: v1"
         raise InvalidInput.of(subject, "not-a-mapping", "the file", value, message, remedy)
-    try:
-        return _validated(adapter, data)
-    except ValidationError as error:
-        raise InvalidInput(subject, map(_problem, _errors(adapter, data, error))) from None
-
-
-def _validated(adapter: TypeAdapter[Held], data: Fields) -> Held:
-    """pydantic's strict mode takes enums and nested records from JSON only, hence the detour."""
-    return adapter.validate_json(json.dumps(data, default=str), strict=True)
-
-
-def _errors(adapter: TypeAdapter[Held], data: Fields, error: ValidationError) -> list[ErrorDetails]:
-    """All of them, also contradictions in lists, which pydantic looks for only where no entry is wrong in itself."""
-    found = error.errors(include_url=False)
-    lists = {details["loc"][0] for details in found if len(details["loc"]) > 1 and isinstance(details["loc"][1], int)}
-    wrong = {details["loc"][:2] for details in found}
-    sound = {
-        key: [entry for position, entry in enumerate(value) if (key, position) not in wrong]
-        if key in lists and isinstance(value, list)
-        else value
-        for key, value in data.items()
-    }
-    try:
-        _validated(adapter, sound)
-    except ValidationError as again:
-        for details in again.errors(include_url=False):
-            if details["type"] == "value_error" and len(details["loc"]) == 1 and details["loc"][0] in lists:
-                found.append(details)
-    return found
-
-
-def _problem(details: ErrorDetails) -> Problem:
-    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in details["loc"]).lstrip(".")
-    value = "" if details["type"] == "missing" else shown(details["input"])
-    if words := _WORDS.get(details["type"]):
-        return Problem(words[0], where, value, words[1], words[2])
-    if details["type"] == "value_error":
-        contradiction = details["msg"].removeprefix("Value error, ")
-        return Problem("fields-contradict", where or "the file", "", contradiction, "make the two agree")
-    remedy = f"see the comment beside this field in {_SHIPPED}"
-    given, is_flag = details["input"], isinstance(details["input"], bool)
-    is_a_word = given is False and "'off'" in details["msg"]  # among those that the field takes
-    if is_a_word or (details["type"] == "string_type" and isinstance(given, int | float)):
-        remedy = f"write it in quotes{'; without, YAML reads on, off, yes and no as true or false' if is_flag else ''}"
-    return Problem("field-wrong", where, value, details["msg"][0].lower() + details["msg"][1:], remedy)
+    return strict_reader.read(kind, data, subject, _SHIPPED)

@@ -56,7 +56,7 @@ def test_an_earlier_run_is_shown_with_its_claims(bench: Bench) -> None:
         "nvidia-cuda-mps-server",
         " holds           a program does its SMs' part of the work, beside others",
         "torch was not measured: torchvision is not installed",
-        "not run: sharing, ratio, sizes, cost, clients, reactions",
+        "not run: sharing, ratio, sizes, cost, clients, priority, reactions",
     ):
         assert said in done.out
     assert "played" not in done.out

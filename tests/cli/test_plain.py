@@ -63,7 +63,7 @@ def test_what_people_type_most_is_plain() -> None:
 def test_this_machine_is_asked_without_the_library_of_the_command_line() -> None:
     code = (
         "import sys\nfrom mpsd.cli.plain import mpsd\nsys.argv = ['mpsd', 'status', '--run-dir', '/nowhere']\n"
-        "try: mpsd()\nexcept SystemExit as end: print(int(end.code), *{'typer', 'pydantic'} & set(sys.modules))\n"
+        "try: mpsd()\nexcept SystemExit as end: print(int(end.code), *{'typer'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "1\n"
@@ -98,7 +98,7 @@ def test_where_kubectl_answers_no_client_and_no_reader_of_command_lines_is_loade
 ) -> None:
     world.put("gpu-a1")
     words = {"kubectl_mps": ["kubectl-mps"], "mpsd": ["mpsd", "status", "--cluster"]}[program]
-    heavy = ["kubernetes", "urllib3", "asyncio", "typer", "pydantic", "yaml"]
+    heavy = ["kubernetes", "urllib3", "asyncio", "typer", "yaml"]
     code = (
         f"import sys\nfrom mpsd.cli.plain import {program}\nsys.argv = {words}\n"
         f"try: {program}()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter
+import msgspec
 
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.policy import Policy
+from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.platform.yaml_files import parse_yaml, read_bytes
 from tests.docs.tables import Row, Table
@@ -15,17 +17,22 @@ from tests.docs.tables import Row, Table
 _PAGE = "docs/policy.md"
 _RULES = "admission.rules"  # has a table of its own in docs/admission.md
 _LONGEST = 48
+_MODES = {  # RuleModes, a class that msgspec does not know
+    "type": "object",
+    "properties": {rule.value: {"$ref": "#/$defs/RuleMode"} for rule in RuleId},
+    "additionalProperties": False,
+}
 _FIELDS = ("field", "may be")
 
 
 def _policy_rows() -> list[Row]:
     shipped = _shipped("policy.yaml")
-    return [(f"`{path}`", kind, _shown(_at(shipped, path))) for path, kind in _fields(_schema(Policy))]
+    return [(f"`{path}`", kind, _shown(_at(shipped, path))) for path, kind in _fields(schema_of(Policy))]
 
 
 def _facts_rows(section: str, key: str, value: str) -> list[Row]:
     """Of one section of gpus.yaml, with what the row whose `key` is `value` says."""
-    schema = _schema(GpuFacts)
+    schema = schema_of(GpuFacts)
     (row,) = (one for one in _shipped("gpus.yaml")[section] if one[key] == value)
     items = _resolved(schema["properties"][section]["items"], schema)
     return [
@@ -46,8 +53,38 @@ CARDS = Table(
 )
 
 
-def _schema(of: type) -> dict[str, Any]:
-    return TypeAdapter(of).json_schema()
+def schema_of(record: type) -> dict[str, Any]:
+    """The JSON schema of a limits file, which has no other fields than its own, as mpsd reads it."""
+    found = msgspec.json.schema(record, schema_hook=lambda _modes: _MODES)
+    modes = {"RuleMode": {"enum": list(RuleMode)}} if record is Policy else {}
+    definitions, orders = found["$defs"] | modes, {frozenset(words): list(words) for words in _closed_sets(record)}
+    for one in definitions.values():
+        if "properties" in one:
+            one["additionalProperties"] = False
+    return _in_order({**definitions.pop(record.__name__), "$defs": definitions}, orders)
+
+
+def _closed_sets(kind: Any) -> Iterator[tuple[str, ...]]:
+    """The words of each closed set in it, as they are declared; msgspec sorts them."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        yield tuple(kind)
+    elif get_origin(kind) is Literal:
+        yield get_args(kind)
+    elif is_dataclass(kind) and isinstance(kind, type):
+        for one in get_type_hints(kind).values():
+            yield from _closed_sets(one)
+    else:
+        for one in (*get_args(kind), *getattr(kind, "__orig_bases__", ())):
+            yield from _closed_sets(one)
+
+
+def _in_order(node: Any, orders: Mapping[frozenset[str], list[str]]) -> Any:
+    if isinstance(node, list):
+        return [_in_order(one, orders) for one in node]
+    if not isinstance(node, dict):
+        return node
+    enum = {"enum": orders[frozenset(node["enum"])], "type": "string"} if "enum" in node else {}
+    return {name: _in_order(one, orders) for name, one in node.items()} | enum
 
 
 def _shipped(name: str) -> Any:

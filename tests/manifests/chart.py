@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter
 
 from mpsd.model.policy import Policy
 from mpsd.platform.limits_files import shipped_folder
+from tests.docs.policy_tables import schema_of
 from tests.manifests.chart_edits import EVERYWHERE, MANIFESTS, RESOURCES, TEMPLATES, Made, conditional, indented
 from tests.manifests.hostile_policy import hostile_policy
 
@@ -111,7 +111,7 @@ def _values() -> str:
 def _schema() -> str:
     """The schema of the values with that of the policy in its place, as mpsd itself reads it."""
     schema = json.loads((CHART / "values.schema.json").read_text())
-    policy = _plain(TypeAdapter(Policy).json_schema())
+    policy = _plain(schema_of(Policy))
     schema["$defs"] = policy.pop("$defs")
     schema["properties"]["policy"] = policy
     return json.dumps(schema, indent=2) + "\n"

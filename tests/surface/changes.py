@@ -6,6 +6,7 @@ release the list is written anew (`python -m tests.surface.made`) and this table
 
 _CLOSED = "manifests: overlays/cert-manager-fail-closed:"
 CHANGES: dict[str, str] = {
+    "variables of containers: CUDA_MPS_CLIENT_PRIORITY": "batch work can run below programs that serve requests",
     "crd: MPSNode/v1alpha1 .status.domains[].kind": "schedulers must know which GPUs may be joined",
     "commands: mpsd demo --keep": "incidents can be rehearsed on a cluster that stays up",
     "doctor checks: no-cdi": "today's runtimes differ in what they know of CDI",

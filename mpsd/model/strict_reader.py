@@ -1,0 +1,206 @@
+"""Reads decoded data into dataclasses by the types of their fields, and finds all that is wrong with it at once.
+
+Nothing is guessed and nothing is ignored: a field that the dataclass does not have, lacks or that is of another type is
+a problem, with its path. msgspec says what a value of a type is; `Meta` in an annotation bounds it. What is about
+several fields is for `__post_init__`, and what is about several entries of a list for a function in the annotation of
+that list: both raise ValueError, or Contradiction where it is one field's.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from mpsd.model.fields import at
+from mpsd.model.problem import InvalidInput, Problem, shown
+
+Record = TypeVar("Record")
+
+_WRONG: Final = object()  # in place of a value whose problem is noted
+_BOUNDS = {"ge": "of at least {}", "gt": "above {}", "le": "of at most {}", "lt": "below {}"}
+_LENGTHS = {"min_length": "of at least {} {}", "max_length": "of at most {} {}"}
+_NAMES: Mapping[object, tuple[str, str]] = {  # what it is, and what it consists of
+    bool: ("true or false", ""),
+    dict: ("a mapping of fields", "fields"),
+    float: ("a number", ""),
+    int: ("a whole number", ""),
+    list: ("a list", "entries"),
+    str: ("text", "characters"),
+    tuple: ("a list", "entries"),
+}
+
+
+class Contradiction(ValueError):
+    """A field does not go with the others of its record. rule: the name of the problem."""
+
+    def __init__(self, field: str, message: str, rule: str, remedy: str) -> None:
+        super().__init__(message)
+        self.field, self.rule, self.remedy = field, rule, remedy
+
+
+def read(kind: type[Record], data: object, subject: str, shipped: str) -> Record:
+    """The dataclass `kind` of `data`; InvalidInput naming `subject` with every problem. shipped: what has every field,
+    for a remedy."""
+    reader = _Reader(shipped)
+    found = reader.read(kind, data, "")
+    if reader.problems:
+        raise InvalidInput(subject, reader.problems)
+    assert isinstance(found, kind)
+    return found
+
+
+class _Reader:
+    def __init__(self, shipped: str) -> None:
+        self._shipped = shipped
+        self.problems: list[Problem] = []
+
+    def read(self, kind: Any, value: object, where: str) -> Any:
+        """The value as this type has it; _WRONG where a problem was noted."""
+        bare, notes = _taken_apart(kind)
+        if get_origin(bare) in {UnionType, Union} and NoneType in get_args(bare):
+            (rest,) = [one for one in get_args(bare) if one is not NoneType]
+            return None if value is None else self.read(rest, value, where)
+        if is_dataclass(bare):
+            return self._record(bare, value, where)
+        outer = get_origin(bare) or bare
+        if outer in {list, tuple} and isinstance(value, list):
+            return self._list(bare, notes, value, where)
+        if isinstance(outer, type) and issubclass(outer, dict):
+            return self._mapping(bare, value, where) if isinstance(value, dict) else self._leaf(dict, (), value, where)
+        return self._leaf(bare, notes, value, where)
+
+    def _record(self, kind: Any, value: object, where: str) -> Any:
+        if not isinstance(value, dict):
+            return self._leaf(dict, (), value, where)
+        types, before = _types_of(kind), len(self.problems)
+        for name in value.keys() - types.keys():
+            self._unknown(at(where, str(name)), value[name])
+        read = {}
+        for field in fields(kind):
+            if field.name in value:
+                read[field.name] = self.read(types[field.name], value[field.name], at(where, field.name))
+            elif field.default is MISSING and field.default_factory is MISSING:
+                remedy = f"add it; {self._shipped} has every field"
+                self.problems.append(Problem("field-missing", at(where, field.name), "", "is missing", remedy))
+        if len(self.problems) > before:
+            return _WRONG
+        try:
+            return kind(**read)
+        except Contradiction as error:
+            shown_value = shown(value[error.field]) if error.field in value else ""
+            place = at(where, error.field)
+            self.problems.append(Problem(error.rule, place, shown_value, str(error), error.remedy))
+        except ValueError as error:
+            self._contradiction(where or "the file", error)
+        return _WRONG
+
+    def _list(self, kind: Any, notes: Sequence[Any], value: list[object], where: str) -> Any:
+        entries = [self.read(get_args(kind)[0], one, f"{where}[{position}]") for position, one in enumerate(value)]
+        sound = [one for one in entries if one is not _WRONG]
+        if self._leaf(list, [note for note in notes if isinstance(note, Meta)], value, where) is _WRONG:
+            return _WRONG
+        for check in (note for note in notes if callable(note)):
+            try:
+                check(sound)
+            except ValueError as error:
+                self._contradiction(where, error)
+                return _WRONG
+        return _WRONG if len(sound) < len(entries) else get_origin(kind)(entries)
+
+    def _mapping(self, kind: Any, value: Mapping[str, object], where: str) -> Any:
+        """Of names that a type has, or of any; a class of its own is made of what was read."""
+        own = kind if isinstance(kind, type) else dict
+        of_name, of_value = get_args(kind) or get_args(own.__orig_bases__[0])  # type: ignore[attr-defined]
+        read = {}
+        for name, one in value.items():
+            place = at(where, str(name))
+            key = _WRONG
+            if not (isinstance(of_name, type) and issubclass(of_name, Enum)):
+                key = self._leaf(*_taken_apart(of_name), name, place)
+            elif name in {member.value for member in of_name}:
+                key = of_name(name)
+            else:
+                self._unknown(place, one)
+            read[key] = self.read(of_value, one, place)
+        return _WRONG if _WRONG in read or _WRONG in read.values() else own(read)
+
+    def _leaf(self, kind: Any, notes: Sequence[Any], value: object, where: str) -> Any:
+        limits = [note for note in notes if isinstance(note, Meta)]
+        annotated = Annotated[kind, *limits] if limits else kind
+        try:
+            found = msgspec.convert(value, annotated, strict=True)
+        except msgspec.ValidationError:
+            found = _WRONG
+        patterns = [limit.pattern for limit in limits if limit.pattern]
+        if found is not _WRONG and all(re.fullmatch(pattern, found) for pattern in patterns):  # `$` takes a line break
+            return found
+        own = next((limit.extra for limit in limits if limit.extra), None)
+        rule, message, remedy = own["words"] if own else ("field-wrong", _why(kind, limits), self._remedy(kind, value))
+        self.problems.append(Problem(rule, where or "the file", shown(value), message, remedy))
+        return _WRONG
+
+    def _remedy(self, kind: Any, value: object) -> str:
+        is_flag = isinstance(value, bool)
+        is_a_word = value is False and "off" in _words(kind)
+        if is_a_word or (kind is str and isinstance(value, int | float)):
+            flag = "; without, YAML reads on, off, yes and no as true or false" if is_flag else ""
+            return f"write it in quotes{flag}"
+        return f"see the comment beside this field in {self._shipped}"
+
+    def _unknown(self, where: str, value: object) -> None:
+        remedy = "remove it, or correct its spelling"
+        self.problems.append(Problem("field-unknown", where, shown(value), "is not a field here", remedy))
+
+    def _contradiction(self, where: str, error: ValueError) -> None:
+        self.problems.append(Problem("fields-contradict", where, "", str(error), "make the two agree"))
+
+
+@lru_cache(maxsize=64)
+def _types_of(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _taken_apart(kind: Any) -> tuple[Any, Sequence[Any]]:
+    """A type without its annotations, and these."""
+    return (kind.__origin__, kind.__metadata__) if get_origin(kind) is Annotated else (kind, ())
+
+
+def _words(kind: Any) -> tuple[str, ...]:
+    """What a closed set takes; empty for any other type."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return tuple(member.value for member in kind)
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if get_origin(kind) in {UnionType, Union}:
+        return tuple(word for one in get_args(kind) for word in _words(one))
+    return ()
+
+
+def _why(kind: Any, limits: Sequence[Meta]) -> str:
+    if words := _words(kind):
+        return f"is none of {', '.join(words)}"
+    name, parts = _NAMES[get_origin(kind) or kind]
+    return " ".join([f"is not {name}", *_bounds(limits, parts)])
+
+
+def _bounds(limits: Sequence[Meta], parts: str) -> Iterator[str]:
+    for limit in limits:
+        said = [
+            words.format(_figure(bound)) for key, words in _BOUNDS.items() if (bound := getattr(limit, key)) is not None
+        ]
+        if limit.ge is not None and limit.le is not None:
+            said = [f"from {_figure(limit.ge)} to {_figure(limit.le)}"]
+        lengths = ((words, getattr(limit, key)) for key, words in _LENGTHS.items())
+        said += [words.format(length, parts) for words, length in lengths if length is not None]
+        said += [f"of the form {limit.pattern}"] if limit.pattern else []
+        yield " and ".join(said)
+
+
+def _figure(bound: float) -> str:
+    return f"{bound:.10g}"
