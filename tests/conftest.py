@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.contract` is imported by its own files
 
-# Half of the time of the whole is the start of hundreds of programs, and a part of each start is to read the authorities
-# of the internet, which nothing here asks.
+# Half of the time of the whole is the start of hundreds of programs, and a part of each start is to read the
+# authorities of the internet, which nothing here asks.
 os.environ |= {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 # A shell starts what it leaves in the background deaf to Ctrl-C, and so would be every program started from there.

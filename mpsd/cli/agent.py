@@ -16,7 +16,6 @@ from mpsd.mps.records import NodeDomains
 from mpsd.platform import event_loop, logs
 from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.options import taking
 from mpsd.platform.settings import (
     LISTEN_SETTINGS,
     LOG_FORMAT,
@@ -25,6 +24,7 @@ from mpsd.platform.settings import (
     Settings,
     listen_settings,
     settings,
+    taking,
 )
 from mpsd.simulator.machine import find_node
 

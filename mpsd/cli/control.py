@@ -8,10 +8,9 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import asdict
-from typing import Annotated, NoReturn
-
-import typer
+from typing import Annotated, Any, NoReturn
 
 from mpsd.cli import foreground
 from mpsd.grants.ledger import living
@@ -28,14 +27,15 @@ from mpsd.mps.records import NodeDomains, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
 from mpsd.platform import event_loop, logs, run_directory
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
-from mpsd.platform.event_loop import Shortages, until
+from mpsd.platform.event_loop import FolderWatch, Shortages, until
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.platform.options import LimitsDirectory, LogFormat, OutputFormat, RunDirectory, Simulate, option
-from mpsd.platform.settings import DAEMON_CGROUP, Settings, settings
+from mpsd.platform.settings import NODE_SETTINGS, Settings, settings, taking
 from mpsd.simulator.machine import find_node, find_tools
 
-_FILES_LOOK_S = 0.25
+_LOOK_S = 1.0  # at what no file tells: a daemon that a signal has stopped, the policy
+_POLL_S = 0.25  # at files too, where their folders cannot be watched
+_CALM_S = 0.02  # after a change, for those that come with it
 _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
 
 
@@ -77,25 +77,28 @@ class ControlRole:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""
-        ended = asyncio.Event()
 
-        async def watch_files() -> None:  # one timer for all domains, so that an idle node is seldom woken
-            while not ended.is_set():
-                with self._shortages.survived("follow domains"):
-                    if not stop.is_set():
-                        self._follow_domains(tasks)
-                await asyncio.sleep(_FILES_LOOK_S)
-                for supervisor in self._supervisors.values():
-                    with self._shortages.survived("look at files"):
-                        supervisor.look_at_files()
+        async def watch_files() -> None:  # for all domains, so that an idle node is seldom woken
+            with closing(FolderWatch()) as folders:
+                while True:
+                    with self._shortages.survived("follow domains"):
+                        if not stop.is_set():
+                            self._follow_domains(tasks)
+                        own = [self._settings.domain(name) for name in self._supervisors]
+                        folders.follow({self._settings.run_directory, *(one for each in own for one in each.written)})
+                    if await folders.happened_within(_LOOK_S if folders.works else _POLL_S):
+                        await asyncio.sleep(_CALM_S)
+                    for supervisor in self._supervisors.values():
+                        with self._shortages.survived("look at files"):
+                            supervisor.look_at_files()
 
         async with asyncio.TaskGroup() as tasks:
             for name in self._supervisors:
                 self._begin(name, tasks)
-            tasks.create_task(watch_files())
+            watching = tasks.create_task(watch_files())
             await stop.wait()
             await self._drain()
-            ended.set()
+            watching.cancel()
             for name, supervisor in self._supervisors.items():
                 self._running[name][0].set()
                 supervisor.wake()
@@ -144,7 +147,7 @@ class ControlRole:
                     gone = True
                 except TimeoutError as error:
                     self._log.warning("daemon does not end", domain=name, reason=str(error))
-            await asyncio.sleep(0 if gone else _FILES_LOOK_S)
+            await asyncio.sleep(0 if gone else _POLL_S)
         self._log.info("domain ended", domain=name)
         self._replaced[name] = self._leaving.pop(name)
 
@@ -177,18 +180,20 @@ class ControlRole:
         return self._hurry.is_set() or is_empty
 
 
-def control(
-    simulate: Simulate = None,
-    limits: LimitsDirectory = None,
-    run_dir: RunDirectory = None,
-    log_format: LogFormat = None,
-    daemon_cgroup: Annotated[str | None, option(DAEMON_CGROUP)] = None,
-    release: Annotated[
-        bool,
-        typer.Option("--release", help="Restore the compute modes that an earlier mpsd left behind, and exit."),
-    ] = False,
-    output: OutputFormat = Format.TEXT,
-) -> None:
+def _options_of_release() -> dict[str, tuple[Any, object]]:
+    import typer  # its process does without: half of what it would hold
+
+    from mpsd.platform.options import OutputFormat
+
+    text = "Restore the compute modes that an earlier mpsd left behind, and exit."
+    return {
+        "release": (Annotated[bool, typer.Option("--release", help=text)], False),
+        "output": (OutputFormat, Format.TEXT),
+    }
+
+
+@taking(NODE_SETTINGS, _options_of_release)
+def control(*, release: bool = False, output: Format = Format.TEXT, **flags: str | None) -> None:
     """Supervise this node's MPS control daemons: start, adopt, restart and drain them, in the foreground.
 
     Programs end with their daemon, so this part is small and seldom restarted; `mpsd agent` does the rest. If it is
@@ -200,15 +205,10 @@ def control(
 
         mpsd control --release
     """
+    given: dict[str, Any] = flags
+    chosen = settings(**given)
     if release:
-        _release(settings(run_directory=run_dir, limits_directory=limits, simulate=simulate), output)
-    chosen = settings(
-        run_directory=run_dir,
-        limits_directory=limits,
-        simulate=simulate,
-        log_format=log_format,
-        daemon_cgroup=daemon_cgroup,
-    )
+        _release(chosen, output)
     foreground.serve(chosen, lambda: _run(chosen), with_control=True)
 
 

@@ -6,12 +6,14 @@ A line is plain or it is left to that library, which reads every line; both read
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 from mpsd.platform.imports import starting
 
 STATUS = {"-o": "output", "--output": "output", "--kubeconfig": "kubeconfig", "--context": "context"}
 MACHINE = {"-o": "output", "--output": "output", "--run-dir": "run_dir"}
 TOP = {"-n": "namespace", "--namespace": "namespace", "--kubeconfig": "kubeconfig", "--context": "context"}
+_SERVING = {"control": "agent", "agent": "agent", "webhook": "webhook", "scheduler": "scheduler"}  # what each needs
 _FORMATS = frozenset({"text", "wide", "json", "yaml"})
 
 
@@ -60,9 +62,26 @@ def mpsd() -> None:
         asked = plain([word for word in words[1:] if word != "--cluster"], STATUS)
         if asked is not None and words.count("--cluster") == 1:
             _cluster("mpsd status", "mpsd", asked)
+    if words[:1] and words[0] in _SERVING and not _is_completing("MPSD"):
+        _serve(words[0], words[1:])
     with starting():
         from mpsd.cli.main import main
     main()
+
+
+def _serve(name: str, words: Sequence[str]) -> None:
+    """Runs a process that lasts, where its line has settings alone: the library that reads other lines would stay."""
+    from mpsd.platform.console import ending, extra_needed
+
+    if name == "control":  # asyncio does without, and so does a process that opens no connection: 7 MiB of OpenSSL
+        sys.modules["ssl"] = None  # type: ignore[assignment]
+    with extra_needed(f"mpsd {name}", _SERVING[name]), starting():
+        verb = getattr(import_module(f"mpsd.cli.{name}"), name)
+    flags = plain(words, {setting.flag: setting_name for setting_name, setting in verb.settings.items()})
+    if flags is not None:
+        with ending("mpsd"):
+            verb(**dict.fromkeys(verb.settings) | flags)
+        sys.exit()
 
 
 def _is_completing(program: str) -> bool:

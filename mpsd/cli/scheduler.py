@@ -13,9 +13,8 @@ from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.listener import Listener, ListenerSettings, Shutdown, health_routes
 from mpsd.platform.logs import logger
-from mpsd.platform.options import taking
 from mpsd.platform.readers import ReadersPort, TokenReviewer
-from mpsd.platform.settings import CannotListen, ListenAddress
+from mpsd.platform.settings import CannotListen, ListenAddress, taking
 from mpsd.scheduler.api import ExtenderApi, ExtenderListener, SchedulerMetrics, each_capacity
 from mpsd.scheduler.bind import Binder
 from mpsd.scheduler.ledger import ClusterLedger

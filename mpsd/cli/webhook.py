@@ -9,8 +9,7 @@ from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.kube import Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.options import taking
-from mpsd.platform.settings import CannotListen
+from mpsd.platform.settings import CannotListen, taking
 
 
 @taking(WEBHOOK_SETTINGS)

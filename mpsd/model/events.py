@@ -6,7 +6,6 @@ A reason never changes its name, since people's alerts are made of them; what ha
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from hashlib import sha256
 from typing import Any
 
 from mpsd.model.identity import PodName
@@ -102,6 +101,8 @@ class EventCount:
     @property
     def name(self) -> str:
         """The event's, the same for the same thing, so that a restarted agent counts on where it was."""
+        from hashlib import sha256  # OpenSSL, 3 MiB of `mpsd control`, which makes no event
+
         one = self.event
         key = "\0".join((one.subject.kind, one.subject.uid, one.reason, one.message))
         mark = sha256(key.encode()).hexdigest()[:16]

@@ -1,6 +1,7 @@
 """The event loop that every long-running process of mpsd runs in."""
 
 import asyncio
+import ctypes
 import errno
 import gc
 import os
@@ -8,8 +9,9 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mpsd.model.identity import ProcessIdentity
@@ -137,6 +139,60 @@ class DeathWatch:
             asyncio.get_running_loop().remove_reader(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+class FolderWatch:
+    """Says when something in one of these folders has come, gone or been written to. To be used in one event loop.
+
+    By inotify(7), whose constants are of linux/inotify.h. Where there can be no watch, as for want of instances or on a
+    file system that reports nothing, `works` is False and whoever waits must look.
+    """
+
+    _CREATED_WRITTEN_GONE = 0x002 | 0x008 | 0x040 | 0x080 | 0x100 | 0x200 | 0x400  # MODIFY … MOVED … DELETE_SELF
+    _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._libc.inotify_init1(self._FLAGS)
+        self._happened = asyncio.Event()
+        self._watched: dict[Path, int] = {}
+        self._failed = False
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+
+    @property
+    def works(self) -> bool:
+        return self._descriptor >= 0 and not self._failed
+
+    def follow(self, folders: set[Path]) -> None:
+        """These and no others. A folder that was replaced is followed from the next call on."""
+        if self._descriptor < 0:
+            return
+        for folder in self._watched.keys() - folders:
+            self._libc.inotify_rm_watch(self._descriptor, self._watched.pop(folder))
+        for folder in folders:
+            number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), self._CREATED_WRITTEN_GONE)
+            self._watched[folder] = number
+        self._failed = any(number < 0 for number in self._watched.values())
+
+    async def happened_within(self, seconds: float) -> bool:
+        """Whether anything has since the last call; returns as soon as it does."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._happened.wait()
+        happened = self._happened.is_set()
+        self._happened.clear()
+        return happened
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self._descriptor, 65_536):
+                self._happened.set()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
 
 
 Value = TypeVar("Value")

@@ -20,17 +20,19 @@ def option(setting: Setting) -> Any:
     return typer.Option(setting.flag, metavar=setting.metavar, help=text)
 
 
-def taking(declared: Mapping[str, Setting]) -> Callable[[_Function], _Function]:
-    """For a verb whose keywords are all settings: an option for each, by its name, None where it is not given."""
-    types: dict[str, Any] = {name: Annotated[str | None, option(setting)] for name, setting in declared.items()}
-    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in types.items()]
-
-    def decorate(verb: _Function) -> _Function:
-        vars(verb)["__signature__"] = Signature(options)
-        verb.__annotations__ = types
+def with_options(verb: _Function) -> _Function:
+    """The verb as typer reads it: one that takes settings (`platform.settings.taking`) has an option for each."""
+    declared: Mapping[str, Setting] | None = vars(verb).get("settings")
+    if declared is None:
         return verb
-
-    return decorate
+    taken = {name: (Annotated[str | None, option(setting)], None) for name, setting in declared.items()}
+    taken |= vars(verb)["more"]()
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=one, annotation=kind) for name, (kind, one) in taken.items()
+    ]
+    vars(verb)["__signature__"] = Signature(options)
+    verb.__annotations__ = {name: kind for name, (kind, _default) in taken.items()}
+    return verb
 
 
 def completed(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:

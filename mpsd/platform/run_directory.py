@@ -206,6 +206,11 @@ class DomainFolder:
     drain = _Inside("drain.json")
     longest_socket = _Inside("pipe", "control_privileged")
 
+    @property
+    def written(self) -> tuple[Path, Path]:
+        """The folders in which the agent and the daemon write what `mpsd control` reads."""
+        return self.path, self.log.parent
+
     def make(self) -> None:
         for folder, mode in ((self.path, 0o755), (self.pipe, 0o700), (self.client, 0o755), (self.log.parent, 0o700)):
             folder.mkdir(parents=True, exist_ok=True)

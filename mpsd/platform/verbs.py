@@ -17,6 +17,7 @@ import mpsd
 from mpsd.platform.console import ending
 from mpsd.platform.console import extra_needed as extra_needed
 from mpsd.platform.imports import starting
+from mpsd.platform.options import with_options
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -49,7 +50,7 @@ class Verbs(TyperGroup):
         verb = self.verbs[name]
         with extra_needed(f"{self.program} {name}", verb.extra), starting():
             module = import_module(verb.module)
-        function = getattr(module, name)
+        function = with_options(getattr(module, name))
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         settings = getattr(module, "CONTEXT_SETTINGS", None)
         alone.command(name, help=help_of(function), context_settings=settings)(function)

@@ -65,3 +65,41 @@ def test_the_entry_point_loads_little_so_that_kubectl_is_asked_soon() -> None:
     loaded = "import sys; before = set(sys.modules); import mpsd.cli.plain; print(len(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=30, check=True)
     assert int(done.stdout) <= 24, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "without"),
+    [
+        (
+            "control",
+            {"aiohttp", "cryptography", "grpc", "kubernetes", "pydantic", "ssl", "typer", "urllib3", "_hashlib"},
+        ),
+        ("agent", {"kubernetes", "pydantic", "typer"}),
+        ("webhook", {"grpc", "numpy", "pydantic", "typer"}),
+        ("scheduler", {"grpc", "pydantic", "typer"}),
+    ],
+)
+def test_a_process_that_lasts_loads_nothing_that_it_does_without(
+    program: str, without: set[str], tmp_path: Path
+) -> None:
+    """Each ends here, where there is no GPU and no cluster, after all that it begins with has been loaded."""
+    (tmp_path / "pynvml.py").write_text(
+        "class NVMLError(Exception): ...\nnvmlMemory_v2 = 2\ndef nvmlInit(): raise NVMLError\n"
+    )
+    code = (
+        f"import sys\nfrom mpsd.cli.plain import mpsd\nsys.argv = ['mpsd', '{program}', '--log-format', 'json']\n"
+        "try: mpsd()\nexcept SystemExit as end: print(end.code, *(name for name, one in sys.modules.items() if one))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "MPSD_RUN_DIR": str(tmp_path / "run")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    ended, *loaded = done.stdout.split()
+    assert ended in {"1", "2"}, done.stderr
+    assert f"mpsd.cli.{program}" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & without
+    assert [name for name in loaded if name.startswith("mpsd.simulator.")] in ([], ["mpsd.simulator.machine"])
