@@ -1,5 +1,5 @@
 """`python -m mpsd` is `mpsd`."""
 
-from mpsd.cli.main import main
+from mpsd.cli.plain import mpsd
 
-main()
+mpsd()

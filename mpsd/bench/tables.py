@@ -78,6 +78,7 @@ def _line(text: str, style: str = "") -> Text:
 _COLOURS = {
     ClaimVerdict.HOLDS: "green",
     ClaimVerdict.BROKEN: "red",
+    ClaimVerdict.CANNOT_TELL: "yellow",
     ClaimVerdict.NOT_MEASURED: "yellow",
     ClaimVerdict.NO_LIMIT: "",
 }

@@ -108,8 +108,8 @@ DOMAIN_CANARY = _metric(
 )
 DOMAIN_COMMAND_SECONDS = _metric(
     "mpsd_domain_command_seconds",
-    "How long the domain's daemon took to answer when mpsd control asked how it is, every 20 s while it serves: from the"
-    " start of nvidia-cuda-mps-control to its end; since mpsd control began.",
+    "How long the domain's daemon took to answer when mpsd control asked how it is, every 20 s while it serves: from"
+    " the start of nvidia-cuda-mps-control to its end; since mpsd control began.",
     _DOMAIN,
     histogram=True,
 )

@@ -1,12 +1,13 @@
 """The verdicts on a benchmark: from the records alone, and nothing is said of what was not measured."""
 
 from dataclasses import replace
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.bench.rules.claims import BenchClaim, Bound, ClaimVerdict, Limit, claims, figure
+from mpsd.bench.rules.claims import BenchClaim, Bound, ClaimVerdict, Limit, claims, figure, median_interval
 from mpsd.bench.rules.rows import (
     VERSION,
     Benchmark,
@@ -30,6 +31,7 @@ MACHINE = MachineRow(
 )
 EMPTY = Benchmark(VERSION, MACHINE, 2.0)
 HOLDS, BROKEN, NOT_MEASURED = ClaimVerdict.HOLDS, ClaimVerdict.BROKEN, ClaimVerdict.NOT_MEASURED
+CANNOT_TELL = ClaimVerdict.CANNOT_TELL
 OOM = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
 
@@ -130,22 +132,39 @@ def test_of_what_is_not_divided_the_ratio_is_only_shown() -> None:
     assert "batches of 32" in torch.what
 
 
-def test_the_cost_is_the_median_of_the_pairs_and_says_how_far_they_are_apart() -> None:
-    benchmark = replace(EMPTY, cost=(pair(1000, 1010), pair(1000, 995, 1.005), pair(1000, 900, 1.3)))
-    throughput, p99 = of(BenchPart.COST, benchmark)
-    assert (throughput.verdict, throughput.value) == (HOLDS, pytest.approx(0.5))
-    assert throughput.note == "median of 3 pairs, -1.00 to 10.00"
-    assert (p99.verdict, p99.value) == (HOLDS, pytest.approx(0.5))
+def pairs(*costs: float) -> tuple[CostRow, ...]:
+    """One for each percent that mpsd took."""
+    return tuple(pair(1000, 1000 - 10 * cost, 1 + cost / 100) for cost in costs)
 
 
-def test_a_cost_of_one_percent_is_too_much() -> None:
-    throughput, p99 = of(BenchPart.COST, replace(EMPTY, cost=(pair(1000, 989, 1.011),)))
-    assert (throughput.verdict, p99.verdict) == (BROKEN, BROKEN)
+@pytest.mark.parametrize(
+    ("costs", "verdict", "middle"),
+    [
+        ((-1.0, 0.5, 10.0), CANNOT_TELL, 0.5),
+        ((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), HOLDS, 0.35),
+        ((0.1, 0.2, 0.3, 0.4, 0.5, 1.0), CANNOT_TELL, 0.35),
+        ((1.1, 1.2, 1.3, 1.4, 1.5, 9.0), BROKEN, 1.35),
+        ((-5.0, -1.0, -0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 6.0), HOLDS, 0.15),
+    ],
+)
+def test_the_cost_is_the_median_of_the_pairs_where_these_decide(
+    costs: tuple[float, ...], verdict: ClaimVerdict, middle: float
+) -> None:
+    for claim in of(BenchPart.COST, replace(EMPTY, cost=pairs(*costs))):
+        assert (claim.verdict, claim.value) == (verdict, pytest.approx(middle))
 
 
 def test_each_load_has_a_cost_of_its_own() -> None:
-    rows = (pair(1000, 1000), replace(pair(1000, 900), work=WorkKind.ARITHMETIC))
+    rows = (*pairs(*[0.0] * 6), *(replace(one, work=WorkKind.ARITHMETIC) for one in pairs(*[10.0] * 6)))
     assert [claim.verdict for claim in of(BenchPart.COST, replace(EMPTY, cost=rows), "throughput")] == [HOLDS, BROKEN]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
+def test_the_interval_of_a_median_has_the_median_in_it_and_is_known_from_six_values_on(values: list[float]) -> None:
+    interval = median_interval(values)
+    assert (interval is None) is (len(values) < 6)
+    if interval:
+        assert min(values) <= interval[0] <= median(values) <= interval[1] <= max(values)
 
 
 @pytest.mark.parametrize(

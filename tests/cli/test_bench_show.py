@@ -66,7 +66,7 @@ def test_runs_of_different_parts_are_shown_together_and_one_broken_claim_is_a_no
     both = tmp_path / "both.json"
     done = bench("--show", SHARES, "--show", REST, "--save", both)
     assert done.code == 1
-    assert " does not hold   mpsd takes of MPS's throughput, 4 × small: 1.67 %, promised < 1" in done.out
+    assert " cannot tell     mpsd takes of MPS's throughput, 4 × small: 1.67 %, promised < 1" in done.out
     assert "2026-11-22T05:00:00Z/2026-11-22T06:00:00Z" in done.out
     assert "torch was not measured" not in done.out
     assert bench("--show", both).out == done.out

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
+from math import comb, inf
 from statistics import median
 
 from mpsd.bench.rules.rows import (
@@ -38,6 +39,7 @@ class Bound(StrEnum):
 class ClaimVerdict(StrEnum):
     HOLDS = "holds"
     BROKEN = "does not hold"
+    CANNOT_TELL = "cannot tell"  # pairs that lie too far apart for their number
     NOT_MEASURED = "not measured"
     NO_LIMIT = "no limit"  # a figure to know, of which nothing is promised
 
@@ -52,7 +54,8 @@ class Limit:
 class BenchClaim:
     """what: a sentence. value: None where it was not measured, and then note says why; else note says of what it is.
 
-    unit: of value and limit. limit: None where nothing is promised.
+    unit: of value and limit. limit: None where nothing is promised. interval: where the median of all pairs that could
+    be measured lies, by those that were; None where the value is no median of pairs.
     """
 
     part: BenchPart
@@ -61,6 +64,7 @@ class BenchClaim:
     limit: Limit | None = None
     value: float | None = None
     note: str = ""
+    interval: tuple[float, float] | None = None
 
     @property
     def verdict(self) -> ClaimVerdict:
@@ -68,20 +72,35 @@ class BenchClaim:
             return ClaimVerdict.NOT_MEASURED
         if self.limit is None:
             return ClaimVerdict.NO_LIMIT
-        match self.limit.bound:
+        ends = {self._keeps(value, self.limit) for value in self.interval or (self.value,)}
+        if len(ends) > 1:
+            return ClaimVerdict.CANNOT_TELL
+        return ClaimVerdict.HOLDS if ends == {True} else ClaimVerdict.BROKEN
+
+    @staticmethod
+    def _keeps(value: float, limit: Limit) -> bool:
+        match limit.bound:
             case Bound.UNDER:
-                holds = self.value < self.limit.value
+                return value < limit.value
             case Bound.AT_MOST:
-                holds = self.value <= self.limit.value
+                return value <= limit.value
             case Bound.AT_LEAST:
-                holds = self.value >= self.limit.value
-        return ClaimVerdict.HOLDS if holds else ClaimVerdict.BROKEN
+                return value >= limit.value
 
     def found(self, value: float, note: str = "") -> "BenchClaim":
         return replace(self, value=value, note=note)
 
     def unknown(self, why: str) -> "BenchClaim":
         return replace(self, note=why)
+
+    def median_of_pairs(self, values: Sequence[float]) -> "BenchClaim":
+        """As `median_of`, with an interval: one pair says little where others differ by more than the limit."""
+        found = self.median_of(values, "pairs")
+        if found.value is None:
+            return found
+        interval = median_interval(values)
+        shown = " to ".join(figure(end, self.unit) for end in interval) if interval else "unknown of so few"
+        return replace(found, interval=interval or (-inf, inf), note=f"{found.note}; {CONFIDENCE:.0%} interval {shown}")
 
     def median_of(self, values: Sequence[float], of: str) -> "BenchClaim":
         """The claim with their median, and how far they are apart. of: what each is of, one word in the plural."""
@@ -91,6 +110,20 @@ class BenchClaim:
             return self.found(values[0], f"of {counted(1, of)}")
         spread = f"median of {len(values)} {of}, {figure(min(values), self.unit)} to {figure(max(values), self.unit)}"
         return self.found(median(values), spread)
+
+
+CONFIDENCE = 0.95
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Between which of these values the median lies of what they are samples of, whatever its distribution: each is
+    above or below it by the toss of a coin (the sign test). None for fewer than six, which can be all on one side."""
+    in_order, number = sorted(values), len(values)
+    place, outside = -1, 0.0
+    while outside + comb(number, place + 1) / 2**number <= (1 - CONFIDENCE) / 2:
+        place += 1
+        outside += comb(number, place) / 2**number
+    return (in_order[place], in_order[number - 1 - place]) if place >= 0 else None
 
 
 def counted(number: int, of: str) -> str:
@@ -310,8 +343,8 @@ def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
     for work, programs in loads:
         rows = [row for row in benchmark.cost if (row.work, row.programs) == (work, programs)]
         of = f", {programs} × {work}"
-        yield _cost_promise("throughput", of).median_of(_each(rows, _lost), "pairs")
-        yield _cost_promise("p99", of).median_of(_each(rows, _grown), "pairs")
+        yield _cost_promise("throughput", of).median_of_pairs(_each(rows, _lost))
+        yield _cost_promise("p99", of).median_of_pairs(_each(rows, _grown))
 
 
 def _cost_promise(what: str, of: str) -> BenchClaim:
