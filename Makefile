@@ -70,9 +70,10 @@ e2e-gpu: $(READY)
 demo: $(READY)
 	$(BIN)/mpsd demo
 
-# BENCH names the groups to measure, and none means all.
+# BENCH names the groups to measure, and none means all. AGAINST=FILE compares with the build/bench.json of another run.
+AGAINST ?=
 bench: $(READY)
-	$(BIN)/python -m tests.bench $(BENCH)
+	$(BIN)/python -m tests.bench $(AGAINST:%=--against %) $(BENCH)
 
 # Made with the last grpcio-tools whose output asks for no particular runtime: later ones refuse older protobufs.
 PROTOC := build/protoc-1.62.3

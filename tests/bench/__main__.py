@@ -20,7 +20,7 @@ from tests.bench.idle import idle
 from tests.bench.metrics import metrics
 from tests.bench.page import page
 from tests.bench.reactions import reactions
-from tests.bench.rows import Row, show, write
+from tests.bench.rows import Row, read, show, write
 from tests.bench.runtime import runtime
 from tests.bench.scheduler import scheduler
 from tests.bench.watchdog import watchdog
@@ -57,7 +57,9 @@ def main() -> int:
     groups = {measure.__name__: measure for measure in (*ALONE, *ON_A_MACHINE)}
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all unless named: {', '.join(groups)}")
-    chosen = parser.parse_args().groups
+    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with what an earlier run wrote")
+    asked = parser.parse_args()
+    chosen, before = asked.groups, read(asked.against) if asked.against else None
     if unknown := [name for name in chosen if name not in groups]:
         parser.error(f"{', '.join(unknown)}: no such group; there are {', '.join(groups)}")
     rows: dict[str, Row] = {}
@@ -67,7 +69,7 @@ def main() -> int:
     for measure, gpus in ON_A_MACHINE.items():
         if not chosen or measure.__name__ in chosen:
             rows |= _on_a_machine(gpus, measure)
-    show(rows)
+    show(rows, before)
     write(rows, RESULT)
     broken = [name for name, row in rows.items() if not row.holds]
     if broken:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -50,7 +51,10 @@ async def measured(folder: Path) -> dict[str, Row]:
         await until(node.is_ready, DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
         empty = await _cost(node, EMPTY_S)
         await _fill(cluster, node)
+        control, before, began = node.control, node.control.cpu_times(), time.monotonic()
         steady = await _cost(node, STEADY_S)
+        at_rest = _spent_s(before, control.cpu_times()) / (time.monotonic() - began)
+        resident_mib = control.memory_info().rss / 1024**2
         guests, served = asyncio.create_task(_let_guests_come_and_go(cluster)), node.logged("allocated")
         busy = await _cost(node, CHURN_S)
         rate = (node.logged("allocated") - served) / (CHURN_S + _SETTLE_S)
@@ -64,11 +68,13 @@ async def measured(folder: Path) -> dict[str, Row]:
             steady.nvml_cores, "of a core", None, empty.nvml_cores, "the same, in simulated NVML: not in the row above"
         ),
         "agent_memory": Row(
-            steady.resident_mib, "MiB", 90, empty.resident_mib, f"{about}, resident; baseline: no pods"
+            steady.resident_mib, "MiB", 80, empty.resident_mib, f"{about}, resident; baseline: no pods"
         ),
         "agent_memory_share": Row(
             steady.share_mib, "MiB", None, empty.share_mib, "the same, shared pages by their part"
         ),
+        "control_cpu": Row(at_rest, "of a core", 0.005, None, f"mpsd control, {GPUS} GPUs, nothing changes"),
+        "control_memory": Row(resident_mib, "MiB", 40, None, "the same, resident; without NVML's library"),
         "agent_cpu_churn": Row(busy.cores, "of a core", None, steady.cores, f"the same, {changing}"),
         "agent_memory_churn": Row(busy.resident_mib, "MiB", None, steady.resident_mib, "the same, resident"),
     }
@@ -92,9 +98,14 @@ async def _cost(node: "_Node", seconds: float) -> _Cost:
     await asyncio.sleep(seconds)
     after, took_s = process.cpu_times(), time.monotonic() - began
     in_nvml_s = node.nvml_s() - nvml_s
-    spent_s = after.user - before.user + after.system - before.system - in_nvml_s
+    spent_s = _spent_s(before, after) - in_nvml_s
     memory = process.memory_full_info()
     return _Cost(spent_s / took_s, in_nvml_s / took_s, memory.rss / 1024**2, memory.pss / 1024**2)
+
+
+def _spent_s(before: Any, after: Any) -> float:
+    """Of processor time, by psutil."""
+    return float(after.user - before.user + after.system - before.system)
 
 
 async def _fill(cluster: OneNode, node: "_Node") -> None:
@@ -128,7 +139,7 @@ class _Node:
     def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]], resources: int) -> None:
         self._folder = folder
         self._programs, self._resources = programs, resources
-        self.agent = psutil.Process(programs["agent"].pid)
+        self.agent, self.control = (psutil.Process(programs[name].pid) for name in ("agent", "control"))
         self.client = [str(folder / "run" / "simulation" / "bin" / "sim-cuda"), "hold"]
 
     def status(self) -> NodeStatus:

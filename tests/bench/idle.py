@@ -37,7 +37,7 @@ def idle(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
         "idle_nvml",
         Row(statistics.median(nvml), "of a core", None, None, "the same, in simulated NVML: not in that row"),
     )
-    yield "idle_memory", Row(process.memory_info().rss / 1024**2, "MiB", 80, None, f"{about}, resident")
+    yield "idle_memory", Row(process.memory_info().rss / 1024**2, "MiB", 65, None, f"{about}, resident")
     # A real command is a C program of about 1.5 ms; the simulator's is Python, so its cost is not judged.
     about = "control commands it started (the simulator's, in Python)"
     yield "idle_commands_cpu", Row(statistics.median(commands), "of a core", None, None, about)

@@ -88,7 +88,7 @@ def _rows(server: psutil.Process, port: int, bundle: Path) -> Iterator[tuple[str
     cpu = median("/validate", "cpu_us"), median("/nothing", "cpu_us")
     yield "review_cpu", Row(cpu[0], "µs", None, cpu[1], "CPU of a review, TLS and HTTP included")
     memory = server.memory_info().rss / 1024**2
-    yield "webhook_memory", Row(memory, "MiB", 90, None, "mpsd webhook after that load, resident")
+    yield "webhook_memory", Row(memory, "MiB", 64, None, "mpsd webhook after that load, resident")
 
 
 def _load(server: psutil.Process, port: int, bundle: Path, path: str, held_s: float) -> dict[str, float]:
