@@ -258,14 +258,20 @@ class Kube:
         lacks the version asked for.
         """
         asked = {**(query or {}), "limit": str(_PAGE)}
-        while True:
-            answer = await self._object(Ask("list", resource, "", namespace, query=asked))
-            metadata = answer.get("metadata") or {}
-            yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
-            if not metadata.get("continue"):
-                return
-            asked["continue"] = metadata["continue"]
-            asked.pop("resourceVersion", None)  # in the token; servers refuse both
+        coming = asyncio.create_task(self._object(Ask("list", resource, "", namespace, query=asked)))
+        try:
+            while True:
+                answer = await coming
+                metadata = answer.get("metadata") or {}
+                if more := metadata.get("continue"):  # asked for while this piece is read
+                    asked = {**asked, "continue": more}
+                    asked.pop("resourceVersion", None)  # in the token; servers refuse both
+                    coming = asyncio.create_task(self._object(Ask("list", resource, "", namespace, query=asked)))
+                yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
+                if not more:
+                    return
+        finally:
+            coming.cancel()
 
     async def create(
         self, resource: Resource, value: Object, namespace: str = "", subresource: str = "", *, dry_run: bool = False

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from sys import intern
 from typing import Any
 
 from msgspec import structs
@@ -102,16 +103,36 @@ def read_reported(thing: Object) -> ReportedNode:
     metadata = thing["metadata"]
     text = (metadata.get("annotations") or {}).get(rules.KEY, "")
     node = read_mpsnode(thing, time.time())
-    # What changes while the capacity stays the same goes, so that busy programs cause no work here.
-    pods = node.pods and tuple(structs.replace(pod, used_mib=None, clients=None) for pod in node.pods)
+    # What changes while the capacity stays the same goes, so that busy programs cause no work here. A UUID is reported
+    # of a GPU, of its domain and of each pod there, and the names of GPUs and domains of every node: each is kept once.
+    pods = node.pods and tuple(
+        structs.replace(pod, used_mib=None, clients=None, node=node.name, gpus=_once(pod.gpus)) for pod in node.pods
+    )
     gpus = tuple(
-        structs.replace(gpu, restarts=None, granted_mib=None, granted_percent=None, used_mib=None, clients=None)
+        structs.replace(
+            gpu,
+            **{name: intern(getattr(gpu, name)) for name in _NAMES},
+            restarts=None,
+            granted_mib=None,
+            granted_percent=None,
+            used_mib=None,
+            clients=None,
+        )
         for gpu in node.gpus
     )
-    domains = tuple(DomainRow("", one.name, one.gpus, "", None, "", None, kind=one.kind) for one in node.domains)
+    domains = tuple(
+        DomainRow("", intern(one.name), _once(one.gpus), "", None, "", None, kind=one.kind) for one in node.domains
+    )
     still = replace(node, ready=False, stale=False, driver="", conditions=(), domains=domains, unreadable=())
     lean = replace(still, gpus=gpus, pods=pods)
     return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else "")
+
+
+_NAMES = ("uuid", "label", "name")
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(intern, texts))
 
 
 class KnownNode:
@@ -190,21 +211,25 @@ _COARSE_S = 1.0  # that a row may be late where only time has passed
 
 class Rows:
     """The rows of a table that have to be written. Each is written once for all changes, before it is read or soon.
-    write: writes one row, and returns when it changes if nothing else happens; None: never. now: of the same clock."""
+    write: writes one row, and returns when it changes if nothing else happens; None: never. now: of the same clock.
+    is_due: whether they are wanted yet; until then changes are only noted."""
 
-    def __init__(self, write: Callable[[str], float | None], now: Callable[[], float]) -> None:
-        self._write = write
-        self._now = now
+    def __init__(
+        self, write: Callable[[str], float | None], now: Callable[[], float], is_due: Callable[[], bool]
+    ) -> None:
+        self._write, self._now, self._is_due = write, now, is_due
         self._changed: set[str] = set()
         self._due: list[tuple[float, str]] = []  # a heap
         self._due_at: dict[str, float] = {}  # what of the heap counts
 
     def mark(self, name: str) -> None:
-        if not self._changed:
+        if not self._changed and self._is_due():
             asyncio.get_running_loop().call_soon(self.settle)
         self._changed.add(name)
 
     def settle(self) -> None:
+        if not self._is_due():
+            return
         now = self._now()
         while self._due and self._due[0][0] <= now:
             at, name = heapq.heappop(self._due)
@@ -250,7 +275,8 @@ class ClusterLedger:
         self._pods = KnownPods(2 * rules.LONGEST_S)
         self.pod = self._pods.pod  # None for one that asks for no GPU, has finished, or is not heard of yet
         self._reserved: dict[str, set[str]] = {}  # by uid of a pod, the nodes with a reservation for it
-        self._rows = Rows(self._write, now)
+        self._rows = Rows(self._write, now, lambda: self._is_listed)
+        self._is_listed = False  # whether all that a row is made of has been: before that each would be written thrice
         self.mirrors: Sequence[Mirror[Any]] = (
             Mirror(kube, Selection(MPS_NODES), read_reported, each=self._mpsnode_changed),
             Mirror(kube, Selection(NODES), _read_node, each=self._node_changed),
@@ -268,6 +294,8 @@ class ClusterLedger:
         began would count as one that may still come. Where the server gives no answer, it does."""
         while not all(mirror.synced for mirror in self.mirrors):  # noqa: ASYNC110 - they set no event
             await asyncio.sleep(_SYNC_LOOK_S)
+        self._is_listed = True
+        self._rows.settle()
         for known in tuple(self._nodes.values()):
             for one in self.reservations(known):
                 if self._fate(known, one) is ReservationFate.UNSEEN and await self._has_ended(one.pod):
@@ -303,8 +331,9 @@ class ClusterLedger:
     @property
     def trouble(self) -> str:
         """Why the ledger cannot be used now, a sentence; empty where it can."""
-        if unheard := [mirror.plural for mirror in self.mirrors if not mirror.synced]:
-            return f"the cluster's {' and '.join(unheard)} have not been listed yet"
+        if not self._is_listed:
+            unheard = [mirror.plural for mirror in self.mirrors if not mirror.synced]
+            return f"the cluster's {' and '.join(unheard) or 'nodes and pods'} have not been listed yet"
         for mirror in self.mirrors:
             age_s = time.time() - (mirror.out_of_sync_since or math.inf)  # below zero while it is in sync
             if age_s > self._out_of_sync_s:

@@ -86,21 +86,27 @@ def node_capacity(
 ) -> NodeCapacity:
     """placement: the Node's label. pods: those bound to the node. reservations: for pods that may not be bound yet."""
     policy = terms.policy_of(placement)
-    taken, unplaced = _taken(node, pods, reservations)
+    names = {row.uuid: gpu_name(row) for row in node.gpus}
+    taken, unplaced = _taken(node, [*names.values()], pods, reservations)
     on_demand = {gpu for domain in node.domains if domain.kind in ON_DEMAND for gpu in domain.gpus}
     joining = _joining(node, taken)
     closed = tuple(
-        ClosedGpu(gpu_name(row), why, row.domain, row.uuid in on_demand)
+        ClosedGpu(names[row.uuid], why, row.domain, row.uuid in on_demand)
         for row in node.gpus
         if (why := _why_closed(row) or joining.get(row.uuid, ""))
     )
     shut = _shut(node)
-    names = {one.gpu.uuid for one in closed}
+    not_open = {one.gpu.uuid for one in closed}
     on: dict[str, list[Taken]] = {}
     for one in taken:
         for uuid in dict.fromkeys(one.gpus):
             on.setdefault(uuid, []).append(one)
-    free = [_room(row, on.get(row.uuid, ()), terms) for row in node.gpus if row.uuid not in names]
+    totals = {row.uuid: _whole_units(row.promised_mib or 0, policy) for row in node.gpus}
+    free = [
+        _room(row, names[row.uuid], totals[row.uuid], on.get(row.uuid, ()), terms)
+        for row in node.gpus
+        if row.uuid not in not_open
+    ]
     rooms = tuple(
         replace(room, holders=len(on.get(room.gpu.uuid, ()))) if room.gpu.uuid in on_demand else room
         for room in free
@@ -117,7 +123,7 @@ def node_capacity(
         closed=closed,
         taken=(*taken, *guesses),
         shut=shut,
-        totals=tuple((gpu_name(row), _whole_units(row.promised_mib or 0, policy)) for row in node.gpus),
+        totals=tuple([(names[uuid], total_mib) for uuid, total_mib in totals.items()]),
     )
 
 
@@ -147,10 +153,9 @@ def gpu_name(row: GpuRow) -> GpuName:
 
 
 def _taken(
-    node: ClusterNode, pods: Iterable[SharedPod], reservations: Iterable[Reservation]
+    node: ClusterNode, gpus: Sequence[GpuName], pods: Iterable[SharedPod], reservations: Iterable[Reservation]
 ) -> tuple[tuple[Taken, ...], Sequence[SharedPod]]:
     """What is taken of known GPUs, and the pods whose GPUs are not known, the oldest first."""
-    gpus = [gpu_name(row) for row in node.gpus]
     taken: dict[str, Taken] = {}
     unknown: list[SharedPod] = []
     for held in node.pods or ():
@@ -179,15 +184,14 @@ def _taken(
     return tuple(taken.values()), sorted(unknown, key=lambda pod: (pod.created, pod.name.uid))
 
 
-def _room(row: GpuRow, here: Sequence[Taken], terms: Terms) -> GpuCapacity | None:
+def _room(row: GpuRow, gpu: GpuName, total_mib: int, here: Sequence[Taken], terms: Terms) -> GpuCapacity | None:
     if row.promised_mib is None or row.domain is None:
         return None
     policy = terms.policy
     clients = terms.clients if row.promised_clients is None else row.promised_clients
     threads = policy.oversubscription.thread_percent if row.promised_percent is None else row.promised_percent
-    total_mib = _whole_units(row.promised_mib, policy)
     return GpuCapacity(
-        gpu=gpu_name(row),
+        gpu=gpu,
         domain=row.domain,
         memory_mib_total=total_mib,
         memory_mib=total_mib - sum(one.memory_mib for one in here),
