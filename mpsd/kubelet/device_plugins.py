@@ -135,11 +135,18 @@ class NodeDevices:
     def _may_join(self, gpus: Collection[str]) -> bool:
         return self.on_demand.issuperset(gpus) and not self.ledger.view.unknown
 
-    def note(self, kind: Kind, ids: Sequence[str], container: RequestingContainer | None, percent: int | None) -> None:
+    def note(
+        self,
+        kind: Kind,
+        ids: Sequence[str],
+        container: RequestingContainer | None,
+        percent: int | None,
+        priority: int | None = None,
+    ) -> None:
         name, uid = (container.name, container.pod.uid) if container else (None, "")
         unit_mib = self.policy().resources.memory_unit_mib if kind == "memory" else 0
-        boot_id = processes.boot_id()
-        self.ledger.note(JournalEntry(kind, tuple(ids), name, percent, boot_id, time.time(), uid, unit_mib))
+        now, boot_id = time.time(), processes.boot_id()
+        self.ledger.note(JournalEntry(kind, tuple(ids), name, percent, boot_id, now, uid, unit_mib, priority, uid))
 
 
 class MemoryPlugin:
@@ -182,7 +189,7 @@ class MemoryPlugin:
                 self._log.warning("allocation refused", devices=len(ids), reason=str(error))
                 raise
             joins = self._node.join(ids)
-            self._node.note("memory", ids, container, allocation.thread_percent)
+            self._node.note("memory", ids, container, allocation.thread_percent, allocation.priority)
         why = f"{allocation.domain} is being made of its GPUs"  # the container waits for it, kubelet need not
         if not joins:
             why = await self._node.agent.until_allowed(allocation.domain, allocation.memory_mib, _RAISE_S)
@@ -199,7 +206,8 @@ class MemoryPlugin:
         starting = starting_container(tuple(ids), self._node.context())
         # After a reboot the init container that kubelet starts is guessed, and recorded.
         if starting is None and (guess := self._node.guess("memory", len(ids), len(_gpus_of(ids)))):
-            self._node.note("memory", ids, guess, self._allocation(ids, guess).thread_percent)
+            given = self._allocation(ids, guess)
+            self._node.note("memory", ids, guess, given.thread_percent, given.priority)
             starting = starting_container(tuple(ids), self._node.context())
         starting = starting or ContainerDevices(ContainerName("", "(unknown)", "(unknown)"), tuple(ids))
         self._node.join_again(starting)

@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, PIPE_DIRECTORY, THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY, MEMORY_LIMIT, PARTITIONING, PIPE_DIRECTORY, THREAD_PERCENT
 from mpsd.model.gpu_facts import Capability
-from mpsd.model.problem import Problem
+from mpsd.model.pod import PRIORITY, PodPriority
+from mpsd.model.policy import GpuPriority
+from mpsd.model.problem import Problem, shown
 
 NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 NVIDIA_DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the driver's libraries that a container gets
@@ -25,17 +27,18 @@ class ClientLimit:
     thread_percent: int
 
 
-def environment(limit: ClientLimit, pipe_directory: str) -> dict[str, str]:
-    """The variables that hold a client to its limit. The one entry `0=` is right for every client, whichever GPU it got
-    and however it narrows its devices: the ordinal counts the devices the process sees, and an entry for one it does
-    not see would lift every limit.
+def environment(limit: ClientLimit, pipe_directory: str, priority: int | None = None) -> dict[str, str]:
+    """The variables that hold a client to its limit, and to its priority where it is given one. The one entry `0=` is
+    right for every client, whichever GPU it got and however it narrows its devices: the ordinal counts the devices the
+    process sees, and an entry for one it does not see would lift every limit.
     """
-    return {
+    variables = {
         PIPE_DIRECTORY: pipe_directory,
         MEMORY_LIMIT: f"0={limit.memory_mib}M",
         THREAD_PERCENT: str(limit.thread_percent),
         PARTITIONING: "0",
     }
+    return variables if priority is None else {**variables, CLIENT_PRIORITY: str(priority)}
 
 
 _WRITTEN = re.compile(r"0=([1-9][0-9]{0,8})M ([1-9][0-9]?|100)")
@@ -60,3 +63,39 @@ def problems_with(limit: ClientLimit, where: str, capability: Capability, card_m
     if limit.memory_mib > card_mib:
         message, remedy = f"is more than the GPU's {card_mib} MiB", f"request at most {card_mib} MiB"
         yield Problem("memory-over-card", where, memory, message, remedy)
+
+
+# -- priorities ------------------------------------------------------------------------------------------------------
+
+NORMAL, BELOW_NORMAL = 0, 1  # of CUDA_MPS_CLIENT_PRIORITY; who is below normal gets what the others leave
+PRIORITIES: Mapping[str, int] = {"normal": NORMAL, "below-normal": BELOW_NORMAL}  # as people write them
+
+
+def client_priority(pod: PodPriority | None, policy: GpuPriority) -> int | None:
+    """What the policy says of a pod; None where it says nothing of any. pod None: it is not known."""
+    said = pod or PodPriority()
+    match policy.by:
+        case "none":
+            return None
+        case "priority-class":
+            return BELOW_NORMAL if pod and (said.value or 0) < policy.below_normal_under else NORMAL
+        case "annotation":
+            return PRIORITIES.get(said.written or "", NORMAL)
+
+
+def priority_reason(pod: PodPriority, policy: GpuPriority) -> str:
+    """Why the policy says that of it; empty where it says nothing of any."""
+    match policy.by:
+        case "none":
+            return ""
+        case "priority-class":
+            is_under = "is under" if client_priority(pod, policy) == BELOW_NORMAL else "is not under"
+            return f"its priority {pod.value or 0} {is_under} {policy.below_normal_under}, gpu_priority of the policy"
+        case "annotation":
+            return f"its annotation {PRIORITY} is {'not set' if pod.written is None else shown(pod.written)}"
+
+
+def priority_problem(written: object, where: str) -> Iterator[Problem]:
+    """What is wrong with a priority that somebody has written there."""
+    if not isinstance(written, str) or written not in PRIORITIES:
+        yield Problem("priority-unknown", where, shown(written), "is no priority", f"write {' or '.join(PRIORITIES)}")

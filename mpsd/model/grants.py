@@ -88,7 +88,8 @@ class Grant:
     """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them. holder: the
     process that the grant was given to, whose children are its clients too, or the pod or the container whose processes
     are. earlier_mib, earlier_percent: the most that it was before it was changed (`containers.rules.grant_change`),
-    which programs that run were started with; 0 where it never was more.
+    which programs that run were started with; 0 where it never was more. priority: of its clients, 0 or 1, which is
+    below normal.
     """
 
     id: str
@@ -100,6 +101,7 @@ class Grant:
     command: str
     earlier_mib: int = 0
     earlier_percent: int = 0
+    priority: int = 0
 
     @property
     def gpus(self) -> tuple[str, ...]:

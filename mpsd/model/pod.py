@@ -12,6 +12,8 @@ from typing import NamedTuple
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.problem import Problem, printable
 
+PRIORITY = "mpsd.io/gpu-priority"  # an annotation of a pod
+
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label, as Kubernetes asks
 
 
@@ -54,6 +56,16 @@ class ClaimName(NamedTuple):
 
     kind: str
     name: str
+
+
+class PodPriority(NamedTuple):
+    """What a pod says of its priority. value: `spec.priority`, which Kubernetes fills in when a pod is created; None
+    before that. class_name: its PriorityClass, empty where it names none. written: the annotation PRIORITY; None where
+    it has none."""
+
+    value: int | None = None
+    class_name: str = ""
+    written: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +217,7 @@ class Pod:
     node: str
     runtime_class: str
     is_placed: bool
+    priority: PodPriority
     claims: Mapping[str, ClaimName]
     host_volumes: tuple[HostVolume, ...]
     containers: tuple[Container, ...]
@@ -239,6 +252,7 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
         runtime_class=shape.text(spec, "runtimeClassName", spec_path),
         # A kubelet has written into the status. The API server empties the status of every pod that is created.
         is_placed=isinstance(status := fields.get("status"), dict) and bool(status.get("startTime")),
+        priority=read_priority(shape, metadata, spec, path),
         claims=read_claims(shape, spec, spec_path),
         host_volumes=tuple(_host_volumes(shape, spec, spec_path)),
         containers=tuple(
@@ -247,6 +261,15 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
             for entry_path, entry in shape.entries(spec, key, spec_path)
         ),
     )
+
+
+def read_priority(shape: FieldReader, metadata: Fields, spec: Fields, path: str) -> PodPriority:
+    """Of a pod with this metadata and spec, which are at `path`."""
+    annotations, written = metadata.get("annotations"), None
+    if isinstance(annotations, dict) and annotations.get(PRIORITY) is not None:
+        written = shape.text(annotations, PRIORITY, at(path, "metadata", "annotations"))
+    value = shape.number(spec, "priority", at(path, "spec"), absent=None)
+    return PodPriority(value, shape.text(spec, "priorityClassName", at(path, "spec")), written)
 
 
 def read_claims(shape: FieldReader, spec: Fields, path: str) -> dict[str, ClaimName]:

@@ -7,7 +7,7 @@ makes no older policy invalid.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -198,6 +198,9 @@ class ViolationPolicy:
     action: Response
 
 
+_REPORTED = ViolationPolicy(Response.WARN)  # where a policy does not name it: one may be older than the kind
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryViolation(ViolationPolicy):
     tolerance_mib: Annotated[int, Meta(ge=0, le=1024 * 1024)]
@@ -217,6 +220,8 @@ class Violations:
     without_grant: ViolationPolicy
     in_no_pod: ViolationPolicy
     too_many_clients: ClientsViolation
+    threads_lifted: ViolationPolicy = _REPORTED
+    priority_raised: ViolationPolicy = _REPORTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +276,15 @@ class Compute(CardCompute):
 
 
 @dataclass(frozen=True, slots=True)
+class GpuPriority:
+    """Which pods' work on a GPU comes after that of others. by: what of a pod says so. below_normal_under: the smallest
+    `spec.priority` that is not below normal."""
+
+    by: Literal["none", "priority-class", "annotation"] = "none"
+    below_normal_under: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0  # an int32, as priorities are
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The whole of `limits/policy.yaml`."""
 
@@ -289,3 +303,4 @@ class Policy:
     domains: Annotated[list[Annotated[list[Index], Meta(min_length=2)]], _disjoint]
     evict_claims_when: tuple[EvictingState, ...] = ()  # states of a GPU: then Kubernetes deletes its pods with claims
     driver_upgrade: Literal["wait", "evict"] = "wait"  # what an upgrade of the driver does with the pods on its GPUs
+    gpu_priority: GpuPriority = field(default_factory=GpuPriority)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from mpsd.kubelet.rules.ledger import JournalEntry
 from mpsd.kubelet.rules.node_pods import RequestingContainer
 from mpsd.model.domain import Domain, State
 from mpsd.model.grants import DeviceNode, Gpu, HostMount, promised_mib
+from mpsd.model.policy import GpuPriority
 from mpsd.model.problem import InvalidInput
 from tests.model.worlds import CAPABILITY, GPUS, POLICY, UUIDS
 from tests.status.node_worlds import container, entry, mem_ids, named, node_pod, percent_ids
@@ -193,6 +195,17 @@ def test_the_memory_says_nothing_of_threads_where_the_percent_does() -> None:
     percent = percent_answer(30).environment
     assert percent == {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
     assert not memory.keys() & percent.keys()
+
+
+@pytest.mark.parametrize("by", ["none", "annotation"])
+def test_a_priority_is_answered_always_or_never_so_that_an_image_s_own_counts_for_nothing(by: Any) -> None:
+    policy = replace(POLICY, gpu_priority=GpuPriority(by))
+    for annotations, value in (({}, "0"), ({"mpsd.io/gpu-priority": "below-normal"}, "1"), (None, "0")):
+        pod = None if annotations is None else node_pod(annotations=annotations)
+        container = pod and RequestingContainer(pod, pod.requests[0])
+        given = allocate_memory(mem_ids(7), container, APART, policy)
+        expected = None if by == "none" else value
+        assert memory_answer(given, REAL).environment.get("CUDA_MPS_CLIENT_PRIORITY") == expected
 
 
 def test_all_that_is_mounted_is_the_clients_folder_and_nobody_writes_there() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, read_node_pod
+from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, read_bystander, read_node_pod
 from mpsd.model.fields import MOST_FIELDS
-from mpsd.model.pod import Role
+from mpsd.model.pod import PodPriority, Role
 from tests.model.worlds import POLICY
 from tests.status.node_worlds import COUNT, MEM, PERCENT, container, named, node_pod, pod_object
 
@@ -212,3 +212,14 @@ def test_no_json_whatever_raises(thing: object, spec: object, limits: object) ->
     read_node_pod({**pod_object(), "spec": spec}, POLICY)
     pod = read_node_pod(pod_object("a", container(resources={"limits": limits})), POLICY)
     assert pod is None or all(request.memory_units + request.percents >= 0 for request in pod.requests)
+
+
+def test_a_pod_says_of_its_priority_what_kubernetes_and_its_annotation_say() -> None:
+    thing = pod_object(annotations={"mpsd.io/gpu-priority": "below-normal"})
+    spec = {"priority": -10, "priorityClassName": "batch"}
+    thing["spec"] = {**thing["spec"], **spec}  # type: ignore[dict-item]
+    asking, bystander = read_node_pod(thing, POLICY), read_bystander(thing)
+    assert asking
+    assert bystander
+    assert asking.priority == bystander.priority == PodPriority(-10, "batch", "below-normal")
+    assert node_pod().priority == PodPriority()

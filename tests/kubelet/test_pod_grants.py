@@ -23,6 +23,7 @@ from mpsd.kubelet.rules.node_pods import ContainerName, NodePod
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly, promised_mib
 from mpsd.model.identity import PodName
+from mpsd.model.policy import GpuPriority, Policy
 from tests.model.worlds import GPUS, POLICY, UUIDS
 from tests.status.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
 
@@ -56,6 +57,42 @@ def test_a_pod_s_containers_have_one_grant_together() -> None:
         holder=PodName("default", "train-0", UID),
         command="default/train-0",
     )
+
+
+BELOW = {"mpsd.io/gpu-priority": "below-normal"}
+BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
+
+
+def priority(*held: ContainerDevices, journal: tuple[JournalEntry, ...], policy: Policy = BY_ANNOTATION) -> int:
+    """Of a pod that says below-normal."""
+    (grant,) = pod_grants(held, journal, (node_pod(annotations=BELOW),), APART, policy)
+    return grant.priority
+
+
+def test_a_grant_has_the_priority_that_was_answered_whatever_its_pod_says_by_now() -> None:
+    held = devices(named(), mem_ids(7))
+    for answered in (0, 1):
+        noted = replace(entry(mem_ids(7), named(), 100, 1.0, UID), priority=answered)
+        for policy in (BY_ANNOTATION, POLICY):
+            assert priority(held, journal=(noted,), policy=policy) == answered
+            assert priority(journal=(noted,), policy=policy) == answered, "before kubelet lists it"
+    assert priority(held, journal=(entry(mem_ids(7), named(), 100, 1.0, UID),)) == 0, "nothing was answered"
+
+
+def test_where_no_answer_is_known_a_grant_has_the_priority_that_the_policy_says_of_its_pod() -> None:
+    held = devices(named(), mem_ids(7))
+    assert priority(held, journal=()) == 1
+    assert priority(held, journal=(), policy=POLICY) == 0
+    (unknown,) = pod_grants((held,), (), (), APART, BY_ANNOTATION)
+    assert unknown.priority == 0
+
+
+def test_a_pod_one_of_whose_containers_is_normal_is_normal() -> None:
+    first = replace(entry(mem_ids(7), named(), 100, 1.0, UID), priority=1)
+    second = replace(entry(mem_ids(2, first=7), named(container_name="b"), 100, 2.0, UID), priority=0)
+    both = devices(named(), mem_ids(7)), devices(named(container_name="b"), mem_ids(2, first=7))
+    assert priority(*both, journal=(first, second)) == 0
+    assert priority(*both, journal=(first, replace(second, priority=1))) == 1
 
 
 def test_a_pod_that_nobody_knows_has_its_grant_by_name() -> None:

@@ -12,6 +12,7 @@ from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.kubelet.rules.start_checks import StartContext, StartProblem, start_problems, starting_container
 from mpsd.model.domain import State, after_is
 from mpsd.model.node_view import DomainRecord
+from mpsd.model.policy import GpuPriority, Policy
 from tests.model.worlds import GPUS, POLICY, UUIDS, record
 from tests.status.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
 
@@ -266,3 +267,33 @@ def test_whatever_kubelet_and_the_journal_say_there_is_an_answer(
     for one in [*held, *([starting] if starting else [])]:
         for problem in problems(one, node):
             assert problem.sentence.startswith(str(one.container))
+
+
+BELOW = {"mpsd.io/gpu-priority": "below-normal"}
+BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
+
+
+@pytest.mark.parametrize("given", [0, 1])
+@pytest.mark.parametrize("wanted", [0, 1])
+@pytest.mark.parametrize("answered_for", ["", "uid-of-another"])
+def test_a_priority_that_was_answered_for_another_pod_must_be_its_own(
+    given: int, wanted: int, answered_for: str
+) -> None:
+    noted = replace(entry(mem_ids(7), named(), 100), priority=given, answered_for=answered_for)
+    node = holdings(MAIN, pods=(node_pod(annotations=BELOW if wanted else {}),), journal=(noted,))
+    found = [(one.rule, one.waits) for one in start_problems(MAIN, node, BY_ANNOTATION)]
+    assert found == ([] if given == wanted else [("priority-of-another", False)])
+
+
+@pytest.mark.parametrize("priority", [0, 1, None])
+@pytest.mark.parametrize(
+    "policy", [POLICY, BY_ANNOTATION, replace(POLICY, gpu_priority=GpuPriority("priority-class", 9))]
+)
+def test_what_was_answered_for_this_very_pod_stays_whatever_its_annotation_and_the_policy_say_since(
+    priority: int | None, policy: Policy
+) -> None:
+    pods = (node_pod(annotations=BELOW),)
+    noted = replace(entry(mem_ids(7), named(), 100), priority=priority, answered_for="uid-of-train-0")
+    assert start_problems(MAIN, holdings(MAIN, pods=pods, journal=(noted,)), policy) == ()
+    older = entry(mem_ids(7), named(), 100)  # by an mpsd without priorities, or by a policy that gives none
+    assert start_problems(MAIN, holdings(MAIN, pods=pods, journal=(older,)), policy) == ()

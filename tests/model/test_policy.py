@@ -169,3 +169,18 @@ def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_
         RuleId.UNASKED_PRIVILEGED,
         RuleId.UNASKED_HOST_PATH,
     }
+
+
+def test_a_policy_that_is_older_than_priorities_gives_none_and_reports_what_lifts_threads() -> None:
+    older = read_policy(POLICY_DATA, "policy.yaml")
+    assert (older.gpu_priority.by, older.gpu_priority.below_normal_under) == ("none", 0)
+    assert older.gpu_priority == POLICY.gpu_priority
+    assert older.violations.threads_lifted == POLICY.violations.threads_lifted
+    assert older.violations.priority_raised.action is Response.WARN
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("by", "class"), ("below_normal_under", 2**31), ("below_normal_under", 0.5), ("under", 1)]
+)
+def test_a_priority_that_no_pod_can_have_is_refused_by_its_path(field: str, value: object) -> None:
+    assert refused("gpu_priority", {field: value}).where == f"gpu_priority.{field}"

@@ -19,6 +19,7 @@ from mpsd.model.client_limits import (
     NVIDIA_DRIVER_CAPABILITIES,
     NVIDIA_VISIBLE_DEVICES,
     ClientLimit,
+    client_priority,
     environment,
 )
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
@@ -137,12 +138,13 @@ _AGAIN = "kubelet reuses any of an init container's devices for the next contain
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """What a container gets of each of `gpus` (UUIDs of one domain, in the domain's order). thread_percent None: the
-    container requests percents, and that resource's answer says how many."""
+    container requests percents, and that resource's answer says how many. priority None: it is given none."""
 
     domain: str
     gpus: tuple[str, ...]
     memory_mib: int
     thread_percent: int | None
+    priority: int | None = None
 
 
 def allocate_memory(
@@ -166,6 +168,7 @@ def allocate_memory(
         gpus=tuple(uuid for uuid in domain.gpus if uuid in units),
         memory_mib=len(ids) * policy.resources.memory_unit_mib // len(units),
         thread_percent=None if asks_percent else policy.requests.default_thread_percent,
+        priority=client_priority(container.pod.priority if container else None, policy.gpu_priority),
     )
 
 
@@ -290,7 +293,8 @@ _LIBRARIES = {NVIDIA_DRIVER_CAPABILITIES: ",".join(CUDA_CAPABILITIES)}  # whatev
 
 def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
     """For the memory resource; without the percent where the other resource answers it."""
-    limits = environment(ClientLimit(allocation.memory_mib, allocation.thread_percent or 100), CLIENT_INSIDE)
+    limit = ClientLimit(allocation.memory_mib, allocation.thread_percent or 100)
+    limits = environment(limit, CLIENT_INSIDE, allocation.priority)
     if allocation.thread_percent is None:
         del limits[THREAD_PERCENT]
     folder = f"{conditions.run_directory}/{allocation.domain}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from mpsd.kubelet.rules.allocation import gpu_of
 from mpsd.kubelet.rules.node_pods import CLAIM, DEVICE_CLASS, KINDS, Bystander, ContainerName, Kind, NodePod, PodKey
+from mpsd.model.client_limits import NORMAL, client_priority
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import PodName
@@ -48,7 +49,9 @@ class ContainerDevices:
 class JournalEntry:
     """What was answered to one Allocate. pod: the container, None where it was not known. thread_percent None: no cap
     was answered. at: seconds since 1970. uid: of the pod, so that a later pod of the same name is not taken for it.
-    unit_mib: what each device was worth; 0 where that was not recorded, and then the policy's unit counts."""
+    unit_mib: what each device was worth; 0 where that was not recorded, and then the policy's unit counts. priority:
+    None where none was answered. answered_for: the uid of the pod whose priority that is, which may not be `uid`: that
+    is corrected by what kubelet lists."""
 
     resource: Kind
     ids: tuple[str, ...]
@@ -58,6 +61,8 @@ class JournalEntry:
     at: float
     uid: str = ""
     unit_mib: int = 0
+    priority: int | None = None
+    answered_for: str = ""
 
     @property
     def pod_key(self) -> PodKey | None:
@@ -79,7 +84,9 @@ def counted(rows: Iterable[NodePod | Bystander]) -> tuple[object, ...]:
     """What of pods makes a difference to grants; most of their changes make none, such as annotations."""
     return tuple(
         [
-            row if isinstance(row, Bystander) else (row.uid, row.phase, row.static_uid, row.requests, row.claims)
+            row
+            if isinstance(row, Bystander)
+            else (row.uid, row.phase, row.static_uid, row.requests, row.claims, row.priority)
             for row in rows
         ]
     )
@@ -161,14 +168,15 @@ def pod_grants(
     known = by_name(pods)
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
-    worth = _worth_mib(journal, policy)
-    noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, journal)
+    worth, last = _worth_mib(journal, policy), by_devices(journal)
+    noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, last)
     grants = []
     for key, holding in holdings.items():
         uids = {known[key].uid} if key in known else noted.get(key, set())
         name = PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
         grant = _grant(name, holding, domain_of, policy, worth)
         if grant:
+            grant = replace(grant, priority=_priority(holding, last, known.get(key), policy))
             grants.append(grant if holding.entries else _with_init_containers(grant, known.get(key)))
     return tuple(sorted(grants, key=lambda grant: grant.id))
 
@@ -238,9 +246,20 @@ def _owned_entries(
             yield named, entry
 
 
-def _noted_uids(held: Held, journal: Journal) -> dict[PodKey, set[str]]:
+def _priority(
+    holding: _Holding, last: Mapping[frozenset[str], JournalEntry], pod: NodePod | None, policy: Policy
+) -> int:
+    """The best that its containers were answered; where no answer is known, what the policy says of the pod. last: the
+    last answer for each set of devices."""
+    answers = [entry for one in holding.containers if (entry := last.get(frozenset(one.memory)))]
+    answers += [entry for entry in holding.entries if entry.resource == "memory"]
+    if answers:
+        return min(entry.priority or NORMAL for entry in answers)
+    return client_priority(pod.priority if pod else None, policy.gpu_priority) or NORMAL
+
+
+def _noted_uids(held: Held, last: Mapping[frozenset[str], JournalEntry]) -> dict[PodKey, set[str]]:
     """The uids that the last answers name for what each pod holds according to kubelet, which lists no uid."""
-    last = by_devices(journal)
     uids: dict[PodKey, set[str]] = {}
     for one in held:
         for entry in map(last.get, one.sets):

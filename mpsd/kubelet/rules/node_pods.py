@@ -5,13 +5,13 @@ name it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.identity import PodName
 from mpsd.model.names import MIRROR
-from mpsd.model.pod import Pod, Role, read_pod
+from mpsd.model.pod import Pod, PodPriority, Role, read_pod
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import is_zero
 from mpsd.model.request import ContainerRequest, PodRequest, read_allocated
@@ -22,6 +22,7 @@ PodKey = tuple[str, str]  # namespace and name: all that kubelet says of a pod
 CLAIM = "a resource claim"
 DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"  # before a class: the resource by which pods request it
 _OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one here
+_OF_SPEC = ("priority", "priorityClassName")
 _NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
 BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
 _NANOSECONDS = 19  # digits, until the year 2286
@@ -61,6 +62,7 @@ class NodePod:
     terminating: bool
     asked: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
+    priority: PodPriority = field(default_factory=PodPriority)
 
     @property
     def identity(self) -> PodName:
@@ -124,8 +126,8 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     annotations = {key: value for key, value in pod.annotations.items() if isinstance(value, str)}
     phase = shape.text(shape.mapping(thing, "status", ""), "phase", "status")
     terminating, asked = metadata.get("deletionTimestamp") is not None, asked_of_plugins(pod)
-    came = (namespace, name, uid, created)
-    return NodePod(*came, requests, main, annotations, phase, terminating, asked, claims_of(shape, thing))
+    came, claims = (namespace, name, uid, created), claims_of(shape, thing)
+    return NodePod(*came, requests, main, annotations, phase, terminating, asked, claims, pod.priority)
 
 
 def requested(thing: object, policy: Policy) -> PodRequest:
@@ -138,7 +140,8 @@ def _read(shape: FieldReader, thing: Fields) -> Pod:
     spec = thing.get("spec")
     if isinstance(spec, dict):
         lists = {key: spec.get(key) for key in ("containers", "initContainers")}
-        spec = {key: [*map(_lean, each)] if isinstance(each, list) else each for key, each in lists.items()}
+        lean = {key: [*map(_lean, each)] if isinstance(each, list) else each for key, each in lists.items()}
+        spec = {key: spec.get(key) for key in _OF_SPEC} | lean
     return read_pod(shape, {**thing, "spec": spec}, "")
 
 
@@ -214,6 +217,7 @@ class Bystander:
     identity: PodName
     asked: tuple[str, ...]
     claims: tuple[str, ...] = ()
+    priority: PodPriority = field(default_factory=PodPriority)
 
 
 def read_bystander(thing: object) -> Bystander | None:
@@ -227,4 +231,4 @@ def read_bystander(thing: object) -> Bystander | None:
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
     if shape.problems or not (namespace and name and uid):
         return None
-    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod), claims)
+    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod), claims, pod.priority)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mpsd.kubelet.rules.allocation import is_percent, spread, units_by_gpu
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, by_devices, pod_grants
 from mpsd.kubelet.rules.node_pods import ContainerName, Kind, NodePod, PodKey, devices_of
+from mpsd.model.client_limits import BELOW_NORMAL, NORMAL, client_priority
 from mpsd.model.domain import SERVING, Domain, after_is
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.node_view import DomainRecord
@@ -222,6 +223,18 @@ def _other_limit(start: _Start) -> _Checked:
         yield "percent-of-another", f"its threads were not limited but it requests {wanted} percent"
 
 
+def _other_priority(start: _Start) -> _Checked:
+    """The same of priorities. What was answered for this very pod stays, whatever its annotation says since."""
+    entry = start.noted.get(frozenset(start.starting.memory))
+    if start.pod is None or entry is None or entry.priority is None or entry.answered_for == start.pod.uid:
+        return
+    wanted = client_priority(start.pod.priority, start.policy.gpu_priority) or NORMAL
+    if entry.priority != wanted:
+        names = {NORMAL: "normal", BELOW_NORMAL: "below normal"}
+        message = f"it was given a GPU priority that is {names[entry.priority]}, but its own is {names[wanted]}"
+        yield "priority-of-another", message
+
+
 def _not_served(start: _Start) -> _Checked:
     for uuid in start.units:
         if start.record(uuid) is None and start.is_here(uuid):
@@ -232,4 +245,4 @@ def _not_served(start: _Start) -> _Checked:
             yield _WAITING, f"{record.domain} is {after_is(record.state)}{why}; the container starts once it is ready"
 
 
-_CHECKS = (_devices, _given_twice, _wrong_amount, _apart, _percent_over, _other_limit, _not_served)
+_CHECKS = (_devices, _given_twice, _wrong_amount, _apart, _percent_over, _other_limit, _other_priority, _not_served)
