@@ -22,6 +22,7 @@ from mpsd.kubelet.dra.rules.claims import ClaimNode, PreparedClaim
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import Answer, NodeConditions, memory_answer
+from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, shortened
@@ -36,6 +37,8 @@ _START_S = 20.0  # kubelet waits for 45 s
 _LOOK_S = 5.0
 _WHOLE_PERCENT = 100
 _END_S = 3.0  # that kubelet waits for the end of what it gives up
+_API_LAG_S = 1.0  # kubelet may know a pod before the agent does
+_LOOK_AGAIN_S = 0.05
 _LEFT_S = 60.0  # that a claim must be without any pod before mpsd asks whether it is still there
 
 
@@ -161,7 +164,7 @@ class ClaimDriver:
             raise StartDeferred(f"kubelet does not list who holds which device: {silent}")
         if unknown := self._ledger.view.unknown:
             raise StartDeferred("; ".join(unknown))
-        claim = await self._read(namespace, name, uid)
+        claim = await self._with_priority(await self._read(namespace, name, uid))
         for old in rules.replaced_by(claim, self._claims.values()):
             self._path(old.uid).unlink(missing_ok=True)
             self._keep_one(old)
@@ -184,6 +187,15 @@ class ClaimDriver:
     async def _read(self, namespace: str, name: str, uid: str, started: int | None = None) -> PreparedClaim:
         thing = await self._kube.get(CLAIMS, name, namespace)
         return rules.read_claim(thing, uid, self._node, self._policy(), time.time(), started)
+
+    async def _with_priority(self, claim: PreparedClaim) -> PreparedClaim:
+        """With what the policy says of its pods, once they are known."""
+        rows = self._ledger.rows
+        deadline = time.monotonic() + (0 if self._policy().gpu_priority.by == "none" else _API_LAG_S)
+        while not {row.identity for row in rows}.issuperset(claim.pods) and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            rows = self._ledger.rows
+        return rules.with_priority(claim, rows, self._policy())
 
     async def unprepare(self, uid: str) -> None:
         """Gives the claim up, whether or not it is still there, and waits a moment for its end. OSError where that
@@ -275,30 +287,30 @@ class ClaimDriver:
     async def _restored(self, namespace: str, name: str, uid: str) -> PreparedClaim | None:
         """None for a claim of another driver, and for one that is not allocated or was never prepared, where it cannot
         be."""
-        started = self._started_with(uid)
+        started, priority = self._started_with(uid)
         pods = {
             row.identity.uid for row in self._ledger.rows if row.identity.namespace == namespace and name in row.claims
         }
         if started is None and not self._ledger.whereabouts.living(pods):
             return None  # kubelet asks for it, and then its room is looked at
-        refused: InvalidInput | None = None
         try:
-            return await self._read(namespace, name, uid)
-        except InvalidInput as error:
-            refused = error
-        if started is None:
-            return None
-        claim = await self._read(namespace, name, uid, started)
-        self._log.warning("claim kept", claim=str(claim), reason=f"it was prepared before, but now {refused}")
-        return claim
+            claim = await self._read(namespace, name, uid)
+        except InvalidInput as refused:
+            if started is None:
+                return None
+            claim = await self._read(namespace, name, uid, started)
+            self._log.warning("claim kept", claim=str(claim), reason=f"it was prepared before, but now {refused}")
+        return await self._with_priority(claim) if started is None else replace(claim, priority=priority)
 
-    def _started_with(self, uid: str) -> int | None:
-        """The cap of threads that programs of a prepared claim were started with; None where it was not prepared. An
-        agent that no longer serves claims cannot see their files: none of its claims is taken for one that was not."""
+    def _started_with(self, uid: str) -> tuple[int | None, int | None]:
+        """The cap of threads, None where it was not prepared, and the priority that programs of a prepared claim were
+        started with. An agent that no longer serves claims cannot see their files: none of its claims is taken for one
+        that was not."""
         try:
-            return rules.started_with(json.loads(self._path(uid).read_text())) or _WHOLE_PERCENT
+            spec = json.loads(self._path(uid).read_text())
+            return rules.started_with(spec) or _WHOLE_PERCENT, rules.started_with(spec, CLIENT_PRIORITY)
         except (FileNotFoundError, ValueError):
-            return None if self._place.driver else _WHOLE_PERCENT
+            return None if self._place.driver else _WHOLE_PERCENT, None
 
     async def _end_forgotten(self) -> None:
         if not self._ledger.pods_synced:

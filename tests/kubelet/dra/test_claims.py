@@ -21,11 +21,14 @@ from mpsd.kubelet.dra.rules.claims import (
     started_with,
     taken_up,
     why_no_room,
+    with_priority,
 )
-from mpsd.kubelet.rules.allocation import Answer
+from mpsd.kubelet.rules.allocation import Answer, DeviceListStrategy, NodeConditions, memory_answer
 from mpsd.kubelet.rules.node_pods import Bystander
 from mpsd.model.grants import DeviceNode, Grant, HostMount, evenly, promised_mib
 from mpsd.model.identity import PodName
+from mpsd.model.pod import PodPriority
+from mpsd.model.policy import GpuPriority
 from mpsd.model.problem import InvalidInput
 from tests.kubelet.dra.claims import (
     APART,
@@ -114,6 +117,8 @@ def test_gpus_of_one_domain_are_one_grant_in_the_domain_s_order() -> None:
         (claim_object(configs=(config(parameters(threadCap=101)),)), "percent-range"),
         (claim_object(configs=(config(parameters(threadCap="60")),)), "wrong-type"),
         (claim_object(configs=(config(parameters(memory="2Gi")),)), "field-unknown"),
+        (claim_object(configs=(config(parameters(priority="low")),)), "priority-unknown"),
+        (claim_object(configs=(config(parameters(priority=1)),)), "priority-unknown"),
         (claim_object(configs=(config({**parameters(), "apiVersion": "mpsd.io/v2"}),)), "config-version"),
         (claim_object(configs=(config("threadCap: 60"),)), "wrong-type"),
         ({**claim_object(), "status": {"allocation": {"devices": "gpu0"}}}, "claim-not-allocated"),
@@ -268,6 +273,73 @@ def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:
     spec = cdi_spec(DRIVER, UID, Answer({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}))
     assert started_with(spec) == 30
     assert started_with(cdi_spec(DRIVER, UID, Answer({}))) is None
+    below = cdi_spec(DRIVER, UID, Answer({"CUDA_MPS_CLIENT_PRIORITY": "1"}))
+    assert (started_with(below, "CUDA_MPS_CLIENT_PRIORITY"), started_with(below)) == (1, None)
+
+
+# -- priorities --------------------------------------------------------------------------------------------------------
+
+BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
+
+
+def rows(*written: str | None) -> list[Bystander]:
+    """The pods share-0, share-1, … with these annotations."""
+    names = [PodName("default", f"share-{n}", f"uid-of-share-{n}") for n in range(len(written))]
+    return [Bystander(name, (), (), PodPriority(written=one)) for name, one in zip(names, written, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("written", "priority"),
+    [
+        (("below-normal", "below-normal"), 1),
+        (("below-normal", "normal"), 0),
+        (("below-normal", None), 0),
+        (("normal", "normal"), 0),
+        (("below-normal",), 1),  # the other is not known any more
+        ((), 0),
+    ],
+)
+def test_a_claim_is_below_normal_where_the_policy_says_so_of_each_of_its_pods(
+    written: tuple[str | None, ...], priority: int
+) -> None:
+    claim = prepared(pods=2)
+    assert with_priority(claim, rows(*written), BY_ANNOTATION).priority == priority
+    assert with_priority(claim, rows(*written), POLICY) == claim
+
+
+@pytest.mark.parametrize(
+    ("configs", "priority"),
+    [
+        ([("FromClaim", "below-normal")], 1),
+        ([("FromClass", "below-normal"), ("FromClaim", "normal")], 1),
+        ([("FromClass", "normal"), ("FromClaim", "below-normal")], 1),
+        ([("FromClaim", "normal")], None),
+        ([], None),
+    ],
+)
+def test_parameters_lower_a_claim_s_priority_and_never_raise_it(
+    configs: list[tuple[str, str]], priority: int | None
+) -> None:
+    given = tuple(config(parameters(priority=word), source) for source, word in configs)
+    claim = prepared(configs=given)
+    assert claim.priority == priority
+    assert claim.grant(claim.pods).priority == (priority or 0)
+    assert with_priority(claim, rows("below-normal"), BY_ANNOTATION).priority == 1
+    assert with_priority(claim, rows("normal"), BY_ANNOTATION).priority == (priority or 0)
+
+
+@pytest.mark.parametrize("priority", [None, 0, 1])
+def test_the_variable_of_a_claim_s_programs_is_set_where_a_priority_was_given(priority: int | None) -> None:
+    given = replace(prepared(), priority=priority).allocation
+    answer = memory_answer(given, NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {}))
+    assert started_with(cdi_spec(DRIVER, UID, answer), "CUDA_MPS_CLIENT_PRIORITY") == priority
+
+
+def test_while_its_processes_live_a_claim_that_is_taken_up_keeps_their_priority() -> None:
+    before, now = replace(prepared(), left=True, priority=0), replace(prepared(), priority=1)
+    again = taken_up(before, now)
+    assert again
+    assert again.priority == 0
 
 
 @given(JSON)

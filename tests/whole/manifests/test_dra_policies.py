@@ -67,6 +67,10 @@ def _claim(*configs: Object, template: bool = False, **exactly: object) -> Objec
         (parameters(threadCap=4), "percent-range"),
         (parameters(threadCap="60"), "percent-range"),
         (parameters(speed=1), "field-unknown"),
+        (parameters(priority="below-normal", threadCap=60), ""),
+        (parameters(priority="normal"), ""),
+        (parameters(priority="low"), "priority-unknown"),
+        (parameters(priority=1), "priority-unknown"),
         (parameters() | {"apiVersion": "mpsd.io/v2"}, "config-version"),
         ({}, "config-version"),
     ],
@@ -77,8 +81,8 @@ def test_a_claim_is_refused_for_what_kubelet_would_refuse_it_for(found: Object, 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["apiVersion", "kind", "threadCap", "threads"]),
-        st.sampled_from(["mpsd.io/v1alpha1", "MPSConfig", "60"]) | st.integers(-10, 110),
+        st.sampled_from(["apiVersion", "kind", "threadCap", "priority", "threads"]),
+        st.sampled_from(["mpsd.io/v1alpha1", "MPSConfig", "60", "normal", "below-normal"]) | st.integers(-10, 110),
     )
 )
 def test_policy_and_driver_take_the_same_parameters(found: Object) -> None:

@@ -1,7 +1,8 @@
 """What a ResourceClaim gets on this node: its grant, read from what the scheduler allocated and from its parameters.
 
 The allocation alone says which GPUs and how much of each, by what the claim consumes of their capacity. The parameters
-(MPSConfig) may only raise the cap of its threads above what it reserves. What is missing is refused, never guessed.
+(MPSConfig) may only raise the cap of its threads above what it reserves, and lower its priority. What is missing is
+refused, never guessed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
 from mpsd.kubelet.rules.allocation import Allocation, Answer
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod
-from mpsd.model.client_limits import ClientLimit, problems_with
+from mpsd.model.client_limits import NORMAL, PRIORITIES, ClientLimit, client_priority, priority_problem, problems_with
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from mpsd.model.domain import Domain
 from mpsd.model.fields import FieldReader, Fields, at
@@ -22,8 +23,8 @@ from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import gib, whole
 
 CONFIG_API, CONFIG_KIND = "mpsd.io/v1alpha1", "MPSConfig"
-THREAD_CAP = "threadCap"
-_CONFIG_FIELDS = frozenset({"apiVersion", "kind", THREAD_CAP})
+THREAD_CAP, PRIORITY = "threadCap", "priority"
+_CONFIG_FIELDS = frozenset({"apiVersion", "kind", THREAD_CAP, PRIORITY})
 _CDI_VERSION, _CDI_CLASS = "0.5.0", "claim"
 _RECREATE = "delete the pod and its claim, so that the scheduler allocates it again"
 _MIB = 1024**2
@@ -56,7 +57,8 @@ class ClaimGrant(Grant):
 class PreparedClaim:
     """A claim that has its grant on this node, as the journal keeps it. memory_mib, reserved_percent: of each GPU.
     pods: those that the claim was reserved for when it was prepared, and those that came to it since. at: seconds since
-    1970. left: kubelet has given it up, and it counts until no process of its pods lives."""
+    1970. left: kubelet has given it up, and it counts until no process of its pods lives. priority: None where it was
+    given none."""
 
     uid: str
     namespace: str
@@ -71,6 +73,7 @@ class PreparedClaim:
     boot_id: str
     at: float
     left: bool = False
+    priority: int | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -78,7 +81,7 @@ class PreparedClaim:
 
     @property
     def allocation(self) -> Allocation:
-        return Allocation(self.domain, self.gpus, self.memory_mib, self.thread_percent)
+        return Allocation(self.domain, self.gpus, self.memory_mib, self.thread_percent, self.priority)
 
     @property
     def share(self) -> tuple[object, ...]:
@@ -95,6 +98,7 @@ class PreparedClaim:
             clients=self.clients,
             holder=holders[0] if holders else PodName(self.namespace, self.name, ""),
             command=str(self),
+            priority=self.priority or NORMAL,
             sharing=tuple(holders),
             claim=f"{self.namespace}/{self.name}",
         )
@@ -118,24 +122,32 @@ class ClaimNode:
 # -- the parameters ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """cap: of the threads, None where none is named. priority: NORMAL too where none is named."""
+
+    cap: int | None = None
+    priority: int = NORMAL
+
+
 def config_problems(parameters: object, where: str, policy: Policy) -> list[Problem]:
     """Everything that is wrong with the parameters of a claim, a template or a class."""
     return _read_config(parameters, where, policy)[1]
 
 
-def _read_config(parameters: object, where: str, policy: Policy) -> tuple[int | None, list[Problem]]:
-    """The cap of the threads, None where none is named, and every problem."""
+def _read_config(parameters: object, where: str, policy: Policy) -> tuple[_Config, list[Problem]]:
+    """What the parameters say, and every problem."""
     if not isinstance(parameters, dict):
         remedy = f"write apiVersion: {CONFIG_API}, kind: {CONFIG_KIND} and its fields below it"
-        return None, [Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)]
+        return _Config(), [Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)]
     if (parameters.get("apiVersion"), parameters.get("kind")) != (CONFIG_API, CONFIG_KIND):
         sent = f"{shown(parameters.get('kind'))} of {shown(parameters.get('apiVersion'))}"
         remedy = f"write kind: {CONFIG_KIND} and apiVersion: {CONFIG_API}"
-        return None, [Problem("config-version", where, sent, "is of another kind or version than mpsd reads", remedy)]
+        problem = Problem("config-version", where, sent, "is of another kind or version than mpsd reads", remedy)
+        return _Config(), [problem]
+    remedy = f"write {THREAD_CAP} or {PRIORITY}"
     problems = [
-        Problem(
-            "field-unknown", at(where, str(key)), shown(parameters[key]), "is no field of it", f"write {THREAD_CAP}"
-        )
+        Problem("field-unknown", at(where, str(key)), shown(parameters[key]), "is no field of it", remedy)
         for key in sorted(parameters.keys() - _CONFIG_FIELDS, key=str)
     ]
     fields = FieldReader()
@@ -145,7 +157,9 @@ def _read_config(parameters: object, where: str, policy: Policy) -> tuple[int | 
     if cap is not None and not least <= cap <= 100:
         remedy = f"write {least} to 100"
         problems.append(Problem("percent-range", at(where, THREAD_CAP), str(cap), "is no thread percentage", remedy))
-    return cap, problems
+    if (priority := parameters.get(PRIORITY)) is not None:
+        problems += priority_problem(priority, at(where, PRIORITY))
+    return _Config(cap, PRIORITIES.get(str(priority), NORMAL)), problems
 
 
 # -- the allocation ----------------------------------------------------------------------------------------------------
@@ -176,7 +190,7 @@ def read_claim(
     if not taken:
         message = f"allocates no device of {node.driver or 'mpsd'} on node {node.pool}"
         raise InvalidInput.of(subject, "claim-not-allocated", path, "", message, _RECREATE)
-    cap = _cap(fields, devices, path, node.driver, policy) if started is None else started
+    config = _config(fields, devices, path, node.driver, policy) if started is None else _Config(started)
     if reader.problems or (fields.problems and started is None):
         raise InvalidInput(subject, [*reader.problems, *fields.problems])
     first = taken[0]
@@ -184,7 +198,7 @@ def read_claim(
     domain = next((domain for domain in node.domains if by_gpu.keys() <= set(domain.gpus)), None)
     if started is not None:  # its GPUs may have been divided since
         domain = domain or next((domain for domain in node.domains if first.device.gpu in domain.gpus), None)
-    percent = cap or first.threads or policy.requests.default_thread_percent
+    percent = config.cap or first.threads or policy.requests.default_thread_percent
     problems = [*_together(taken, domain, path), *_below_reservation(first, percent, path)]
     for gpu in (gpu for gpu in node.gpus if gpu.uuid in by_gpu):
         limit = ClientLimit(first.memory_mib, percent)
@@ -204,6 +218,7 @@ def read_claim(
         pods=tuple(_reserved_for(fields, status, namespace)),
         boot_id=node.boot_id,
         at=now,
+        priority=config.priority or None,
     )
 
 
@@ -265,17 +280,20 @@ class _Results:
         return 0
 
 
-def _cap(fields: FieldReader, devices: Fields, path: str, driver: str, policy: Policy) -> int | None:
-    """The cap that the parameters for this driver name; what a claim says goes before what its class says."""
+def _config(fields: FieldReader, devices: Fields, path: str, driver: str, policy: Policy) -> _Config:
+    """What the parameters for this driver say. The cap that a claim names goes before that of its class; the priority
+    is below normal where either says so."""
     caps: dict[str, int] = {}
+    priority = NORMAL
     for where, entry in fields.entries(devices, "config", path):
         opaque = fields.mapping(entry, "opaque", where)
         if opaque.get("driver") == driver:
-            cap, problems = _read_config(opaque.get("parameters"), at(where, "opaque", "parameters"), policy)
+            config, problems = _read_config(opaque.get("parameters"), at(where, "opaque", "parameters"), policy)
             fields.problems += problems
-            if cap is not None:
-                caps[fields.text(entry, "source", where)] = cap
-    return caps.get("FromClaim", next(iter(caps.values()), None))
+            priority = max(priority, config.priority)
+            if config.cap is not None:
+                caps[fields.text(entry, "source", where)] = config.cap
+    return _Config(caps.get("FromClaim", next(iter(caps.values()), None)), priority)
 
 
 def _together(taken: Sequence[_Taken], domain: Domain | None, path: str) -> Iterator[Problem]:
@@ -314,6 +332,15 @@ def why_no_room(claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, 
             left = f"{gib(max(0, has[0]))} GiB, {max(0, has[1])} percent and {max(0, has[2])} clients"
             return f"{claim} takes {asked} of {room.gpu.label}, which has {left} left beside the other grants"
     return ""
+
+
+def with_priority(claim: PreparedClaim, rows: Iterable[NodePod | Bystander], policy: Policy) -> PreparedClaim:
+    """The claim with what the policy says of its pods beside its own parameters: it is below normal where the policy
+    says so of each of them that is known."""
+    if policy.gpu_priority.by == "none" or claim.priority:
+        return claim
+    of_pods = (client_priority(row.priority, policy.gpu_priority) for row in rows if row.identity in claim.pods)
+    return replace(claim, priority=min((one or NORMAL for one in of_pods), default=NORMAL))
 
 
 def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> str:
@@ -364,8 +391,9 @@ def refreshed(before: PreparedClaim, pods: Iterable[PodName]) -> PreparedClaim:
 
 def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
     """A claim that kubelet gave up and prepares again while processes of its earlier pods live: one grant for all of
-    them. None where it was allocated otherwise meanwhile."""
-    return refreshed(replace(now, pods=before.pods), now.pods) if now.share == before.share else None
+    them, of their priority. None where it was allocated otherwise meanwhile."""
+    again = replace(now, pods=before.pods, priority=before.priority)
+    return refreshed(again, now.pods) if now.share == before.share else None
 
 
 # -- the container device interface ------------------------------------------------------------------------------------
@@ -387,16 +415,13 @@ def cdi_file_owner(driver: str, file: str) -> str:
     return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
 
 
-def started_with(spec: object) -> int | None:
-    """The cap of the threads that a file of `cdi_spec` gives its containers; None where it gives none."""
+def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
+    """The number that a file of `cdi_spec` gives its containers in this variable; None where it gives none."""
     fields = FieldReader()
     devices = fields.entries(spec, "devices", "") if isinstance(spec, dict) else []
     given = (fields.texts(fields.mapping(each, "containerEdits", ""), "env", "") for _where, each in devices)
     values = (
-        value
-        for texts in given
-        for name, _is, value in [text.partition("=") for text in texts]
-        if name == THREAD_PERCENT
+        value for texts in given for name, _is, value in [text.partition("=") for text in texts] if name == variable
     )
     return next((int(value) for value in values if value.isascii() and value.isdecimal()), None)
 
