@@ -1,14 +1,15 @@
 """The rules for requests, for who decides where a pod runs, and for variables."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from mpsd.admission.rules.requests import PLACEMENT_ANNOTATIONS
 from mpsd.admission.rules.rule import RequestContext
-from mpsd.model.policy import RuleId
+from mpsd.model.policy import GpuPriority, RuleId
 from tests.admission.cases import KINDS, PLACED, broken, found, in_kind
-from tests.model.manifests import MEMORY, Fields, container, pod
+from tests.model.manifests import MEMORY, POLICY, Fields, container, pod
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
@@ -130,3 +131,19 @@ def test_a_config_map_that_is_known_is_not_warned_of() -> None:
     assert [rule for rule, _, _ in broken(thing, known=RequestContext(config_maps={"other": frozenset()}))] == [
         "environment-unseen"
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "is_refused"), [("normal", False), ("below-normal", False), ("low", True), ("", True), ("1", True)]
+)
+def test_a_priority_is_a_word_that_the_policy_knows_where_it_goes_by_annotations(
+    written: str, is_refused: bool
+) -> None:
+    thing = pod(container(limits={MEMORY: 7}))
+    thing["metadata"]["annotations"] = {"mpsd.io/gpu-priority": written}
+    where = "metadata.annotations[mpsd.io/gpu-priority]"
+    by_annotation = replace(POLICY, gpu_priority=GpuPriority("annotation"))
+    expected = [("request-impossible", where, f'"{written}"')] if is_refused else []
+    assert broken(thing, by_annotation) == expected
+    assert [one.problem.rule for one in found(thing, by_annotation)] == (["priority-unknown"] if is_refused else [])
+    assert broken(thing) == [], "an annotation that nobody goes by says nothing"

@@ -64,6 +64,7 @@ def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> N
                 }
             ],
             "limits": [{"container": "mps-sample", "memory_mib": 7168, "thread_percent": 100}],
+            "priority": None,
             "environment": {
                 "mps-sample": {
                     "CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client",
@@ -246,6 +247,49 @@ def test_other_limits_can_be_named_by_flag_or_variable(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     assert "asks for no GPU" in ask("explain", "-f", SAMPLE, "--limits", str(tmp_path)).stdout
     assert "asks for no GPU" in ask("explain", "-f", SAMPLE, MPSD_LIMITS=str(tmp_path)).stdout
+
+
+def by_priority(folder: Path, how: str) -> None:
+    """Limits that give priorities."""
+    shutil.copy("limits/gpus.yaml", folder)
+    shipped = Path("limits/policy.yaml").read_text()
+    (folder / "policy.yaml").write_text(shipped.replace("\n  by: none ", f"\n  by: {how} "))
+
+
+def asking_pod(metadata: str, spec: str = "") -> str:
+    main = "containers: [{name: main, resources: {limits: {aliyun.com/gpu-mem: 7}}}]"
+    return f"{{apiVersion: v1, kind: Pod, metadata: {{name: a, {metadata}}}, spec: {{hostIPC: true, {spec} {main}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("how", "metadata", "spec", "priority", "said"),
+    [
+        ("annotation", "annotations: {mpsd.io/gpu-priority: below-normal}", "", 1, "is below normal: its annotation"),
+        ("annotation", "labels: {}", "", 0, "is normal: its annotation mpsd.io/gpu-priority is not set"),
+        ("priority-class", "labels: {}", "priority: -1,", 1, "is below normal: its priority -1 is under 0"),
+        ("priority-class", "labels: {}", "", 0, "is normal: its priority 0 is not under 0"),
+        ("priority-class", "labels: {}", "priorityClassName: batch,", None, "the value of its PriorityClass batch: "),
+        ("none", "annotations: {mpsd.io/gpu-priority: below-normal}", "priority: -1,", None, ""),
+    ],
+)
+def test_a_pod_gets_the_priority_that_the_policy_gives_it_with_the_reason(
+    tmp_path: Path, how: str, metadata: str, spec: str, priority: int | None, said: str
+) -> None:
+    by_priority(tmp_path, how)
+    pod = asking_pod(metadata, spec)
+    (record,) = explained("-f", "-", "--limits", str(tmp_path), given=pod)
+    assert record["priority"] == priority
+    expected = None if priority is None else str(priority)
+    assert record["environment"]["main"].get("CUDA_MPS_CLIENT_PRIORITY") == expected
+    text = ask("explain", "-f", "-", "--limits", str(tmp_path), given=pod).stdout
+    assert said in text if said else "priority" not in text
+
+
+def test_an_annotation_that_is_no_priority_is_named(tmp_path: Path) -> None:
+    by_priority(tmp_path, "annotation")
+    pod = asking_pod("annotations: {mpsd.io/gpu-priority: low}")
+    (record,) = explained("-f", "-", "--limits", str(tmp_path), given=pod, code=1)
+    assert [problem["rule"] for problem in record["problems"]] == ["priority-unknown"]
 
 
 def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path) -> None:

@@ -214,6 +214,17 @@ def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
     assert [one["object"] for one in wrong if one["problems"]] == ["ResourceClaimTemplate a/share"]
 
 
+def test_a_template_that_says_that_its_work_can_wait_is_below_normal() -> None:
+    low = _TEMPLATE.replace("threadCap: 60", "threadCap: 60, priority: below-normal")
+    template, pod = explained(low + "---" + _POD)
+    assert template["remark"] == "asks for 7 GiB of one GPU and 30 % of its threads, below normal there"
+    assert "share asks for 7 GiB of one GPU and 30 % of its threads, below normal there" in pod["remark"]
+    (wrong,) = explained(low.replace("below-normal", "low"), code=1)
+    assert [(one["rule"], one["where"]) for one in wrong["problems"]] == [
+        ("priority-unknown", "spec.spec.devices.config[0].opaque.parameters.priority")
+    ]
+
+
 def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
     exactly = "exactly: {deviceClassName: mps.mpsd.io, "
     text = _TEMPLATE.replace("/v1\n", "/v1beta1\n").replace(exactly, "deviceClassName: mps.mpsd.io\n          ")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from mpsd.admission.rules.rule import EVERY, Found, Rule, RuleInput, rule
 from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
+from mpsd.model.client_limits import BELOW_NORMAL, PRIORITIES, priority_problem
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Request
 from mpsd.model.names import CLAIM_DRIVER, MIRROR, matches
-from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
+from mpsd.model.pod import CLAIM_TEMPLATE, PRIORITY, ClaimName, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import is_zero, whole
@@ -45,6 +46,8 @@ def _impossible(case: RuleInput) -> Iterator[Problem]:
     yield from case.share.problems
     if case.policy.admission.claims_for_requests and case.share.requests:
         yield from _unclaimable(case.pod, case.share, case.policy)
+    if case.policy.gpu_priority.by == "annotation" and case.pod.priority.written is not None:
+        yield from priority_problem(case.pod.priority.written, at(case.pod.path, "metadata", "annotations", PRIORITY))
 
 
 @rule(
@@ -194,6 +197,15 @@ def request_of_claim(thing: Fields, kind: str, policy: Policy, whole_mib: int) -
     )
     memory_mib = whole_mib if memory is None else -(-memory // (unit_mib * 1024**2)) * unit_mib
     return Request(memory_mib, threads or None, fields.number(found, "count", "", absent=1) or 1)
+
+
+def is_below_normal(thing: Fields, kind: str) -> bool:
+    """Whether its parameters for mpsd say so."""
+    fields = FieldReader()
+    path, devices = claim_devices(thing, kind, fields)
+    entries = (fields.mapping(entry, "opaque", where) for where, entry in fields.entries(devices, "config", path))
+    parameters = (fields.mapping(one, "parameters", "") for one in entries if one.get("driver") == CLAIM_DRIVER)
+    return any(PRIORITIES.get(fields.text(one, "priority", "")) == BELOW_NORMAL for one in parameters)
 
 
 def claiming(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str]]) -> tuple[Container, ...]:

@@ -6,11 +6,11 @@ from types import MappingProxyType
 
 from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
-from mpsd.admission.rules.requests import REQUEST_RULES, claiming, classes_of, request_of_claim
+from mpsd.admission.rules.requests import REQUEST_RULES, claiming, classes_of, is_below_normal, request_of_claim
 from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleInput, RuleScope
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName, Pod
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName, Pod, PodPriority
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown, shown_name
 from mpsd.model.quantity import gib
@@ -75,7 +75,8 @@ def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
 class AdmissionVerdict:
     """What is said about one object. problems: what refuses it. warnings: what does not. noted: what only the audit log
     would say. requests: what its containers get, empty when it is refused. remark: one sentence for people about an
-    object that gets nothing and need not, or that would be judged otherwise if it were created; else empty."""
+    object that gets nothing and need not, or that would be judged otherwise if it were created; else empty. priority:
+    what a pod with requests says of its own; None for anything else."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()
@@ -83,6 +84,7 @@ class AdmissionVerdict:
     noted: tuple[Problem, ...] = ()
     requests: tuple[ContainerRequest, ...] = ()
     remark: str = ""
+    priority: PodPriority | None = None
 
     @property
     def admitted(self) -> bool:
@@ -139,7 +141,8 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
         ]
         as_new = f"; a new one would break {', '.join(dict.fromkeys(anew))}"
         remark = f"it runs already, by its status.startTime, and is judged as such{as_new}" if anew else remark
-    return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark)
+    priority = pod.priority if pod and requests else None
+    return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark, priority)
 
 
 def _claimed(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Fields]) -> str:
@@ -161,7 +164,8 @@ def asked_by_claim(thing: Fields, kind: str, policy: Policy) -> str:
     memory = f"{gib(request.memory_mib)} GiB" if request.memory_mib else "the memory"
     gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
     threads = f" and {request.thread_percent} % of its threads" if request.thread_percent else ""
-    return f"asks for {memory} of {gpus}{threads}"
+    below = ", below normal there" if is_below_normal(thing, kind) else ""
+    return f"asks for {memory} of {gpus}{threads}{below}"
 
 
 def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext) -> tuple[RuleFinding, ...]:

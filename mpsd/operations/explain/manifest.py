@@ -19,14 +19,20 @@ from mpsd.containers.dialects.names import VARIABLES
 from mpsd.containers.dialects.parsing import environment_in, read_dialect
 from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
 from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
-from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES, environment
+from mpsd.model.client_limits import (
+    BELOW_NORMAL,
+    NVIDIA_VISIBLE_DEVICES,
+    client_priority,
+    environment,
+    priority_reason,
+)
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
 from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, Role
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.problem import InvalidInput, Problem, shown, shown_name
 from mpsd.model.quantity import gib, whole
 from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
@@ -184,7 +190,8 @@ def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dic
         "noted": [noted.record() for noted in verdict.noted],
         "requests": [asdict(request) for request in verdict.requests],
         "limits": [_limit_record(request, limits, card) for request in verdict.requests],
-        "environment": {request.container: _variables(request, limits) for request in verdict.requests},
+        "priority": _priority(verdict, limits),
+        "environment": {request.container: _variables(request, verdict, limits) for request in verdict.requests},
     }
 
 
@@ -206,8 +213,28 @@ def _capability(card: Card, facts: GpuFacts) -> Capability:
     return capability
 
 
-def _variables(request: ContainerRequest, limits: Limits) -> dict[str, str]:
-    return environment(client_limit(request, limits.policy), CLIENT_DIRECTORY)
+def _variables(request: ContainerRequest, verdict: AdmissionVerdict, limits: Limits) -> dict[str, str]:
+    return environment(client_limit(request, limits.policy), CLIENT_DIRECTORY, _priority(verdict, limits))
+
+
+def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
+    """None where it is given none, and where only a cluster knows: a manifest names a PriorityClass without value."""
+    pod, policy = verdict.priority, limits.policy.gpu_priority
+    if pod is None or (policy.by == "priority-class" and pod.value is None and pod.class_name):
+        return None
+    return client_priority(pod, policy)
+
+
+def _priority_sentence(verdict: AdmissionVerdict, limits: Limits) -> str:
+    """Empty where the policy gives no priorities."""
+    pod, policy = verdict.priority, limits.policy.gpu_priority
+    if pod is None or policy.by == "none":
+        return ""
+    if (priority := _priority(verdict, limits)) is None:
+        named = f"follows from the value of its PriorityClass {shown_name(pod.class_name)}"
+        return f"its priority on a GPU {named}: below normal where that is under {policy.below_normal_under}"
+    word = "below normal" if priority == BELOW_NORMAL else "normal"
+    return f"its priority on a GPU is {word}: {priority_reason(pod, policy)}"
 
 
 def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None:
@@ -225,8 +252,10 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
                 f"    on {card.name} that is {given['sms']} of {card.sms} SMs; "
                 f"a context takes {given['context_mib']} MiB and leaves {given['left_mib']} MiB"
             )
-        for name, value in _variables(request, limits).items():
+        for name, value in _variables(request, verdict, limits).items():
             out.print(Text(f"    {name}={value}", "dim"))
+    if said := _priority_sentence(verdict, limits):
+        out.print(Text(f"  {said}"))
     for word, style, problems in (("warning", "yellow", verdict.warnings), ("note", "dim", verdict.noted)):
         for problem in problems:
             out.print(Text.assemble("  ", (f"{word} ", style), problem_line(problem)))
