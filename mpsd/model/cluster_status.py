@@ -79,6 +79,7 @@ class GrantRow(msgspec.Struct, frozen=True):
     gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
     False where that is not reported. violations: None where they are not reported. claim: namespace and name of the
     resource claim that it is of; None where it is of none. shared_with: the pods that hold the claim beside `pod`.
+    priority: of its clients, 0 or 1, which is below normal.
     """
 
     node: str
@@ -101,6 +102,7 @@ class GrantRow(msgspec.Struct, frozen=True):
     violations: "PodViolations | None" = None
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
+    priority: int = 0
 
 
 def gpu_row(
@@ -188,6 +190,7 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
             cards=grant.cards,
             claim=grant.claim,
             shared_with=grant.shared_with,
+            priority=grant.priority,
         )
         for grant in node.grants
     )
@@ -201,7 +204,9 @@ def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
         own, name = tuple([labels.get(uuid, uuid) for uuid in pod.gpus]), f"{pod.namespace}/{pod.pod}"
         amounts = pod.memory_mib, pod.thread_percent, pod.used_mib, pod.clients, pod.reserved_percent
         row = GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations, claim=pod.claim)
-        rows.append(msgspec.structs.replace(row, shared_with=pod.names[1:]) if pod.shared_with else row)
+        if pod.shared_with or pod.priority:
+            row = msgspec.structs.replace(row, shared_with=pod.names[1:], priority=pod.priority)
+        rows.append(row)
     return tuple(rows)
 
 
@@ -266,7 +271,7 @@ class SharingPod(msgspec.Struct, frozen=True, gc=False):
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
     where its node does not report them. claim: the resource claim (namespace and name) that it got it by; None where it
-    is by none. shared_with: the other pods of the claim, which hold the same.
+    is by none. shared_with: the other pods of the claim, which hold the same. priority: as in GrantRow.
     """
 
     node: str
@@ -283,6 +288,7 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     claim: str | None = None
     claim_uid: str = ""
     shared_with: tuple[SharingPod, ...] = ()
+    priority: int = 0
 
     @property
     def pods(self) -> "tuple[PodStatus, ...]":

@@ -151,6 +151,11 @@ SHARE_THREADS = _metric(
     "Share of the threads that MPS holds each of its processes to, 1 for no limit; no series for programs.",
     _SHARE,
 )
+SHARE_BELOW_NORMAL = _metric(
+    "mpsd_grant_below_normal",
+    "1 where its work gets what others leave of the GPU, else 0; no series for programs.",
+    _SHARE,
+)
 GRANT_CLAIM = _metric(
     "mpsd_grant_claim_info",
     "The resource claim of each pod that has one; the other series of its grant name the first of its pods.",

@@ -127,7 +127,7 @@ class ReportedDomain(Reported, frozen=True):
 
 class ReportedGrant(ReportedPod, frozen=True):
     """What a pod got, or a resource claim (namespace and name) of which it is the first pod. memory_mib: on each of its
-    GPUs. shared_with: the other pods of the claim."""
+    GPUs. shared_with: the other pods of the claim. priority: absent where it is normal."""
 
     gpus: Texts = None
     memory_mib: Amount = None
@@ -139,6 +139,7 @@ class ReportedGrant(ReportedPod, frozen=True):
     claim: Text = None
     claim_uid: Text = None
     shared_with: list[ReportedPod] | None = None
+    priority: Amount = None
 
 
 class ReportedSummary(Reported, frozen=True):
@@ -334,6 +335,7 @@ def _pods(
                 claim=grant.claim or None,
                 claim_uid=grant.claim_uid or "",
                 shared_with=tuple([_sharing(one) for one in grant.shared_with or ()]),
+                priority=grant.priority or 0,
             )
         )
     return tuple(pods)

@@ -125,7 +125,7 @@ class GrantStatus:
     memory_mib is the most of them. cgroup: the one that mpsd made for a program; empty where there is none, so that its
     processes are known by MPSD_GRANT and by descent alone; None of a pod or a container. claim: the resource claim that
     it is of, namespace and name, whose uid is the id; None where it is of none. shared_with: the pods that hold the
-    claim beside this one, namespace and name.
+    claim beside this one, namespace and name. priority: of its clients, 0 or 1, which is below normal.
     """
 
     id: str
@@ -146,6 +146,7 @@ class GrantStatus:
     cgroup: str | None = None
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

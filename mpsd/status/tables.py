@@ -228,6 +228,7 @@ POD_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("POD", lambda grant: _ended(grant, _holder(grant)), left=True),
     Column("CLAIM", lambda grant: grant.claim or "", left=True, rare=True),
     *_GRANT,
+    Column("PRIORITY", lambda grant: "below normal" if grant.priority else "", left=True, rare=True),
     Column("UID", lambda grant: grant.id, left=True, wide=True),
     Column("SHARED WITH", lambda grant: ", ".join(grant.shared_with), left=True, wide=True, rare=True),
 )

@@ -213,6 +213,16 @@ def test_a_pod_is_told_in_bytes_and_ratios_under_its_name() -> None:
     assert by_name(status, "mpsd_gpu_granted_bytes", gpu="gpu1") == {(UUIDS[1],): 0}
 
 
+def test_who_is_below_normal_is_told_of_pods_and_not_of_programs() -> None:
+    below = replace(held("a", 1, pod="batch"), priority=1)
+    status = of({below: True, held("b", 1, pod="serve"): True, replace(held("c", 1), priority=1): True})
+    assert by_name(status, "mpsd_grant_below_normal", gpu="gpu0", uuid=UUIDS[0], holder="pod", container="") == {
+        ("default", "batch"): 1,
+        ("default", "serve"): 0,
+    }
+    assert by_name(status, "mpsd_grant_below_normal", holder="program") == {}
+
+
 def test_programs_are_told_together_for_their_number_and_pids_know_no_bound() -> None:
     status = of({held("a", 1): True, held("b", 2): False}, client(1, 100, "a"), client(2, 200, "b"))
     assert by_name(status, "mpsd_grant_limit_bytes", holder="program", pod="") == {

@@ -245,6 +245,19 @@ def test_uuids_of_this_tests_world_can_be_cordoned() -> None:
         jsonschema.validate("gpu0", items)
 
 
+# -- priorities ----------------------------------------------------------------------------------------------------
+
+
+def test_a_grant_that_is_below_normal_says_so_and_every_other_says_nothing() -> None:
+    below = held("a")
+    view = node(grants=(replace(below, grant=replace(below.grant, priority=1)), held("b")))
+    told = status(view)
+    jsonschema.validate(told, SCHEMA)
+    assert [one.get("priority") for one in told["grants"]] == [1, None]
+    pods = read_mpsnode({"metadata": {"name": "n"}, "status": told}, view.now).pods or ()
+    assert [one.priority for one in pods] == [1, 0]
+
+
 # -- resource claims -----------------------------------------------------------------------------------------------
 
 

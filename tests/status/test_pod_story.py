@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
+from mpsd.model.policy import GpuPriority
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story
@@ -324,3 +326,22 @@ def test_what_others_wrote_is_quoted_on_one_line() -> None:
     assert quoted("a\n b\x1b[31m.") == "a b\\x1b[31m"
     assert len(quoted("x" * 10_000)) <= 400
     assert uuid("node1", 0) not in quoted("")
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (GpuPriority("annotation"), "its annotation mpsd.io/gpu-priority is"),
+        (GpuPriority("priority-class", 0), "its priority -1 is under 0"),
+        (GpuPriority("priority-class", -5), "the policy said so when it was given its GPU"),
+        (GpuPriority(), "the policy said so when it was given its GPU"),
+    ],
+)
+def test_a_pod_that_is_below_normal_says_so_and_why(policy: GpuPriority, why: str) -> None:
+    annotated = {"annotations": {"mpsd.io/gpu-priority": "below-normal"}}
+    on_node = {"nodeName": "node1", "priority": -1, **pod()["spec"]}
+    thing = pod(spec=on_node, status={"phase": "Running"}, metadata=annotated)
+    below, normal = msgspec.structs.replace(held("train", 7), priority=1), held("train", 7)
+    around = replace(scene(cluster_node(held=(below,))), policy=replace(POLICY, gpu_priority=policy))
+    assert f", below normal there: {why}" in told(thing, around).sentence
+    assert "below normal" not in told(thing, scene(cluster_node(held=(normal,)))).sentence

@@ -143,3 +143,13 @@ def _wide(*grants: HeldGrant) -> str:
     rows = grant_rows(node_status(node(grants=grants), POLICY))
     Console(file=text, width=250).print(table(POD_COLUMNS, rows, wide=True))
     return text.getvalue()
+
+
+def test_a_priority_is_shown_where_a_grant_is_below_normal() -> None:
+    below = held("a")
+    below = replace(below, grant=replace(below.grant, priority=1))
+    assert "PRIORITY" not in shown(node(grants=(held("b"),)))
+    told = shown(node(grants=(below, held("b", 2, 1))))
+    assert "PRIORITY" in words(told, "POD")
+    assert words(told, "default/a")[-2:] == ["below", "normal"]
+    assert "below" not in words(told, "default/b")

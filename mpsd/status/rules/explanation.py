@@ -7,6 +7,7 @@ What is known for certain is stated, and what others say is quoted; nothing is g
 from enum import Enum
 
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
+from mpsd.model.client_limits import BELOW_NORMAL, client_priority, priority_reason
 from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus, silence
 from mpsd.model.domain import State, after_is
 from mpsd.model.problem import shown_name
@@ -114,7 +115,7 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
     elif stopped:
         why, words = Why.RESTARTS, f"is on {where}, and {_waiting(stopped, warning)}; {_remedy(stopped, pod)}"
     else:
-        held = _held(pod, grant) if gpus else "; mpsd has not reported which GPU it has"
+        held = _held(pod, grant, context) if gpus else "; mpsd has not reported which GPU it has"
         why, words = Why.RUNS, f"runs on {where}{held}{f'; but {trouble}' if trouble else ''}"
     return Explanation(why, f"{_pod(pod)} {words}", why is Why.RUNS, pod.node, labels)
 
@@ -135,12 +136,21 @@ def _gpus(pod: PodSeen, node: ClusterNode | None, grant: PodStatus | None) -> tu
     return tuple(gpu for gpu in node.gpus if gpu.uuid in uuids)
 
 
-def _held(pod: PodSeen, grant: PodStatus | None) -> str:
+def _held(pod: PodSeen, grant: PodStatus | None, context: ExplanationContext) -> str:
     if grant is None or grant.memory_mib is None:
         return f" with {wanted(pod.shared.request)}" if pod.shared else ""
     threads = "" if grant.thread_percent is None else f" and {grant.thread_percent} % of its threads"
     used = "" if grant.used_mib is None else f", of which it uses {gib(grant.used_mib)} GiB"
-    return f" with {gib(grant.memory_mib)} GiB{threads}{used}"
+    below = f", below normal there: {_why_below(pod, grant, context)}" if grant.priority else ""
+    return f" with {gib(grant.memory_mib)} GiB{threads}{used}{below}"
+
+
+def _why_below(pod: PodSeen, grant: PodStatus, context: ExplanationContext) -> str:
+    policy = context.policy.gpu_priority
+    if client_priority(pod.priority, policy) == BELOW_NORMAL:
+        return priority_reason(pod.priority, policy)
+    what = "its claim or the policy" if grant.claim else "the policy"
+    return f"{what} said so when it was given its GPU"
 
 
 def _trouble(gpus: tuple[GpuRow, ...], node: ClusterNode | None, now: float) -> str:

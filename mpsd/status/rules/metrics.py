@@ -143,6 +143,7 @@ def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part], clients: M
     found.add(names.SHARE_RESERVED, sum([card.reserved_percent for card in cards]), labels)
     if labels["holder"] != _PROGRAM:
         found.add(names.SHARE_THREADS, max([grant.thread_percent for grant, _card in own]), labels)
+        found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant, _card in own), labels)
     if used_mib is not None:
         found.add(names.SHARE_USED, used_mib, labels)
         found.add(names.SHARE_OVER, any(card.over for card in cards), labels)

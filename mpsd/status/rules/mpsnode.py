@@ -163,6 +163,7 @@ def _grants(view: NodeView, node: NodeStatus) -> list[mpsnode.ReportedGrant]:
             claim=grant.claim,
             claim_uid=grant.id if grant.claim else None,
             shared_with=[mpsnode.ReportedPod(str(other), other.uid or None) for other in others] or None,
+            priority=grant.priority or None,
         )
         for pod, others, grant in sorted(held, key=lambda each: (str(each[0]), each[0].uid))
     ]

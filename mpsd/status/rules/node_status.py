@@ -132,6 +132,7 @@ def _grant(
         cgroup=held.cgroup,
         claim=grant.claim,
         shared_with=tuple(map(str, grant.pods[1:])),
+        priority=grant.priority,
     )
 
 

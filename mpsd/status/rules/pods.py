@@ -4,7 +4,7 @@ Any JSON is read as far as it can be; what others wrote into it is text to be qu
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -14,7 +14,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
-from mpsd.model.pod import CLAIM, ClaimName, read_claims
+from mpsd.model.pod import CLAIM, ClaimName, PodPriority, read_claims, read_priority
 from mpsd.model.policy import Policy
 from mpsd.model.problem import printable
 from mpsd.model.quantity import gib
@@ -90,6 +90,7 @@ class PodSeen:
     running: tuple[str, ...] = ()
     claims: tuple[ClaimName, ...] = ()
     claim: SeenClaim | None = None
+    priority: PodPriority = field(default_factory=PodPriority)
 
     @property
     def is_pending(self) -> bool:
@@ -125,6 +126,7 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         bound=_scheduled(shape, status, "True", "lastTransitionTime"),
         running=tuple(one for one in found if isinstance(one, str)),
         claims=claims_named(shape, spec, status),
+        priority=read_priority(shape, metadata, spec, ""),
     )
 
 

@@ -94,6 +94,7 @@ def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine,
     never_here = {  # no fault, no pod, no claim
         "mpsd_domain_last_fault_timestamp_seconds",
         "mpsd_grant_threads_ratio",
+        "mpsd_grant_below_normal",
         "mpsd_grant_claim_info",
     }
     table = {series for one in exported_by(Exporter.AGENT) for series in one.series}
