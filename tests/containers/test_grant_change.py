@@ -14,7 +14,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import Problem
-from mpsd.watchdog.rules.judge import ClientLimits, escapes
+from mpsd.watchdog.rules.escapes import ClientLimits, escapes
 from tests.containers.dialect_machine import A10_MIB
 from tests.grants.card_worlds import Node, cards, egpu
 from tests.model.worlds import POLICY, identity

@@ -10,7 +10,7 @@ from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
 from mpsd.model.grants import GpuShare
 from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.judge import ClientLimits, escapes
+from mpsd.watchdog.rules.escapes import ClientLimits, escapes
 from tests.model.gpu_worlds import pod_grant
 from tests.model.worlds import UUIDS
 
