@@ -7,7 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mpsd.model.client_limits import ClientLimit, environment
-from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import (
+    CLIENT_PRIORITY,
+    CUDA_VISIBLE_DEVICES,
+    MEMORY_LIMIT,
+    PARTITIONING,
+    THREAD_PERCENT,
+)
 from mpsd.model.grants import GpuShare
 from mpsd.model.violations import ViolationKind
 from mpsd.watchdog.rules.escapes import ClientLimits, escapes
@@ -90,6 +96,14 @@ def test_a_smaller_thread_percentage_lifts_nothing() -> None:
 def test_partitioning_is_a_kind_of_its_own() -> None:
     assert found({PARTITIONING: "1"}).keys() == {ViolationKind.PARTITIONING_ENABLED}
     assert found({PARTITIONING: None}) == {}
+
+
+@pytest.mark.parametrize("value", ["0", None, "", "-1", "2", "abc"])
+def test_a_priority_that_is_not_below_normal_raises_that_of_a_grant_which_is(value: str | None) -> None:
+    below = ClientLimits(replace(GRANT, priority=1), 2048, GRANT.gpus)
+    assert found({CLIENT_PRIORITY: value}, below).keys() == {ViolationKind.PRIORITY_RAISED}
+    assert found({CLIENT_PRIORITY: "1"}, below) == {}
+    assert found({CLIENT_PRIORITY: value}) == {}, "of a grant that is normal nothing is raised"
 
 
 @given(st.text(max_size=40), st.text(max_size=10), st.text(max_size=10))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY, MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
 from mpsd.model.identity import PodName
 from mpsd.watchdog.rules.judge import WatchdogVerdict
 from tests.model.gpu_worlds import Watch, client, pod_grant
@@ -34,6 +34,9 @@ def verdicts() -> Iterator[WatchdogVerdict]:
     capped = replace(A, thread_percent=30)
     for variables in VARIABLES:
         yield Watch().look((capped, LARGE), client(1, capped, environment=variables))
+    below = replace(A, priority=1)
+    yield Watch().look((below,), client(1, below))
+    yield Watch().look((below,), client(1, below, environment={**client(1, A).environment, CLIENT_PRIORITY: "0"}))  # type: ignore[dict-item]
     yield Watch().looks((A,), client(1, A, on_mps=False))
     yield Watch().looks((A,), client(1, A, on_mps=False, only_draws=True))
     yield Watch().looks((A,), client(1, A, gpu=1))

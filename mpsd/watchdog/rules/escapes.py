@@ -1,14 +1,16 @@
-"""What lifts a client's limits: the variables that it was started with."""
+"""What lifts a client's limits, or raises its priority: the variables that it was started with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.model import cuda_limit_parser as cuda
+from mpsd.model.client_limits import BELOW_NORMAL
 from mpsd.model.grants import Grant
 from mpsd.model.problem import shown
 from mpsd.model.violations import ViolationKind
 
 _MIB = 1024**2
+_AS_SET = "start the program with the values that mpsd set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +25,30 @@ class ClientLimits:
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """kind: LIMIT_LIFTED or PARTITIONING_ENABLED. message: which variable does it, its value, and what it was given."""
+    """message: what the process does, by which variable or what else tells it, and what it was given."""
 
     kind: ViolationKind
     message: str
 
 
 def escapes(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> tuple[Escape, ...]:
-    """What lifts the limits of a client with this environment on the GPU with this UUID; empty where nothing does."""
+    """What lifts the limits of a client with this environment on the GPU with this UUID, or raises its priority; empty
+    where nothing does."""
     found = []
     if lifted := "; ".join(filter(None, (_memory(environment, gpu, held), _threads(environment, held.grant)))):
-        found.append(Escape(ViolationKind.LIMIT_LIFTED, f"{lifted}; start the program with the values that mpsd set"))
+        found.append(Escape(ViolationKind.LIMIT_LIFTED, f"lifts its limit: {lifted}; {_AS_SET}"))
     if environment.get(cuda.PARTITIONING) == "1":
         what = f"{cuda.PARTITIONING}=1 lifts the server's thread percentage; remove it from the program's environment"
-        found.append(Escape(ViolationKind.PARTITIONING_ENABLED, what))
+        found.append(Escape(ViolationKind.PARTITIONING_ENABLED, f"lifts its limit: {what}"))
+    value = environment.get(cuda.CLIENT_PRIORITY)
+    if held.grant.priority == BELOW_NORMAL and cuda.client_priority_as_read(value) != BELOW_NORMAL:
+        what = f"{cuda.CLIENT_PRIORITY} {_written(value)}, which is normal, and its grant is below normal"
+        found.append(Escape(ViolationKind.PRIORITY_RAISED, f"raises its priority: {what}; {_AS_SET}"))
     return tuple(found)
+
+
+def _written(value: str | None) -> str:
+    return f"is {shown(value)}" if value is not None else "is not set"
 
 
 def _memory(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> str:
@@ -74,5 +85,4 @@ def _threads(environment: Mapping[str, str], grant: Grant) -> str:
     read = cuda.thread_percent_as_read(value)
     if read <= max(grant.thread_percent, grant.earlier_percent):
         return ""
-    written = f"is {shown(value)}" if value is not None else "is not set"
-    return f"{cuda.THREAD_PERCENT} {written}, which means {read:g} %; {grant.thread_percent} % are granted"
+    return f"{cuda.THREAD_PERCENT} {_written(value)}, which means {read:g} %; {grant.thread_percent} % are granted"

@@ -281,11 +281,7 @@ class _Judgement:
                     before = client.environment, escapes(client.environment, gpu, held)
                 found[client.process] = before
                 for escape in before[1]:
-                    self.note(
-                        ProcessFinding(
-                            escape.kind, client, grant.pod_of(client.pod), f"lifts its limit: {escape.message}"
-                        )
-                    )
+                    self.note(ProcessFinding(escape.kind, client, grant.pod_of(client.pod), escape.message))
         too_many = tuple(crowd(grant, self._view.label(gpu), clients, self.ending, self.short))
         for one_more in too_many:
             self.note(one_more)
