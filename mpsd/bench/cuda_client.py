@@ -1,9 +1,10 @@
 """A CUDA process that does what it is told and prints what it saw: for `mpsd bench`, and for tests on a real GPU.
 
-    cuda_client.py [device=N] [lift=VALUE] [ACTION ...]
+    cuda_client.py [device=N] [lift=VALUE] [threads=PERCENT] [ACTION ...]
 
     device=N        choose among the GPUs it sees; else 0
     lift=VALUE      give itself this CUDA_MPS_PINNED_DEVICE_MEM_LIMIT first, as a tenant would who lifts his limit
+    threads=PERCENT the same of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
     always first    make a context on that GPU    {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB",
                                                    "meminfo_total_MiB", "sms", "init_s"}
     alloc=MIB       take memory, 32 MiB at a time, until it has that or is refused
@@ -58,7 +59,7 @@ LAUNCHES_A_SAMPLE = 10  # p50_ms and p99_ms are of this many launches and one sy
 MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.h
 MEM_ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL, cuda.h
 BAD_ADDRESS = 16
-MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+LIFTED = {"lift": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "threads": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
 THREADS = 256  # a block; eight of them fill an SM
 WARM_UP_SAMPLES = 5
 COPIED_MIB = 512
@@ -615,13 +616,12 @@ def main() -> int:
     started = time.monotonic()
     actions = [(name, value) for name, _, value in (word.partition("=") for word in sys.argv[1:])]
     chosen = {"device": "0"}
-    while actions and actions[0][0] in {"device", "lift"}:
+    while actions and actions[0][0] in {"device", *LIFTED}:
         name, chosen[name] = actions.pop(0)
     if wrong := complaint(actions):
         sys.stderr.write(f"cuda_client: {wrong}\n")
         return 2
-    if "lift" in chosen:
-        os.environ[MEMORY_LIMIT] = chosen["lift"]
+    os.environ.update({LIFTED[name]: value for name, value in chosen.items() if name in LIFTED})
     driver = CudaDriver()
     context = CudaContext(driver, int(chosen["device"]), started)
     for name, value in actions:

@@ -13,6 +13,7 @@ from msgspec import Meta
 from mpsd.model.policy import Version
 
 Count = Annotated[int, Meta(ge=1)]
+RESERVATION_KIB = 2048  # the unit of `reserved_kib`
 ComputeCapability = Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]$")]
 
 
@@ -30,6 +31,7 @@ class Capability:
     sm_minimum: Count
     measured: bool
     source: Annotated[str, Meta(min_length=1)]
+    sms_per_reservation: Annotated[int, Meta(ge=0)] = 0
 
     def sms_given(self, thread_percent: int, sms: int) -> int:
         """SMs that a client gets of `sms` for an active-thread percentage of 1 to 100."""
@@ -40,6 +42,16 @@ class Capability:
     def context_cost_mib(self, sms: int) -> int:
         """MiB that a CUDA context on `sms` SMs takes out of its client's memory limit."""
         return self.context_base_mib + self.context_per_sm_kib * sms // 1024
+
+    def reserved_kib(self, sms: int) -> int:
+        """KiB of addresses that a context on `sms` SMs reserves in an MPS client; 0 where that is not known here."""
+        return -(-sms // self.sms_per_reservation) * RESERVATION_KIB if self.sms_per_reservation else 0
+
+    def least_sms(self, reserved_kib: int, sms: int) -> int:
+        """On how many SMs, at least, a context is that reserves so much on a GPU of `sms`; 0 where none does."""
+        units, rest = divmod(reserved_kib, RESERVATION_KIB)
+        is_one = units > 0 and not rest and reserved_kib <= self.reserved_kib(sms)
+        return (units - 1) * self.sms_per_reservation + 1 if is_one else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The program `sim-cuda`: a CUDA process that does what its arguments say and prints what it saw, one JSON a line.
 
-    sim-cuda [device=N] [lift=VALUE] [ACTION ...]
+    sim-cuda [device=N] [lift=VALUE] [threads=PERCENT] [ACTION ...]
 
 Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. The speed
 that it reports is simulated, with the proportions observed on an H200.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, THREAD_PERCENT
 from mpsd.simulator.card import INVALID_DEVICE, MPS_CLIENT, OUTSIDE_MPS, SUCCESS, shown
 from mpsd.simulator.cuda_driver import CudaFailure, CudaProcess, SimulatedContext
 from mpsd.simulator.gpus import MIB
@@ -57,6 +57,7 @@ WORKS: Mapping[str, SimulatedWork] = {
     # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to others.
     "bandwidth": SimulatedWork(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
 }
+_LIFTED = {"lift": MEMORY_LIMIT, "threads": THREAD_PERCENT}
 _LOOK_EVERY_S = 0.05
 _SAY_EVERY_S = 0.25
 
@@ -93,13 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     actions = [(word.partition("=")[0], word.partition("=")[2]) for word in words]
     chosen: dict[str, str] = {}
-    while actions and actions[0][0] in {"device", "lift"}:
+    while actions and actions[0][0] in {"device", *_LIFTED}:
         name, value = actions.pop(0)
         chosen[name] = value
     if wrong := _complaint(actions):
         print(f"sim-cuda: {wrong}", file=sys.stderr)
         return 2
-    lifted = {MEMORY_LIMIT: chosen["lift"]} if "lift" in chosen else {}
+    lifted = {_LIFTED[name]: value for name, value in chosen.items() if name in _LIFTED}
     began = time.perf_counter()
     try:
         program = _start(int(chosen.get("device", 0)), {**os.environ, **lifted})

@@ -27,7 +27,16 @@ from mpsd.simulator.card import (
     CardView,
     ContextClaim,
 )
-from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, present_gpus, simulated_folder, uvm_path, visible_gpus
+from mpsd.simulator.gpus import (
+    MIB,
+    SimulatedGpu,
+    card_path,
+    device_path,
+    present_gpus,
+    simulated_folder,
+    uvm_path,
+    visible_gpus,
+)
 from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.simulator.mps.messages import Message
@@ -84,6 +93,7 @@ class CudaProcess:
         self.context: SimulatedContext | None = None  # None: not created yet, or destroyed
         self.error = SUCCESS
         self._managed: list[mmap.mmap] = []
+        self._reservation: AddressRange | None = None  # of the context; None where nobody has seen what it reserves
 
     def create_context(self, ordinal: int) -> int:
         """A context on the device that this process sees as `ordinal`; the result."""
@@ -98,6 +108,9 @@ class CudaProcess:
             if not self._on_mps or self._request({"destroy": True})["status"] != SUCCESS:
                 self.context.card.release(self.context.slot, self._pid)
             self.context = None
+            if self._reservation:
+                self._reservation.unmap()
+                self._reservation = None
         return SUCCESS if result == MPS_CLIENT_TERMINATED else result
 
     def memory_info(self) -> CudaMemoryInfo:
@@ -181,6 +194,8 @@ class CudaProcess:
         if given["status"] == SUCCESS:
             card = CardView(card_path(self._folder, gpu))
             self.context = SimulatedContext(gpu, card, given["slot"], given["sms"], given["limit_bytes"])
+            if kib := gpu.reserved_kib_by_sms[given["sms"]]:
+                self._reservation = AddressRange(kib * 1024, device_path(self._folder, gpu))
         return int(given["status"])
 
     def _create_outside(self, gpu: SimulatedGpu) -> int:
@@ -225,3 +240,27 @@ def _mapped_uvm(folder: Path, size: int) -> mmap.mmap:
         return mmap.mmap(file, size, prot=mmap.PROT_READ)
     finally:
         os.close(file)
+
+
+class AddressRange:
+    """What a context takes of the addresses of its process: from 0x200000000 on a reservation, whose size follows from
+    its SMs, and behind it a mapping of the GPU's device node (docs/mps-observed.md, section 13)."""
+
+    _AT, _MAPPED, _FIXED_NOREPLACE = 0x2_0000_0000, 2 * MIB, 0x100000
+
+    def __init__(self, size: int, device: Path) -> None:
+        import ctypes  # for Python's own mmap the kernel chooses the address
+
+        self._size, self._libc = size, ctypes.CDLL(None)
+        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self._libc.mmap.restype = ctypes.c_void_p
+        self._libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        flags = self._FIXED_NOREPLACE | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._libc.mmap(self._AT, size, 0, flags, -1, 0)
+        file = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+        flags = self._FIXED_NOREPLACE | mmap.MAP_SHARED
+        self._libc.mmap(self._AT + size, self._MAPPED, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0)
+        os.close(file)
+
+    def unmap(self) -> None:
+        self._libc.munmap(self._AT, self._size + self._MAPPED)

@@ -23,7 +23,8 @@ class SimulatedGpu:
     """One GPU.
 
     memory_mib is what CUDA calls the total; NVML's total is that and reserved_mib. sms_by_percent[p] are the SMs that
-    an active-thread percentage of p gives, context_mib_by_sms[n] what a context on n SMs costs (index 0 is not used).
+    an active-thread percentage of p gives, context_mib_by_sms[n] what a context on n SMs costs (index 0 is not used),
+    reserved_kib_by_sms[n] what it reserves in its process, 0 where nobody has seen that.
     """
 
     ordinal: int
@@ -39,6 +40,7 @@ class SimulatedGpu:
     server_mib: int
     sms_by_percent: Sequence[int]
     context_mib_by_sms: Sequence[int]
+    reserved_kib_by_sms: Sequence[int]
 
 
 def read_gpus(folder: Path) -> tuple[SimulatedGpu, ...]:
@@ -61,6 +63,11 @@ def card_path(folder: Path, gpu: SimulatedGpu) -> Path:
 def uvm_path(folder: Path) -> Path:
     """The file in the place of the driver's /dev/nvidia-uvm, of which managed memory is mapped."""
     return folder / "nvidia-uvm"
+
+
+def device_path(folder: Path, gpu: SimulatedGpu) -> Path:
+    """The file in the place of the driver's /dev/nvidia0, of which every context maps something."""
+    return folder / f"nvidia{gpu.ordinal}"
 
 
 def present_gpus(folder: Path, environment: Mapping[str, str]) -> tuple[SimulatedGpu, ...]:

@@ -18,7 +18,7 @@ import mpsd
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.simulator import card
-from mpsd.simulator.gpus import FOLDER, MIB, SimulatedGpu, card_path, read_gpus, uvm_path
+from mpsd.simulator.gpus import FOLDER, MIB, SimulatedGpu, card_path, device_path, read_gpus, uvm_path
 
 # NVML's total less CUDA's, read off an H200 (driver 580.159.04); taken to be the same on every card.
 RESERVED_MIB = 616
@@ -97,8 +97,9 @@ def create_node(folder: Path, cards: Sequence[Card], capabilities: Sequence[Capa
         (folder / place).mkdir(parents=True)
     for gpu in gpus:
         card.create_card(card_path(folder, gpu), gpu.memory_mib * MIB)
-    uvm_path(folder).touch()
-    uvm_path(folder).chmod(0o666)
+    for path in (uvm_path(folder), *(device_path(folder, gpu) for gpu in gpus)):
+        path.touch()
+        path.chmod(0o666)
     for program, module in _PROGRAMS.items():
         _write_program(folder, program, module)
     (folder / "gpus.json").write_text(json.dumps([asdict(gpu) for gpu in gpus]))
@@ -125,6 +126,7 @@ def _gpu(folder: Path, ordinal: int, model: Card, capability: Capability) -> Sim
         server_mib=capability.server_mib,
         sms_by_percent=[0, *(capability.sms_given(percent, model.sms) for percent in range(1, 101))],
         context_mib_by_sms=[capability.context_cost_mib(sms) for sms in range(model.sms + 1)],
+        reserved_kib_by_sms=[capability.reserved_kib(sms) for sms in range(model.sms + 1)],
     )
 
 

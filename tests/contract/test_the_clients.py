@@ -30,7 +30,8 @@ def _complaint(program: tuple[str, ...], *words: str) -> str:
     [
         ("info juggle", "juggle is not one of alloc, "),
         ("info lift=0=0", "lift is not one of alloc, "),
-        ("device=0 lift=0=0 prepare=big", "prepare=big is not one of arithmetic, small, bandwidth"),
+        ("info threads=100", "threads is not one of alloc, "),
+        ("device=0 threads=100 lift=0=0 prepare=big", "prepare=big is not one of arithmetic, small, bandwidth"),
         ("measure=1 prepare=small", "measure=1 has nothing prepared before it; write prepare=WORK first: "),
         ("prepare=small measure=1 reconnect measure=2", "measure=2 has nothing prepared before it"),
     ],

@@ -4,6 +4,7 @@ Python and mpsd may lie where that user may not read, so everything is imported 
 which is slow, where one is to start.
 """
 
+import ctypes  # noqa: F401 - a context of the client
 import importlib
 import os
 import sys
