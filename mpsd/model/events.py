@@ -42,6 +42,7 @@ class Reason(StrEnum):
     WITHOUT_GRANT = "GPUWithoutGrant"
     LIMIT_LIFTED = "GPULimitLifted"
     PARTITIONING_ENABLED = "GPUPartitioningEnabled"
+    THREADS_LIFTED = "GPUThreadsLifted"
     PRIORITY_RAISED = "GPUPriorityRaised"
     TOO_MANY_CLIENTS = "GPUTooManyClients"
 

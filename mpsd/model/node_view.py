@@ -141,7 +141,8 @@ class Client:
     used_mib: with its managed memory; None: NVML knows the process and not its memory. pod: the uid in the cgroup
     of its pod, or the grant of the container without Kubernetes that it is in; None where it is in neither that
     anybody can tell. environment: of what it was started with, the variables that MPS reads; None where that cannot
-    be read. only_draws: it uses the GPU through a graphics interface alone, which MPS has no part in.
+    be read. only_draws: it uses the GPU through a graphics interface alone, which MPS has no part in. reserved_kib: of
+    its context (model.gpu_facts); 0 where nobody asked, or there is none yet.
     """
 
     process: ProcessIdentity
@@ -153,6 +154,7 @@ class Client:
     pod: str | None = None
     environment: Mapping[str, str] | None = None
     only_draws: bool = False
+    reserved_kib: int = 0
 
     @property
     def pid(self) -> int:

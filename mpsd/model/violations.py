@@ -60,6 +60,7 @@ class ViolationKind(StrEnum):
     WITHOUT_GRANT = "without_grant"
     IN_NO_POD = "in_no_pod"
     TOO_MANY_CLIENTS = "too_many_clients"
+    THREADS_LIFTED = "threads_lifted"
     PRIORITY_RAISED = "priority_raised"
 
     @property

@@ -175,6 +175,13 @@ def address_space_pages(pid: int) -> int | None:
     return int(pages) if pages else None
 
 
+def mappings(pid: int) -> Iterator[bytes]:
+    """The lines of /proc/PID/maps, in the order of their addresses, read as far as they are asked for; none when it is
+    gone or not ours to read."""
+    with suppress(OSError), open(f"/proc/{pid}/maps", "rb", buffering=4096) as file:  # noqa: PTH123 (as `_read_start`)
+        yield from file
+
+
 def mapped_bytes(pid: int, device: bytes) -> int | None:
     """How much it maps of files whose names begin so; None when it is gone or not ours to read."""
     try:

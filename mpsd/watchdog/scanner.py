@@ -23,10 +23,11 @@ from mpsd.platform import processes, run_directory
 from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
 from mpsd.platform.processes import ProcessSet
+from mpsd.watchdog.rules.escapes import RESERVED_APART_S, reserved_kib
 
 _MIB = 1024 * 1024
 _ON_MPS_S = 2.0  # how long the lists of processes on MPS, and of those that draw, count while no process comes
-_TRIES = 10  # to read an environment that is empty, as it is during an exec
+_TRIES = 10  # to read an environment that is empty, as it is during an exec, and what a context reserves
 _UVM = b"nvidia-uvm"
 _UVM_OF_CONTEXT_MIB = 2  # docs/mps-observed.md, section 10
 _LOOK_MIB = 64  # unexplained, from which on some of it may be managed memory
@@ -41,12 +42,13 @@ _ROUND_MIB = 64
 class Owners:
     """Whose a process can be. servers: the pids of MPS servers, which are skipped. grants: those that a mark may name,
     which are programs' without a cgroup. holders: from a holder's pid to its grant. pods: from what `Whereabouts` says
-    of a process to its grant."""
+    of a process to its grant. capped: the grants of whose clients it is read what their contexts reserve."""
 
     servers: frozenset[int] = frozenset()
     grants: frozenset[str] = frozenset()
     holders: Mapping[int, str] = field(default_factory=dict)
     pods: Mapping[str, str] = field(default_factory=dict)
+    capped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,19 @@ class Scan:
     unexplained_mib: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Reservation:
+    """What a process was last read to reserve, and since when. used_bytes: what it used of its GPU then, since it is on
+    the GPU long before it has a context. tries: that are left while that stays. is_final: it was the same for long
+    enough, and stays for the life of the process."""
+
+    kib: int = 0
+    since: float = 0.0
+    used_bytes: int | None = None
+    tries: int = _TRIES
+    is_final: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _KnownProcess:
     identity: ProcessIdentity
@@ -68,6 +83,7 @@ class _KnownProcess:
     pod: str | None
     environment: Mapping[str, str] | None
     tries: int  # that are left at an environment that was empty
+    reservation: _Reservation = field(default_factory=_Reservation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +251,9 @@ class GpuProcessScanner:
                 used_mib = None if used_bytes is None else used_bytes // _MIB + managed[0].get(pid, 0)
                 grant, is_on = self._grant_of(known), pid in on_mps
                 who, env, only_draws = known.identity, known.environment, pid not in one.pids
-                client = Client(who, uuid, used_mib, is_on, known.command, grant, known.pod, env, only_draws)
+                is_read = is_on and grant in self._owners.capped and self._count_gpus(pid) == 1
+                kib = self._reserved_kib(known, used_bytes, now) if is_read else 0
+                client = Client(who, uuid, used_mib, is_on, known.command, grant, known.pod, env, only_draws, kib)
                 one.clients[pid] = before[pid] if before.get(pid) == client else client
         return True
 
@@ -285,6 +303,21 @@ class GpuProcessScanner:
         if known.tries or pid not in self._living:
             self._settled = False
         return known
+
+    def _reserved_kib(self, known: _KnownProcess, used_bytes: int | None, now: float) -> int:
+        one = known.reservation
+        if one.is_final:
+            return one.kib
+        if used_bytes != one.used_bytes:
+            one.used_bytes, one.tries = used_bytes, _TRIES
+        if one.tries:
+            one.tries -= 1
+            kib = reserved_kib(processes.mappings(known.identity.pid))
+            if kib != one.kib:
+                one.kib, one.since = kib, now
+            one.is_final = kib > 0 and now - one.since >= RESERVED_APART_S
+            self._settled = False
+        return one.kib
 
     def _read(self, identity: ProcessIdentity, tries: int) -> _KnownProcess:
         found = processes.environment_of(identity.pid)

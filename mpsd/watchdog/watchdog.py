@@ -26,6 +26,7 @@ from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import GRANT, Settings
 from mpsd.watchdog.ending import ClientEnd, NotEnded, NotKilled, OomScripts
+from mpsd.watchdog.rules.escapes import shows_lifted
 from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, WatchdogView, judge
 from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
 from mpsd.watchdog.scanner import GpuProcessScanner, Owners, OwnProcesses, Scan
@@ -187,6 +188,9 @@ class Watchdog:
         self._records = records
         self._log = logger(role="watchdog")
         self._shortages = Shortages(self._log)
+        self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
+        self._counted: LedgerView | None = None  # what these two were made of
+        self._marks = self._capped = frozenset[str]()
         mark = None if ledger.pods_known else GRANT
         self._scanner = GpuProcessScanner(node.nvml, node.gpus, mark, ledger.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
@@ -217,7 +221,7 @@ class Watchdog:
         await self._scripts.stop()
 
     def scan(self) -> Scan:
-        return self._scanner.scan(_owners(self._ledger.view, self._records.read()))
+        return self._scanner.scan(self._owners(self._ledger.view, self._records.read()))
 
     def status(self) -> ViolationsStatus:
         return self._history.status(self._node.nvml.spent_s, self._unjudged)
@@ -228,7 +232,7 @@ class Watchdog:
     def _cycle(self, now: float, *, sure: bool) -> bool:
         """One scan, its judgement and what follows; whether another scan must follow soon."""
         records, ledger = self._records.read(), self._ledger.view
-        scan = self._scanner.scan(_owners(ledger, records), sure=sure)
+        scan = self._scanner.scan(self._owners(ledger, records), sure=sure)
         self._log_unjudged("; ".join(ledger.unknown), now)
         if self._unjudged:
             return False
@@ -341,8 +345,11 @@ class Watchdog:
         if self.cluster:
             self.cluster.report(violation.pod, violation.kind.reason, message)
 
-
-def _owners(ledger: LedgerView, records: tuple[DomainRecord, ...]) -> Owners:
-    servers = frozenset(server for record in records for server in record.servers)
-    marks = frozenset(held.grant.id for held in ledger.held) - ledger.pods.keys()  # of those the kernel says who is in
-    return Owners(servers, marks, ledger.holders, ledger.pods)
+    def _owners(self, ledger: LedgerView, records: tuple[DomainRecord, ...]) -> Owners:
+        servers = frozenset(server for record in records for server in record.servers)
+        if ledger is not self._counted:
+            grants = [held.grant for held in ledger.held]
+            self._marks = frozenset(one.id for one in grants) - ledger.pods.keys()  # of those the kernel says who is in
+            self._capped = frozenset(one.id for one in grants if shows_lifted(one, self._gpus))
+            self._counted = ledger
+        return Owners(servers, self._marks, ledger.holders, ledger.pods, self._capped)

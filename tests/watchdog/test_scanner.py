@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -15,9 +16,11 @@ from mpsd.platform.containers import ContainerProcesses, PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
 from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
+from mpsd.simulator.cuda_driver import AddressRange
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import Handle, ProcessInfo, SimulatedNvml
+from mpsd.watchdog.rules.escapes import RESERVED_APART_S
 from mpsd.watchdog.scanner import GpuProcessScanner, Owners, Scan
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import eventually
@@ -282,3 +285,88 @@ def test_memory_taken_through_a_graphics_interface_counts_and_that_of_who_comput
     eventually(lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 150, "its use grows")
     world.card.release(grown, draws)
     eventually(lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 100, "and shrinks")
+
+
+class Reserving:
+    """This very process, as a client of grant `a` that may have a context."""
+
+    def __init__(self, world: World, device: Path) -> None:
+        self._world, self._device = world, device
+        device.touch()
+        self.slot = world.card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
+        self._scanner, self._range = world.scanner(), None
+
+    def reserve(self, mib: int) -> None:
+        self.give_up()
+        self._range: AddressRange | None = AddressRange(mib * MIB, self._device)
+
+    def give_up(self) -> None:
+        if self._range:
+            self._range.unmap()
+        self._range = None
+
+    def scan(self, *capped: str) -> Scan:
+        holders = {os.getpid(): "a"}
+        return self._scanner.scan(Owners(grants=frozenset({"a"}), holders=holders, capped=frozenset(capped)))
+
+    def kib(self, *capped: str) -> int:
+        (client,) = self.scan(*capped).clients
+        return client.reserved_kib
+
+
+@pytest.fixture
+def reserving(world: World, tmp_path: Path) -> Iterator[Reserving]:
+    made = Reserving(world, tmp_path / "nvidia0")
+    yield made
+    made.give_up()
+
+
+def test_what_a_context_reserves_is_read_until_it_was_the_same_for_a_tenth_of_a_second(reserving: Reserving) -> None:
+    reserving.reserve(6)
+    assert reserving.kib("a") == 6144
+    reserving.reserve(2)
+    assert reserving.kib("a") == 2048, "it was read again"
+    time.sleep(RESERVED_APART_S)
+    assert reserving.kib("a") == 2048
+    reserving.reserve(6)
+    before = reserving.scan("a")
+    assert [client.reserved_kib for client in before.clients] == [2048], "and now it stays for the life of the process"
+    assert reserving.scan("a") is before
+
+
+def test_of_a_client_that_may_use_all_threads_nothing_is_read(reserving: Reserving) -> None:
+    reserving.reserve(6)
+    assert reserving.kib() == 0
+    assert reserving.scan() is reserving.scan()
+
+
+def test_a_process_without_a_context_is_read_again_once_its_memory_has_changed(
+    world: World, reserving: Reserving
+) -> None:
+    """It is on the GPU from cuInit on."""
+    found = [reserving.scan("a") for _ in range(12)]
+    assert found[-1] is found[-2], "in the end it is left alone"
+    reserving.reserve(4)
+    assert reserving.kib("a") == 0
+    world.card.add(reserving.slot, 66 * MIB)
+    assert reserving.kib("a") == 4096
+
+
+def test_of_a_process_on_two_gpus_nobody_can_say_whose_reservation_it_is(tmp_path: Path) -> None:
+    facts = load_limits(None).facts
+    node = create_node(tmp_path / "node", cards_asked("H200x2", facts), facts.capabilities)
+    nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
+    nvml.open()
+    scanner = GpuProcessScanner(nvml, nvml.gpus(facts), MARK)
+    owners = Owners(grants=frozenset({"a"}), holders={os.getpid(): "a"}, capped=frozenset({"a"}))
+    held = AddressRange(6 * MIB, tmp_path / "node" / "nvidia0")
+    try:
+        for card, expected in zip(cards, ([6144], [0, 0]), strict=True):
+            card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
+            scanner.scan(owners)
+            assert [client.reserved_kib for client in scanner.scan(owners).clients] == expected
+    finally:
+        held.unmap()
+        for card in cards:
+            card.close()
+        nvml.close()

@@ -12,6 +12,7 @@ from mpsd.model.identity import PodName
 from mpsd.watchdog.rules.judge import WatchdogVerdict
 from tests.model.gpu_worlds import Watch, client, pod_grant
 from tests.model.worlds import CAPABILITY, GPUS
+from tests.watchdog.test_contexts import H200
 
 WORDING = Path(__file__).with_name("wording.txt")
 A, LARGE = pod_grant("a"), pod_grant("b", 4096)
@@ -37,6 +38,9 @@ def verdicts() -> Iterator[WatchdogVerdict]:
     below = replace(A, priority=1)
     yield Watch().look((below,), client(1, below))
     yield Watch().look((below,), client(1, below, environment={**client(1, A).environment, CLIENT_PRIORITY: "0"}))  # type: ignore[dict-item]
+    lifting = Watch()
+    lifting.look((capped,), client(1, capped, 516, reserved_kib=6144), gpus=(H200,))
+    yield lifting.look((capped,), client(1, capped, 516, reserved_kib=6144), gpus=(H200,))
     yield Watch().looks((A,), client(1, A, on_mps=False))
     yield Watch().looks((A,), client(1, A, on_mps=False, only_draws=True))
     yield Watch().looks((A,), client(1, A, gpu=1))

@@ -1,15 +1,24 @@
-"""What lifts a client's limits, or raises its priority: the variables that it was started with."""
+"""What lifts a client's limits, or raises its priority: the variables that it was started with, and the context that it
+has made.
 
-from collections.abc import Mapping, Sequence
+A program may replace a variable in its own process, which shows in no environment. Of its share of the threads its
+address space tells (docs/mps-observed.md, section 13): how much a context reserves grows with its SMs.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.model import cuda_limit_parser as cuda
 from mpsd.model.client_limits import BELOW_NORMAL
-from mpsd.model.grants import Grant
+from mpsd.model.grants import Gpu, Grant
+from mpsd.model.node_view import Client
 from mpsd.model.problem import shown
 from mpsd.model.violations import ViolationKind
 
+RESERVED_APART_S = 0.1  # a context is being made for so long, and two scans of it must be further apart to count
 _MIB = 1024**2
+_TOLERANCE_MIB = 8  # of a context's memory; a context of 65 SMs is 99 MiB more than one of 38
 _AS_SET = "start the program with the values that mpsd set"
 
 
@@ -86,3 +95,48 @@ def _threads(environment: Mapping[str, str], grant: Grant) -> str:
     if read <= max(grant.thread_percent, grant.earlier_percent):
         return ""
     return f"{cuda.THREAD_PERCENT} {_written(value)}, which means {read:g} %; {grant.thread_percent} % are granted"
+
+
+# -- what a context shows ----------------------------------------------------------------------------------------------
+
+_FIRST = 0x2_0000_0000  # the address at which what contexts reserve begins
+_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.{4}) [0-9a-f]+ \S+ [0-9]+ *(.*?)\n?", re.DOTALL)
+
+
+def reserved_kib(mappings: Iterable[bytes]) -> int:
+    """How much is reserved there before a mapping of the driver's, /dev/nvidia0 on a real GPU. 0 where it is not so,
+    as before there is a context. mappings: lines of /proc/PID/maps, of which no more are read than needed."""
+    reserved = end = 0
+    for found in map(_MAPPING.fullmatch, mappings):
+        if found is None:
+            return 0
+        start, stop, path = int(found[1], 16), int(found[2], 16), found[4]
+        if reserved:  # this is the one behind it
+            return reserved // 1024 if start == end and path.rpartition(b"/")[2].startswith(b"nvidia") else 0
+        if start >= _FIRST:
+            if start != _FIRST or found[3] != b"---p" or path:
+                return 0
+            reserved, end = stop - start, stop
+    return 0
+
+
+def most_sms(grant: Grant, gpu: Gpu) -> int:
+    """That a context of its clients may be on: what runs keeps what it was started with."""
+    return gpu.capability.sms_given(max(grant.thread_percent, grant.earlier_percent), gpu.sms)
+
+
+def shows_lifted(grant: Grant, gpus: Mapping[str, Gpu]) -> bool:
+    """Whether what contexts reserve could show that a client is on more SMs. gpus: by UUID. Of several GPUs nothing
+    says which of them a reservation is for."""
+    gpu = gpus.get(grant.gpus[0]) if len(grant.parts) == 1 else None
+    return gpu is not None and gpu.capability.reserved_kib(most_sms(grant, gpu)) < gpu.capability.reserved_kib(gpu.sms)
+
+
+def threads_lifted(client: Client, gpu: Gpu, grant: Grant) -> Iterator[Escape]:
+    """Where its context is on more SMs than its share gives, and it has the memory of such a context."""
+    least, most = gpu.capability.least_sms(client.reserved_kib, gpu.sms), most_sms(grant, gpu)
+    cost_mib = gpu.capability.context_cost_mib(least) - _TOLERANCE_MIB
+    if least > most and client.used_mib is not None and client.used_mib >= cost_mib:
+        what = f"its context is on {least} SMs of {gpu.label} or more, and {grant.thread_percent} % of them are {most}"
+        remedy = f"do not set {cuda.THREAD_PERCENT} in the program"
+        yield Escape(ViolationKind.THREADS_LIFTED, f"lifts its limit: {what}; {remedy}")

@@ -15,14 +15,16 @@ from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import Violation, ViolationKind, most_mib, named
-from mpsd.watchdog.rules.escapes import ClientLimits, Escape, escapes
+from mpsd.watchdog.rules.escapes import RESERVED_APART_S, ClientLimits, Escape, escapes, threads_lifted
 
 _FULL = "CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
 _START_ON_MPS = "start it with the CUDA_MPS_PIPE_DIRECTORY that mpsd set"
 AGAIN_S = 2.0  # a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
 SECOND_SCAN_S = 0.03  # after the first: a process that starts or ends may show outside MPS for a moment
-_APART_S = 0.02  # that two scans must be to count as two
-_TWO_SCANS = frozenset({ViolationKind.OUTSIDE_MPS, ViolationKind.WITHOUT_GRANT, ViolationKind.IN_NO_POD})
+_APART_S = {  # that two scans must be for both to count, of what needs two
+    **dict.fromkeys((ViolationKind.OUTSIDE_MPS, ViolationKind.WITHOUT_GRANT, ViolationKind.IN_NO_POD), 0.02),
+    ViolationKind.THREADS_LIFTED: RESERVED_APART_S,
+}
 
 Share = tuple[str, str]  # the id of a grant and the UUID of a GPU of it
 _Key = tuple[ViolationKind | str, ProcessIdentity | str, str]  # what, of which process or grant, on which GPU
@@ -236,6 +238,7 @@ class _Judgement:
 
     def __init__(self, view: WatchdogView, before: Memory, policy: Policy) -> None:
         self._view = view
+        self._gpus = {gpu.uuid: gpu for gpu in view.gpus}
         self._before = before
         self._policy = policy
         listed = {client.process for client in view.clients} if before.ending else frozenset[ProcessIdentity]()
@@ -273,21 +276,25 @@ class _Judgement:
         if known and known.is_kept and known.clients == clients and known.policy is self._policy and not self.ending:
             self._shares[share], self._within[share] = known, self._before.within[share]
             return
-        found = {}
+        found, is_lifted = {}, False
         for client in clients:
+            lifted: list[Escape] = []
             if client.on_mps and client.environment is not None:
                 before = known.escapes.get(client.process) if known else None
                 if before is None or before[0] is not client.environment:
                     before = client.environment, escapes(client.environment, gpu, held)
                 found[client.process] = before
-                for escape in before[1]:
-                    self.note(ProcessFinding(escape.kind, client, grant.pod_of(client.pod), escape.message))
+                lifted += before[1]
+            if client.reserved_kib:
+                lifted += threads_lifted(client, self._gpus[gpu], grant)
+            for escape in lifted:
+                self.note(ProcessFinding(escape.kind, client, grant.pod_of(client.pod), escape.message))
+            is_lifted = is_lifted or bool(lifted)
         too_many = tuple(crowd(grant, self._view.label(gpu), clients, self.ending, self.short))
         for one_more in too_many:
             self.note(one_more)
         is_kept = self.check_memory(grant, gpu, clients) and not too_many
-        is_kept = is_kept and not any(lifted for _environment, lifted in found.values())
-        self._shares[share] = JudgedShare(held, self._policy, clients, found, is_kept)
+        self._shares[share] = JudgedShare(held, self._policy, clients, found, is_kept and not is_lifted)
 
     def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> bool:
         """A grant whose processes together use more than it of a GPU, those that are being ended left out. Whether it
@@ -357,9 +364,9 @@ class _Judgement:
         if client.process in self.ending:
             self._reported |= {} if reported is None else {key: reported}
             return
-        if finding.kind in _TWO_SCANS and reported is None:
+        if finding.kind in _APART_S and reported is None:
             since = self._before.since.get(key, self._view.now)
-            if self._view.now - since < _APART_S:
+            if self._view.now - since < _APART_S[finding.kind]:
                 self._since[key] = since
                 return
         response = self._response(finding)
