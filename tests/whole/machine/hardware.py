@@ -118,8 +118,8 @@ def seconds_over(most_mib: int, used_mib: Callable[[], int], is_over: Callable[[
     return time.monotonic() - began
 
 
-def here(request: pytest.FixtureRequest) -> Iterator[AnyMachine]:
-    made = RealMachine() if request.config.getoption("--gpu") else SimulatedMachine("A30")
+def here(request: pytest.FixtureRequest, simulated: str = "A30") -> Iterator[AnyMachine]:
+    made = RealMachine() if request.config.getoption("--gpu") else SimulatedMachine(simulated)
     try:
         yield made
         made.stop()

@@ -91,8 +91,11 @@ class ClaimCluster(Cluster):
 
     # -- what the scheduler does -----------------------------------------------------------------------------------
 
-    def allocate(self, name: str, gib: int, threads: int = 0, pods: Sequence[str] = (), cap: int | None = None) -> str:
-        """A claim that is allocated and reserved for the pods with these uids, or for one of its name; its uid."""
+    def allocate(
+        self, name: str, gib: int, threads: int = 0, pods: Sequence[str] = (), cap: int | None = None, **more: str
+    ) -> str:
+        """A claim that is allocated and reserved for the pods with these uids, or for one of its name; its uid. cap,
+        more: its parameters."""
         metadata = {"namespace": "default", "name": name}
         made = self.ask("POST", _CLAIMS, {"kind": "ResourceClaim", "metadata": metadata, "spec": {}})
         (device,) = self.devices()
@@ -103,12 +106,18 @@ class ClaimCluster(Cluster):
         reserved = [
             {"resource": "pods", "name": f"{name}-{n}" if n else name, "uid": uid} for n, uid in enumerate(uids)
         ]
-        parameters = {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSConfig", "threadCap": cap}
+        own = more if cap is None else {"threadCap": cap, **more}
+        parameters = {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSConfig", **own}
         opaque = {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
-        devices = {"results": results, **({} if cap is None else {"config": [opaque]})}
+        devices = {"results": results, **({"config": [opaque]} if own else {})}
         made["status"] = {"allocation": {"devices": devices}, "reservedFor": reserved}
         self.ask("PUT", f"{_CLAIMS}/{name}/status", made)
         return str(made["metadata"]["uid"])
+
+    def is_reserved(self, name: str) -> bool:
+        """For the pod of the claim's name, which the API server knows."""
+        reserved = self.ask("GET", f"{_CLAIMS}/{name}")["status"]["reservedFor"]
+        return self.pod(name)["metadata"]["uid"] in {one["uid"] for one in reserved}
 
     def change_capacity(self, name: str, memory: str) -> None:
         claim = self.ask("GET", f"{_CLAIMS}/{name}")
@@ -211,10 +220,10 @@ class ClaimCluster(Cluster):
         assert not self.files()
 
 
-def _pod_with(name: str, claim: str) -> Object:
+def _pod_with(name: str, claim: str, annotations: Mapping[str, str] = MappingProxyType({})) -> Object:
     spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}
     containers = [{"name": "main", "image": "none", "command": ["sleep", "600"]}]
-    metadata = {"name": name, "namespace": "default"}
+    metadata = {"name": name, "namespace": "default", "annotations": dict(annotations)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
 
 
@@ -395,6 +404,46 @@ def test_a_journal_that_is_made_again_gives_room_to_no_claim_that_waits_for_it(c
     for name in ("held", "late"):
         claims.delete(name)
     eventually(lambda: claims.is_gone("held") and claims.is_gone("late"), "the pods are gone")
+
+
+def _priority_in_file(claims: ClaimCluster, uid: str) -> list[str]:
+    (made,) = json.loads((claims.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
+    return [text for text in made["containerEdits"]["env"] if text.startswith("CUDA_MPS_CLIENT_PRIORITY=")]
+
+
+def test_a_claim_has_the_priority_of_its_parameters_and_without_a_policy_no_other(claims: ClaimCluster) -> None:
+    low, plain = claims.allocate("low", 4, priority="below-normal"), claims.allocate("plain", 4)
+    for name, uid in (("low", low), ("plain", plain)):
+        claims.prepared(name, uid)
+    assert _priority_in_file(claims, low) == ["CUDA_MPS_CLIENT_PRIORITY=1"]
+    assert _priority_in_file(claims, plain) == []
+    eventually(lambda: len(claims.granted()) == 2, "both have their grants")
+    assert {grant.id: grant.priority for grant in claims.node().grants} == {low: 1, plain: 0}
+    assert "write normal or below-normal" in claims.prepare("odd", claims.allocate("odd", 4, priority="low")).error
+
+
+def test_a_claim_is_below_normal_for_its_pods_and_stays_so_without_its_journal(claims: ClaimCluster) -> None:
+    claims.agent.kill()
+    claims.set_policy(gpu_priority={"by": "annotation"})
+    claims.agent = claims.start_agent()
+    below = {"mpsd.io/gpu-priority": "below-normal"}
+    uids = {}
+    for name, annotations in (("batch", below), ("serve", {})):
+        uids[name] = claims.allocate(name, 4, priority="normal")
+        claims.apply(_pod_with(name, name, annotations))
+        eventually(lambda name=name: claims.is_reserved(name), "the claim is reserved for its pod")
+        claims.prepared(name, uids[name])
+    assert _priority_in_file(claims, uids["batch"]) == ["CUDA_MPS_CLIENT_PRIORITY=1"], "its parameters do not raise it"
+    assert _priority_in_file(claims, uids["serve"]) == ["CUDA_MPS_CLIENT_PRIORITY=0"]
+    claims.agent.kill()
+    claims.journal.write_text('{"claims": [')
+    claims.set_policy()
+    claims.agent = claims.start_agent()
+    eventually(lambda: len(claims.granted()) == 2, "the grants are known again")
+    assert {grant.id: grant.priority for grant in claims.node().grants} == {uids["batch"]: 1, uids["serve"]: 0}
+    for name in uids:
+        claims.delete(name)
+    eventually(lambda: all(map(claims.is_gone, uids)), "the pods are gone")
 
 
 def _left_unreadable(claims: ClaimCluster, start_agent: Callable[[], Service]) -> str:
