@@ -96,6 +96,16 @@ CHANGES: dict[str, str] = {
     "labels, annotations and resources: mpsd.io/sharing": "the same",
     "labels, annotations and resources: node.kubernetes.io/instance-type": "which instances an overlay is for",
     "alerts: MPSDPodFitsNoGPU": "autoscalers add no node for such a pod",
+    "policy.yaml: gpu_priority.by": "an inference server keeps its latency beside batch work",
+    "policy.yaml: gpu_priority.below_normal_under": "which PriorityClasses are batch work",
+    "labels, annotations and resources: mpsd.io/gpu-priority": "a pod says that its work can wait",
+    "crd: MPSNode/v1alpha1 .status.grants[].priority": "whose work is below normal",
+    "metrics: mpsd_grant_below_normal": "the same",
+    "policy.yaml: violations.priority_raised.action": "a pod may not raise what the policy lowers",
+    "event reasons: GPUPriorityRaised": "the same",
+    "policy.yaml: violations.threads_lifted.action": "a program took more threads than its share, and nobody knew",
+    "event reasons: GPUThreadsLifted": "the same",
+    "gpus.yaml: capabilities[].sms_per_reservation": "by which they are found",
     "commands: kubectl mps autoscaling": "autoscalers add a first node only where they are told of its GPUs",
     **{
         f"commands: kubectl mps autoscaling {option}": "its options"
