@@ -11,6 +11,7 @@ from pathlib import Path
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.agent import agent
+from tests.bench.api_load import api_load
 from tests.bench.claims import claims
 from tests.bench.decisions import decisions
 from tests.bench.extender import extender
@@ -37,7 +38,20 @@ def _limits(folder: Path) -> Path:
     return folder
 
 
-ALONE = (decisions, scheduler, fragmentation, extender, webhook, agent, claims, watchdog, metrics, runtime, page)
+ALONE = (
+    decisions,
+    scheduler,
+    fragmentation,
+    extender,
+    webhook,
+    agent,
+    api_load,
+    claims,
+    watchdog,
+    metrics,
+    runtime,
+    page,
+)
 ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2", idle: "H200×8"}
 
 

@@ -50,7 +50,7 @@ async def measured(folder: Path) -> dict[str, Row]:
     async with one_node(folder) as cluster, serving(folder, cluster) as node:
         await until(node.is_ready, DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
         empty = await _cost(node, EMPTY_S)
-        await _fill(cluster, node)
+        await fill(cluster, node)
         control, before, began = node.control, node.control.cpu_times(), time.monotonic()
         steady = await _cost(node, STEADY_S)
         at_rest = _spent_s(before, control.cpu_times()) / (time.monotonic() - began)
@@ -108,7 +108,7 @@ def _spent_s(before: Any, after: Any) -> float:
     return float(after.user - before.user + after.system - before.system)
 
 
-async def _fill(cluster: OneNode, node: "_Node") -> None:
+async def fill(cluster: OneNode, node: "_Node") -> None:
     """160 pods with a client each, and 40 that ask for no GPU."""
     for number in range(_CLIENTS):
         await cluster.create(pod(f"client-{number}", node.client, {MEMORY: UNITS, PERCENT: SHARE}))
@@ -139,6 +139,7 @@ class _Node:
     def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]], resources: int) -> None:
         self._folder = folder
         self._programs, self._resources = programs, resources
+        self._before = 0  # how many resources earlier agents have registered
         self.agent, self.control = (psutil.Process(programs[name].pid) for name in ("agent", "control"))
         self.client = [str(folder / "run" / "simulation" / "bin" / "sim-cuda"), "hold"]
 
@@ -160,7 +161,19 @@ class _Node:
             domains = self.status().domains
         except local_api.NotRunning:
             return False
-        return self.logged("registered") == self._resources and [domain.state for domain in domains] == ["ready"] * GPUS
+        return (
+            self.logged("registered") - self._before == self._resources
+            and [domain.state for domain in domains] == ["ready"] * GPUS
+        )
+
+    def start_agent_again(self) -> None:
+        """After its end; with the same command line."""
+        earlier = self._programs["agent"]
+        earlier.wait()
+        self._before = self.logged("registered")
+        with (self._folder / "agent.log").open("ab") as log:
+            self._programs["agent"] = again = subprocess.Popen(earlier.args, stderr=log)
+        self.agent = psutil.Process(again.pid)
 
     def logged(self, event: str) -> int:
         """How many lines of this event the agent has written."""

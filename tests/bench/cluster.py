@@ -28,7 +28,7 @@ class OneNode:
     """The cluster, as whoever uses it sees it."""
 
     def __init__(self, cluster: SimulatedCluster, kubeconfig: Path, kubelet_folder: Path) -> None:
-        self._cluster = cluster
+        self.simulated = self._cluster = cluster
         self.kubeconfig = kubeconfig
         self.kubelet_folder = kubelet_folder
 

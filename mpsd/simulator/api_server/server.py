@@ -344,8 +344,12 @@ class ApiServer:
         response.enable_chunked_encoding()
         await response.prepare(request)
         async for line in changes(store, watched):
-            await response.write(msgspec.json.encode(line) + b"\n")
+            await self._sent(response, msgspec.json.encode(line) + b"\n")
         return response
+
+    async def _sent(self, response: web.StreamResponse, line: bytes) -> None:
+        """One line of a watch."""
+        await response.write(line)
 
     def _table(
         self, request: web.Request, target: Target, things: list[Object], metadata: Object
