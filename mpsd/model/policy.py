@@ -32,8 +32,9 @@ Version = Annotated[
     Meta(extra={"words": ("version-unknown", "is not a version this mpsd reads", 'write "v1"')}),
 ]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+_LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 ResourceName = Annotated[
-    str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    str, Meta(pattern=rf"^{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")
 ]
 EvictingState = Literal["fault", "down", "wedged", "refused", "draining", "drained"]
 Text = Annotated[str, Meta(min_length=1)]
@@ -144,6 +145,10 @@ class Resources:
     def __post_init__(self) -> None:
         if len({self.memory, self.percent, self.count}) < 3:
             raise ValueError("memory, percent and count must be three different names")
+        for key, name in (("memory", self.memory), ("percent", self.percent)):  # `IsExtendedResourceName` of Kubernetes
+            if "kubernetes.io/" in name or name.startswith("requests."):
+                message = "Kubernetes keeps names with kubernetes.io/ or requests. for itself"
+                raise Contradiction(key, message, "resource-reserved", "write a domain of yours, such as mpsd.io")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +240,7 @@ class Graces:
     def __post_init__(self) -> None:
         start_s, command_s = self.start_s, self.command_s
         if start_s < command_s:
-            raise ValueError(f"start_s {start_s} is below command_s {command_s}: no command could ever be answered")
+            raise ValueError(f"start_s {start_s:g} is below command_s {command_s:g}: no command could ever be answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +251,7 @@ class Restarts:
 
     def __post_init__(self) -> None:
         if self.longest_s < self.first_s:
-            raise ValueError(f"longest_s {self.longest_s} is below first_s {self.first_s}")
+            raise ValueError(f"longest_s {self.longest_s:g} is below first_s {self.first_s:g}")
 
 
 @dataclass(frozen=True, slots=True)
