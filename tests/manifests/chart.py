@@ -112,6 +112,7 @@ def _schema() -> str:
     """The schema of the values with that of the policy in its place, as mpsd itself reads it."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     policy = _plain(schema_of(Policy))
+    del policy["$defs"]["Compute"]["properties"]["cards"]["propertyNames"]  # Helm would name no path: _checks.tpl does
     schema["$defs"] = policy.pop("$defs")
     schema["properties"]["policy"] = policy
     return json.dumps(schema, indent=2) + "\n"

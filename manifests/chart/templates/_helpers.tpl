@@ -15,9 +15,12 @@ imagePullSecrets:
 {{- end }}
 
 {{/* Of the DaemonSets: by its label the scheduler, kubectl mps and the doctor know a node that shares its GPUs. */}}
+{{- define "mpsd.nodeLabel" -}}
+{{- ternary "ack.node.gpu.schedule" "mpsd.io/share" (eq .Values.resources.domain "aliyun.com") -}}
+{{- end }}
+
 {{- define "mpsd.nodeSelector" -}}
-{{- $label := ternary "ack.node.gpu.schedule" "mpsd.io/share" (eq .Values.resources.domain "aliyun.com") -}}
-{{- merge (dict $label "mps") .Values.nodeSelector | toYaml }}
+{{- merge (dict (include "mpsd.nodeLabel" .) "mps") .Values.nodeSelector | toYaml }}
 {{- end }}
 
 {{/* The affinity of a DaemonSet: (list . TERMS). One of the terms holds, and with it one of those of the values. */}}
@@ -49,6 +52,9 @@ imagePullSecrets:
   {{- $parent := $policy -}}
   {{- range initial $field }}{{ $parent = index $parent . }}{{ end -}}
   {{- if not (hasKey $parent (last $field)) }}{{ $_ := set $parent (last $field) nil }}{{ end -}}
+{{- end -}}
+{{- range $policy.compute.cards -}}
+  {{- if not (hasKey . "max_inst") }}{{ $_ := set . "max_inst" nil }}{{ end -}}
 {{- end -}}
 {{- if .Values.hostileTenants -}}
   {{- range $change := include "mpsd.hostileChanges" . | fromJsonArray -}}

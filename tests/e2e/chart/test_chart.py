@@ -186,3 +186,14 @@ def test_every_object_that_the_chart_can_make_is_taken_by_the_api_server(cluster
     helm.upgrade(_VALUES)
     assert not cluster.get("networkpolicies", "-n", SYSTEM)["items"], "what is switched off goes"
     assert not cluster.kubectl("get", "deployment", "mpsd-scheduler", "-n", SYSTEM).ok
+
+
+def test_kinds_that_the_cluster_does_not_have_are_refused_before_anything_is_written(
+    cluster: Cluster, helm: Helm
+) -> None:
+    more = {"prometheus": {"serviceMonitor": True, "rules": True}}
+    given = {**_VALUES, **more, "webhook": {**_VALUES["webhook"], "tls": {"source": "cert-manager"}}}
+    with pytest.raises(helm_python.HelmError, match=r"2 problems(.|\n)*prometheus\.(.|\n)*webhook\.tls\.source is"):
+        helm.install(given)
+    assert not cluster.kubectl("get", "crd", _CRD).ok
+    assert not cluster.get("all", "-n", SYSTEM)["items"]

@@ -1,0 +1,228 @@
+"""A wrong value of the Helm chart is refused before anything is written, with its path and what to write."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+
+import helm_python
+import pytest
+import yaml
+
+from mpsd.model import policy as model
+from mpsd.model.problem import InvalidInput
+from mpsd.platform.limits_files import read_policy, shipped_folder
+from tests.manifests.chart import CHART
+from tests.manifests.helm import IMAGE, files_by_helm, values
+from tests.manifests.rendering import Object
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"image": {"repository": ""}}, "image.repository is empty: .*; build one"),
+        *(
+            ({"image": {"repository": name}}, f'image.repository is "{name}": only .*; write {bare}, .* to image.tag')
+            for name, bare in (
+                ("r.test/mpsd:1", "r.test/mpsd"),
+                ("r.test:5000/t/mpsd:1", "r.test:5000/t/mpsd"),
+                ("r.test/mpsd@sha256:00", "r.test/mpsd"),
+                ("r.test/mpsd:1@sha256:00", "r.test/mpsd"),
+            )
+        ),
+        ({"image": {"repository": "r.test//mpsd/"}}, 'image.repository is "r.test//mpsd/": .*; write it in'),
+        ({"image": {"repository": "r.test/Mpsd"}}, 'image.repository is "r.test/Mpsd": .* lower-case'),
+        ({"scheduler": {"kubeScheduler": {"repository": "x:v1"}}}, "repository is .* to scheduler.kubeScheduler.tag"),
+        ({"scheduler": {"kubeScheduler": {"tag": "1.36"}}}, 'scheduler.kubeScheduler.tag is "1.36": .* v1.36.2'),
+        ({"image": {"digest": "sha256:1"}}, "at '/image/digest': .*does not match pattern"),
+        ({"image": {"pullPolicy": "always"}}, "at '/image/pullPolicy': value must be one of '', 'Always'"),
+        ({"control": {"updateStrategy": "Recreate"}}, "value must be one of 'OnDelete', 'RollingUpdate'"),
+        ({"agent": {"deviceListStrategy": "cdi"}}, "at '/agent/deviceListStrategy': value must be one of 'envvar'"),
+        ({"scheduler": {"mode": "first"}}, "at '/scheduler/mode': value must be one of 'second', 'extender'"),
+        ({"webhook": {"replicas": 0}}, "at '/webhook/replicas': minimum: got 0, want 1"),
+        ({"webhook": {"tls": {"source": "vault"}}}, "at '/webhook/tls/source': value must be one of 'own'"),
+        ({"webhook": {"tls": {"source": "secret"}}}, "webhook.tls.secretName is empty: .* name a Secret"),
+        ({"webhook": {"tls": {"source": "secret"}}}, "webhook.tls.caBundle is no PEM certificate: .* add --set-file"),
+        ({"webhook": {"tls": {"secretName": "a"}}}, "webhook.tls.secretName or .* write source: secret, or remove"),
+        ({"webhook": {"failClosed": True}}, "webhook.failClosed is true: .*; write false"),
+        ({"policy": {"placement": "best"}}, "at '/policy/placement': value must be one of 'binpack', 'spread'"),
+        ({"policy": {"admission": {"rules": {"host-pd": "warn"}}}}, "additional properties 'host-pd' not allowed"),
+        ({"policy": {"requests": {"clients_per_grant": 0}}}, "at '/policy/requests/clients_per_grant': minimum"),
+        ({"resources": {"domain": "Aliyun"}}, 'resources.domain is "Aliyun": .*; write lower-case letters'),
+        ({"resources": {"domain": "a..b"}}, 'resources.domain is "a..b": .*; write lower-case letters'),
+        ({"resources": {"domain": "node.kubernetes.io"}}, "Kubernetes keeps kubernetes.io .*; write a domain of yours"),
+        ({"gpus": "nonsense"}, "gpus is no gpus.yaml: .* add --set-file gpus=FILE"),
+        ({"gpus": "version: v1"}, "gpus is no gpus.yaml: version, capabilities or cards is missing"),
+        ({"nodeSelector": {"ack.node.gpu.schedule": "gpushare"}}, "nodeSelector has ack.* remove it"),
+        (
+            {"resources": {"domain": "mpsd.io"}, "nodeSelector": {"mpsd.io/share": "yes"}},
+            'has mpsd.io/share: "yes", .* mpsd.io/share: mps; remove it',
+        ),
+        ({"nodeSelector": {"a b": "c"}}, 'nodeSelector has the name "a b", .*; write letters'),
+        ({"webhook": {"nodeSelector": {"a": "b c"}}}, 'webhook.nodeSelector has a: "b c", .*; write at most 63'),
+        ({"prometheus": {"labels": {"a": "-"}}}, 'prometheus.labels has a: "-", .*; write at most 63'),
+        ({"tolerations": [{"operator": "Exists", "value": "a"}]}, r'tolerations\[0\].value is "a": .*; remove it'),
+        ({"webhook": {"tolerations": [{}]}}, r"webhook.tolerations\[0\] has no key; write it"),
+        ({"scheduler": {"tolerations": [{"key": "a b"}]}}, r'scheduler.tolerations\[0\] has the name "a b"'),
+        (
+            {"tolerations": [{"key": "a"}, {"key": "b", "tolerationSeconds": 5}]},
+            r"tolerations\[1\].tolerationSeconds is 5: .*; write this effect, or remove",
+        ),
+        ({"control": {"resources": {"requests": {"cpu": "viel"}}}}, 'control.resources.requests.cpu is "viel": .*100m'),
+        ({"agent": {"resources": {"limits": {"memory": "1gb"}}}}, 'agent.resources.limits.memory is "1gb": .*256Mi'),
+        (
+            {"agent": {"resources": {"requests": {"memory": "1Gi"}}}},
+            'requests.memory is "1Gi", more than agent.resources.limits.memory, which is "256Mi"; raise the limit',
+        ),
+        ({"webhook": {"resources": {"requests": {"cpu": "600m"}, "limits": {"cpu": 0.5}}}}, "is 0.5; raise the limit"),
+        ({"affinity": {"nodeAffinty": {}}}, "at '/affinity': additional properties 'nodeAffinty' not allowed"),
+        ({"affinity": {"nodeAffinity": "x"}}, "at '/affinity/nodeAffinity': got string, want null or object"),
+        ({"webhook": {"enabled": False, "failClosed": True}}, "webhook.failClosed is true: .* write false, or webhook"),
+        (
+            {"policy": {"admission": {"claims_for_requests": True}}},
+            "without dra.enabled no node serves claims; write dra.enabled: true",
+        ),
+        ({"dra": {"enabled": "yes"}}, "at '/dra/enabled': got string, want boolean"),
+        (
+            {"dra": {"enabled": True}, "agent": {"deviceListStrategy": "cdi-annotations"}},
+            "resource claims have no annotations; with dra.enabled write cdi-cri or envvar",
+        ),
+        ({"hostileTenants": "yes"}, "at '/hostileTenants': got string, want boolean"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path_and_what_to_write(given: Object, said: str) -> None:
+    given = {**given, "image": {**IMAGE, **given.get("image", {})}}
+    with pytest.raises(helm_python.HelmError, match=said):
+        files_by_helm(given)
+
+
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+_KEY = "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("bundle", "said"),
+    [
+        ("ca.crt", "is no PEM certificate: .* add --set-file"),
+        ("-----BEGIN CERTIFICATE-----\nMIIB", "is no PEM certificate"),
+        ("-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n", "is no PEM certificate"),
+        (f"{_CERTIFICATE}-----BEGIN CERTIFICATE-----\nMI", "is no PEM certificate"),
+        (_KEY, "has a private key, .* add --set-file .* make a new key"),
+        (_CERTIFICATE + _KEY.replace("PRIVATE", "EC PRIVATE"), "has a private key"),
+    ],
+)
+def test_an_authority_that_is_none_or_has_its_key_is_refused(bundle: str, said: str) -> None:
+    tls = {"source": "secret", "secretName": "ours", "caBundle": bundle}
+    with pytest.raises(helm_python.HelmError, match=f"1 problem .*\n  webhook.tls.caBundle {said}"):
+        files_by_helm(values(webhook={"tls": tls}))
+
+
+@pytest.mark.parametrize("bundle", [_CERTIFICATE, f"# ours\n{_CERTIFICATE}\n{_CERTIFICATE}".replace("\n", "\r\n")])
+def test_an_authority_of_several_certificates_with_comments_is_taken(bundle: str) -> None:
+    files_by_helm(values(webhook={"tls": {"source": "secret", "secretName": "ours", "caBundle": bundle}}))
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 0.5, "memory": "1024Mi"}},
+        {"requests": {"cpu": 1, "memory": "1e9"}, "limits": {"cpu": "1000m", "memory": "1G"}},
+        {"requests": {"ephemeral-storage": "1Ti"}},
+    ],
+)
+def test_a_request_up_to_its_limit_is_taken_however_both_are_written(resources: Object) -> None:
+    files_by_helm(values(control={"resources": resources}))
+
+
+# By the part of the policy that Helm and mpsd must both know of: its class, or the field of a list.
+_CONTRADICTIONS: dict[str, tuple[Object, ...]] = {
+    "Resources": (
+        {"resources": {"memory": "aliyun.com/gpu-count"}},
+        {"resources": {"memory": "kubernetes.io/gpu-mem"}},
+        {"resources": {"percent": "requests.mpsd.io/gpu-core.percentage"}},
+    ),
+    "Requests": (
+        {"requests": {"minimum_thread_percent": 50, "default_thread_percent": 10}},
+        {"requests": {"thread_percent_step": 7}},
+    ),
+    "Admission": ({"admission": {"claims_for_requests": True, "device_classes": []}},),
+    "Graces": ({"graces": {"start_s": 1.5}},),
+    "Restarts": ({"restarts": {"first_s": 100, "longest_s": 1}},),
+    "CardCompute": (
+        {"compute": {"policy": 3, "max_inst": None}},
+        {"compute": {"cards": {"1": {"policy": 0, "max_inst": None}}}},
+        {"compute": {"cards": {"x": {"policy": 5, "max_inst": None}}}},
+    ),
+    "domains": ({"domains": [[0, 1], [1, 2, 0]]}, {"domains": [[3, 3]]}),
+}
+
+
+def _merged(shipped: Object, given: Object) -> Object:
+    merged = copy.deepcopy(shipped)
+    for name, value in given.items():
+        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = _merged(merged[name], value) if both else value
+    return merged
+
+
+@pytest.mark.parametrize("given", [one for cases in _CONTRADICTIONS.values() for one in cases], ids=str)
+def test_helm_refuses_a_policy_in_the_words_of_mpsd_check(given: Object) -> None:
+    shipped = yaml.safe_load((shipped_folder() / "policy.yaml").read_text())
+    with pytest.raises(InvalidInput) as ours:
+        read_policy(_merged(shipped, given), "policy.yaml")
+    with pytest.raises(helm_python.HelmError) as helms:
+        files_by_helm(values(policy=given, dra={"enabled": True}))
+    assert str(helms.value).splitlines()[2:] == [f"  policy.{problem}" for problem in ours.value.problems]
+
+
+def test_helm_knows_of_every_part_of_the_policy_that_can_contradict_itself() -> None:
+    classes = {name: vars(one) for name, one in vars(model).items() if isinstance(one, type) and is_dataclass(one)}
+    parts = {name for name, own in classes.items() if "__post_init__" in own}
+    assert parts | {"domains"} == _CONTRADICTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "said"),
+    [
+        (
+            "v1.28.9",
+            {"agent": {"deviceListStrategy": "cdi-cri"}},
+            "from Kubernetes 1.29 on, and this is v1.28.9",
+        ),
+        ("v1.29.9", {"agent": {"startupTaint": True}}, "agent.startupTaint is true: .* this is v1.29.9; write false"),
+        ("v1.33.9", {"dra": {"enabled": True}}, "of Kubernetes 1.34 and newer, and this is v1.33.9; write false"),
+        ("v1.29.9", {"exemptions": True}, "of Kubernetes 1.30 and newer, and this is v1.29.9; write false"),
+    ],
+)
+def test_a_value_that_needs_a_newer_kubernetes_says_so(version: str, given: Object, said: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=said):
+        files_by_helm(values(**given), version)
+
+
+def test_a_release_in_another_namespace_is_refused_and_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(helm_python.HelmError, match=r"add --namespace mpsd-system\n  image.repository is empty"):
+        files_by_helm({}, namespace="default")
+
+
+def _levels(schema: Object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if "properties" in schema:
+        yield path
+        for name, one in schema["properties"].items():
+            yield from _levels(one, (*path, name))
+
+
+def test_a_misspelt_value_is_refused_wherever_it_stands() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        levels = [*_levels(chart.schema or {})]
+        assert ("webhook", "tls") in levels
+        for level in levels:
+            given: Object = {"mispelt": 1}
+            for name in reversed(level):
+                given = {name: given}
+            with pytest.raises(helm_python.HelmValuesError, match="additional properties 'mispelt' not allowed"):
+                chart.validate_schema(given)
+
+
+def test_every_value_that_is_shipped_has_a_place_in_the_schema() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        chart.validate_schema({})
+        assert chart.values.keys() | {"global"} == (chart.schema or {})["properties"].keys()
