@@ -9,10 +9,24 @@ import helm_python
 from helm_python import _native
 
 from tests.e2e.cluster import Object
-from tests.e2e.installation import SYSTEM
+from tests.e2e.installation import SIMULATED, SYSTEM, Images
 from tests.manifests.chart import CHART
 
 NAME = "mpsd"
+
+
+def values_of(images: Images) -> Object:
+    """Those of an installation with these images and simulated GPUs."""
+    simulate = {"extraArgs": [f"--simulate={SIMULATED}"]}
+    values = {"image": _image(images.mpsd), "control": simulate, "agent": simulate}
+    if images.kube_scheduler:
+        values["scheduler"] = {"enabled": True, "kubeScheduler": _image(images.kube_scheduler)}
+    return values
+
+
+def _image(name: str) -> Object:
+    repository, _colon, tag = name.rpartition(":")
+    return {"repository": repository, "tag": tag}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,18 @@
 """Each value of the Helm chart does what it says. Wrong ones: test_wrong_values."""
 
+import re
 from base64 import b64decode
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
-from mpsd.admission.rules.verdict import review_all
+from mpsd.admission.rules.requests import request_of_claim
+from mpsd.admission.rules.verdict import claims_in, review_all
 from mpsd.model.policy import CardCompute
 from mpsd.platform.limits_files import load_limits, read_policy, shipped_folder
+from tests.manifests.chart import CHART
 from tests.manifests.helm import IMAGE, files_by_helm, rendered_by_helm, values
 from tests.manifests.hostile_policy import hostile_policy
 from tests.manifests.rendering import Object, called
@@ -222,20 +226,77 @@ def test_facts_about_gpus_may_be_ones_own() -> None:
     assert _named(values(gpus=own), "ConfigMap", "mpsd-limits")["data"]["gpus.yaml"] == own
 
 
-# -- the sample Job --
+# -- the sample Job, and what is said at the end --
+
+_CLAIMS = {"dra": {"enabled": True}}
 
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"hostileTenants": True}, {"policy": {"admission": {"host_ipc": "off"}}}, {"runtimeClassName": "nvidia"}],
+    [
+        {},
+        {"hostileTenants": True},
+        {"policy": {"admission": {"host_ipc": "off"}}},
+        {"runtimeClassName": "nvidia"},
+        _CLAIMS,
+        {**_CLAIMS, "policy": {"resources": {"memory_unit_mib": 512}}, "test": {"memory": 14}},
+    ],
     ids=str,
 )
 def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Object) -> None:
     given = values(**given, **_SCHEDULER)
-    job = yaml.safe_load(files_by_helm(given)["templates/tests/sample.yaml"])
-    assert job["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    del job["metadata"]["namespace"]  # which is exempt
-    (verdict,) = review_all(job, _policy(given), load_limits(None).facts)
+    text = files_by_helm(given)["templates/tests/sample.yaml"]
+    *templates, job = (dict(one) for one in yaml.safe_load_all(text))
+    for one in (*templates, job):
+        assert one["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        del one["metadata"]["namespace"]  # which is exempt
+    (verdict,) = review_all(job, _policy(given), load_limits(None).facts, claims_in(templates))
     assert (verdict.problems, verdict.warnings) == ((), ())
-    (request,) = verdict.requests
-    assert (request.memory_mib, request.thread_percent) == (7168, 30)
+    requests = [request_of_claim(one, one["kind"], _policy(given), 0) for one in templates] or verdict.requests
+    assert [(one.memory_mib, one.thread_percent) for one in requests if one] == [(7168, 30)]
+    assert [one["metadata"]["annotations"]["helm.sh/hook-weight"] for one in templates] == ["-1"] * len(templates)
+
+
+def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() -> None:
+    text = files_by_helm(values(**_CLAIMS, **_SCHEDULER))["templates/tests/sample.yaml"]
+    template, job = yaml.safe_load_all(text)
+    kubernetes_validate.validate(template, "1.36", strict=True)
+    kubernetes_validate.validate(job, "1.36", strict=True)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
+    assert pod["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}]
+    assert "schedulerName" not in pod, "the cluster's own scheduler counts claims"
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "unsaid"),
+    [
+        ({}, ("helm test mpsd", "ack.node.gpu.schedule=mps", "set scheduler.enabled"), ("failClosed", "dra.md")),
+        ({"resources": {"domain": "mpsd.io"}}, ("mpsd.io/share=mps",), ("ack.node",)),
+        (_SCHEDULER, ("schedulerName: mpsd-scheduler",), ("set scheduler.enabled",)),
+        ({"scheduler": {"enabled": True, "mode": "extender"}}, ("docs/scheduling.md",), ("set scheduler.enabled",)),
+        (_CLAIMS, ("docs/dra.md", "set policy.admission.claims_for_requests"), ("set scheduler.enabled",)),
+        (
+            {**_CLAIMS, "policy": {"admission": {"claims_for_requests": True}}},
+            ("docs/dra.md",),
+            ("set policy.admission", "set scheduler.enabled"),
+        ),
+        ({"webhook": {"enabled": False}}, ("Without the webhook",), ("set webhook.failClosed",)),
+        ({"webhook": {"tls": {"source": "cert-manager"}}}, ("set webhook.failClosed",), ("Without the webhook",)),
+        ({"control": {"updateStrategy": "RollingUpdate"}}, ("control.updateStrategy is RollingUpdate",), ()),
+    ],
+    ids=str,
+)
+def test_what_helm_says_at_the_end_is_left_to_do_with_these_values_and_nothing_else(
+    given: Object, said: tuple[str, ...], unsaid: tuple[str, ...]
+) -> None:
+    notes = files_by_helm(values(**given))["templates/NOTES.txt"]
+    assert [one for one in said if one not in notes] == []
+    assert [one for one in unsaid if one in notes] == []
+
+
+def test_every_page_that_helm_names_at_the_end_exists() -> None:
+    notes = (CHART / "templates/NOTES.txt").read_text()
+    pages = re.findall(r"docs/[a-z/-]+[.]md", notes)
+    assert pages
+    assert [page for page in pages if not (CHART.parents[1] / page).is_file()] == []

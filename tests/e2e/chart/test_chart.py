@@ -17,6 +17,7 @@ from tests.e2e.installation import AGENT, CONTROL, SYSTEM
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 from tests.manifests.chart import CHART
+from tests.manifests.helm import files_by_helm
 from tests.manifests.rendering import MANIFESTS
 
 _NOWHERE = {"mpsd.io/e2e": "nowhere"}  # there is no image on the nodes: tests/e2e/node has pods
@@ -87,7 +88,7 @@ def _placement(cluster: Cluster) -> str:
     return placement
 
 
-def test_what_kubectl_applied_becomes_helms_and_no_pod_is_made_anew(
+def test_what_kubectl_applied_becomes_helms_and_kubectls_again_and_no_pod_is_made_anew(
     cluster: Cluster, helm: Helm, tmp_path: Path
 ) -> None:
     cluster.do("apply", "-k", str(_folder(cluster, tmp_path)))
@@ -103,6 +104,9 @@ def test_what_kubectl_applied_becomes_helms_and_no_pod_is_made_anew(
         assert found[_OWNER] == "mpsd", name
     helm.upgrade(_VALUES | {"policy": {"placement": "spread"}}, force_conflicts=True)
     assert _placement(cluster) == "spread"
+    assert _workloads(cluster) == before
+    cluster.do("apply", "-k", str(tmp_path))
+    assert _placement(cluster) == "binpack", "the folder counts again"
     assert _workloads(cluster) == before
 
 
@@ -180,8 +184,13 @@ def test_every_object_that_the_chart_can_make_is_taken_by_the_api_server(cluster
         "scheduler": {"enabled": True, "nodeSelector": _NOWHERE},
         "networkPolicy": {"enabled": True},
         "hostileTenants": True,
+        "agent": {"startupTaint": True},
+        "dra": {"enabled": cluster.minor >= 34},
     }
-    helm.install({**_VALUES, **more, "prometheus": {"dashboard": True}, "runtimeClassName": "nvidia"})
+    given = {**_VALUES, **more, "prometheus": {"dashboard": True}, "runtimeClassName": "nvidia"}
+    helm.install(given)
+    hooks = files_by_helm(given)["templates/tests/sample.yaml"]
+    cluster.do("create", "--dry-run=server", "-f", "-", given=hooks)
     assert cluster.get("networkpolicies", "-n", SYSTEM)["items"]
     helm.upgrade(_VALUES)
     assert not cluster.get("networkpolicies", "-n", SYSTEM)["items"], "what is switched off goes"

@@ -21,11 +21,13 @@ from tests.e2e.claims import (
     slices,
 )
 from tests.e2e.cluster import Cluster, Object
+from tests.e2e.helm import values_of
 from tests.e2e.installation import AGENT, GPUS, MEMORY, SYSTEM, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
-from tests.e2e.shares import CONTEXT_MIB, Pods, refused_at, sample, share
+from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at, sample, share
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
+from tests.manifests.helm import files_by_helm
 
 _TIMED = 5  # pods, one after the other
 _LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
@@ -101,6 +103,18 @@ def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: 
         assert template["metadata"]["labels"]["app.kubernetes.io/name"] == "mpsd-webhook"
         cluster.do("delete", "job", "-n", pods.namespace, "--all")
         eventually(lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"], "its claim gone with it")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
+
+
+def test_helms_sample_job_gets_its_share_by_a_claim(cluster: Cluster, mpsd: Installation, claims: Claims) -> None:
+    given = {**values_of(mpsd.images), "dra": {"enabled": True}, "test": {"command": [*CLIENT, "alloc=9000"]}}
+    things = files_by_helm(given)["templates/tests/sample.yaml"]
+    cluster.do("apply", "-f", "-", given=things)
+    job = ("job/mps-sample", "-n", SYSTEM)
+    eventually(lambda: cluster.get(*job)["status"].get("succeeded") == 1, "the sample Job's end", within_s=120.0)
+    logs = cluster.do("logs", *job).out
+    assert 7168 - CONTEXT_MIB < refused_at([json.loads(line) for line in logs.splitlines() if line[0] == "{"]) <= 7168
+    cluster.do("delete", "-f", "-", given=things)
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
 
 

@@ -5,22 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Object
-from tests.e2e.helm import Helm
-from tests.e2e.installation import SIMULATED, SYSTEM, Installation
+from tests.e2e.cluster import Cluster
+from tests.e2e.helm import Helm, values_of
+from tests.e2e.installation import SYSTEM, Installation
 from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at
 from tests.e2e.waiting import eventually
-
-
-def _values(mpsd: Installation) -> Object:
-    """What the installation's folder says, to Helm."""
-    repository, _colon, tag = mpsd.image.rpartition(":")
-    simulate = {"extraArgs": [f"--simulate={SIMULATED}"]}
-    values = {"image": {"repository": repository, "tag": tag}, "control": simulate, "agent": simulate}
-    if not mpsd.images.kube_scheduler:
-        return values
-    repository, _colon, tag = mpsd.images.kube_scheduler.rpartition(":")
-    return {**values, "scheduler": {"enabled": True, "kubeScheduler": {"repository": repository, "tag": tag}}}
 
 
 @pytest.fixture
@@ -48,7 +37,7 @@ def test_a_program_runs_on_while_helm_takes_over_and_upgrades_and_helms_test_has
     pods.start("runs-on", 2)
     before = (pods.status("runs-on")["containerID"], _pods(mpsd, "control"), _pods(mpsd, "agent"))
     command = [*CLIENT, "alloc=9000"]
-    values = {**_values(mpsd), "test": {"command": command}}
+    values = {**values_of(mpsd.images), "test": {"command": command}}
     helm.install(values, take_ownership=True, force_conflicts=True)
     assert (pods.status("runs-on")["containerID"], _pods(mpsd, "control"), _pods(mpsd, "agent")) == before
     more = {"resources": {"limits": {"memory": "320Mi"}}}
