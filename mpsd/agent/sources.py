@@ -26,7 +26,8 @@ class AgentSources:
     """The parts of an agent that its APIs read; policy and facts are current at each access. ledger: where grants are
     kept here; None beside a kubelet, where no program and no container gets a grant. unheard: what of the cluster is
     not heard of now, and why; empty for nothing. claims: the driver under which resource claims are served here, empty
-    where they are not, and why they cannot be now."""
+    where they are not, and why they cannot be now. upgrade_state: how far an upgrade of the node's driver is; empty
+    without one."""
 
     settings: Settings
     agent: AgentRole
@@ -35,6 +36,7 @@ class AgentSources:
     ledger: LocalGrants | None
     unheard: Callable[[], str] = lambda: ""
     claims: Callable[[], tuple[str, str]] = lambda: ("", "")
+    upgrade_state: Callable[[], str] = lambda: ""
 
     @property
     def policy(self) -> Policy:

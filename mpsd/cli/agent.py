@@ -107,7 +107,7 @@ class Parts:
         name, pods, calls = platform.node(), None, None
         if beside := self._cluster:
             name, pods, calls = beside.name, beside.pods, beside.calls
-            sources = replace(sources, unheard=beside.unheard, claims=beside.claims)
+            sources = replace(sources, unheard=beside.unheard, claims=beside.claims, upgrade_state=beside.upgrade_state)
         page = PageApi(NodePage(self._agent, self._files.policy_now, name, bare=beside is not None, pods=pods))
         api = AgentApi(sources, MetricsApi(sources, calls), page)
         yield api.server

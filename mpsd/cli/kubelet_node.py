@@ -226,6 +226,10 @@ class KubeletNode:
         """The driver of the resource claims that are served here, empty for none, and why they cannot be now."""
         return self._kubelet.dra_driver, self._claims.trouble if self._claims else ""
 
+    def upgrade_state(self) -> str:
+        """How far an upgrade of the driver of this node is; empty without one."""
+        return next((node.upgrade_state for node in self._this_node.objects()), "")
+
     def _trouble(self) -> str:
         missing = " and ".join([service.resource for service in self._services if not service.registered])
         if missing:

@@ -89,6 +89,11 @@ UNKNOWN = _metric("mpsd_unknown_things", "What the last look could not see; `mps
 LIMITS_WRONG = _metric(
     "mpsd_limits_wrong", "1 while the limits files cannot be used and older ones are in force.", by=tuple(Exporter)
 )
+DRIVER_UPGRADE = _metric(
+    "mpsd_driver_upgrade",
+    "1 while NVIDIA's GPU operator upgrades this node's driver, with how far it is; else 0, without a state.",
+    ("state",),
+)
 WAITING = _metric("mpsd_requests_waiting", "Programs and containers that wait for a share.")
 
 DOMAIN_STATE = _metric("mpsd_domain_state", "1 for the state that the domain is in, else 0.", ("domain", "state"))

@@ -55,7 +55,11 @@ class MetricsApi:
         status = node_status(agent.view, self._sources.policy, agent.watchdog.status()) if agent.view else None
         domains = [domain.name for domain in status.domains] if status else ()
         found = [
-            *samples(status, limits_wrong=self._sources.limits.wrong is not None),
+            *samples(
+                status,
+                limits_wrong=self._sources.limits.wrong is not None,
+                upgrade_state=self._sources.upgrade_state(),
+            ),
             *command_samples(command_times(self._sources.settings, domains)),
             *plugin_samples(self._calls),
         ]

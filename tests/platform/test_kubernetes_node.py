@@ -126,6 +126,7 @@ def _upgraded(state: str, validator: str = "true") -> KubernetesNode:
 def test_a_state_of_a_driver_upgrade_that_nobody_knows_is_not_its_end(state: str) -> None:
     expected = "" if state in _NOT_BEGUN_OR_OVER else f"{_UPGRADE}={state}"
     assert _upgraded(state).driver_upgrade == expected
+    assert bool(_upgraded(state).upgrade_state) is bool(expected)
     assert not (_upgraded(state).is_upgrade_waiting and not expected)
     assert read_kubernetes_node({"metadata": {"name": "node1"}}).driver_upgrade == ""
 
@@ -133,6 +134,7 @@ def test_a_state_of_a_driver_upgrade_that_nobody_knows_is_not_its_end(state: str
 def test_where_the_validator_is_kept_away_an_upgrade_that_waits_for_it_is_over() -> None:
     assert _upgraded("validation-required").driver_upgrade
     assert not _upgraded("validation-required", "false").driver_upgrade
+    assert _upgraded("validation-required", "false").upgrade_state == "validation-required"
     assert _upgraded("validation-required", "false").is_never_validated
     assert _upgraded("validation-required", "paused-for-driver-upgrade").driver_upgrade
     assert _upgraded("pod-restart-required", "false").driver_upgrade

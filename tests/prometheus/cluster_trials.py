@@ -22,6 +22,10 @@ from tests.whole.scheduler.test_http import write
 
 DAY_S = 86_400.0
 LIMIT_MIB = 2048
+_WAITS_FOR_VALIDATOR = {
+    "nvidia.com/gpu-driver-upgrade-state": "validation-required",
+    "nvidia.com/gpu.deploy.operator-validator": "false",
+}
 
 Trial = Callable[[World], AbstractContextManager[None]]
 
@@ -84,6 +88,14 @@ def _kubelet_says_nothing(world: World) -> Iterator[None]:
     yield
     cluster.kubelet.send(signal.SIGCONT)
     cluster.until_offered()
+
+
+@contextmanager
+def _driver_upgrade_without_an_end(world: World) -> Iterator[None]:
+    """NVIDIA's validator is kept away from the node, as mpsd wants it."""
+    world.cluster.label(_WAITS_FOR_VALIDATOR)
+    yield
+    world.cluster.label({"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"})
 
 
 @contextmanager
@@ -201,6 +213,7 @@ TRIALS: Mapping[str, Trial] = {
     "MPSDPodNearLimit": _pod_near_limit,
     "MPSDContainersHeldBack": _pod_starts_during_a_fault,
     "MPSDPluginRefuses": _pods_that_cannot_be_served,
+    "MPSDDriverUpgradeWaits": _driver_upgrade_without_an_end,
     "MPSDWatchdogIdle": _kubelet_says_nothing,
     "MPSDServerAbsent": _webhook_stopped,
     "MPSDWebhookNotRegistered": _right_taken_away,

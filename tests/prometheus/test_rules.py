@@ -22,6 +22,7 @@ NO_NODE = 'mpsd_scheduler_requests_total{instance="a", job="mpsd-scheduler", ver
 LOOKED_AT = f"mpsd_look_timestamp_seconds{{{ON}}}"
 UP = f"up{{{ON}}}"
 WEBHOOK, OTHER = (f'up{{instance="webhook-{name}", job="mpsd-webhook"}}' for name in "ab")
+NO_UPGRADE, DRAINING = (f"mpsd_driver_upgrade{{{ON}{state}}}" for state in ("", ', state="drain-required"'))
 DAY_S = 86_400
 EACH_MINUTE = {LOOKED_AT: " _ ".join(str(at) for at in range(0, 900, 60)), UP: " _ ".join("1" * 15)}
 
@@ -46,6 +47,9 @@ CASES = (
     *(("MPSDAgentSilent", EACH_MINUTE, at, False) for at in ("6m30s", "8m", "9m", "10m")),
     ("MPSDPodFitsNoGPU", {NO_NODE: "0x9 1x79"}, "20m", False),  # one pod that soon had room
     ("MPSDPodFitsNoGPU", {NO_NODE: "0x9 1x9 2x9 3x9 4x9 5x9 6x9"}, "24m", True),
+    ("MPSDDriverUpgradeWaits", {NO_UPGRADE: "0x9 stale", DRAINING: "_x10 1x200"}, "63m", False),
+    ("MPSDDriverUpgradeWaits", {NO_UPGRADE: "0x9 stale", DRAINING: "_x10 1x200"}, "67m", True),
+    ("MPSDDriverUpgradeWaits", {NO_UPGRADE: "0x200"}, "90m", False),
     ("MPSDServerAbsent", {WEBHOOK: "1x5 0x15"}, "8m", True),
     ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "8m", True),  # no pod of it is left
     ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "70m", False),

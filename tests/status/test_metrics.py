@@ -344,6 +344,13 @@ def test_times_that_another_version_counted_by_other_bounds_are_not_told() -> No
     assert found == [Sample("mpsd_domain_commands_unanswered_total", {"domain": "gpu0"}, 4)]
 
 
+@pytest.mark.parametrize(("state", "value"), [("", 0), ("drain-required", 1)])
+def test_an_upgrade_of_the_driver_is_told_with_its_state(state: str, value: int) -> None:
+    status = NodeStatus(0.0, "580", (), (), (), None, (), ())
+    found = samples(status, limits_wrong=False, upgrade_state=state)
+    assert Sample("mpsd_driver_upgrade", {"state": state}, value) in found
+
+
 def test_samples_have_the_labels_of_the_table() -> None:
     table = {series: one for one in METRICS for series in one.series}
     for one in (*command_samples({"gpu0": CommandTimes("boot")}), *plugin_samples(PluginCalls(lambda: 0.0))):

@@ -17,6 +17,8 @@ CHANGES: dict[str, str] = {
     "doctor checks: policy-missing": "a policy that is not served does not hold the agent's token",
     "labels, annotations and resources: openshift.io/internal-registry-auth-token.service-account": "OpenShift",
     "doctor checks: driver-upgrade": "a driver is not replaced while mpsd has it open",
+    "metrics: mpsd_driver_upgrade": "an upgrade that waits stops those of other nodes, and nobody is told",
+    "alerts: MPSDDriverUpgradeWaits": "the same",
     "conditions: DriverUpgrade": "why a node takes no pods meanwhile",
     "policy.yaml: driver_upgrade": "an upgrade of the driver waits for pods, or has them evicted",
     "labels, annotations and resources: mpsd.io/driver-upgrade": "mpsd's pods leave a node for a driver upgrade",

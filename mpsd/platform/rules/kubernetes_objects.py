@@ -172,11 +172,17 @@ class KubernetesNode:
         return f"{key}=true" if self.labels.get(key) == "true" and not kept_away else ""
 
     @property
+    def upgrade_state(self) -> str:
+        """How far NVIDIA's GPU operator is with an upgrade of the driver there; empty before it begins and after."""
+        state = self.labels.get(_UPGRADE_STATE, "")
+        return "" if state in _NO_UPGRADE else state
+
+    @property
     def driver_upgrade(self) -> str:
         """The label by which NVIDIA's GPU operator upgrades the driver there, from the cordon on until the new one is
         validated; empty while it does not. A state that is not known here is one of an upgrade that goes on."""
-        state = self.labels.get(_UPGRADE_STATE, "")
-        return "" if state in _NO_UPGRADE or self.is_never_validated else f"{_UPGRADE_STATE}={state}"
+        state = self.upgrade_state
+        return f"{_UPGRADE_STATE}={state}" if state and not self.is_never_validated else ""
 
     @property
     def is_never_validated(self) -> bool:

@@ -46,13 +46,15 @@ class _Samples(list[Sample]):
         self.append(Sample(metric.name, labels, value))
 
 
-def samples(status: NodeStatus | None, *, limits_wrong: bool) -> list[Sample]:
-    """status: None before the first look at the node. Samples of one holder, domain or GPU share their labels."""
+def samples(status: NodeStatus | None, *, limits_wrong: bool, upgrade_state: str = "") -> list[Sample]:
+    """status: None before the first look at the node. upgrade_state: of an upgrade of its driver; empty without one.
+    Samples of one holder, domain or GPU share their labels."""
     found = _Samples()
     found.add(names.LIMITS_WRONG, limits_wrong)
     if status is None:
         return found
     found.add(names.DRIVER, 1, {"version": as_label(status.driver)})
+    found.add(names.DRIVER_UPGRADE, upgrade_state != "", {"state": as_label(upgrade_state)})
     found.add(names.LOOKED_AT, status.now)
     found.add(names.UNKNOWN, len(status.unknown))
     found.add(names.WAITING, len(status.waiting))
