@@ -122,6 +122,9 @@ def test_nodes_that_differ_or_are_not_there_are_named_with_what_to_do(world: Clu
         (("--gpu-memory", "80"), "--count: is missing beside --gpu-memory; give both"),
         (("-l", "pool h200"), '--selector is "pool h200": '),
         (("--for", "eks"), "eks"),
+        (("--gpu-memory", "80Gi", "--count", "2"), '--gpu-memory is "80Gi": is no whole number from 1 to 10000; write'),
+        (("--gpu-memory", "80", "--count", "0"), '--count is "0": is no whole number from 1 to 64; write the GPUs of'),
+        (("--gpu-memory", "80", "--count", "1.5"), '--count is "1.5": '),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_to_write(
@@ -130,6 +133,12 @@ def test_what_cannot_be_meant_is_refused_with_what_to_write(
     found = world.kubectl_mps("autoscaling", *words)
     assert (found.code, found.output) == (2, "")
     assert said in found.errors
+
+
+def test_of_several_autoscalers_each_is_printed_in_whatever_order_they_are_named(world: ClusterWorld) -> None:
+    found = asked(world, "gpu-a1", "--for", "gke", "--for", "asg")
+    assert found["notes"].keys() == {"asg", "gke"}
+    assert found.keys().isdisjoint({"capi", "karpenter"})
 
 
 def test_a_node_that_offers_nothing_now_is_said_to(world: ClusterWorld) -> None:

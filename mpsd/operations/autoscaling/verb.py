@@ -98,13 +98,14 @@ async def _machines(kube: Kube, selector: str, unseen: list[str]) -> Mapping[str
 
 Selector = Annotated[str, typer.Option("-l", "--selector", metavar="LABELS", help="Of the Nodes with these labels.")]
 For = Annotated[
-    Autoscaler | None, typer.Option("--for", metavar="AUTOSCALER", help="asg, capi, gke or karpenter; else all.")
+    list[Autoscaler] | None,
+    typer.Option("--for", metavar="AUTOSCALER", help="asg, capi, gke or karpenter, once or more often; else all."),
 ]
 GpuMemory = Annotated[
-    int | None,
-    typer.Option("--gpu-memory", metavar="GIB", help="Of one GPU, as the label mpsd.io/gpu.memory says.", min=1),
+    str, typer.Option("--gpu-memory", metavar="GIB", help="Of one GPU, as the label mpsd.io/gpu.memory says.")
 ]
-Count = Annotated[int | None, typer.Option("--count", metavar="NUMBER", help="GPUs of one node.", min=1, max=64)]
+Count = Annotated[str, typer.Option("--count", metavar="NUMBER", help="GPUs of one node.")]
+_MOST = {"--gpu-memory": (10_000, "GiB of one GPU, such as 139"), "--count": (64, "GPUs of one node, such as 8")}
 SettingsOutput = Annotated[
     AutoscalingFormat,
     typer.Option("-o", "--output", metavar="FORMAT", help="text for people, json or yaml for machines."),
@@ -115,8 +116,8 @@ def autoscaling(
     nodes: NodeNames = None,
     selector: Selector = "",
     autoscaler: For = None,
-    gpu_memory: GpuMemory = None,
-    count: Count = None,
+    gpu_memory: GpuMemory = "",
+    count: Count = "",
     output: SettingsOutput = AutoscalingFormat.TEXT,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -137,11 +138,11 @@ def autoscaling(
     """
     _check(nodes or (), selector, gpu_memory, count)
     cluster = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS)
-    if gpu_memory and count:
-        found = cluster.ask(lambda kube: read_described(kube, gpu_memory, count))
+    if gpu_memory:
+        found = cluster.ask(lambda kube: read_described(kube, int(gpu_memory), int(count)))
     else:
         found = cluster.ask(lambda kube: read_nodes(kube, nodes or (), selector))
-    chosen = [autoscaler] if autoscaler else [*Autoscaler]
+    chosen = [one for one in Autoscaler if not autoscaler or one in autoscaler]
     if output is AutoscalingFormat.TEXT:
         answers().print(*_lines(found, chosen), sep="\n")
     else:
@@ -150,12 +151,17 @@ def autoscaling(
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
 
 
-def _check(nodes: Sequence[str], selector: str, gpu_memory: int | None, count: int | None) -> None:
+def _check(nodes: Sequence[str], selector: str, gpu_memory: str, count: str) -> None:
     problems = []
     if nodes and selector:
         problems.append(Problem("options", "--selector", "", "is given beside a node", "leave one of the two out"))
     given = {"--gpu-memory": gpu_memory, "--count": count}
-    described = [name for name, value in given.items() if value is not None]
+    described = [name for name, value in given.items() if value]
+    for name in described:
+        most, what = _MOST[name]
+        if not (given[name].isascii() and given[name].isdigit() and 1 <= int(given[name]) <= most):
+            wrong = f"is no whole number from 1 to {most}"
+            problems.append(Problem("options", name, shown(given[name]), wrong, f"write the {what}"))
     if described and (nodes or selector):
         remedy = "leave nodes and --selector out to describe a group, or leave it out to read one"
         problems.append(Problem("options", described[0], "", "is given beside nodes that are there", remedy))
