@@ -102,6 +102,7 @@ WELL = ClusterFacts(
 )
 EXTENDER = [*WELL.daemon_sets, workload("mpsd-scheduler")]  # type: ignore[misc]  # known here
 CDI = {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "cdi-cri"}
+TAINT = {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
 IN_DEFAULT = {"namespace": "default", "uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
 WAITING = gpu_pod("train-0", 4) | {"status": {"phase": "Pending"}}
 WAITING["metadata"] |= IN_DEFAULT
@@ -218,6 +219,12 @@ BREAKS: dict[str, list[Object]] = {
         upgraded("upgrade-failed") | {"mpsnodes": [report(grants=[])]},
         upgraded("validation-required", {"nvidia.com/gpu.deploy.operator-validator": "false"})
         | {"mpsnodes": [report(grants=[])]},
+    ],
+    "nvidia-validator": [{"nodes": [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]}],
+    "mig-wanted": [{"nodes": [machine(NODE, labels={"nvidia.com/mig.config": "all-1g.10gb"})]}],
+    "startup-taint": [
+        {"nodes": [machine(NODE, taints=[TAINT])]},
+        {"nodes": [machine(NODE), {"metadata": {"name": "b1"}, "spec": {"taints": [TAINT]}}]},
     ],
     "whole-gpus": [{"pods": [pod("whole", resources={"limits": {"nvidia.com/gpu": "1"}})]}],
     "outside-books": [{"pods": [pod(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])] * 6}],

@@ -18,7 +18,9 @@ from tests.operations.broken_clusters import (
     CLAIMS,
     GIVES_CLAIMS,
     MODERN,
+    TAINT,
     WELL,
+    Object,
     resource_slice,
     running,
     workload,
@@ -60,6 +62,37 @@ def test_a_runtime_or_a_kubelet_without_cdi_is_found(runtime: str, kubelet: str,
 )
 def test_a_node_on_which_labels_start_nvidias_mps_daemon_is_found(labels: dict[str, str], verdict_of_it: str) -> None:
     assert verdict("nvidia-mps", nodes=[machine(NODE, labels=labels)]) == verdict_of_it
+
+
+@pytest.mark.parametrize(
+    ("env", "args", "verdict_of_it"),
+    [
+        ([{"name": "MPSD_STARTUP_TAINT", "value": "mpsd.io/not-ready"}], [], "well"),
+        ([], ["agent", "--startup-taint=mpsd.io/not-ready"], "well"),
+        ([{"name": "MPSD_STARTUP_TAINT", "value": "example.com/starting"}], [], "found"),
+        ([], ["agent"], "found"),
+    ],
+)
+def test_a_startup_taint_that_no_agent_removes_is_found(env: list[Object], args: list[str], verdict_of_it: str) -> None:
+    agent = workload("mpsd-agent", spec={"template": {"spec": {"containers": [{"env": env, "args": args}]}}})
+    nodes = [machine(NODE, taints=[TAINT])]
+    assert verdict("startup-taint", daemon_sets=[workload("mpsd-control"), agent], nodes=nodes) == verdict_of_it
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu.deploy.operator-validator", "nvidia.com/mig.config"])
+def test_what_nvidias_operator_starts_on_nodes_of_others_is_no_fault(name: str) -> None:
+    others = [machine(NODE), {"metadata": {"name": "b1", "labels": {name: "true"}}}]
+    for check in ("nvidia-validator", "mig-wanted"):
+        assert verdict(check, nodes=others) is CheckVerdict.WELL
+    kept_away = {"nvidia.com/gpu.deploy.operator-validator": "false", "nvidia.com/mig.config": "all-disabled"}
+    for check in ("nvidia-validator", "mig-wanted"):
+        assert verdict(check, nodes=[machine(NODE, labels=kept_away)]) is CheckVerdict.WELL
+
+
+def test_where_programs_outside_mps_may_use_gpus_the_validator_may_run() -> None:
+    nodes = [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]
+    policy = replace(WELL.policy, exclusive_process=False)
+    assert verdict("nvidia-validator", nodes=nodes, policy=policy) is CheckVerdict.NOT_APPLICABLE
 
 
 def test_an_old_kubelet_passes_annotations_on() -> None:

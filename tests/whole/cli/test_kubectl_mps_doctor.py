@@ -275,6 +275,22 @@ def _(cluster: DoctoredCluster) -> None:
     cluster.change(NODES, NODE, {"metadata": {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"}}})
 
 
+@row("nvidia-validator")
+def _(cluster: DoctoredCluster) -> None:
+    labels = {"nvidia.com/gpu.deploy.operator-validator": "true"}
+    cluster.change(NODES, NODE, {"metadata": {"labels": labels}})
+
+
+@row("mig-wanted")
+def _(cluster: DoctoredCluster) -> None:
+    cluster.change(NODES, NODE, {"metadata": {"labels": {"nvidia.com/mig.config": "all-balanced"}}})
+
+
+@row("startup-taint")
+def _(cluster: DoctoredCluster) -> None:
+    cluster.change(NODES, NODE, {"spec": {"taints": [{"key": "mpsd.io/not-ready", "effect": "NoSchedule"}]}})
+
+
 @row("whole-gpus")
 def _(cluster: DoctoredCluster) -> None:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}

@@ -19,7 +19,7 @@ from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
 from mpsd.operations.doctor.rules.components import Right
-from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_object
+from mpsd.platform.rules.kubernetes_objects import Taint, read_kubernetes_node, read_object
 from mpsd.status.rules.pods import PodSeen, quoted, read_pod_seen
 
 Object: TypeAlias = Mapping[str, Any]
@@ -131,6 +131,7 @@ class ClusterNodeFacts:
     that gives GPUs there, with its number; empty where there is none. nvidia_mps: the label that starts NVIDIA's MPS
     daemon there; empty where none does. driver_upgrade: the label by which the driver is upgraded there; empty where it
     is not. is_never_validated: such an upgrade is over, but waits for NVIDIA's validator, which does not come there.
+    labels, taints: all that it has.
     """
 
     name: str
@@ -142,6 +143,8 @@ class ClusterNodeFacts:
     nvidia_mps: str
     driver_upgrade: str
     is_never_validated: bool
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
 
 
 def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
@@ -153,7 +156,8 @@ def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
         inside(thing, "status", "nodeInfo", f"{of}Version") or "" for of in ("kubelet", "containerRuntime")
     )
     whole, labelled = ", ".join(others), (node.nvidia_mps, node.driver_upgrade, node.is_never_validated)
-    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, whole, *labelled)
+    all_of_it = node.labels, node.taints
+    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, whole, *labelled, *all_of_it)
 
 
 def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:

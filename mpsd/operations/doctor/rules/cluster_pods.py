@@ -15,16 +15,20 @@ from mpsd.admission.rules.configurations import NOT_CALLED, FailurePolicy
 from mpsd.model.names import APPLY, CLAIM_DRIVER, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.problem import shortened, shown_name
 from mpsd.model.times import DAY_S, lasting
+from mpsd.operations.autoscaling.rules.node_group import startup_taint
 from mpsd.operations.doctor.rules import checks
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Unknown, each, known
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, OwnPod, inside
 from mpsd.operations.doctor.rules.components import claim_left
 from mpsd.platform.rules.certificates import ANNOTATION, read_annotation
+from mpsd.platform.rules.kubernetes_objects import LABELS
 from mpsd.status.rules.pods import counted, quoted
 
 _SHOWN, _MOST_REFUSALS = 5, 3  # pods that are named, and refusals
 _NEAR_S = 14 * DAY_S  # mpsd and cert-manager renew theirs when a third of its life is left, 30 days of 90
 _NEAR_PART = 6  # of the life that a serving certificate has, which operators choose: half of what renewal has
+_TAINT, _VALIDATOR = "mpsd.io/not-ready", "nvidia.com/gpu.deploy.operator-validator"
+_MIG, _NO_MIG = "nvidia.com/mig.config", "all-disabled"
 _RENEW = "see in the webhook's log why it was not renewed; with cert-manager, renew it there"
 _AGENT_POLICY, _UNTIED = "mpsd-agent-writes", "an agent's token writes to every node"
 _CONFIGURATIONS = f"webhook configurations {WEBHOOK}"
@@ -312,6 +316,38 @@ def _driver_upgrade(facts: ClusterFacts) -> Iterator[Finding]:
         elif state == "upgrade-failed":
             see = f"see the driver's pods on the node, then let the operator begin again: {label}upgrade-required"
             yield Finding(f"{what} has failed, and mpsd serves nothing there", see)
+
+
+@_check("nvidia-validator", _NOTE, "NVIDIA's validator stays off mpsd's nodes", how="Nodes: their labels; policy")
+def _nvidia_validator(facts: ClusterFacts) -> Iterator[Finding]:
+    if not facts.policy.exclusive_process:
+        raise NotApplicable("a program outside MPS may use a GPU (exclusive_process)")
+    for one in facts.machines:
+        if one.is_shared and one.labels.get(_VALIDATOR, "false") != "false":
+            what = f"NVIDIA's GPU operator starts its validator on {one.name} ({_VALIDATOR}={one.labels[_VALIDATOR]})"
+            why = "whose CUDA program runs outside MPS, where EXCLUSIVE_PROCESS refuses it"
+            yield Finding(f"{what}, {why}", f"kubectl label node {one.name} --overwrite {_VALIDATOR}=false")
+
+
+@_check("mig-wanted", _STOPS, "NVIDIA's MIG manager divides no GPU of mpsd's", how="Nodes: their labels")
+def _mig_wanted(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in facts.machines:
+        if one.is_shared and one.labels.get(_MIG, _NO_MIG) != _NO_MIG:
+            what = f"{one.name} has the label {_MIG}={one.labels[_MIG]}, by which NVIDIA's MIG manager divides its GPUs"
+            yield Finding(what, f"kubectl label node {one.name} --overwrite {_MIG}={_NO_MIG}")
+
+
+@_check("startup-taint", _STOPS, "no node keeps its startup taint", how="Nodes: their taints; DaemonSets")
+def _startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in facts.machines:
+        if any(taint.key == _TAINT for taint in one.taints):
+            what = f"{one.name} has the taint {_TAINT}, so that no pod comes there,"
+            take = f"kubectl taint node {one.name} {_TAINT}-"
+            if not one.is_shared:
+                yield Finding(f"{what} and no agent that could remove it", f"label it {LABELS[0]}, or {take}")
+            elif startup_taint(known(facts.daemon_sets)).key != _TAINT:
+                component = f"add components/startup-taint (agent.startupTaint of the chart): {APPLY}"
+                yield Finding(f"{what} and its agent is not told to remove it", f"{component}; until then {take}")
 
 
 _PODS = "pods on mpsd's nodes, as admission reads them"
