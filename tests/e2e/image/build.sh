@@ -28,13 +28,17 @@ mirror() {
     awk -v suite=$suite '$1 == "Debian" && $2 == suite {print $3; exit}'
 }
 
+# The same packages become the same bytes: without what the machine or the time has left, and with bytecode that is not
+# checked against the times of its sources.
 make_base() { # FILE
   local proxy
   eval "$(apt-config shell proxy Acquire::http::Proxy)"
   ${proxy:+env http_proxy="$proxy"} debootstrap --variant=minbase --include=$packages $suite "$work/base" $(mirror) \
     >"$work/debootstrap.log" 2>&1 || { tail -20 "$work/debootstrap.log" >&2; return 1; }
+  chroot "$work/base" sh -c 'PYTHONHASHSEED=0 python3 -m compileall -qf --invalidation-mode unchecked-hash /usr/lib/python3*'
   tar -C "$work/base" --exclude=./var/cache --exclude=./var/lib/apt/lists --exclude=./usr/share/{doc,man,locale} \
-    --exclude=./dev --numeric-owner -cf "$1.part" .
+    --exclude='./var/log/*' --exclude=./etc/{hostname,resolv.conf,apt/sources.list} \
+    --exclude=./dev --numeric-owner --sort=name --mtime=@0 -cf "$1.part" .
   rm -rf --one-file-system "$work/base"
   mv "$1.part" "$1"
 }
@@ -61,7 +65,7 @@ have_base() {
     container=$(buildah_here from scratch)
     buildah_here add --quiet "$container" "$base" / >/dev/null
     buildah_here config --cmd /bin/bash "$container"
-    buildah_here commit --quiet --rm "$container" "$from" >/dev/null
+    buildah_here commit --quiet --rm --timestamp 0 "$container" "$from" >/dev/null
   fi
 }
 
