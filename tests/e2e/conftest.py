@@ -15,7 +15,8 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import SIMULATED, Images, Installation, installed, labelled_node, simulating
+from tests.e2e.helm import HelmInstallation
+from tests.e2e.installation import SIMULATED, Images, Installation, installed, labelled_node, serving, simulating
 from tests.e2e.run_record import RunRecord
 from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
@@ -41,6 +42,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("MPSD_E2E_KUBE_SCHEDULER", ""),
         metavar="NAME:TAG",
         help="kube-scheduler's image, of the cluster's version (MPSD_E2E_KUBE_SCHEDULER)",
+    )
+
+    parser.addoption(
+        "--helm",
+        action="store_true",
+        help="install by the chart, over what is there; for tests/e2e/node/test_shares.py and test_restarts.py",
     )
 
 
@@ -73,7 +80,12 @@ def mpsd(
 ) -> Iterator[Installation]:
     """As every test that needs pods of mpsd finds it: it takes half a minute to install, and to take away again."""
     images = Images(pytestconfig.getoption("--image"), pytestconfig.getoption("--kube-scheduler"))
-    installation = Installation(cluster, images, labelled_node(cluster), tmp_path_factory.mktemp("overlay"))
+    node, folder = labelled_node(cluster), tmp_path_factory.mktemp("overlay")
+    if pytestconfig.getoption("--helm"):
+        with serving(HelmInstallation(cluster, images, node, folder)) as running:
+            yield running
+        return
+    installation = Installation(cluster, images, node, folder)
     with installed(installation, simulating(SIMULATED)) as running:
         yield running
 

@@ -9,8 +9,9 @@ import helm_python
 from helm_python import _native
 
 from tests.e2e.cluster import Object
-from tests.e2e.installation import SIMULATED, SYSTEM, Images
+from tests.e2e.installation import SIMULATED, SYSTEM, Images, Installation
 from tests.manifests.chart import CHART
+from tests.manifests.rendering import MANIFESTS
 
 NAME = "mpsd"
 
@@ -49,6 +50,10 @@ class Helm:
         with self._config() as config:
             config.uninstall(NAME, ignore_not_found=True)
 
+    def is_installed(self) -> bool:
+        with self._config() as config:
+            return any(one["name"] == NAME for one in config.list())
+
     def test(self, timeout: int) -> None:
         with self._config() as config:
             config.test(NAME, timeout=timeout)
@@ -67,3 +72,22 @@ class Helm:
             answer = _native.call_string(what, *arguments, json.dumps(values), json.dumps(options))
         found: Object = json.loads(answer)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class HelmInstallation(Installation):
+    """mpsd by the chart, which also takes over what kubectl applied."""
+
+    def apply(self) -> None:
+        self.cluster.do("apply", "-f", str(MANIFESTS / "base/namespace.yaml"))
+        helm = Helm(self.cluster.kubeconfig)
+        if helm.is_installed():
+            helm.upgrade(values_of(self.images), force_conflicts=True)
+        else:
+            helm.install(values_of(self.images), take_ownership=True, force_conflicts=True)
+
+    def uninstall(self) -> None:
+        """As docs/install.md says, with what it says stays."""
+        Helm(self.cluster.kubeconfig).uninstall()
+        self.cluster.do("delete", "crd", "mpsnodes.mpsd.io", "--ignore-not-found")
+        self.cluster.do("delete", "namespace", SYSTEM, "--wait=false")

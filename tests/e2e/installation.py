@@ -60,6 +60,14 @@ class Installation:
         """As a person does, in one command."""
         self.cluster.do("apply", "-k", str(self.folder))
 
+    def uninstall(self) -> None:
+        kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+        self.cluster.kubectl("delete", kinds, "mpsd-webhook", "--ignore-not-found")
+        self.cluster.kubectl(
+            "delete", "-n", SYSTEM, "daemonset,deployment", "--all", "--cascade=foreground", within_s=120
+        )
+        self.cluster.kubectl("delete", "-k", str(self.folder), "--ignore-not-found", "--wait=false", within_s=120)
+
     def pods(self, name: str) -> list[Object]:
         """Those of a component (control, agent, webhook, scheduler) that are not on their way out."""
         found = self.cluster.get("pods", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}")["items"]
@@ -195,13 +203,18 @@ def labelled_node(cluster: Cluster) -> str:
 
 @contextmanager
 def installed(installation: Installed, *patches: Object, **fields: Any) -> Iterator[Installed]:
-    """Installs, and takes everything away again, in the order of docs/install.md.
-
-    But on a cluster of with-cluster.sh, which ends with the tests. patches, fields: what else the kustomization has.
-    """
+    """Installs, and takes everything away again, in the order of docs/install.md. patches, fields: what else the
+    kustomization has."""
     cluster = installation.cluster
     _write_overlay(installation, patches, fields)
     eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
+    with serving(installation):
+        yield installation
+
+
+@contextmanager
+def serving(installation: Installed) -> Iterator[Installed]:
+    """Applied and ready, and taken away at the end, but on a cluster of with-cluster.sh, which ends with the tests."""
     try:
         installation.apply()
         try:
@@ -212,15 +225,7 @@ def installed(installation: Installed, *patches: Object, **fields: Any) -> Itera
         yield installation
     finally:
         if "MPSD_E2E_STATE" not in os.environ:
-            uninstall(installation)
-
-
-def uninstall(installation: Installation) -> None:
-    cluster = installation.cluster
-    kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
-    cluster.kubectl("delete", kinds, "mpsd-webhook", "--ignore-not-found")
-    cluster.kubectl("delete", "-n", SYSTEM, "daemonset,deployment", "--all", "--cascade=foreground", within_s=120)
-    cluster.kubectl("delete", "-k", str(installation.folder), "--ignore-not-found", "--wait=false", within_s=120)
+            installation.uninstall()
 
 
 def _write_overlay(installation: Installation, patches: Sequence[Object], fields: Mapping[str, Any]) -> None:

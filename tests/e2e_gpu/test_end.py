@@ -3,7 +3,6 @@
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import uninstall
 from tests.e2e.machine import Machine, mps_processes
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.cards import Cards
@@ -11,7 +10,7 @@ from tests.e2e_gpu.installation import GpuInstallation
 
 
 def test_uninstalled_it_leaves_no_daemon(cluster: Cluster, mpsd: GpuInstallation, machine: Machine) -> None:
-    uninstall(mpsd)
+    mpsd.uninstall()
     eventually(lambda: not mps_processes(), "no daemon and no server", within_s=60.0)
 
 
