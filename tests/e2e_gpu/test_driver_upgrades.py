@@ -1,75 +1,55 @@
-"""NVIDIA's GPU operator replaces the driver of the node: its label plays the states."""
+"""NVIDIA's GPU operator replaces the driver of the node: its label and its cordon play the states."""
 
-import json
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.cluster import Cluster
+from tests.e2e.driver_upgrades import Operator, changed_policy, operator_of
 from tests.e2e.machine import Machine
 from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.cards import Cards
 from tests.e2e_gpu.installation import GpuInstallation
 
-_LABEL = "nvidia.com/gpu-driver-upgrade-state"
-
-
-class Operator:
-    def __init__(self, cluster: Cluster, node: str) -> None:
-        self.cluster, self.node = cluster, node
-
-    def reaches(self, state: str | None) -> None:
-        """None: it has removed its label."""
-        patch = {"metadata": {"labels": {_LABEL: state}}}
-        self.cluster.do("patch", "node", self.node, "--type=merge", "-p", json.dumps(patch))
-
-    def condition(self) -> str:
-        """The message of MPSReady."""
-        said = self.cluster.get("node", self.node)["status"]["conditions"]
-        return "".join(one["message"] for one in said if one["type"] == "MPSReady")
+Record = Callable[[str, object], None]
 
 
 @pytest.fixture
-def operator(cluster: Cluster, mpsd: GpuInstallation) -> Iterator[Operator]:
-    plays = Operator(cluster, mpsd.node)
-    yield plays
-    plays.reaches(None)
-    mpsd.wait_until_ready()
+def operator(mpsd: GpuInstallation, machine: Machine) -> Iterator[Operator]:
+    with operator_of(mpsd, "/dev/nvidia") as plays:
+        yield plays
 
 
-def _users_of_the_driver() -> dict[int, str]:
-    """As lsof finds them: the command line, by pid, of each process with a device node of NVIDIA's open or mapped."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended meanwhile
-            opened = [str(link.readlink()) for link in (process / "fd").iterdir()]
-            mapped = (process / "maps").read_text().split()
-            if any(path.startswith("/dev/nvidia") for path in (*opened, *mapped)):
-                found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
-    return found
+def _keep_users(operator: Operator, cards: Cards, record_property: Record) -> None:
+    """As a figure, by their command lines, while programs run."""
+    users = operator.users_of_the_driver()
+    record_property("users of the driver while pods run", sorted(users.values()))
+    assert users or not cards.settings, "cards that are simulated have none"
 
 
-def test_an_upgrade_waits_for_programs_and_then_nobody_has_the_driver_open(
-    mpsd: GpuInstallation, pods: Pods, operator: Operator, machine: Machine, cards: Cards
+def test_an_upgrade_waits_for_two_programs_and_then_nobody_has_the_driver_open(
+    pods: Pods, operator: Operator, cards: Cards, record_property: Record
 ) -> None:
-    pods.start("working", 3, "alloc=1000")
-    operator.reaches("wait-for-jobs-required")
-    eventually(lambda: f"{pods.namespace}/working" in operator.condition(), "the node says who is waited for")
-    pods.assert_holds("working")
-    print(f"\n{operator.condition()}\n{_users_of_the_driver()}")
-    assert _users_of_the_driver() or not cards.settings, "cards that are simulated have none"
-    pods.delete("working")
-    eventually(lambda: not mpsd.pods("control"), "control leaves the node", within_s=90.0)
-    operator.reaches("pod-restart-required")
-    eventually(lambda: not mpsd.pods("agent"), "so does the agent", within_s=90.0)
-    eventually(lambda: not _users_of_the_driver(), "nobody has the driver open", within_s=30.0)
-    print(f"/dev/nvidia* is open in: {_users_of_the_driver()}")
-    operator.reaches("validation-required")
-    eventually(lambda: mpsd.is_ready("agent"), "the agent is back", within_s=90.0)
-    operator.reaches("uncordon-required")
-    mpsd.wait_until_ready()
-    operator.reaches("upgrade-done")
+    for name in ("first", "second"):
+        pods.start(name, 3, "alloc=1000")
+    operator.begins()
+    _keep_users(operator, cards, record_property)
+    operator.waits_for(pods, "first", "second")
+    record_property("users of the driver before it is replaced", sorted(operator.assert_gone_and_back().values()))
     pods.start("after-upgrade", 2, "alloc=500")
+
+
+def test_two_programs_are_evicted_where_the_policy_says_so(
+    mpsd: GpuInstallation, pods: Pods, operator: Operator, cards: Cards, record_property: Record
+) -> None:
+    with changed_policy(mpsd, driver_upgrade="evict"):
+        for name in ("evicted-first", "evicted-second"):
+            pods.start(name, 3, "alloc=1000")
+        _keep_users(operator, cards, record_property)
+        operator.begins()
+        for name in ("evicted-first", "evicted-second"):
+            assert "driver" in pods.event(name, "MPSEvicted")
+        eventually(lambda: not mpsd.granted_mib(pods.namespace).keys() & {"evicted-first", "evicted-second"}, "gone")
+        users = operator.assert_gone_and_back()
+        record_property("users of the driver before it is replaced", sorted(users.values()))
+    pods.start("after-eviction", 2, "alloc=500")
