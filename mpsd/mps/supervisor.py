@@ -28,7 +28,6 @@ from mpsd.platform.nvml import Nvml, NvmlFailed
 _PROBE_S = {State.READY: 20.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
-_NOTE_S = 60.0  # between two records of how long commands took
 _TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
@@ -50,7 +49,6 @@ class DomainSupervisor:
         self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=len(domain.gpus) == 1)
         self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
         self._probe_at = self._try_at = 0.0
-        self._noted = float("-inf"), 0  # when the commands were last recorded, and how many were not answered then
         self._taken_over = self._ends_foreign = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
 
@@ -157,7 +155,8 @@ class DomainSupervisor:
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
             graces = self._policy().graces
             await daemon.probe(graces.command_s, with_clients=self._drain.asked)
-            self._note_commands()
+            with contextlib.suppress(OSError):  # such as a full disk, which the record tells of
+                records.write(self._folder.commands, daemon.commands, mode=0o644)
             if not daemon.unanswered:
                 await self._faults.look(graces)
             self._probe_at = time.monotonic() + self._probe_pause_s()
@@ -173,14 +172,6 @@ class DomainSupervisor:
             granted=self._drain.asked and self._drain.granted,
             drain_asked=self._drain.asked,
         )
-
-    def _note_commands(self) -> None:
-        """Once a minute, and at once where one was not answered."""
-        now, unanswered = time.monotonic(), self._daemon.commands.unanswered
-        if now - self._noted[0] >= _NOTE_S or unanswered != self._noted[1]:
-            self._noted = now, unanswered
-            with contextlib.suppress(OSError):  # such as a full disk, which the record tells of
-                records.write(self._folder.commands, self._daemon.commands, mode=0o644)
 
     def _probe_pause_s(self) -> float:
         if self._daemon.unanswered:
