@@ -10,7 +10,7 @@ import pytest
 
 from mpsd.admission.review_api import CLAIMS, USED_AT, ClaimTemplates
 from mpsd.admission.rules.requests import template_wanted
-from mpsd.admission.rules.review import AdmissionContext
+from mpsd.admission.rules.review import AdmissionContext, needed_to_mutate, read_review
 from mpsd.model.names import MIRROR, NAME_LABEL, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.platform.kube import Forbidden, Kube, KubeError, Object, PatchKind, Rejected, Resource
@@ -28,7 +28,7 @@ DAY_S = 86_400.0
 def devices(thing: Fields, policy: Any = CLAIMING) -> Any:
     found = read_object(thing).pod
     assert found
-    wanted = template_wanted(found, policy, FACTS)
+    wanted = template_wanted(found, policy, FACTS, {})
     return wanted and wanted.spec["devices"]
 
 
@@ -99,6 +99,20 @@ def test_what_no_claim_can_hold_is_refused_and_left_as_it_is(thing: Fields, code
         assert "request-impossible" in rules_refusing(refused)
     if code.startswith("claim"):
         assert validated(review_of(thing)).verdicts != refused.verdicts, "of claims alone"
+
+
+def test_a_pod_with_a_claim_of_its_own_gets_no_second_one_and_is_refused() -> None:
+    own = {"limits": {MEMORY: 7}, "claims": [{"name": "gpu"}]}
+    thing = pod(container(resources=own), resourceClaims=[{"name": "gpu", "resourceClaimName": "share"}])
+    name = ClaimName(CLAIM, "share")
+    seen = AdmissionContext(claims={name: ("mps.mpsd.io",)})
+    assert needed_to_mutate(read_review(review_of(thing)), CLAIMING, FACTS).claims == (name,)
+    assert mutated(review_of(thing), CLAIMING, seen) == ALLOWED
+    answer = validated(review_of(thing), CLAIMING, seen)
+    assert rules_refusing(answer) == ["request-impossible"]
+    assert f"spec is gpu and {MEMORY}" in answer.message
+    of_another = AdmissionContext(claims={name: ("nic.example.com",)})
+    assert mutated(review_of(thing), CLAIMING, of_another).template
 
 
 @pytest.mark.parametrize("enforce", ["none", None])
@@ -175,7 +189,7 @@ def with_api(folder: Path, act: Callable[[Kube, ClaimTemplates], Awaitable[None]
 def wanted(gib: int = 7) -> Any:
     found = read_object(pod(container(limits={MEMORY: gib}))).pod
     assert found
-    return template_wanted(found, CLAIMING, FACTS)
+    return template_wanted(found, CLAIMING, FACTS, {})
 
 
 async def names(kube: Kube) -> list[str]:

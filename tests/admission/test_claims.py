@@ -14,7 +14,7 @@ from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import HostIPC, RuleId
 from tests.admission.cases import broken
 from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
-from tests.model.manifests import FACTS, POLICY, Fields, container, inside, pod, with_admission
+from tests.model.manifests import FACTS, MEMORY, POLICY, Fields, container, inside, pod, with_admission
 
 SHARE = ClaimName(CLAIM_TEMPLATE, "share")
 OURS, ANOTHER = (AdmissionContext(claims={SHARE: (name,)}) for name in ("mps.mpsd.io", "gpu.nvidia.com"))
@@ -77,6 +77,45 @@ def test_a_device_class_that_is_requested_as_a_resource_counts() -> None:
     thing = pod(container(limits={f"{BY_CLASS}mps.mpsd.io": 1}), hostIPC=None)
     assert rules_refusing(validated(review_of(thing))) == ["host-ipc-missing"]
     assert validated(review_of(pod(container(limits={f"{BY_CLASS}gpu.nvidia.com": 1}), hostIPC=None))) == ALLOWED
+
+
+def several(*entries: tuple[str, str], **resources: object) -> Fields:
+    """A pod with these claims, each with a name and the template that it is made of; its container uses the first."""
+    claims = [{"name": name, "resourceClaimTemplateName": template} for name, template in entries]
+    main = container(resources={"claims": [{"name": entries[0][0]}], **resources})
+    return pod(main, resourceClaims=claims)
+
+
+def test_a_pod_with_two_claims_of_mpsd_is_refused_though_it_uses_one() -> None:
+    other = ClaimName(CLAIM_TEMPLATE, "other")
+    review = review_of(several(("gpu", "share"), ("more", "other")))
+    both = AdmissionContext(claims={SHARE: ("mps.mpsd.io",), other: ("mps.mpsd.io",)})
+    answer = validated(review, seen=both)
+    assert rules_refusing(answer) == ["request-impossible"]
+    assert "spec is gpu and more" in answer.message
+    assert validated(review, seen=AdmissionContext(claims={**OURS.claims, other: ("nic.example.com",)})) == ALLOWED
+    assert validated(review, seen=OURS) == ALLOWED, "nobody knows what the other one is for"
+    assert "request-impossible" in rules_refusing(
+        validated(review_of(several(("a", "share"), ("b", "share"))), seen=OURS)
+    )
+
+
+def test_two_entries_of_one_claim_are_one() -> None:
+    claims = [{"name": name, "resourceClaimName": "ours"} for name in ("left", "right")]
+    thing = pod(container(resources={"claims": [{"name": "left"}]}), resourceClaims=claims)
+    seen = AdmissionContext(claims={ClaimName(CLAIM, "ours"): ("mps.mpsd.io",)})
+    assert validated(review_of(thing), seen=seen) == ALLOWED
+
+
+@pytest.mark.parametrize("name", [MEMORY, f"{BY_CLASS}mps.mpsd.io"])
+def test_a_claim_of_mpsd_beside_a_request_is_refused(name: str) -> None:
+    thing = several(("gpu", "share"), limits={name: 1})
+    answer = validated(review_of(thing), seen=OURS)
+    assert rules_refusing(answer) == ["request-impossible"]
+    assert f"spec is gpu and {name}" in answer.message
+    assert validated(review_of(thing), seen=ANOTHER) == ALLOWED
+    job = inside("batch/v1", "Job", thing)
+    assert rules_refusing(validated(review_of(job), seen=OURS)) == ["request-impossible"]
 
 
 def test_the_policy_names_the_classes() -> None:

@@ -2,19 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.admission.rules.rule import EVERY, Found, Rule, RuleInput, rule
+from mpsd.admission.rules.rule import EVERY, ClaimClasses, Found, Rule, RuleInput, rule
 from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
 from mpsd.model.client_limits import BELOW_NORMAL, PRIORITIES, priority_problem
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Request
 from mpsd.model.names import CLAIM_DRIVER, MIRROR, matches
-from mpsd.model.pod import CLAIM_TEMPLATE, PRIORITY, ClaimName, Container, Pod
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, PRIORITY, Container, Pod
 from mpsd.model.policy import Policy, RuleId
-from mpsd.model.problem import Problem, shown
+from mpsd.model.problem import Problem, shown, shown_name
 from mpsd.model.quantity import is_zero, whole
 from mpsd.model.request import PodRequest, asks_for_gpu, read_share
 
@@ -48,6 +48,7 @@ def _impossible(case: RuleInput) -> Iterator[Problem]:
         yield from _unclaimable(case.pod, case.share, case.policy)
     if case.policy.gpu_priority.by == "annotation" and case.pod.priority.written is not None:
         yield from priority_problem(case.pod.priority.written, at(case.pod.path, "metadata", "annotations", PRIORITY))
+    yield from _of_several(case.pod, case.policy, case.context.known_claims)
 
 
 @rule(
@@ -208,7 +209,7 @@ def is_below_normal(thing: Fields, kind: str) -> bool:
     return any(PRIORITIES.get(fields.text(one, "priority", "")) == BELOW_NORMAL for one in parameters)
 
 
-def claiming(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str]]) -> tuple[Container, ...]:
+def claiming(pod: Pod, policy: Policy, claims: ClaimClasses) -> tuple[Container, ...]:
     """The containers that get a GPU of mpsd by a claim. claims: the classes that each asks for, where that is known."""
     classes = policy.admission.device_classes
     ours = {entry for entry, name in pod.claims.items() if not set(classes).isdisjoint(claims.get(name, ()))}
@@ -218,6 +219,22 @@ def claiming(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Collection[str
         for one in pod.containers
         if not (ours.isdisjoint(one.claims) and named.isdisjoint(one.limits) and named.isdisjoint(one.requests))
     )
+
+
+def _of_several(pod: Pod, policy: Policy, claims: ClaimClasses) -> Iterator[Problem]:
+    """Why no node can start the pod: kubelet prepares all of its claims, whoever uses them, and a pod has one grant.
+    claims: the classes of those that are known."""
+    classes = policy.admission.device_classes
+    ours = {entry: name for entry, name in pod.claims.items() if not set(classes).isdisjoint(claims.get(name, ()))}
+    # entries of one claim are one, and those of one template are two
+    found = [*{name if name.kind == CLAIM else entry: shown_name(entry) for entry, name in ours.items()}.values()]
+    requested = {name for one in pod.containers for name in (*one.limits, *one.requests)}
+    found += [name for name in (f"{BY_CLASS}{one}" for one in classes) if name in requested][:1]
+    found += [policy.resources.memory] if asks_for_gpu(pod, policy.resources) else []
+    if len(found) > 1:
+        message = "each get GPUs of mpsd, and a pod has one claim or request of them, with one limit"
+        remedy = "ask for all of it in one claim, which several containers may use, or use a pod for each"
+        yield Problem("claim-of-several", at(pod.path, "spec"), " and ".join(found), message, remedy)
 
 
 # -- a claim in place of a request -------------------------------------------------------------------------------------
@@ -237,14 +254,17 @@ class TemplateWanted:
     spec: Mapping[str, object]
 
 
-def template_wanted(pod: Pod, policy: Policy, facts: GpuFacts) -> TemplateWanted | None:
-    """None where the pod gets no claim: it requests nothing, or what `request-impossible` refuses."""
+def template_wanted(pod: Pod, policy: Policy, facts: GpuFacts, claims: ClaimClasses) -> TemplateWanted | None:
+    """None where the pod gets no claim: it requests nothing, or what `request-impossible` refuses. claims: the classes
+    of its own that are known."""
     if not policy.admission.claims_for_requests or pod.path or not asks_for_gpu(pod, policy.resources):
         return None
     if MIRROR in pod.annotations:  # kubelet runs the pod from its file, and the API takes no copy with a claim
         return None
     share = read_share(pod, policy, facts)
-    if share.problems or not share.requests or any(_unclaimable(pod, share, policy)):
+    if share.problems or not share.requests:
+        return None
+    if any(_unclaimable(pod, share, policy)) or any(_of_several(pod, policy, claims)):
         return None
     (request,) = share.requests
     gibs, rest = divmod(request.memory_mib, 1024)

@@ -13,7 +13,7 @@ from mpsd.admission.rules.configurations import PROBE, PROBE_KIND
 from mpsd.admission.rules.environment import config_maps_within_reach
 from mpsd.admission.rules.host import added_host_ipc, host_ipc_is_added
 from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, has_device_of_another, template_wanted
-from mpsd.admission.rules.rule import RequestContext, RuleFinding
+from mpsd.admission.rules.rule import ClaimClasses, RequestContext, RuleFinding
 from mpsd.admission.rules.verdict import NamespaceModes, is_exempt, judge, modes_in, of_mode
 from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES
 from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
@@ -218,7 +218,7 @@ class AdmissionContext:
 
     namespace_labels: Mapping[str, str] | None = None
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
-    claims: Mapping[ClaimName, Collection[str]] = field(default_factory=dict)
+    claims: ClaimClasses = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ def _unknown_claims(review: Review, seen: AdmissionContext) -> tuple[str, ...]:
     if pod is None or pod.path:
         return ()
     own = pod.claims.get(ENTRY) if review.is_dry_run else None
-    unknown = [name for name in _claims_of(pod) if name not in seen.claims and name != own]
+    unknown = [name for name in _assumed(pod, seen) if name != own]
     sentences = (
         f"{one.kind} {one.name} cannot be read (create it first), and so counts as one for a GPU of mpsd"
         for one in unknown
@@ -295,16 +295,15 @@ def _unknown_claims(review: Review, seen: AdmissionContext) -> tuple[str, ...]:
 
 def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
     pod = review.found.pod
-    claims = _claims_of(pod) if pod and policy.admission.host_ipc is HostIPC.INJECT and not pod.host_ipc else ()
-    patch = _patch(
-        review, policy, dict.fromkeys(claims, policy.admission.device_classes), _template(review, policy, facts)
-    )
-    return ReviewNeeds(review.found.namespace if patch else "", claims=claims if HOST_IPC in patch else ())
+    claims, injects = _claims_of(pod) if pod else (), policy.admission.host_ipc is HostIPC.INJECT
+    template = _template(review, policy, facts, {})
+    patch = _patch(review, policy, dict.fromkeys(claims if injects else (), policy.admission.device_classes), template)
+    return ReviewNeeds(review.found.namespace if patch else "", claims=claims if template or HOST_IPC in patch else ())
 
 
 def mutate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
     """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what others changed."""
-    pod, template = review.found.pod, _template(review, policy, facts)
+    pod, template = review.found.pod, _template(review, policy, facts, seen.claims)
     patch = _patch(review, policy, seen.claims, template)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     if pod is None or not patch or not there.changes_pods:
@@ -319,18 +318,16 @@ def mutate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
     return AdmissionAnswer(review.uid, patch=patch, warnings=(*claimed, *warnings_of(added, there)), template=template)
 
 
-def _template(review: Review, policy: Policy, facts: GpuFacts) -> TemplateWanted | None:
+def _template(review: Review, policy: Policy, facts: GpuFacts, claims: ClaimClasses) -> TemplateWanted | None:
     """Of the claim that the pod under review gets in place of its request."""
     found = review.found
     is_created = review.operation is Operation.CREATE and review.kind == "Pod"
     if not is_created or found.pod is None or found.problems or is_exempt(found, policy):
         return None
-    return template_wanted(found.pod, policy, facts)
+    return template_wanted(found.pod, policy, facts, claims)
 
 
-def _patch(
-    review: Review, policy: Policy, claims: Mapping[ClaimName, Collection[str]], template: TemplateWanted | None
-) -> tuple[Change, ...]:
+def _patch(review: Review, policy: Policy, claims: ClaimClasses, template: TemplateWanted | None) -> tuple[Change, ...]:
     """Only what could be read without a fault is changed; the rest is refused by whoever reads it next. For a claim
     that is not known no pod gets the host's IPC namespace."""
     found = review.found
@@ -350,8 +347,14 @@ def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
     """What is wrong with the object, less what was wrong with it before."""
     before = None if review.operation is Operation.CREATE else review.found_before()
     annotations = before.pod.annotations if before and before.pod else {}
+    assumed = _assumed(review.found.pod, seen)
     context = RequestContext(
-        review.writer, seen.config_maps, annotations, is_changed=True, claims=_judged_by(review.found.pod, seen, policy)
+        review.writer,
+        seen.config_maps,
+        annotations,
+        is_changed=True,
+        claims={**dict.fromkeys(assumed, policy.admission.device_classes), **seen.claims},
+        assumed=assumed,
     )
     found = judge(review.found, policy, facts, context)
     if before is None or not found:
@@ -361,12 +364,10 @@ def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
     return tuple(one for one in found if _mark(one) not in old or one.problem.rule == TOO_MANY_FIELDS)
 
 
-def _judged_by(pod: Pod | None, seen: AdmissionContext, policy: Policy) -> Mapping[ClaimName, Collection[str]]:
-    """The classes of the claims, where one of a pod that is not known counts as one of mpsd's: it may be made later.
-    What a template's pods claim is looked up when they are created."""
-    if pod is None or pod.path or not pod.claims:
-        return seen.claims
-    return {**dict.fromkeys(pod.claims.values(), policy.admission.device_classes), **seen.claims}
+def _assumed(pod: Pod | None, seen: AdmissionContext) -> tuple[ClaimName, ...]:
+    """The claims of a pod that are not known, and so count as mpsd's: they may be made later. What a template's pods
+    claim is looked up when they are created."""
+    return () if pod is None or pod.path else tuple(name for name in _claims_of(pod) if name not in seen.claims)
 
 
 def _mark(finding: RuleFinding) -> tuple[str, str, str]:
@@ -385,7 +386,7 @@ def patch_for_pod(
     thing: Fields,
     pod: Pod,
     policy: Policy,
-    claims: Mapping[ClaimName, Collection[str]],
+    claims: ClaimClasses,
     template: TemplateWanted | None,
 ) -> tuple[Change, ...]:
     """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape. template: of

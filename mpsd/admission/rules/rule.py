@@ -3,13 +3,15 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from mpsd.model.fields import Fields
 from mpsd.model.pod import ClaimName, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem
 from mpsd.model.request import PodRequest
+
+ClaimClasses: TypeAlias = "Mapping[ClaimName, Collection[str]]"  # the device classes that each of a pod's asks for
 
 NO_DEVICES = frozenset({"", "none", "void"})  # values of NVIDIA_VISIBLE_DEVICES that give a container no GPU
 
@@ -19,14 +21,20 @@ class RequestContext:
     """What is known beside the object. writer: the user's name, empty where nobody is named. config_maps: the keys of
     those that were looked up, by name. annotations_before: the pod's, before this writer came. is_placed: it runs on a
     node already. is_changed: what mpsd changes in a pod that is created has been changed, or never will be. claims: the
-    device classes that each of its resource claims asks for, where that is known."""
+    device classes that each of its resource claims asks for, where that is known or assumed. assumed: those of the
+    claims that nobody could read."""
 
     writer: str = ""
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
     annotations_before: Fields = field(default_factory=dict)
     is_placed: bool = False
     is_changed: bool = False
-    claims: Mapping[ClaimName, Collection[str]] = field(default_factory=dict)
+    claims: ClaimClasses = field(default_factory=dict)
+    assumed: Collection[ClaimName] = ()
+
+    @property
+    def known_claims(self) -> ClaimClasses:
+        return {name: classes for name, classes in self.claims.items() if name not in self.assumed}
 
 
 @dataclass(frozen=True, slots=True)
