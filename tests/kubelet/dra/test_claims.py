@@ -128,6 +128,21 @@ def test_a_claim_that_can_have_no_grant_is_refused(thing: Object, rule: str) -> 
     assert rule in refused(thing)
 
 
+@pytest.mark.parametrize(
+    ("results", "constraint"),
+    [
+        ((result(), result()), f"distinctAttribute: {DRIVER}/uuid"),
+        ((result(0), result(1)), f"matchAttribute: {DRIVER}/domain"),
+    ],
+)
+def test_the_constraint_that_would_have_kept_gpus_apart_or_together_is_named(
+    results: tuple[Object, ...], constraint: str
+) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        read_claim(claim_object(*results), UID, APART, POLICY, 1.0)
+    assert constraint in refusal.value.problems[0].remedy
+
+
 def test_a_claim_takes_as_much_of_each_gpu() -> None:
     assert refused(claim_object(result(0), result(1, memory="2Gi")), TOGETHER) == {"devices-uneven"}
 

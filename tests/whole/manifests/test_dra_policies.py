@@ -1,15 +1,20 @@
 """With `components/dra` a claim says only what mpsd reads, and a token of mpsd-agent writes its node's slices alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.dra.rules.claims import config_problems
+from mpsd.admission.rules.requests import template_wanted
+from mpsd.kubelet.dra.rules.claims import config_problems, read_claim
 from mpsd.kubelet.dra.rules.slices import Pool, resource_slice
-from tests.kubelet.dra.claims import config, parameters
+from mpsd.model.problem import InvalidInput
+from mpsd.platform.rules.kubernetes_objects import read_object
+from tests.kubelet.dra.claims import APART, UID, claim_object, config, parameters, result
 from tests.manifests.rendering import named, of_kind
+from tests.model.manifests import COUNT, FACTS, MEMORY, container, pod, with_admission
 from tests.model.worlds import POLICY
 from tests.whole.manifests.cel import Object, broken
 
@@ -92,6 +97,79 @@ def test_policy_and_driver_take_the_same_parameters(found: Object) -> None:
 def test_nobody_has_admin_access_by_the_class_of_mpsd() -> None:
     assert _denied(_CLAIMS, _claim(adminAccess=True)) == {"admin-access"}
     assert _denied(_CLAIMS, _claim(adminAccess=True, deviceClassName="gpu.nvidia.com")) == set()
+
+
+def _asking(*requests: Object, **devices: object) -> Object:
+    """A claim with these requests, `r0` and so on, each of mpsd's class unless it names another."""
+    ours = {"deviceClassName": "mps.mpsd.io"}
+    named_requests = [{"name": f"r{n}", "exactly": ours | one} for n, one in enumerate(requests)]
+    return _claim() | {"spec": {"devices": {"requests": named_requests, **devices}}}
+
+
+def _amounts(**amounts: str) -> Object:
+    return {"capacity": {"requests": amounts}}
+
+
+@given(st.integers(0, 100), st.integers(5, 100))
+def test_policy_and_driver_agree_on_a_cap_beside_the_threads_that_are_reserved(threads: int, cap: int) -> None:
+    parameters_of = config(parameters(threadCap=cap))
+    denied = _denied(_CLAIMS, _asking(_amounts(threads=str(threads)), config=[parameters_of]))
+    allocated = claim_object(result(threads=str(-(-threads // 5) * 5)), configs=(parameters_of,))
+    refused = set[str]()
+    try:
+        read_claim(allocated, UID, APART, POLICY, 1.0)
+    except InvalidInput as error:
+        refused = {problem.rule for problem in error.problems}
+    assert denied == refused
+    assert refused <= {"cap-below-reservation"}
+
+
+def test_a_cap_below_the_threads_of_any_request_is_refused_and_what_is_no_number_is_left_to_the_scheduler() -> None:
+    capped: Any = {"config": [config(parameters(threadCap=40))]}
+    assert _denied(_CLAIMS, _asking(_amounts(threads="40"), _amounts(threads="60"), **capped)) >= {
+        "cap-below-reservation"
+    }
+    assert _denied(_CLAIMS, _asking(_amounts(threads="60k"), **capped)) == set()
+    assert _denied(_CLAIMS, _asking(_amounts(memory="4Gi"), **capped)) == set()
+
+
+_SAME = {"matchAttribute": "gpu.mpsd.io/domain"}
+_APART = {"distinctAttribute": "gpu.mpsd.io/uuid"}
+
+
+@pytest.mark.parametrize(
+    ("thing", "rules"),
+    [
+        (_asking({"count": 1}), set()),
+        (_asking({"count": 2}), {"devices-of-domains"}),
+        (_asking({"allocationMode": "All"}), {"devices-of-domains"}),
+        (_asking({"count": 2}, constraints=[_SAME]), set()),
+        (_asking({"count": 2}, constraints=[_SAME | {"requests": ["r0"]}]), set()),
+        (_asking({"count": 2}, constraints=[_SAME | {"requests": ["other"]}]), {"devices-of-domains"}),
+        (_asking({"count": 2}, constraints=[{"matchAttribute": "gpu.mpsd.io/uuid"}]), {"devices-of-domains"}),
+        (_asking({"count": 2, "deviceClassName": "gpu.nvidia.com"}), set()),
+        (_asking({}, {"deviceClassName": "nic.example.com", "count": 2}), set()),
+        (_asking({}, {}), {"devices-of-domains", "device-twice"}),
+        (_asking({}, {}, constraints=[_SAME]), {"device-twice"}),
+        (_asking({}, {}, constraints=[_SAME, _APART]), set()),
+        (_asking({}, {}, constraints=[_SAME, _APART | {"requests": ["r1"]}]), {"device-twice"}),
+        (_asking(_amounts(memory="4Gi"), {}, constraints=[_SAME, _APART]), {"devices-uneven"}),
+        (_asking(_amounts(memory="4Gi"), _amounts(memory="4Gi"), constraints=[_SAME, _APART]), set()),
+    ],
+)
+def test_gpus_that_no_grant_can_have_together_are_refused_before_they_are_allocated(
+    thing: Object, rules: set[str]
+) -> None:
+    assert _denied(_CLAIMS, thing) == rules
+
+
+def test_the_claim_that_the_webhook_makes_for_several_gpus_passes() -> None:
+    found = read_object(pod(container(limits={MEMORY: 14}), labels={COUNT: "2"})).pod
+    assert found
+    two = replace(with_admission(claims_for_requests=True), domains=[[0, 1]])
+    wanted = template_wanted(found, two, FACTS, {})
+    assert wanted
+    assert _denied(_CLAIMS, _claim(template=True) | {"spec": {"spec": wanted.spec}}) == set()
 
 
 def test_what_is_for_other_drivers_or_says_nothing_passes() -> None:

@@ -199,7 +199,7 @@ def read_claim(
     if started is not None:  # its GPUs may have been divided since
         domain = domain or next((domain for domain in node.domains if first.device.gpu in domain.gpus), None)
     percent = config.cap or first.threads or policy.requests.default_thread_percent
-    problems = [*_together(taken, domain, path), *_below_reservation(first, percent, path)]
+    problems = [*_together(taken, domain, path, node.driver), *_below_reservation(first, percent, path)]
     for gpu in (gpu for gpu in node.gpus if gpu.uuid in by_gpu):
         limit = ClientLimit(first.memory_mib, percent)
         problems += problems_with(limit, f"{path}.results", gpu.capability, gpu.memory_mib, gpu.sms)
@@ -296,17 +296,17 @@ def _config(fields: FieldReader, devices: Fields, path: str, driver: str, policy
     return _Config(caps.get("FromClaim", next(iter(caps.values()), None)), priority)
 
 
-def _together(taken: Sequence[_Taken], domain: Domain | None, path: str) -> Iterator[Problem]:
+def _together(taken: Sequence[_Taken], domain: Domain | None, path: str, driver: str) -> Iterator[Problem]:
     """Why no grant can have these devices together. A client of MPS has one domain, and one limit for all its GPUs."""
     where, names = f"{path}.results", " and ".join(each.device.device for each in taken)
     if len({each.device.gpu for each in taken}) < len(taken):
-        remedy = "ask for it once, with the sum, or add a constraint matchAttribute or distinctAttribute on uuid"
+        remedy = f"ask for it once, with the sum, or add the constraint distinctAttribute: {driver}/uuid"
         yield Problem("device-twice", where, names, "allocates one GPU more than once", remedy)
     elif len({(each.memory_mib, each.threads, each.clients) for each in taken}) > 1:
         remedy = "ask for the same memory and threads in each request"
         yield Problem("devices-uneven", where, names, "does not take the same of each GPU", remedy)
     if domain is None:
-        remedy = "add the constraint matchAttribute: DRIVER/domain, and list the GPUs under domains in the policy"
+        remedy = f"add the constraint matchAttribute: {driver}/domain, and list the GPUs under domains in the policy"
         yield Problem("devices-of-domains", where, names, "takes GPUs that no control daemon has together", remedy)
 
 
