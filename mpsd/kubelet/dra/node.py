@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.dra.driver import ClaimDriver, ClaimPlace
 from mpsd.kubelet.dra.plugin_server import DeviceHealth, DraServer
-from mpsd.kubelet.dra.rules.slices import device_name, devices, taint_of
+from mpsd.kubelet.dra.rules.slices import device_name, devices, trouble_of
 from mpsd.kubelet.dra.slices import SlicePublisher
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.model.node_view import NodeView
@@ -44,7 +44,7 @@ class NodeClaims:
         if view.grants_known:
             claimed = [claim.uid for claim in self._ledger.claims if not claim.left]
             self._slices.offer(devices(view, claimed, self._policy()))
-        health = (DeviceHealth(self._place.pool, device_name(gpu), taint_of(gpu, view)) for gpu in self._place.gpus)
+        health = (DeviceHealth(self._place.pool, device_name(gpu), trouble_of(gpu, view)) for gpu in self._place.gpus)
         self._server.health.set(tuple(health))
 
     async def run(self) -> None:

@@ -40,7 +40,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stu
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """trouble: why it takes no new claim; empty while it is well."""
+    """trouble: why programs on it cannot be well, by the name of the GPU; empty while they can."""
 
     pool: str
     device: str

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.dra.rules.slices import Pool, device_name, devices, resource_slice, taint_of
+from mpsd.kubelet.dra.rules.slices import NO_DAEMON, Pool, device_name, devices, resource_slice, taint_of, trouble_of
 from mpsd.model.domain import State
 from mpsd.model.node_view import HeldGrant, UnreadableGrant
 from mpsd.model.policy import EvictingState
@@ -107,6 +107,20 @@ def test_a_gpu_without_a_daemon_or_with_an_unknown_grant_is_tainted() -> None:
     unreadable = replace(view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),))
     assert taint_of(GPUS[0], unreadable) == "withheld"
     assert taint_of(GPUS[1], unreadable) == ""
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_gpu_is_sick_only_where_its_programs_cannot_run(state: State) -> None:
+    found = trouble_of(GPUS[0], view(records=(record(0, state), record(1))))
+    sick = state in {State.FAULT, State.WEDGED, State.DOWN, State.REFUSED}
+    assert bool(found) is sick
+    assert not sick or (GPUS[0].label in found and GPUS[0].uuid in found and state in found)
+
+
+def test_a_gpu_without_a_daemon_is_sick_and_one_with_an_unknown_grant_is_not() -> None:
+    assert NO_DAEMON in trouble_of(GPUS[1], view(records=(record(0),)))
+    unreadable = replace(view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),))
+    assert trouble_of(GPUS[0], unreadable) == ""
 
 
 def test_a_device_is_named_by_a_label_whatever_the_uuid_is() -> None:

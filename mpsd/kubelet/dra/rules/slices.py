@@ -20,6 +20,7 @@ API = "resource.k8s.io/v1"
 MEMORY, THREADS, CLIENTS = "memory", "threads", "clients"  # the capacities of a device
 TAINT = "mpsd.io/gpu"  # its value says why: a state of the GPU's domain, or WITHHELD
 WITHHELD, NO_DAEMON = "withheld", "no-daemon"
+_NOT_SICK = frozenset({WITHHELD, State.STARTING, State.DRAINING, State.DRAINED})
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
@@ -57,6 +58,12 @@ def taint_of(gpu: Gpu, view: NodeView) -> str:
         return WITHHELD
     state = next((domain.state for domain in view.domains if gpu.uuid in domain.record.gpus), None)
     return "" if state is State.READY else state.value if state else NO_DAEMON
+
+
+def trouble_of(gpu: Gpu, view: NodeView) -> str:
+    """Why programs on the GPU cannot be well; empty while they can. A GPU that only takes no new claim is not sick."""
+    taint = taint_of(gpu, view)
+    return "" if not taint or taint in _NOT_SICK else f"{gpu.label} ({gpu.uuid}) serves no programs: {taint}"
 
 
 def devices(view: NodeView, claimed: Iterable[str], policy: Policy) -> list[dict[str, Any]]:
