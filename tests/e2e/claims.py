@@ -71,6 +71,32 @@ class Claims:
         uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"]["uid"]
         return uid
 
+    def health(self, name: str) -> set[tuple[str, str]]:
+        """Of each GPU that this pod's status names, by its CDI device."""
+        resources = self.pods.status(name).get("allocatedResourcesStatus", ())
+        return {(one["resourceID"], one["health"]) for each in resources for one in each.get("resources", ())}
+
+    def until_in_fault(self, name: str) -> None:
+        """Until the GPU of this pod, whose claim has its name, is tainted for a fault and named in its status."""
+        tainted, sick = set[str](), set[str]()
+
+        def look() -> bool:
+            found = [
+                one
+                for one in devices(self.mpsd.cluster)
+                for taint in one.get("taints", ())
+                if taint["value"] == "fault"
+            ]
+            tainted.update(one["name"] for one in found)
+            sick.update(device for device, health in self.health(name) if health == "Unhealthy")
+            return bool(tainted and sick)
+
+        eventually(look, f"the fault is seen: {tainted}, {sick}", within_s=60.0)
+        assert sick == {f"{_DRIVER}/claim={self.uid(name)}-{device}" for device in tainted}
+        eventually(
+            lambda: not any("taints" in one for one in devices(self.mpsd.cluster)), "it is healed", within_s=60.0
+        )
+
     def grants(self) -> list[Object]:
         found: list[Object] = self.mpsd.told().get("grants", [])
         return found

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.claims import Claims, claims_for_requests, claims_instead_of_plugins, devices, pod_with
+from tests.e2e.claims import Claims, claims_for_requests, claims_instead_of_plugins, pod_with
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import MEMORY
 from tests.e2e.machine import this_machine
@@ -101,17 +101,10 @@ def test_a_pod_with_the_extended_resource_runs_unchanged_by_a_claim(
 
 
 def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(
-    cluster: Cluster, pods: Pods, claims: Claims
+    pods: Pods, claims: Claims
 ) -> None:
     claims.create("faulty", 4)
     pods.create(pod_with(pods, "faulty", "faulty", "alloc=100", "fault", "linger"))
-    tainted: set[str] = set()
-
-    def is_tainted() -> bool:
-        tainted.update(taint["value"] for device in devices(cluster) for taint in device.get("taints", ()))
-        return "fault" in tainted
-
-    eventually(is_tainted, "the fault taints it", within_s=60.0)
-    eventually(lambda: not any("taints" in device for device in devices(cluster)), "it is healed", within_s=60.0)
+    claims.until_in_fault("faulty")
     assert claims.start("next", 20, "alloc=100")
     claims.end("faulty", "next")

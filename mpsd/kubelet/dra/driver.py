@@ -140,16 +140,16 @@ class ClaimDriver:
     # -- what kubelet asks -----------------------------------------------------------------------------------------
 
     async def prepare(self, namespace: str, name: str, uid: str) -> tuple[PreparedClaim, tuple[str, ...]]:
-        """The claim and the CDI devices of its containers. InvalidInput, StartDeferred, KubeError or OSError with the
-        reason why there are none yet; kubelet tries again."""
+        """The claim, and what its containers get beside its own CDI devices. InvalidInput, StartDeferred, KubeError or
+        OSError with the reason why they get nothing yet; kubelet tries again."""
         async with self._lock:
             claim = await self._prepared(namespace, name, uid)
         if why := await self._agent.until_allowed(claim.domain, claim.memory_mib, _START_S):
             raise StartDeferred(f"{claim} waits: {why}")
         answer = memory_answer(claim.allocation, self._place.conditions)
-        self._write_file(uid, answer)
+        self._write_file(claim, answer)
         self._log.info("prepared", claim=str(claim), gpus=claim.gpus, memory_mib=claim.memory_mib)
-        return claim, (*answer.cdi, rules.cdi_name(self._place.driver, uid))
+        return claim, answer.cdi
 
     async def _prepared(self, namespace: str, name: str, uid: str) -> PreparedClaim:
         if self._unreadable:
@@ -226,9 +226,9 @@ class ClaimDriver:
     def _path(self, uid: str) -> Path:
         return self._place.cdi / rules.cdi_file(self._place.driver, uid)
 
-    def _write_file(self, uid: str, answer: Answer) -> None:
+    def _write_file(self, claim: PreparedClaim, answer: Answer) -> None:
         """Whole or not at all: a container runtime may read it at any moment."""
-        path, text = self._path(uid), json.dumps(rules.cdi_spec(self._place.driver, uid, answer), indent=1)
+        path, text = self._path(claim.uid), json.dumps(rules.cdi_spec(self._place.driver, claim, answer), indent=1)
         with suppress(FileNotFoundError):
             if path.read_text() == text:
                 return

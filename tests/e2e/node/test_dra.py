@@ -204,8 +204,12 @@ def test_a_cordoned_gpu_is_tainted_until_it_is_not(cluster: Cluster, claims: Cla
         cluster.do("patch", "mpsnode", claims.mpsd.node, "--type=merge", "-p", spec)
 
     first, second = (device["attributes"]["uuid"]["string"] for device in devices(cluster))
+    assert claims.start("before", UNITS)[0]["uuid"] == first
     cordon(first)
-    eventually(lambda: taints() == ["drained"], "the GPU is tainted")
+    eventually(lambda: taints() == ["draining"], "the GPU is tainted")
+    assert {health for _device, health in claims.health("before")} == {"Healthy"}, "a cordon is no sickness"
+    claims.end("before")
+    eventually(lambda: taints() == ["drained"], "it is empty")
     assert claims.start("beside", UNITS)[0]["uuid"] == second
     cordon()
     eventually(lambda: not taints(), "the taint is gone")
@@ -286,19 +290,10 @@ def test_random_claims_with_kubelet_and_agent_killed_in_between_leave_nothing(
 
 
 def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(
-    cluster: Cluster, pods: Pods, claims: Claims
+    pods: Pods, claims: Claims
 ) -> None:
     claims.create("faulty", 4)
     pods.create(pod_with(pods, "faulty", "faulty", "alloc=100", "fault", "linger"))
-    seen: dict[str, set[str]] = {"taints": set(), "health": set()}
-
-    def look() -> bool:
-        seen["taints"].update(taint["value"] for device in devices(cluster) for taint in device.get("taints", ()))
-        resources = pods.status("faulty").get("allocatedResourcesStatus", [])
-        seen["health"].update(one["health"] for resource in resources for one in resource.get("resources", ()))
-        return "fault" in seen["taints"] and "Unhealthy" in seen["health"]
-
-    eventually(look, f"the fault is seen: {seen}", within_s=60.0)
-    eventually(lambda: not any("taints" in device for device in devices(cluster)), "it is healed", within_s=60.0)
+    claims.until_in_fault("faulty")
     claims.start("next", 20, "alloc=100")
     claims.end("faulty", "next")

@@ -173,28 +173,30 @@ class ClaimCluster(Cluster):
 
         return asyncio.run(ask())
 
-    def health(self) -> list[int]:
-        async def ask() -> list[int]:
+    def health(self) -> list[tuple[int, str]]:
+        """Of each GPU, with the message."""
+
+        async def ask() -> list[tuple[int, str]]:
             async with dial(self.socket) as channel:
                 stream = DRAResourceHealthStub(channel).NodeWatchResources(health_wire.NodeWatchResourcesRequest())
                 async for answer in stream:
-                    return [device.health for device in answer.devices]
+                    return [(device.health, device.message) for device in answer.devices]
                 return []
 
         return asyncio.run(ask())
 
     # -- what containers do ----------------------------------------------------------------------------------------
 
-    def client_in(self, pod: PodCgroupHere, uid: str, *actions: str) -> Program:
-        """sim-cuda as a container of this pod runs it with the claim, once it holds its context."""
-        (made,) = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
+    def client_in(self, pod: PodCgroupHere, uid: str, *actions: str, until: str = "ready") -> Program:
+        """sim-cuda as a container of this pod runs it with the claim, once it has said so much."""
+        (_of_before, made) = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
         edits = made["containerEdits"]
         given = dict(text.split("=", 1) for text in edits["env"])
         folders = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
         given["CUDA_MPS_PIPE_DIRECTORY"] = folders[given["CUDA_MPS_PIPE_DIRECTORY"]]
         client = [sys.executable, "-m", "mpsd.simulator.cuda_client", *actions, "hold"]
         program = self.started_in(pod, client, given)
-        program.heard("ready")
+        program.heard(until)
         return program
 
     def started_in(
@@ -243,10 +245,10 @@ def test_a_prepared_claim_is_a_grant_and_a_device_of_the_container_runtime(claim
     answer = claims.prepare("share", uid)
     (device,) = answer.devices
     assert (answer.error, device.pool_name, device.share_id) == ("", NODE, "of-share")
-    assert list(device.cdi_device_ids) == [f"{DRIVER}/claim={uid}"]
+    assert list(device.cdi_device_ids) == [f"{DRIVER}/claim={uid}-{device.device_name}"]
     (file,) = claims.cdi.glob("*.json")
-    (made,) = json.loads(file.read_text())["devices"]
-    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M" in made["containerEdits"]["env"]
+    for made in json.loads(file.read_text())["devices"]:
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M" in made["containerEdits"]["env"]
     eventually(lambda: claims.granted() == {uid: 7168}, "its grant")
     assert claims.limit_mib() == 7168
     assert claims.unprepare("share", uid) == claims.unprepare("share", uid) == ""
@@ -547,12 +549,27 @@ def test_a_slice_that_somebody_deletes_is_written_again(claims: ClaimCluster) ->
 
 
 def test_a_cordoned_gpu_is_tainted_until_it_is_not_and_stays_healthy(claims: ClaimCluster) -> None:
-    assert claims.health() == [health_wire.HEALTHY]
+    assert claims.health() == [(health_wire.HEALTHY, "")]
     claims.cordon(claims.devices()[0]["attributes"]["uuid"]["string"])
     eventually(lambda: [one["value"] for one in claims.devices()[0].get("taints", ())] == ["drained"], "a taint")
-    assert claims.health() == [health_wire.HEALTHY]
+    assert claims.health() == [(health_wire.HEALTHY, "")]
     claims.cordon()
     eventually(lambda: "taints" not in claims.devices()[0], "no taint")
+
+
+@needs_cgroups
+def test_a_gpu_in_fault_is_unhealthy_by_its_name_until_it_is_healed(claims: ClaimCluster) -> None:
+    uuid = claims.devices()[0]["attributes"]["uuid"]["string"]
+    with pod_here(claims) as home:
+        uid = claims.allocate("share", 4, pods=[home.uid])
+        claims.prepared("share", uid)
+        claims.client_in(home, uid, "fault", "linger", until="lingering")
+        ((_sick, message),) = eventually(
+            lambda: [one for one in claims.health() if one[0] == health_wire.UNHEALTHY], "it is sick"
+        )
+        assert f"gpu0 ({uuid})" in message
+        assert message.endswith("fault")
+        eventually(lambda: claims.health() == [(health_wire.HEALTHY, "")], "it is healed")
 
 
 def test_a_claim_is_named_with_its_pods_wherever_its_grant_is_seen(claims: ClaimCluster) -> None:

@@ -400,9 +400,10 @@ def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
 # https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 
 
-def cdi_name(driver: str, uid: str) -> str:
-    """The device of a claim. Its uid is never used again, so that no container can get what another one left."""
-    return f"{driver}/{_CDI_CLASS}={uid}"
+def cdi_name(driver: str, uid: str, device: str) -> str:
+    """One device of a claim, by which kubelet names the GPU in the status of its pods. Its uid is never used again, so
+    that no container can get what another one left."""
+    return f"{driver}/{_CDI_CLASS}={uid}-{device}"
 
 
 def cdi_file(driver: str, uid: str) -> str:
@@ -426,8 +427,9 @@ def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
     return next((int(value) for value in values if value.isascii() and value.isdecimal()), None)
 
 
-def cdi_spec(driver: str, uid: str, answer: Answer) -> Mapping[str, Any]:
-    """What the container runtime gives to a container with the claim, beside the devices that `answer.cdi` names."""
+def cdi_spec(driver: str, claim: PreparedClaim, answer: Answer) -> Mapping[str, Any]:
+    """What the container runtime gives to a container with any device of the claim, beside those that `answer.cdi`
+    names. The first has the name that kubelet knows from an agent of before."""
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in answer.environment.items()],
         "deviceNodes": [
@@ -445,5 +447,8 @@ def cdi_spec(driver: str, uid: str, answer: Answer) -> Mapping[str, Any]:
     return {
         "cdiVersion": _CDI_VERSION,
         "kind": f"{driver}/{_CDI_CLASS}",
-        "devices": [{"name": uid, "containerEdits": edits}],
+        "devices": [
+            {"name": name, "containerEdits": edits}
+            for name in (claim.uid, *(f"{claim.uid}-{one.device}" for one in claim.devices))
+        ],
     }
