@@ -19,7 +19,8 @@ from aiohttp import web
 
 from mpsd.admission.registration import NAMESPACES
 from mpsd.admission.rules import review as rules
-from mpsd.admission.rules.requests import TemplateWanted, classes_of
+from mpsd.admission.rules.claims import classes_of
+from mpsd.admission.rules.requests import TemplateWanted
 from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, MalformedReview, Review, ReviewNeeds
 from mpsd.model import metrics as names
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT, WEBHOOK

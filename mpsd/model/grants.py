@@ -59,11 +59,13 @@ def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of the threads."""
+    """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of the threads,
+    clients None for as many as the policy gives."""
 
     memory_mib: int
     thread_percent: int | None
     gpus: int
+    clients: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class GpuCapacity:
         return (
             request.memory_mib <= self.memory_mib
             and (request.thread_percent or 0) <= self.thread_percent
-            and policy.requests.clients_per_grant <= self.clients
+            and (request.clients or policy.requests.clients_per_grant) <= self.clients
         )
 
 

@@ -128,6 +128,7 @@ _COUNT = re.compile(r"[1-9][0-9]?")
 class ContainerRequest:
     """What one container asks for. memory_units: as it was written, over all GPUs. memory_mib, thread_percent: on each
     of `gpus` GPUs. thread_percent: None asks for no share; the policy's default is then a cap, and nothing is reserved.
+    thread_cap: where a claim may use more than it reserves; None where it may not. below_normal: a claim says so.
     """
 
     container: str
@@ -136,6 +137,8 @@ class ContainerRequest:
     memory_mib: int
     thread_percent: int | None
     gpus: int
+    thread_cap: int | None = None
+    below_normal: bool = False
 
     @property
     def percents(self) -> int:
@@ -161,7 +164,7 @@ class PodRequest:
 
 def client_limit(request: ContainerRequest, policy: Policy) -> ClientLimit:
     """The limit that each process of the container gets on each of its GPUs."""
-    percent = request.thread_percent
+    percent = request.thread_percent if request.thread_cap is None else request.thread_cap
     return ClientLimit(request.memory_mib, policy.requests.default_thread_percent if percent is None else percent)
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mpsd.admission.rules.requests import BY_CLASS, classes_of
+from mpsd.admission.rules.claims import classes_of
+from mpsd.admission.rules.requests import BY_CLASS
 from mpsd.admission.rules.review import (
     AdmissionContext,
     ReviewNeeds,

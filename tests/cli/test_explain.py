@@ -61,6 +61,8 @@ def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> N
                     "memory_mib": 7168,
                     "thread_percent": None,
                     "gpus": 1,
+                    "thread_cap": None,
+                    "below_normal": False,
                 }
             ],
             "limits": [{"container": "mps-sample", "memory_mib": 7168, "thread_percent": 100}],

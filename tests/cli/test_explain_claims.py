@@ -139,6 +139,82 @@ def test_all_pods_that_wait_are_those_with_a_claim_too(cluster: GpuCluster) -> N
     assert "it asks for 20 GiB of one GPU" in explain(cluster, "-A").output
 
 
+def test_the_clients_that_a_claim_asks_for_count(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster, memory="1Gi", clients="47")
+    held = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
+    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[grant(held, 1, "node1")]))
+    cluster.pod(claimed())
+    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    assert read["why"] == "no-room"
+    assert "takes 47 more clients" in read["sentence"]
+
+
+def test_more_clients_than_any_gpu_serves_never_fit(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster, memory="1Gi", clients="60")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    cluster.pod(claimed())
+    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    assert read["why"] == "too-large"
+    assert "the most that one serves is 48" in read["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "named"), [({"mem": "4Gi"}, "requests.mem"), ({"memory": "1Gi", "threads": "101"}, "requests.threads")]
+)
+def test_what_no_gpu_can_ever_give_does_not_start_when_others_end(
+    cluster: GpuCluster, amounts: dict[str, str], named: str
+) -> None:
+    install(cluster, "node1")
+    template(cluster, **amounts)
+    held = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
+    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[grant(held, 11, "node1")]))
+    cluster.pod(claimed())
+    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    assert read["why"] == "claim-impossible"
+    assert named in read["sentence"]
+    assert "when others end" not in read["sentence"]
+
+
+def test_a_pod_with_two_claims_or_with_a_request_beside_one_never_starts(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    template(cluster, memory="4Gi")
+    template(cluster, "large", memory="20Gi")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    entries = [{"name": name, "resourceClaimTemplateName": name} for name in ("share", "large")]
+    cluster.pod(claimed("both", resourceClaims=entries))
+    cluster.pod(claimed("twice", resourceClaims=[entry | {"resourceClaimTemplateName": "share"} for entry in entries]))
+    asking = {"limits": {"aliyun.com/gpu-mem": "4"}, "claims": [{"name": "gpu"}]}
+    cluster.pod(claimed("beside", containers=[{"name": "main", "image": "train", "resources": asking}]))
+    for name, other in (("both", "ResourceClaim"), ("twice", "ResourceClaim"), ("beside", "aliyun.com/gpu-mem")):
+        read = json.loads(explain(cluster, name, "-o", "json").output)
+        assert read["why"] == "claim-impossible"
+        first, _and, second = read["sentence"].partition(", and a pod has")[0].partition(" and ")
+        assert "ResourceClaim" in first
+        assert other in second
+
+
+def test_gpus_are_not_joined_for_a_claim_so_that_several_wait_for_a_domain(cluster: GpuCluster) -> None:
+    install(cluster, "node1")
+    exactly = {"deviceClassName": DEVICE_CLASS, "count": 2, "capacity": {"requests": {"memory": "4Gi"}}}
+    devices = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    together = devices | {"constraints": [{"matchAttribute": "gpu.mpsd.io/domain"}]}
+    for name, spec in (("share", together), ("apart", devices)):
+        cluster.thing(TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": {"devices": spec}}}, "default")
+    reported = mpsnode("node1", 15, 15)
+    for domain in reported["status"]["domains"]:
+        domain["kind"] = "free"
+    cluster.nodes(machine("node1"), reported)
+    cluster.pod(claimed())
+    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    assert read["why"] == "no-room"
+    assert "until an administrator makes a domain of 2 GPUs" in read["sentence"]
+    entry = {"name": "gpu", "resourceClaimTemplateName": "apart"}
+    cluster.pod(claimed("apart", resourceClaims=[entry]))
+    assert json.loads(explain(cluster, "apart", "-o", "json").output)["why"] == "claim-impossible"
+
+
 # -- `mpsd explain -f` -------------------------------------------------------------------------------------------------
 
 _TEMPLATE = """
@@ -180,6 +256,9 @@ def test_a_file_with_a_pod_and_its_template_says_what_the_pod_gets() -> None:
         pod = by_name["Pod default/train"]
         assert "share asks for 7 GiB of one GPU and 30 % of its threads" in pod["remark"]
         assert [one["rule"] for one in pod["warnings"]] == ["host-root"], "it is judged as a pod with a GPU"
+        (request,) = pod["requests"]
+        assert (request["container"], request["memory_mib"], request["thread_percent"]) == ("main", 7 * GIB, 30)
+        assert pod["environment"]["main"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60", "the cap of its parameters"
         assert by_name["ResourceClaimTemplate share"]["admitted"]
 
 
@@ -217,8 +296,11 @@ def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
 def test_a_template_that_says_that_its_work_can_wait_is_below_normal() -> None:
     low = _TEMPLATE.replace("threadCap: 60", "threadCap: 60, priority: below-normal")
     template, pod = explained(low + "---" + _POD)
-    assert template["remark"] == "asks for 7 GiB of one GPU and 30 % of its threads, below normal there"
-    assert "share asks for 7 GiB of one GPU and 30 % of its threads, below normal there" in pod["remark"]
+    for remark in (template["remark"], pod["remark"]):
+        assert remark.endswith(
+            "asks for 7 GiB of one GPU and 30 % of its threads, at most 60 % of them, below normal there"
+        )
+    assert (pod["priority"], pod["environment"]["main"]["CUDA_MPS_CLIENT_PRIORITY"]) == (1, "1")
     (wrong,) = explained(low.replace("below-normal", "low"), code=1)
     assert [(one["rule"], one["where"]) for one in wrong["problems"]] == [
         ("priority-unknown", "spec.spec.devices.config[0].opaque.parameters.priority")
@@ -230,7 +312,7 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
     text = _TEMPLATE.replace("/v1\n", "/v1beta1\n").replace(exactly, "deviceClassName: mps.mpsd.io\n          ")
     text = text.replace('threads: "30"}}}', 'threads: "30"}}')
     template, pod = explained(f"{text}---{_POD}")
-    assert template["remark"] == "asks for 7 GiB of one GPU and 30 % of its threads"
+    assert template["remark"].startswith("asks for 7 GiB of one GPU and 30 % of its threads")
     assert "share asks for 7 GiB" in pod["remark"]
 
 
@@ -242,6 +324,13 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
         ("6.5Gi", "1e999999999", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
         ('"30"', "[1]", "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
         ('"30"', '"101"', "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
+        ('"30"', '"70"', "cap-below-reservation", "config[0].opaque.parameters.threadCap"),
+        ("6.5Gi", "500Gi", "memory-over-card", "requests[0].exactly.capacity.requests.memory"),
+        ("threads:", "clients: many, threads:", "quantity-malformed", "requests[0].exactly.capacity.requests.clients"),
+        ("threads:", 'clients: "99", threads:', "clients-over-gpu", "requests[0].exactly.capacity.requests.clients"),
+        ("memory", "mem", "capacity-name", "requests[0].exactly.capacity.requests.mem"),
+        ("capacity", "adminAccess: true, capacity", "admin-access", "requests[0].exactly.adminAccess"),
+        ("capacity", "allocationMode: All, capacity", "devices-of-domains", "requests"),
         ("capacity", "count: 0, capacity", "gpu-count-malformed", "requests[0].exactly.count"),
         ("capacity", "count: many, capacity", "wrong-type", "requests[0].exactly.count"),
         ("{requests: {memory", "{requests: 7, x: {memory", "wrong-type", "requests[0].exactly.capacity.requests"),
@@ -253,3 +342,71 @@ def test_amounts_that_are_none_are_refused_with_their_place(was: str, is_now: st
     (problem,) = template["problems"]
     assert (problem["rule"], problem["where"]) == (rule, f"spec.spec.devices.{where}")
     assert problem["remedy"]
+
+
+def test_several_gpus_in_several_requests_are_judged_together() -> None:
+    second = "        - {name: other, exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 4Gi}}}}\n"
+    (template,) = explained(_TEMPLATE.replace("      config:", f"{second}      config:"), code=1)
+    codes = {problem["rule"] for problem in template["problems"]}
+    assert codes == {"devices-of-domains", "claim-without-domain", "device-twice", "devices-uneven"}
+    assert all(problem["value"] == "gpu and other" for problem in template["problems"])
+
+
+def test_alternatives_are_well_where_one_of_them_is() -> None:
+    def choosing(first: str, second: str) -> str:
+        options = f"[{{name: a, {first}}}, {{name: b, {second}}}]"
+        exactly = 'exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 6.5Gi, threads: "30"}}}'
+        return _TEMPLATE.replace(exactly, f"firstAvailable: {options}")
+
+    good = "deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 4Gi}}"
+    wrong = "deviceClassName: mps.mpsd.io, capacity: {requests: {mem: 4Gi}}"
+    (template,) = explained(choosing(wrong, good))
+    assert [one["rule"] for one in template["warnings"]] == ["capacity-name"]
+    (template,) = explained(choosing(wrong, wrong), code=1)
+    assert [one["rule"] for one in template["problems"]] == ["capacity-name", "capacity-name"]
+
+
+def test_what_is_asked_is_said_as_the_scheduler_rounds_it() -> None:
+    (template,) = explained(_TEMPLATE.replace('"30"', '"33"'))
+    assert "35 % of its threads" in template["remark"]
+    (template,) = explained(_TEMPLATE.replace("6.5Gi", "7"))
+    assert "asks for 1 GiB" in template["remark"]
+    (warning,) = template["warnings"]
+    assert (warning["rule"], warning["remedy"]) == ("memory-without-unit", "write 7Gi")
+
+
+def test_a_claim_that_no_container_uses_gives_nobody_anything() -> None:
+    unused = _POD.replace(", resources: {claims: [{name: gpu}]}", "")
+    pod = explained(f"{_TEMPLATE}---{unused}")[1]
+    assert "no container uses it" in pod["remark"]
+    assert pod["requests"] == []
+
+
+def test_two_claims_in_a_file_are_refused_as_the_webhook_refuses_them() -> None:
+    entries = "[{name: gpu, resourceClaimTemplateName: share}, {name: more, resourceClaimTemplateName: share}]"
+    text = _POD.replace("[{name: gpu, resourceClaimTemplateName: share}]", entries)
+    pod = explained(f"{_TEMPLATE}---{text}", code=1)[1]
+    assert [one["rule"] for one in pod["problems"]] == ["claim-of-several"]
+
+
+def test_a_claim_that_can_never_be_served_gives_its_pod_nothing() -> None:
+    template, pod = explained(f"{_TEMPLATE.replace('memory:', 'mem:')}---{_POD}", code=1)
+    assert not template["admitted"]
+    assert pod["requests"] == []
+    assert "can never be served" in pod["remark"]
+
+
+def test_a_whole_gpu_has_figures_where_its_model_is_named() -> None:
+    whole = _TEMPLATE.replace('{memory: 6.5Gi, threads: "30"}', "{}")
+    text = f"{whole}---{_POD}"
+    assert explained(text)[1]["requests"] == []
+    done = ask("explain", "-o", "json", "--gpu", "A30", "-f", "-", given=text)
+    (limit,) = json.loads(done.stdout)[1]["limits"]
+    assert (limit["gpu"], limit["memory_mib"], limit["thread_percent"]) == ("NVIDIA A30", 23 * GIB, 60)
+
+
+def test_a_class_that_is_requested_as_a_resource_asks_for_a_gpu() -> None:
+    limits = "resources: {limits: {deviceclass.resource.kubernetes.io/mps.mpsd.io: 1}}"
+    text = _POD.replace("resources: {claims: [{name: gpu}]}", limits)
+    (pod,) = explained(text.replace("  resourceClaims: [{name: gpu, resourceClaimTemplateName: share}]\n", ""))
+    assert "asks for the memory of one GPU" in pod["remark"]

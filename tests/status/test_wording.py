@@ -16,14 +16,16 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import cluster_status
 from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView
+from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName
 from mpsd.model.problem import InvalidInput
 from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.status.cluster_answers import cluster_parts
 from mpsd.status.grant_options import the_one
+from mpsd.status.rules.claims import ClaimsServed, with_claim
 from mpsd.status.rules.cordon import cordon_change, effects
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.pods import Explanation, SeenClaim, Why, read_pod_seen
+from mpsd.status.rules.pods import Explanation, PodSeen, SeenClaim, Why, read_pod_seen
 from mpsd.status.rules.top import cluster_top, node_top
 from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW, POLICY, grant, identity, waiting
@@ -41,6 +43,16 @@ ON = {"nodeName": "node1"}
 RUNS = {"phase": "Running"}
 
 
+def with_impossible_claims() -> Iterator[PodSeen]:
+    """One that asks for what no GPU has, and two of one template."""
+    exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": {"mem": "4Gi"}}}
+    thing = {"spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}}
+    share, served = ClaimName(CLAIM_TEMPLATE, "share"), ClaimsServed(None, None, 0)
+    for claims in ((share,), (share, share)):
+        seen = replace(read_pod_seen(pod(0), POLICY), claims=claims)
+        yield with_claim(seen, {("default", share): thing}, served, POLICY, known=True)
+
+
 def without_a_node() -> Iterator[Explanation]:
     """What keeps a pod out by itself, then what the nodes lack."""
     usual, many = scene(cluster_node()), tuple(held(f"p{n}", 1) for n in range(6))
@@ -56,6 +68,7 @@ def without_a_node() -> Iterator[Explanation]:
         "its ResourceClaimTemplate default/share does not exist; create it, or correct the name in spec.resourceClaims"
     )
     yield story(replace(read_pod_seen(pod(), POLICY), claim=SeenClaim("", None, lacking)), usual)
+    yield from (story(one, usual) for one in with_impossible_claims())
     yield told(pod(), scene(node_capacity(cluster_node(), "", (), (promised("train", 7),), TERMS)))
     yield from (told(pod(), usual), told(pod(status=unscheduled), usual))
     for names in ((), ("node1",), ("node1", "node2")):

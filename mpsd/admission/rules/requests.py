@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 from mpsd.admission.rules.rule import EVERY, ClaimClasses, Found, Rule, RuleInput, rule
 from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
-from mpsd.model.client_limits import BELOW_NORMAL, PRIORITIES, priority_problem
-from mpsd.model.fields import FieldReader, Fields, at
+from mpsd.model.client_limits import priority_problem
+from mpsd.model.fields import Fields, at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.grants import Request
 from mpsd.model.names import CLAIM_DRIVER, MIRROR, matches
-from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, PRIORITY, Container, Pod
+from mpsd.model.pod import CLAIM, PRIORITY, Container, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown, shown_name
-from mpsd.model.quantity import is_zero, whole
+from mpsd.model.quantity import is_zero
 from mpsd.model.request import PodRequest, asks_for_gpu, read_share
 
 # The annotations with the GPU of a pod: mpsd's, gpushare's first and its second form.
@@ -152,61 +151,10 @@ def _not_allowed(case: RuleInput, key: str, value: str, allowed: tuple[str, ...]
 
 
 # -- resource claims -------------------------------------------------------------------------------------------------
-# What a claim asks for stands in another object, which somebody must have looked up. For a container that asks for a
-# device class as if it were a resource, Kubernetes makes the claim.
+# What a claim asks for stands in another object, which somebody must have looked up (`rules.claims`). For a container
+# that asks for a device class as if it were a resource, Kubernetes makes the claim.
 
 BY_CLASS = "deviceclass.resource.kubernetes.io/"  # of the resource's name, before that of the class (KEP-5004)
-
-
-def claim_devices(thing: Fields, kind: str, fields: FieldReader) -> tuple[str, Fields]:
-    """What a ResourceClaim or a template of one asks for, with the path to it."""
-    spec, path = fields.mapping(thing, "spec", ""), "spec"
-    if kind == CLAIM_TEMPLATE:
-        spec, path = fields.mapping(spec, "spec", path), "spec.spec"
-    return at(path, "devices"), fields.mapping(spec, "devices", path)
-
-
-def claim_requests(thing: Fields, kind: str, fields: FieldReader) -> Iterator[tuple[str, str, Fields]]:
-    """The alternatives in the requests of a ResourceClaim or of a template of one, each with its device class and its
-    path. A request of resource.k8s.io/v1beta1 is its own only one."""
-    path, devices = claim_devices(thing, kind, fields)
-    for where, request in fields.entries(devices, "requests", path):
-        exactly = at(where, "exactly"), fields.mapping(request, "exactly", where)
-        for place, each in ((where, request), exactly, *fields.entries(request, "firstAvailable", where)):
-            if name := fields.text(each, "deviceClassName", place):
-                yield name, place, each
-
-
-def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
-    """The device classes that it asks for, one or another."""
-    return tuple(dict.fromkeys(name for name, _where, _each in claim_requests(thing, kind, FieldReader())))
-
-
-def request_of_claim(thing: Fields, kind: str, policy: Policy, whole_mib: int) -> Request | None:
-    """What it asks for of each GPU of mpsd, by its first alternative; None where it asks for none. whole_mib: what it
-    gets where it names no memory."""
-    fields = FieldReader()
-    asked = claim_requests(thing, kind, fields)
-    found = next((each for name, _where, each in asked if name in policy.admission.device_classes), None)
-    if found is None:
-        return None
-    amounts = fields.mapping(fields.mapping(found, "capacity", ""), "requests", "")
-    memory, threads, unit_mib = (
-        whole(amounts.get(MEMORY)),
-        whole(amounts.get(THREADS)),
-        policy.resources.memory_unit_mib,
-    )
-    memory_mib = whole_mib if memory is None else -(-memory // (unit_mib * 1024**2)) * unit_mib
-    return Request(memory_mib, threads or None, fields.number(found, "count", "", absent=1) or 1)
-
-
-def is_below_normal(thing: Fields, kind: str) -> bool:
-    """Whether its parameters for mpsd say so."""
-    fields = FieldReader()
-    path, devices = claim_devices(thing, kind, fields)
-    entries = (fields.mapping(entry, "opaque", where) for where, entry in fields.entries(devices, "config", path))
-    parameters = (fields.mapping(one, "parameters", "") for one in entries if one.get("driver") == CLAIM_DRIVER)
-    return any(PRIORITIES.get(fields.text(one, "priority", "")) == BELOW_NORMAL for one in parameters)
 
 
 def claiming(pod: Pod, policy: Policy, claims: ClaimClasses) -> tuple[Container, ...]:

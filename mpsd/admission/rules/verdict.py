@@ -1,19 +1,19 @@
 """Whether an object may have what it requests: every problem in it at once, and how hard each rule is taken there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from mpsd.admission.rules.claims import asked_by_class, asked_of, claimed_requests, classes_of, wrong_in_claim
 from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
-from mpsd.admission.rules.requests import REQUEST_RULES, claiming, classes_of, is_below_normal, request_of_claim
+from mpsd.admission.rules.requests import REQUEST_RULES, claiming
 from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleInput, RuleScope
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName, Pod, PodPriority
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown, shown_name
-from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, PodRequest, asks, asks_for_gpu, read_share
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, objects_in, read_object
 
@@ -130,8 +130,10 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
     )
     asking = pod if pod and not problems and asks_for_gpu(pod, policy.resources) else None
     requests = read_share(asking, policy, facts).requests if asking else ()
-    claimed = _claimed(pod, policy, here) if pod else ""
+    claimed = "; ".join(_claimed(pod, policy, facts, here)) if pod else ""
     remark = "" if problems or requests else found.unread or claimed or "asks for no GPU"
+    if pod and not problems and not requests:
+        requests = tuple(claimed_requests(pod, policy, facts, here))
     if placed and not problems:
         now = {finding.rule for finding in judged}
         anew = [
@@ -145,27 +147,20 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
     return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark, priority)
 
 
-def _claimed(pod: Pod, policy: Policy, claims: Mapping[ClaimName, Fields]) -> str:
-    """What a pod gets by its claims; empty where it names none, or none of mpsd's."""
-    said = []
-    for name in dict.fromkeys(pod.claims.values()):
+def _claimed(pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimName, Fields]) -> Iterator[str]:
+    """What a pod gets by its claims, and what of them is not known; nothing where it has none of mpsd's."""
+    used = {entry for container in pod.containers for entry in container.claims}
+    for entry, name in pod.claims.items():
+        words = f"{name.kind} {shown_name(name.name)}"
         if name not in claims:
-            said.append(f"{name.kind} {shown_name(name.name)} is not in what was read, so it is judged without it")
-        elif asked := asked_by_claim(claims[name], name.kind, policy):
-            said.append(f"{name.kind} {shown_name(name.name)} {asked}")
-    return "; ".join(said)
-
-
-def asked_by_claim(thing: Fields, kind: str, policy: Policy) -> str:
-    """What a claim or a template asks for, for people; empty where it asks for no GPU of mpsd."""
-    request = request_of_claim(thing, kind, policy, 0)
-    if request is None:
-        return ""
-    memory = f"{gib(request.memory_mib)} GiB" if request.memory_mib else "the memory"
-    gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
-    threads = f" and {request.thread_percent} % of its threads" if request.thread_percent else ""
-    below = ", below normal there" if is_below_normal(thing, kind) else ""
-    return f"asks for {memory} of {gpus}{threads}{below}"
+            yield f"{words} is not in what was read, so it is judged without it"
+        elif asked := asked_of(claims[name], name.kind, policy):
+            never = bool(wrong_in_claim(claims[name], name.kind, policy, facts).problems)
+            unused = "" if entry in used else ", and no container uses it"
+            yield f"{words} asks for {asked}{' and can never be served' if never else unused}"
+    for container in pod.containers:
+        if asked := asked_by_class(container, policy):
+            yield f"container {shown_name(container.name)} asks for {asked}, by the class as a resource"
 
 
 def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext) -> tuple[RuleFinding, ...]:

@@ -5,7 +5,7 @@ Nothing of this machine is looked at: the cards are those that `--gpu` names.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from mpsd.admission.rules.requests import claim_devices, claim_requests
-from mpsd.admission.rules.verdict import AdmissionVerdict, Claims, asked_by_claim, claims_in, review
+from mpsd.admission.rules.claims import asked_of, wrong_in_claim
+from mpsd.admission.rules.verdict import AdmissionVerdict, Claims, claims_in, review
 from mpsd.containers.dialects.names import VARIABLES
 from mpsd.containers.dialects.parsing import environment_in, read_dialect
 from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
-from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
 from mpsd.model.client_limits import (
     BELOW_NORMAL,
     NVIDIA_VISIBLE_DEVICES,
@@ -26,14 +25,11 @@ from mpsd.model.client_limits import (
     environment,
     priority_reason,
 )
-from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, Role
-from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown, shown_name
-from mpsd.model.quantity import gib, whole
+from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
 from mpsd.platform.limits_files import Limits, load_limits
@@ -141,42 +137,10 @@ def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
     verdict = review(thing, limits.policy, limits.facts, claims)
     if not isinstance(thing, dict) or thing.get("kind") not in (CLAIM, CLAIM_TEMPLATE):
         return verdict
-    problems = (*verdict.problems, *_wrong_in_claim(thing, thing["kind"], limits.policy))
-    remark = "" if problems else asked_by_claim(thing, thing["kind"], limits.policy) or verdict.remark
-    return replace(verdict, problems=problems, remark=remark)
-
-
-def _wrong_in_claim(thing: Fields, kind: str, policy: Policy) -> Iterator[Problem]:
-    """What is wrong with the amounts that a claim asks of mpsd, and with its parameters, as kubelet would show it when
-    a pod waits."""
-    from mpsd.kubelet.dra.rules.claims import config_problems
-
-    fields = FieldReader()
-    for name, where, one in claim_requests(thing, kind, fields):
-        if name in policy.admission.device_classes:
-            yield from _wrong_amounts(one, where, fields)
-    path, devices = claim_devices(thing, kind, fields)
-    for where, entry in fields.entries(devices, "config", path):
-        opaque = fields.mapping(entry, "opaque", where)
-        if opaque.get("driver") == CLAIM_DRIVER:
-            yield from config_problems(opaque.get("parameters"), at(where, "opaque", "parameters"), policy)
-    yield from dict.fromkeys(fields.problems)
-    if fields.too_many:
-        yield fields.too_many
-
-
-def _wrong_amounts(request: Fields, where: str, fields: FieldReader) -> Iterator[Problem]:
-    capacity = fields.mapping(request, "capacity", where)
-    amounts, path = fields.mapping(capacity, "requests", at(where, "capacity")), at(where, "capacity", "requests")
-    for name, most, example in ((MEMORY, 2**63 - 1, "7Gi"), (THREADS, 100, '"30"')):
-        found = whole(amounts.get(name, 0))
-        if found is None or not 0 <= found <= most:
-            message, remedy = f"is no amount of {name} that a GPU has", f"write such as {example}"
-            yield Problem("quantity-malformed", at(path, name), shown(amounts[name]), message, remedy)
-    if (count := fields.number(request, "count", where, absent=1)) is not None and count < 1:
-        yield Problem(
-            "gpu-count-malformed", at(where, "count"), shown(count), "is no number of GPUs", "write 1 or more"
-        )
+    wrong = wrong_in_claim(thing, thing["kind"], limits.policy, limits.facts)
+    problems, asked = (*verdict.problems, *wrong.problems), asked_of(thing, thing["kind"], limits.policy)
+    remark = "" if problems else f"asks for {asked}" if asked else verdict.remark
+    return replace(verdict, problems=problems, warnings=(*verdict.warnings, *wrong.warnings), remark=remark)
 
 
 def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:
@@ -220,15 +184,17 @@ def _variables(request: ContainerRequest, verdict: AdmissionVerdict, limits: Lim
 def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
     """None where it is given none, and where only a cluster knows: a manifest names a PriorityClass without value."""
     pod, policy = verdict.priority, limits.policy.gpu_priority
+    if any(request.below_normal for request in verdict.requests):
+        return BELOW_NORMAL
     if pod is None or (policy.by == "priority-class" and pod.value is None and pod.class_name):
         return None
     return client_priority(pod, policy)
 
 
 def _priority_sentence(verdict: AdmissionVerdict, limits: Limits) -> str:
-    """Empty where the policy gives no priorities."""
+    """Empty where the policy gives no priorities, and where a claim says it all."""
     pod, policy = verdict.priority, limits.policy.gpu_priority
-    if pod is None or policy.by == "none":
+    if pod is None or policy.by == "none" or any(request.below_normal for request in verdict.requests):
         return ""
     if (priority := _priority(verdict, limits)) is None:
         named = f"follows from the value of its PriorityClass {shown_name(pod.class_name)}"
@@ -269,6 +235,8 @@ def _sentence(request: ContainerRequest, limits: Limits) -> str:
     percent = client_limit(request, limits.policy).thread_percent
     share = "all" if percent == 100 else f"{percent} %"
     held = "none of them reserved" if request.thread_percent is None else "reserved for it"
+    if request.thread_percent is not None and percent > request.thread_percent:
+        held = f"{request.thread_percent} % reserved for it"
     return (
         f"{_ROLES[request.role]} {request.container} gets {gib(request.memory_mib)} GiB of {gpus}, "
         f"CUDA's own context included, and {share} of its threads, {held}"

@@ -18,17 +18,12 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from mpsd.admission.rules.requests import classes_of, request_of_claim
-from mpsd.kubelet.dra.rules.slices import MEMORY
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.model.fields import FieldReader
-from mpsd.model.grants import Request
 from mpsd.model.mpsnode import cluster_status, read_mpsnode
 from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput, Problem, shortened, shown, shown_name
-from mpsd.model.quantity import whole
+from mpsd.model.problem import InvalidInput, Problem, shortened, shown
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Forbidden, Kube, NotFound, Object, Resource
 from mpsd.platform.kube_access import namespace_of_user
@@ -40,8 +35,9 @@ from mpsd.status.cluster import PolicyInForce, mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, PodName
 from mpsd.status.rules import pods as rules
+from mpsd.status.rules.claims import read_served, with_claim
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
-from mpsd.status.rules.pods import Explanation, ExplanationContext, Owner, PodSeen, SeenClaim, last_warning
+from mpsd.status.rules.pods import Explanation, ExplanationContext, Owner, PodSeen, last_warning
 
 Found = TypeVar("Found")
 Other = TypeVar("Other")
@@ -137,28 +133,16 @@ async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> M
 
 
 # -- resource claims -----------------------------------------------------------------------------------------------
-# What they ask for, and what keeps one of mpsd from being allocated whatever the GPUs have left.
 
 _API = "resource.k8s.io/v1"
 _PLURALS = {CLAIM: "resourceclaims", CLAIM_TEMPLATE: "resourceclaimtemplates"}
 _CLASSES, _SLICES = Resource(_API, "deviceclasses"), Resource(_API, "resourceslices")
 _DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
-_INSTALL = "an administrator installs components/dra (docs/dra.md)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """What the cluster has for claims. classes, nodes: by name; None where nobody may ask. whole_mib: of the largest
-    GPU, 0 where none is known."""
-
-    classes: frozenset[str] | None
-    nodes: frozenset[str] | None
-    whole_mib: int
 
 
 async def _with_claims(kube: Kube, pods: Sequence[PodSeen], policy: Policy, unseen: list[str]) -> list[PodSeen]:
     """The pods, with `shared` and `claim` for those with a claim of mpsd. unseen: grows by what may not be read."""
-    if not (claiming := [pod for pod in pods if pod.claims and pod.shared is None]):
+    if not (claiming := [pod for pod in pods if pod.claims]):
         return [*pods]
     things: dict[tuple[str, ClaimName], Object] = {}
     missing: set[str] = set()  # namespaces whose claims may not be read
@@ -168,13 +152,8 @@ async def _with_claims(kube: Kube, pods: Sequence[PodSeen], policy: Policy, unse
             missing |= set() if listed is not None else {namespace}
             for thing in listed or ():
                 things[namespace, ClaimName(kind, str(thing["metadata"]["name"]))] = thing
-    served = await _served(kube, unseen)
-    return [
-        _with_claim(pod, things, policy, served, known=pod.name.namespace not in missing)
-        if pod.claims and pod.shared is None
-        else pod
-        for pod in pods
-    ]
+    served = read_served(await _list(kube, _CLASSES, unseen), await _list(kube, _SLICES, unseen, query=_DRIVER))
+    return [with_claim(pod, things, served, policy, known=pod.name.namespace not in missing) for pod in pods]
 
 
 async def _list(
@@ -185,54 +164,6 @@ async def _list(
         return await allowed(kube.list(resource, namespace, query), f"{resource.plural} were not read", unseen)
     except NotFound:  # a cluster without that API
         return ()
-
-
-async def _served(kube: Kube, unseen: list[str]) -> _Served:
-    classes = await _list(kube, _CLASSES, unseen)
-    slices = await _list(kube, _SLICES, unseen, query=_DRIVER)
-    fields, largest = FieldReader(), 0
-    for one in slices or ():
-        for _where, device in fields.entries(fields.mapping(one, "spec", ""), "devices", ""):
-            memory = fields.mapping(fields.mapping(device, "capacity", ""), MEMORY, "")
-            largest = max(largest, whole(memory.get("value")) or 0)
-    return _Served(
-        None if classes is None else frozenset(str(one["metadata"]["name"]) for one in classes),
-        None if slices is None else frozenset(str(one["spec"].get("nodeName", "")) for one in slices),
-        largest // 1024**2,
-    )
-
-
-def _with_claim(
-    pod: PodSeen, things: Mapping[tuple[str, ClaimName], Object], policy: Policy, served: _Served, *, known: bool
-) -> PodSeen:
-    namespace = pod.name.namespace
-    for name in pod.claims:
-        thing, words = things.get((namespace, name)), f"{name.kind} {shown_name(f'{namespace}/{name.name}')}"
-        if thing is None:
-            if known and pod.is_pending and not pod.node:
-                lacking = f"its {words} does not exist; create it, or correct the name in spec.resourceClaims"
-                return _claiming(pod, SeenClaim(words, served.nodes, lacking), Request(0, None, 1))
-            continue
-        request = request_of_claim(thing, name.kind, policy, served.whole_mib)
-        if request is not None:
-            return _claiming(pod, SeenClaim(words, served.nodes, _lacking(thing, name, words, policy, served)), request)
-    return pod
-
-
-def _claiming(pod: PodSeen, claim: SeenClaim, request: Request) -> PodSeen:
-    name, node, ends = pod.name, pod.node, pod.terminating
-    shared = SharedPod(name, request, node, {}, pod.scheduler, 0, "", finished=False, terminating=ends)
-    return replace(pod, shared=shared, claim=claim)
-
-
-def _lacking(thing: Object, name: ClaimName, words: str, policy: Policy, served: _Served) -> str:
-    """What must be there before it can be allocated; empty where all of it is."""
-    named = [one for one in classes_of(thing, name.kind) if one in policy.admission.device_classes]
-    if served.classes is not None and named[0] not in served.classes:
-        return f"its {words} asks for the DeviceClass {shown_name(named[0])}, which does not exist; {_INSTALL}"
-    if served.nodes is not None and not served.nodes:
-        return f"no node offers a GPU for its {words}: there is no ResourceSlice of {CLAIM_DRIVER}; {_INSTALL}"
-    return ""
 
 
 # -- free capacity -------------------------------------------------------------------------------------------------

@@ -56,11 +56,13 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class SeenClaim:
     """A resource claim for a GPU of mpsd. words: as it reads behind "its". nodes: those with a ResourceSlice of mpsd;
-    None where nobody may ask. lacking: what keeps it from being allocated whatever is free, a sentence; else empty."""
+    None where nobody may ask. lacking: what keeps it from being allocated whatever is free, a sentence; else empty.
+    impossible: why it can never be served as it is, likewise."""
 
     words: str
     nodes: frozenset[str] | None
     lacking: str = ""
+    impossible: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +279,7 @@ class Why(StrEnum):
     OTHER_SCHEDULER = "other-scheduler"
     NO_NODE = "no-node"
     NO_CLAIM = "no-claim"
+    CLAIM_IMPOSSIBLE = "claim-impossible"
     TOO_LARGE = "too-large"
     NO_ROOM = "no-room"
     KEPT_AWAY = "kept-away"
@@ -287,7 +290,7 @@ class Why(StrEnum):
     @property
     def is_permanent(self) -> bool:
         """Whether only people end it."""
-        return self in {Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.TOO_LARGE}
+        return self in {Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.CLAIM_IMPOSSIBLE, Why.TOO_LARGE}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -42,8 +42,9 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
         by = f"by whoever set {'them' if many else 'it'} (spec.schedulingGates)"
         return Explanation(Why.GATED, f"{words} removed, {by}")
     known = context.policy.admission.schedulers
-    if pod.claim and pod.claim.lacking:
-        return Explanation(Why.NO_CLAIM, pod.claim.lacking)
+    if pod.claim and (pod.claim.impossible or pod.claim.lacking):
+        why = Why.CLAIM_IMPOSSIBLE if pod.claim.impossible else Why.NO_CLAIM
+        return Explanation(why, pod.claim.impossible or pod.claim.lacking)
     if pod.scheduler and pod.scheduler not in known and not pod.claim:
         words = f"it names the scheduler {shown(pod.scheduler)}, which does not ask mpsd"
         return Explanation(Why.OTHER_SCHEDULER, f"{words}; recreate it with spec.schedulerName: {' or '.join(known)}")
@@ -53,16 +54,25 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
 
 def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
     """What is known of the nodes that serve what the pod asks for: claims or requests."""
-    nodes = pod.claim.nodes if pod.claim else None
-    return context if nodes is None else _among(context, nodes)
+    return _of_claims(context, pod.claim.nodes) if pod.claim else context
 
 
 @lru_cache(maxsize=4)
-def _among(context: ExplanationContext, nodes: frozenset[str]) -> ExplanationContext:
-    ledger = {name: one for name, one in context.ledger.items() if name in nodes}
+def _of_claims(context: ExplanationContext, nodes: frozenset[str] | None) -> ExplanationContext:
+    """No GPUs are joined for claims. nodes: None where nobody knows which serve them."""
+    ledger = {name: _without_joining(one) for name, one in context.ledger.items() if nodes is None or name in nodes}
     machines = context.machines
-    among = None if machines is None else {name: one for name, one in machines.items() if name in nodes}
-    return replace(context, ledger=ledger, machines=among)
+    if machines is None or nodes is None:
+        return replace(context, ledger=ledger)
+    return replace(context, ledger=ledger, machines={name: one for name, one in machines.items() if name in nodes})
+
+
+def _without_joining(ledger: NodeCapacity) -> NodeCapacity:
+    return replace(
+        ledger,
+        rooms=tuple(replace(room, holders=None) for room in ledger.rooms),
+        closed=tuple(replace(one, on_demand=False) for one in ledger.closed),
+    )
 
 
 @lru_cache(maxsize=4)
@@ -113,7 +123,7 @@ def _outlook(request: Request, wishes: NodeWishes, context: ExplanationContext, 
         return Explanation(Why.NOT_LOOKED_AT, f"{listed(rooms)} {'has' if len(free) == 1 else 'have'} room", room=rooms)
     if fitting:
         return Explanation(Why.KEPT_AWAY, _kept_away(request, fitting, nodes), room=rooms)
-    if words := _too_large(request, nodes):
+    if words := _too_large(request, nodes) or _too_many_clients(request, nodes, context):
         return Explanation(Why.TOO_LARGE, f"it {words}, so it never fits; request less")
     fragmented = _fragmented(request, nodes) if by_sums else []
     words = "; ".join([_shortage(request, nodes), *fragmented, _when(request, nodes, context)])
@@ -159,6 +169,17 @@ def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:
     return f"asks for {gib(request.memory_mib)} GiB of each of {request.gpus} GPUs, and no node has as many so large"
 
 
+def _too_many_clients(request: Request, nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
+    """Likewise; empty where a node has not reported how many clients its GPUs serve."""
+    reported = [context.told.get(one.node) for one in nodes]
+    sizes = [gpu.promised_clients for node in reported if node for gpu in node.gpus]
+    if request.clients is None or None in reported or None in sizes:
+        return ""
+    if request.clients <= (most := max(filter(None, sizes), default=0)):
+        return ""
+    return f"asks for {request.clients} clients of one GPU, and the most that one serves is {most}"
+
+
 def _shortage(request: Request, nodes: Sequence[_Candidate]) -> str:
     """What the nodes that may take it lack, and which may not. For nodes of which none may take it and has room."""
     open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
@@ -197,7 +218,7 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
         has = f"{gpu} has the memory and {percent} %" if request.memory_mib else f"the most is {percent} %, {gpu}"
         return f"no GPU of {where} has {wanted(request)} free: {has}"
     left, gpu = best("clients", with_threads)
-    clients = nodes[0].policy.requests.clients_per_grant
+    clients = request.clients or nodes[0].policy.requests.clients_per_grant
     return f"no GPU of {where} with {wanted(request)} free takes {clients} more clients: {gpu} takes {left}"
 
 
