@@ -12,6 +12,7 @@ from mpsd.cli.foreground import CannotServe
 from mpsd.kubelet.device_plugins import MemoryPlugin, NodeDevices, PercentPlugin
 from mpsd.kubelet.dra.driver import ClaimPlace
 from mpsd.kubelet.dra.node import NodeClaims
+from mpsd.kubelet.dra.rules.slices import Serving, WayKnown, next_serving
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import PluginService
 from mpsd.kubelet.rules.allocation import NodeConditions
@@ -24,6 +25,7 @@ from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Reason
 from mpsd.model.grants import Gpu
 from mpsd.model.identity import PodName
+from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.node_view import HeldGrant, NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
@@ -130,8 +132,9 @@ class KubeletNode:
         self._probes = Listener(probes, address, ListenerSettings(_LONGEST_BODY))
         self._report = NodeReport(kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered)
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
-        self._services: tuple[PluginService, ...] = ()
+        self._plugins: tuple[PluginService, ...] = ()
         self._claims: NodeClaims | None = None  # before `run`
+        self._serving, self._serving_changed = Serving.UNDECIDED, asyncio.Event()
         self.calls = PluginCalls(time.monotonic)
         self.pods = PodsOfNode(kube, kubelet.node, policy)
         self._annotations = HolderAnnotations(node.gpus, policy)
@@ -151,7 +154,7 @@ class KubeletNode:
 
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
         """Until `stop`. The device plugins, or the DRA driver in place of them, register after the agent's first look.
-        What an earlier agent gave by the other way counts until its pods are gone."""
+        What was given by the other way counts until its pods are gone."""
         devices = NodeDevices(self._node, self._domains, agent, self.ledger, self._policy)
         kubelet, node, directory = self._kubelet, self._node, self._settings.run_directory
         strategy = kubelet.device_list_strategy
@@ -166,10 +169,12 @@ class KubeletNode:
             conditions,
         )
         self._claims = claims = NodeClaims(place, agent, self.ledger, self._kube, self._policy)
+        self._decide()
         seen = asyncio.Event()
 
         def on_view(view: NodeView) -> None:
             devices.update(view, is_left=any(node.driver_upgrade for node in self._this_node.objects()))
+            self._decide()
             claims.update(view)
             self._held = view.grants
             if self._cordoned is not self._domains.now:
@@ -184,27 +189,63 @@ class KubeletNode:
         resources = self._policy().resources
         memory = MemoryPlugin(devices, conditions, reporter)
         folder, note = kubelet.device_plugins, self.calls.note
-        if not kubelet.dra_driver:
-            self._services = (
-                PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
-                PluginService(resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note),
-            )
+        self._plugins = (
+            PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
+            PluginService(resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note),
+        )
         try:
-            await self._follow(stop, seen)
+            await self._follow(claims, stop, seen)
         finally:
             await self._probes.stop()
             self._kube.close()
 
-    async def _follow(self, stop: asyncio.Event, seen: asyncio.Event) -> None:
-        async def serve(plugin: PluginService | NodeClaims) -> None:
-            await seen.wait()  # which GPUs serve is not known before
-            await plugin.run()
+    def _decide(self) -> None:
+        """How the GPUs are served from now on: as the agent was started, or by a label of the Node."""
+        driver, by_label = self._kubelet.dra_driver, self._policy().claim_nodes == "labelled"
+        serving = Serving.BY_CLAIMS if driver else Serving.BY_PLUGINS
+        if driver and by_label:
+            ledger = self.ledger
+            is_known = ledger.is_answered and not ledger.claims_unknown
+            held = any(one.memory for one in ledger.held_devices) if is_known else None
+            label = next((one.labels.get(CLAIMS_LABEL, "") for one in self._this_node.objects()), None)
+            claims = any(not claim.left for claim in ledger.claims)
+            serving = next_serving(self._serving, WayKnown(label, claims, held))
+        if serving is not self._serving:
+            self._log.info("GPUs served", how=serving.value, before=self._serving.value)
+            self._serving = serving
+            self._serving_changed.set()
 
+    async def _serve(self, claims: NodeClaims, seen: asyncio.Event) -> None:
+        """The device plugins or the DRA driver, and the other where that is decided."""
+        await seen.wait()  # which GPUs serve is not known before
+        while True:
+            self._serving_changed.clear()
+            claims.serves = self._serving is Serving.BY_CLAIMS
+            served = [claims.serve()] if claims.serves else [one.run() for one in self._services]
+            changed = asyncio.create_task(self._serving_changed.wait())
+            tasks = [asyncio.create_task(one) for one in served]
+            try:
+                await asyncio.wait([changed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                if claims.serves and changed.done():
+                    await claims.withdraw()
+            finally:
+                for task in (changed, *tasks):
+                    task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+            for error in ended:
+                if isinstance(error, Exception):
+                    raise error
+
+    @property
+    def _services(self) -> tuple[PluginService, ...]:
+        """The device plugins, where the GPUs are served by them."""
+        return self._plugins if self._serving is Serving.BY_PLUGINS else ()
+
+    async def _follow(self, claims: NodeClaims, stop: asyncio.Event, seen: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report.run(stop))
             loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons, self._this_node)]
-            loops += [tasks.create_task(serve(service)) for service in self._services]
-            loops += [tasks.create_task(serve(self._claims))] if self._claims else []
+            loops += [tasks.create_task(self._serve(claims, seen)), tasks.create_task(claims.run())]
             loops += [tasks.create_task(evicting) for evicting in (self._end_unallocated(), self._empty_for_upgrade())]
             await stop.wait()
             await self._shutdown.announce()
@@ -224,7 +265,8 @@ class KubeletNode:
 
     def claims(self) -> tuple[str, str]:
         """The driver of the resource claims that are served here, empty for none, and why they cannot be now."""
-        return self._kubelet.dra_driver, self._claims.trouble if self._claims else ""
+        serves = self._serving is Serving.BY_CLAIMS
+        return self._kubelet.dra_driver if serves else "", self._claims.trouble if self._claims and serves else ""
 
     def upgrade_state(self) -> str:
         """How far an upgrade of the driver of this node is; empty without one."""
@@ -236,6 +278,8 @@ class KubeletNode:
             return f"not registered with kubelet: {missing}"
         if not self._claims:
             return "before the first look"
+        if self._serving is Serving.UNDECIDED:
+            return f"whether claims are served is not known: the label {CLAIMS_LABEL} of the Node has not been read"
         return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
 
     def _cordon(self) -> None:
@@ -270,7 +314,7 @@ class KubeletNode:
         """Whether pods that come now find the GPUs. Kubelet counts memory some time after a plugin has registered."""
         memory = self._policy().resources.memory
         counted = any(node.allocatable.get(memory, "0") != "0" for node in self._this_node.objects())
-        return not self._trouble() and (counted or bool(self._kubelet.dra_driver))
+        return not self._trouble() and (counted or self._serving is Serving.BY_CLAIMS)
 
     async def _end_unallocated(self) -> None:
         """Evicts pods that kubelet runs without having allocated their devices: they have no limit."""

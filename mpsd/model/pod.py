@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mpsd.model.fields import FieldReader, Fields, at
+from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.problem import Problem, printable
 
 PRIORITY = "mpsd.io/gpu-priority"  # an annotation of a pod
@@ -203,7 +204,8 @@ class Pod:
     """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod. host_users:
     whether uid 0 inside is uid 0 on the host. shares_processes: whether its containers see each other's processes.
     scheduler, node, runtime_class: empty where not named. is_placed: a node has taken it already, so that where it runs
-    is no longer its own wish. claims: by the names that its containers use.
+    is no longer its own wish. on_claim_nodes: it goes only to nodes with CLAIMS_LABEL. claims: by the names that its
+    containers use.
     """
 
     path: str
@@ -218,6 +220,7 @@ class Pod:
     runtime_class: str
     is_placed: bool
     priority: PodPriority
+    on_claim_nodes: bool
     claims: Mapping[str, ClaimName]
     host_volumes: tuple[HostVolume, ...]
     containers: tuple[Container, ...]
@@ -253,6 +256,7 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
         # A kubelet has written into the status. The API server empties the status of every pod that is created.
         is_placed=isinstance(status := fields.get("status"), dict) and bool(status.get("startTime")),
         priority=read_priority(shape, metadata, spec, path),
+        on_claim_nodes=_selects_claim_nodes(shape, spec, spec_path),
         claims=read_claims(shape, spec, spec_path),
         host_volumes=tuple(_host_volumes(shape, spec, spec_path)),
         containers=tuple(
@@ -270,6 +274,21 @@ def read_priority(shape: FieldReader, metadata: Fields, spec: Fields, path: str)
         written = shape.text(annotations, PRIORITY, at(path, "metadata", "annotations"))
     value = shape.number(spec, "priority", at(path, "spec"), absent=None)
     return PodPriority(value, shape.text(spec, "priorityClassName", at(path, "spec")), written)
+
+
+def _selects_claim_nodes(shape: FieldReader, spec: Fields, path: str) -> bool:
+    """By its nodeSelector, or in every term of its required node affinity, of which any may be met."""
+    if shape.mapping(spec, "nodeSelector", path).get(CLAIMS_LABEL) == "true":
+        return True
+    affinity, where = shape.mapping(spec, "affinity", path), at(path, "affinity", "nodeAffinity")
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    required = shape.mapping(shape.mapping(affinity, "nodeAffinity", at(path, "affinity")), key, where)
+    wanted = {"key": CLAIMS_LABEL, "operator": "In", "values": ["true"]}
+    terms = [
+        [one for _path, one in shape.entries(term, "matchExpressions", inner)]
+        for inner, term in shape.entries(required, "nodeSelectorTerms", at(where, key))
+    ]
+    return bool(terms) and all(wanted in term for term in terms)
 
 
 def read_claims(shape: FieldReader, spec: Fields, path: str) -> dict[str, ClaimName]:

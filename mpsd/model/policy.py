@@ -306,6 +306,7 @@ class Policy:
     canary: CanaryRule
     compute: Compute
     domains: Annotated[list[Annotated[list[Index], Meta(min_length=2)]], _disjoint]
+    claim_nodes: Literal["all", "labelled"] = "all"  # which of the nodes with --dra serve claims, and no device plugin
     evict_claims_when: tuple[EvictingState, ...] = ()  # states of a GPU: then Kubernetes deletes its pods with claims
     driver_upgrade: Literal["wait", "evict"] = "wait"  # what an upgrade of the driver does with the pods on its GPUs
     gpu_priority: GpuPriority = field(default_factory=GpuPriority)

@@ -115,6 +115,38 @@ def test_a_pod_with_a_claim_of_its_own_gets_no_second_one_and_is_refused() -> No
     assert mutated(review_of(thing), CLAIMING, of_another).template
 
 
+LABEL = "mpsd.io/claims"
+TRUE = {"key": LABEL, "operator": "In", "values": ["true"]}
+
+
+def required(*terms: object) -> Fields:
+    required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "gets"),
+    [
+        ({}, False),
+        ({"nodeSelector": {LABEL: "true"}}, True),
+        ({"nodeSelector": {LABEL: "false"}}, False),
+        (required([TRUE]), True),
+        (required([TRUE, {"key": "zone", "operator": "Exists"}]), True),
+        (required([TRUE], [{"key": "zone", "operator": "Exists"}]), False),
+        (required([TRUE | {"operator": "NotIn"}]), False),
+        (required([TRUE | {"values": ["true", "false"]}]), False),
+        (required(), False),
+    ],
+)
+def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_get_one(spec: Fields, gets: bool) -> None:
+    by_label = replace(CLAIMING, claim_nodes="labelled")
+    thing = pod(container(limits={MEMORY: 7}), **spec)
+    assert bool(mutated(review_of(thing), by_label).template) is gets
+    assert mutated(review_of(thing), CLAIMING).template
+    two = pod(container("a", limits={MEMORY: 3}), container("b", limits={MEMORY: 4}), **spec)
+    assert validated(review_of(two), by_label).allowed is not gets, "what no claim can hold the device plugin can"
+
+
 @pytest.mark.parametrize("enforce", ["none", None])
 def test_pods_are_left_alone_where_the_policy_or_the_namespace_says_so(enforce: str | None) -> None:
     policy, labels = (CLAIMING, {"mpsd.io/enforce": enforce}) if enforce else (POLICY, {})

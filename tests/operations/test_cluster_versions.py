@@ -15,12 +15,14 @@ from tests.operations.broken_clusters import (
     BY_CDI,
     CDI,
     CLAIM_AGENT,
+    CLAIMED,
     CLAIMS,
     GIVES_CLAIMS,
     MODERN,
     TAINT,
     WELL,
     Object,
+    report,
     resource_slice,
     running,
     workload,
@@ -148,6 +150,36 @@ def test_where_requests_become_claims_the_class_that_these_name_must_be_there() 
     assert verdict("device-class-missing", **CLAIMS, policy=own) is CheckVerdict.FOUND
     kept = replace(own, admission=replace(own.admission, claims_for_requests=False))
     assert verdict("device-class-missing", **CLAIMS, policy=kept) is CheckVerdict.WELL
+
+
+BY_LABEL = CLAIMS | {"policy": replace(WELL.policy, claim_nodes="labelled")}
+FOR_CLAIMS = {"nodes": [machine(NODE, labels={"mpsd.io/claims": "true"})]}
+REQUESTED = {"pod": "default/train-0", "uid": "1", "memoryMiB": 7168}
+
+
+@pytest.mark.parametrize(
+    ("labelled", "grants", "checks"),
+    [
+        (True, [CLAIMED], {"claims-left": "well", "slice-missing": "well"}),
+        (True, [REQUESTED], {"claims-left": "found", "slice-missing": "well"}),
+        (True, [], {"claims-left": "well", "slice-missing": "found"}),
+        (False, [CLAIMED], {"claims-left": "found"}),
+        (False, [REQUESTED], {"claims-left": "well"}),
+    ],
+)
+def test_a_node_that_waits_to_serve_its_gpus_as_its_label_says_is_found(
+    labelled: bool, grants: list[Any], checks: dict[str, str]
+) -> None:
+    offered = CLAIMS["slices"] if grants == [CLAIMED] else []
+    facts = BY_LABEL | (FOR_CLAIMS if labelled else {}) | {"slices": offered, "mpsnodes": [report(grants=grants)]}
+    for check, wanted in checks.items():
+        assert verdict(check, **facts) == wanted, check
+
+
+def test_pods_that_select_nodes_for_claims_need_one() -> None:
+    gives = BY_LABEL | {"policy": replace(GIVES_CLAIMS, claim_nodes="labelled")}
+    assert verdict("requests-unserved", **gives) is CheckVerdict.FOUND
+    assert verdict("requests-unserved", **gives, **FOR_CLAIMS) is CheckVerdict.WELL
 
 
 def test_a_silent_nodes_slice_is_not_missed() -> None:

@@ -85,6 +85,17 @@ def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
 # -- without a node ------------------------------------------------------------------------------------------------
 
 
+def test_where_a_label_says_so_requests_do_not_count_the_gpus_that_are_served_by_claims() -> None:
+    for_claims = read_kubernetes_node(
+        {"metadata": {"name": "node2", "labels": {"ack.node.gpu.schedule": "mps", "mpsd.io/claims": "true"}}}
+    )
+    nodes = cluster_node("node1", (3,)), cluster_node("node2", (23,))
+    everywhere = scene(*nodes, machines=(machine("node1"), for_claims))
+    assert told(pod(), everywhere).room == ("gpu0 of node2",)
+    by_label = replace(everywhere, policy=replace(POLICY, claim_nodes="labelled"))
+    assert told(pod(), by_label).why is Why.TOO_LARGE
+
+
 def test_a_request_over_the_largest_gpu_never_fits() -> None:
     found = told(pod(), scene(cluster_node("node1", (3, 4)), cluster_node("node2", (2,))))
     assert found.why is Why.TOO_LARGE

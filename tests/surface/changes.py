@@ -50,6 +50,8 @@ CHANGES: dict[str, str] = {
     "manifests: overlays/dra: ValidatingAdmissionPolicyBinding mpsd-webhook-templates": "the same",
     "labels, annotations and resources: resource.kubernetes.io/numaNode": "claims of several drivers on one NUMA node",
     "labels, annotations and resources: resource.kubernetes.io/pciBusID": "a GPU is chosen by its address",
+    "policy.yaml: claim_nodes": "claims are introduced pool by pool",
+    "labels, annotations and resources: mpsd.io/claims": "which nodes serve claims",
     "policy.yaml: evict_claims_when": "pods with claims may be deleted where their GPU fails",
     "policy.yaml: admission.device_classes": "pods with a resource claim are judged as those that request a GPU",
     "metrics: mpsd_gpu_unexplained_bytes": "memory in use of no known process is reported",

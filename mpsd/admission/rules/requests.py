@@ -43,7 +43,7 @@ def _malformed(case: RuleInput) -> tuple[Problem, ...]:
 )
 def _impossible(case: RuleInput) -> Iterator[Problem]:
     yield from case.share.problems
-    if case.policy.admission.claims_for_requests and case.share.requests:
+    if case.share.requests and _gets_claim(case.pod, case.policy):
         yield from _unclaimable(case.pod, case.share, case.policy)
     if case.policy.gpu_priority.by == "annotation" and case.pod.priority.written is not None:
         yield from priority_problem(case.pod.priority.written, at(case.pod.path, "metadata", "annotations", PRIORITY))
@@ -202,10 +202,15 @@ class TemplateWanted:
     spec: Mapping[str, object]
 
 
+def _gets_claim(pod: Pod, policy: Policy) -> bool:
+    """Whether a claim takes the place of its request. Where only some nodes serve claims, it must ask for these."""
+    return policy.admission.claims_for_requests and (policy.claim_nodes == "all" or pod.on_claim_nodes)
+
+
 def template_wanted(pod: Pod, policy: Policy, facts: GpuFacts, claims: ClaimClasses) -> TemplateWanted | None:
     """None where the pod gets no claim: it requests nothing, or what `request-impossible` refuses. claims: the classes
     of its own that are known."""
-    if not policy.admission.claims_for_requests or pod.path or not asks_for_gpu(pod, policy.resources):
+    if not _gets_claim(pod, policy) or pod.path or not asks_for_gpu(pod, policy.resources):
         return None
     if MIRROR in pod.annotations:  # kubelet runs the pod from its file, and the API takes no copy with a claim
         return None

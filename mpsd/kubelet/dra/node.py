@@ -18,7 +18,7 @@ from mpsd.platform.kube import Kube
 
 
 class NodeClaims:
-    """To be made in the event loop."""
+    """To be made in the event loop. serves: whether the driver is served now, or is about to be."""
 
     def __init__(
         self, place: ClaimPlace, agent: AgentRole, ledger: KubeletGrants, kube: Kube, policy: Callable[[], Policy]
@@ -27,19 +27,19 @@ class NodeClaims:
         self._driver = ClaimDriver(place, agent, ledger, kube, policy)
         self._server = DraServer(place.driver, place.registry, self._driver)
         self._slices = SlicePublisher(kube, place.driver, place.pool)
-        self._serves = bool(place.driver)
+        self.serves = bool(place.driver)
         self._driver.load()
 
     @property
     def trouble(self) -> str:
         """Why claims are not served; empty while they are."""
-        return (self._server.trouble or self._slices.trouble) if self._serves else ""
+        return (self._server.trouble or self._slices.trouble) if self.serves else ""
 
     def update(self, view: NodeView) -> None:
         """Offers what this look at the node found. What others hold is not known in every look: then it stays. What a
         claim that has left still holds the scheduler does not count."""
         self._driver.note_pods()
-        if not self._serves:
+        if not self.serves:
             return
         if view.grants_known:
             claimed = [claim.uid for claim in self._ledger.claims if not claim.left]
@@ -49,8 +49,15 @@ class NodeClaims:
 
     async def run(self) -> None:
         """Until it is cancelled; what is prepared stays for the next agent."""
+        await self._driver.run()
+
+    async def serve(self) -> None:
+        """Serves the driver until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._driver.run())
-            if self._serves:
-                tasks.create_task(self._server.run())
-                tasks.create_task(self._slices.run())
+            tasks.create_task(self._server.run())
+            tasks.create_task(self._slices.run())
+
+    async def withdraw(self) -> None:
+        """Takes the GPUs from the scheduler's view, before the driver is served no longer."""
+        self.serves = False
+        await self._slices.withdraw()

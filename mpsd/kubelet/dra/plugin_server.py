@@ -35,6 +35,7 @@ _LOOK_S = 0.5
 _RETRY_S = 1.0
 _STOP_S = 2.0
 _HEALTH_S = 10.0  # kubelet takes a device for unknown after 30 s without news
+_UNREGISTERED = "not registered with kubelet"
 _EXPECTED = (InvalidInput, StartDeferred, KubeError, OSError)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stubs alone
 
@@ -59,10 +60,11 @@ class DraServer(
         self._ended = asyncio.Event()
         self._log = logger(role="DRA driver")
         self.health = Watchable[tuple[DeviceHealth, ...]](())
-        self.trouble = "not registered with kubelet"  # empty once kubelet has taken it
+        self.trouble = _UNREGISTERED  # empty once kubelet has taken it
 
     async def run(self) -> None:
         """Until it is cancelled; then the socket is removed, by which kubelet learns that the driver is gone."""
+        self.trouble = _UNREGISTERED
         while True:
             try:
                 self._ended = asyncio.Event()

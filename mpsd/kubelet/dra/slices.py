@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from mpsd.platform.logs import logger
 SLICES = Resource(API, "resourceslices")
 CONTENT = "mpsd.io/content"  # an annotation: the checksum of the devices as they were written
 _RETRY_S = 2.0
+_WITHDRAWN_S = 5.0
+_UNWRITTEN = "the ResourceSlice is not written yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +48,28 @@ class SlicePublisher:
     def __init__(self, kube: Kube, driver: str, node: str) -> None:
         self._kube, self._driver, self._node = kube, driver, node
         selected = {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"}
-        self._news = asyncio.Event()
+        self._news, self._written = asyncio.Event(), asyncio.Event()
         self._mirror = Mirror(kube, Selection(SLICES, query=selected), _read, self._news.set)
         self._wanted: Sequence[Mapping[str, Any]] | None = None  # None before the first look at the node
         self._log = logger(role="DRA driver")
-        self.trouble = "the ResourceSlice is not written yet"
+        self.trouble = _UNWRITTEN
 
     def offer(self, devices: Sequence[Mapping[str, Any]]) -> None:
         if devices != self._wanted:
             self._wanted = devices
+            self._written.clear()
             self._news.set()
 
+    async def withdraw(self) -> None:
+        """Offers nothing any more, before the driver leaves. Kubelet deletes the slice too, but half a minute later."""
+        self.offer(())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WITHDRAWN_S):
+                await self._written.wait()
+
     async def run(self) -> None:
+        self.trouble = _UNWRITTEN
+        self._news.set()
         watching = asyncio.create_task(self._mirror.run())
         try:
             while True:
@@ -65,8 +78,10 @@ class SlicePublisher:
                 if self._wanted is None or not self._mirror.synced:
                     continue
                 try:
-                    await self._write(self._wanted)
+                    await self._write(wanted := self._wanted)
                     self.trouble = ""
+                    if wanted is self._wanted:
+                        self._written.set()
                 except Conflict:  # the copy is behind, or somebody else wrote
                     await asyncio.sleep(_RETRY_S)
                     self._news.set()

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from mpsd.grants.rules.placement import apart, find_gpus, most_together, needs
 from mpsd.model.grants import GpuCapacity, Request
+from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.problem import shown, shown_name
 from mpsd.model.quantity import gib
 from mpsd.platform.rules.kubernetes_objects import LABELS, NodeWishes, kept_away
@@ -54,7 +55,16 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
 
 def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
     """What is known of the nodes that serve what the pod asks for: claims or requests."""
-    return _of_claims(context, pod.claim.nodes) if pod.claim else context
+    if pod.claim:
+        return _of_claims(context, pod.claim.nodes)
+    return _of_requests(context) if context.policy.claim_nodes == "labelled" else context
+
+
+@lru_cache(maxsize=4)
+def _of_requests(context: ExplanationContext) -> ExplanationContext:
+    machines = {name: one for name, one in (context.machines or {}).items() if one.labels.get(CLAIMS_LABEL) != "true"}
+    ledger = {name: one for name, one in context.ledger.items() if name in machines}
+    return context if context.machines is None else replace(context, ledger=ledger, machines=machines)
 
 
 @lru_cache(maxsize=4)

@@ -1,18 +1,44 @@
 """The node's slice offers what the ledger can still promise to claims, and says which GPUs take none."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.dra.rules.slices import NO_DAEMON, Pool, device_name, devices, resource_slice, taint_of, trouble_of
+from mpsd.kubelet.dra.rules.slices import (
+    NO_DAEMON,
+    Pool,
+    Serving,
+    WayKnown,
+    device_name,
+    devices,
+    next_serving,
+    resource_slice,
+    taint_of,
+    trouble_of,
+)
 from mpsd.model.domain import State
 from mpsd.model.node_view import HeldGrant, UnreadableGrant
 from mpsd.model.policy import EvictingState
 from tests.kubelet.dra.claims import DRIVER, NODE, prepared
 from tests.model.worlds import GPUS, POLICY, UUIDS, grant, record, view
+
+
+@pytest.mark.parametrize("now", Serving)
+def test_a_node_changes_how_it_serves_only_while_nobody_holds_a_gpu(now: Serving) -> None:
+    for label, claims, devices_held in product(("true", "false", "", None), (True, False), (True, False, None)):
+        found = next_serving(now, WayKnown(label, claims, devices_held))
+        if claims:
+            assert found is Serving.BY_CLAIMS, "kubelet ends claims through the driver alone"
+        elif devices_held:
+            assert found is Serving.BY_PLUGINS
+        elif label is None or devices_held is None:
+            assert found is now, "nothing changes on a guess"
+        else:
+            assert found is (Serving.BY_CLAIMS if label == "true" else Serving.BY_PLUGINS)
 
 
 def held(*grants: Any) -> tuple[HeldGrant, ...]:

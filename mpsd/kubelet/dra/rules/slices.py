@@ -1,4 +1,5 @@
-"""The ResourceSlice of a node: its GPUs as devices that several claims share, each by so much memory and threads.
+"""Whether a node serves claims, and its ResourceSlice: its GPUs as devices that several claims share, each by so much
+memory and threads.
 
 The scheduler counts what claims take of a device (`consumedCapacity`), so a device offers what the ledger could promise
 if no claim existed: grants of anybody else are taken off. A GPU that takes no new client keeps its device, with a
@@ -9,6 +10,7 @@ Sources: k8s.io/api/resource/v1, and KEP-5075 (consumable capacity) and KEP-5055
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from mpsd.model.domain import State
@@ -30,6 +32,37 @@ _LONGEST_TEXT = 64  # characters of an attribute
 # By the major number of the compute capability, then by its minor where one says more: NVIDIA's names of them.
 _ARCHITECTURES = {"7": "Volta", "7.5": "Turing", "8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper"}
 _ARCHITECTURES |= {"10": "Blackwell", "11": "Blackwell", "12": "Blackwell"}
+
+
+class Serving(StrEnum):
+    """How the GPUs of a node are served."""
+
+    UNDECIDED = "not at all yet"
+    BY_PLUGINS = "by the device plugins"
+    BY_CLAIMS = "by resource claims"
+
+
+@dataclass(frozen=True, slots=True)
+class WayKnown:
+    """What is known where a label of the Node decides. label: its value, empty where it has none; None where the Node
+    has not been read. claims, devices: whether anybody holds a GPU by a claim that kubelet has not given up, and by
+    devices; None where it is not known who holds what."""
+
+    label: str | None
+    claims: bool
+    devices: bool | None
+
+
+def next_serving(now: Serving, known: WayKnown) -> Serving:
+    """It changes once nobody holds a GPU by the other way: kubelet ends a claim through its driver alone, and what it
+    gave as devices it gives again after a restart."""
+    if known.claims:
+        return Serving.BY_CLAIMS
+    if known.devices:
+        return Serving.BY_PLUGINS
+    if known.devices is None or known.label is None:
+        return now
+    return Serving.BY_CLAIMS if known.label == "true" else Serving.BY_PLUGINS
 
 
 @dataclass(frozen=True, slots=True)

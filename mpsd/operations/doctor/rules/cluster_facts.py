@@ -14,7 +14,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.mpsnode import cluster_status
-from mpsd.model.names import AGENT, NAME_LABEL
+from mpsd.model.names import AGENT, CLAIMS_LABEL, NAME_LABEL
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
@@ -274,8 +274,15 @@ class ClusterFacts:
 
     @cached_property
     def claim_agents(self) -> Mapping[str, OwnPod]:
-        """Those that serve resource claims."""
-        return {node: pod for node, pod in self.agents.items() if pod.claim_driver}
+        """Those that serve resource claims, or are about to."""
+        able = {node: pod for node, pod in self.agents.items() if pod.claim_driver}
+        if self.policy.claim_nodes == "all":
+            return able
+        return {
+            one.name: able[one.name]
+            for one in self.machines
+            if one.labels.get(CLAIMS_LABEL) == "true" and one.name in able
+        }
 
     @cached_property
     def machines(self) -> tuple[ClusterNodeFacts, ...]:

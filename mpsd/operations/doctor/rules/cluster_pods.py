@@ -12,7 +12,8 @@ from itertools import chain
 from typing import Any
 
 from mpsd.admission.rules.configurations import NOT_CALLED, FailurePolicy
-from mpsd.model.names import APPLY, CLAIM_DRIVER, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.cluster_status import ClusterNode, PodStatus
+from mpsd.model.names import APPLY, CLAIM_DRIVER, CLAIMS_LABEL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.problem import shortened, shown_name
 from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.autoscaling.rules.node_group import startup_taint
@@ -214,7 +215,8 @@ def _unsupported(facts: ClusterFacts) -> Iterator[Finding]:
 def _slice_missing(facts: ClusterFacts) -> Iterator[Finding]:
     agents, offers = _claim_agents(facts), _offers(facts)
     for node in facts.reports.values():
-        if node.name in agents and node.name not in offers and node.gpus and not node.stale:
+        is_due = node.name in agents and not _left(facts, node)
+        if is_due and node.name not in offers and node.gpus and not node.stale:
             what = f"{node.name} has no ResourceSlice of {agents[node.name].claim_driver}: no claim is allocated there"
             see = f"kubectl -n {NAMESPACE} logs {agents[node.name].name}"
             yield Finding(what, f"see why in the log of its agent, and whether kubelet has taken the driver: {see}")
@@ -246,6 +248,13 @@ def _class_missing(facts: ClusterFacts) -> Iterator[Finding]:
 def _requests_unserved(facts: ClusterFacts) -> Iterator[Finding]:
     if not facts.policy.admission.claims_for_requests:
         raise NotApplicable("pods keep what they request (claims_for_requests)")
+    if facts.policy.claim_nodes == "labelled":
+        if not facts.claim_agents:
+            what = (
+                f"claims_for_requests gives claims to pods that select {CLAIMS_LABEL}=true, and no such node serves any"
+            )
+            yield Finding(f"{what}: they wait", f"kubectl label node NODE {CLAIMS_LABEL}=true, where components/dra is")
+        return
     if others := sorted(facts.agents.keys() - facts.claim_agents.keys()):
         what = f"claims_for_requests gives pods claims, but GPUs of {counted(others, 'nodes')} have only device plugins"
         yield Finding(f"{what}: no new pod comes there", "add components/dra there, or switch claims_for_requests off")
@@ -254,9 +263,24 @@ def _requests_unserved(facts: ClusterFacts) -> Iterator[Finding]:
 @_check("claims-left", _NOTE, "no claim is left where none are served", how=f"MPSNodes: grants; {_CLAIM_AGENTS}")
 def _claims_left(facts: ClusterFacts) -> Iterator[Finding]:
     for node in facts.reports.values():
-        for pod in node.pods or () if node.name in facts.agents.keys() - facts.claim_agents.keys() else ():
-            if pod.claim:
-                yield claim_left(pod.claim, pod.names[0], pod.names[1:], node.name)
+        left = _left(facts, node)
+        if left and facts.policy.claim_nodes == "labelled" and facts.agents[node.name].claim_driver:
+            how = "the device plugins" if node.name in facts.claim_agents else "claims"
+            pods = counted([pod.names[0] for pod in left], "pods")
+            what = f"{node.name} serves its GPUs by {how}, and not yet as its label {CLAIMS_LABEL} says"
+            yield Finding(f"{what}: {pods} must end first", f"kubectl mps drain {node.name} --evict ends them now")
+            continue
+        for pod in left:
+            yield claim_left(pod.claim or "", pod.names[0], pod.names[1:], node.name)
+
+
+def _left(facts: ClusterFacts, node: ClusterNode) -> list[PodStatus]:
+    """The pods that hold a GPU of the node in another way than it is to be served. Where the policy goes by the label
+    the node waits for them; else it only goes on for claims."""
+    by_label, serves = facts.policy.claim_nodes == "labelled", node.name in facts.claim_agents
+    if node.name not in facts.agents or (serves and not by_label):
+        return []
+    return [pod for pod in node.pods or () if bool(pod.claim) is not serves]
 
 
 # -- pods that use GPUs ------------------------------------------------------------------------------------------------

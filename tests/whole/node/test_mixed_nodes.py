@@ -1,0 +1,140 @@
+"""A cluster in which a label of each Node says whether its GPUs are served by claims or by the device plugins."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from mpsd.model.names import CLAIMS_LABEL
+from mpsd.platform import local_api
+from tests.platform.pod_cgroup import needs_cgroups
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import MEMORY, Cluster, Object, container, pod
+from tests.whole.node.conftest import begun
+from tests.whole.node.test_random_claims import ScheduledCluster
+
+pytestmark = needs_cgroups  # by which a process's pod is known
+
+_NAMESPACED = "/apis/resource.k8s.io/v1/namespaces/default"
+
+
+class MixedCluster(ScheduledCluster):
+    def begin(self) -> None:
+        self.set_policy(claim_nodes="labelled")
+        super().begin()
+
+    def until_offered(self) -> None:
+        """The Node has no label at first."""
+        self.until_by_plugins()
+
+    def until_by_plugins(self) -> None:
+        Cluster.until_offered(self)
+        eventually(lambda: not self.devices(), "no GPU is offered to claims")
+        assert self.node().claim_driver == ""
+
+    def until_by_claims(self) -> None:
+        eventually(lambda: len(self.devices()) == len(self.simulation.gpus), "every GPU is offered to claims")
+        eventually(lambda: self.offered().get(MEMORY, "0") == "0", "none by the device plugin")
+        eventually(lambda: not self.node().claims_trouble and self.node().claim_driver, "kubelet has the driver")
+
+    def by_claim(self, name: str) -> None:
+        """A pod with a claim of its name, once it holds its GPU."""
+        exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": {"memory": "4Gi"}}}
+        claim: Object = {
+            "metadata": {"name": name},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        }
+        self.ask("POST", f"{_NAMESPACED}/resourceclaims", claim)
+        main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
+        spec = {"containers": [main], "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
+        self.apply({"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+        self.program_of(name)
+
+    def ended(self, *names: str) -> None:
+        for name in names:
+            self.delete(name)
+        eventually(lambda: all(self.is_gone(name) for name in names), f"{names} are gone")
+
+    def launch_another_agent(self) -> None:
+        self.agent.kill()
+        self.agent = self.launch_agent()
+
+
+@pytest.fixture(scope="module")
+def running_cluster() -> Iterator[MixedCluster]:
+    yield from begun(MixedCluster())
+
+
+@pytest.fixture
+def cluster(running_cluster: MixedCluster) -> Iterator[MixedCluster]:
+    yield running_cluster
+    running_cluster.empty()
+    running_cluster.label({CLAIMS_LABEL: "false"})
+    running_cluster.until_by_plugins()
+
+
+def test_a_labelled_node_serves_claims_once_nobody_holds_a_gpu_by_the_device_plugin_and_back(
+    cluster: MixedCluster,
+) -> None:
+    cluster.running("first", 4)
+    cluster.label({CLAIMS_LABEL: "true"})
+    cluster.running("second", 2)  # which is served as long as the node is not empty
+    assert not cluster.devices()
+    cluster.ended("first", "second")
+    cluster.until_by_claims()
+    cluster.by_claim("third")
+    cluster.label({CLAIMS_LABEL: "false"})
+    cluster.by_claim("fourth")
+    assert cluster.offered().get(MEMORY, "0") == "0"
+    cluster.ended("third", "fourth")
+    cluster.until_by_plugins()
+    cluster.running("fifth", 4)
+
+
+def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(cluster: MixedCluster) -> None:
+    cluster.running("held", 4)
+    cluster.api.send(signal.SIGSTOP)
+    try:
+        cluster.launch_another_agent()
+        (served,) = eventually(lambda: cluster.agent.logged("GPUs served"), "how GPUs are served")
+        assert served["how"] == "by the device plugins"
+    finally:
+        cluster.api.send(signal.SIGCONT)
+    cluster.ended("held")
+    cluster.label({CLAIMS_LABEL: "true"})
+    cluster.until_by_claims()
+    cluster.by_claim("claimed")
+    cluster.api.send(signal.SIGSTOP)
+    try:
+        cluster.launch_another_agent()
+        (served,) = eventually(lambda: cluster.agent.logged("GPUs served"), "how GPUs are served")
+        assert served["how"] == "by resource claims"
+    finally:
+        cluster.api.send(signal.SIGCONT)
+    cluster.until_by_claims()
+
+
+def test_an_agent_that_knows_neither_label_nor_holders_waits_for_the_api_server(cluster: MixedCluster) -> None:
+    def unknown() -> str:
+        with suppress(local_api.NotRunning):
+            return " ".join(cluster.node().unknown)
+        return ""
+
+    cluster.api.send(signal.SIGSTOP)
+    try:
+        cluster.launch_another_agent()
+        eventually(lambda: "API server" in unknown(), "it has looked, and the API server is away")
+        assert not cluster.agent.logged("GPUs served")
+        assert cluster.node().claim_driver == ""
+    finally:
+        cluster.api.send(signal.SIGCONT)
+    cluster.until_by_plugins()
+
+
+def test_a_policy_that_serves_claims_everywhere_does_so_at_once(cluster: MixedCluster) -> None:
+    cluster.apply(pod("held", 4))
+    cluster.program_of("held")
+    cluster.set_policy()
+    eventually(lambda: cluster.devices(), "the GPUs are offered to claims")
+    cluster.set_policy(claim_nodes="labelled")
