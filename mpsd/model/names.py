@@ -32,6 +32,7 @@ STALE_S = 2 * HEARTBEAT_S  # an older report is not believed
 
 NAMESPACE = "mpsd-system"
 CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"  # by NAME_LABEL
+CLAIM_CLASS, WHOLE_CLASS = "mps.mpsd.io", "whole-gpu.mpsd.io"  # DeviceClasses: of a part of a GPU, and of all of one
 CLAIM_DRIVER = "gpu.mpsd.io"  # as shipped; `mpsd agent --dra` may name another
 CLAIMS_LABEL = "mpsd.io/claims"  # of a Node: "true" where claims are served, if the policy says so by label
 LIMITS = "mpsd-limits"  # the ConfigMap with both limits files

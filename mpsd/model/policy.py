@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from mpsd.model.cgpu_policies import MOST_INSTANCES, POLICIES, ThreadCap
+from mpsd.model.names import CLAIM_CLASS, WHOLE_CLASS
 from mpsd.model.strict_reader import Contradiction
 from mpsd.model.violations import Response as Response
 
@@ -184,7 +185,7 @@ class Admission:
     void_visible_devices: bool
     visible_devices_kept_for: tuple[Pattern, ...]
     allowed_host_paths: tuple[PathPattern, ...] | None = None  # None: all that are not blocked
-    device_classes: tuple[Text, ...] = ("mps.mpsd.io",)
+    device_classes: tuple[Text, ...] = (CLAIM_CLASS, WHOLE_CLASS)
     claims_for_requests: bool = False  # a created pod gets a claim for the first of them in place of its request
 
     def __post_init__(self) -> None:

@@ -410,3 +410,14 @@ def test_a_class_that_is_requested_as_a_resource_asks_for_a_gpu() -> None:
     text = _POD.replace("resources: {claims: [{name: gpu}]}", limits)
     (pod,) = explained(text.replace("  resourceClaims: [{name: gpu, resourceClaimTemplateName: share}]\n", ""))
     assert "asks for the memory of one GPU" in pod["remark"]
+
+
+def test_the_class_for_whole_gpus_takes_no_amounts_and_all_threads() -> None:
+    whole = _TEMPLATE.replace("mps.mpsd.io", "whole-gpu.mpsd.io").partition("      config:")[0]
+    (template,) = explained(whole, code=1)
+    assert {one["rule"] for one in template["problems"]} == {"whole-gpu"}
+    plain = whole.replace(', capacity: {requests: {memory: 6.5Gi, threads: "30"}}', "")
+    done = ask("explain", "-o", "json", "--gpu", "A30", "-f", "-", given=f"{plain}---{_POD}")
+    template, pod = json.loads(done.stdout)
+    assert template["remark"].startswith("asks for the memory of one GPU")
+    assert (pod["limits"][0]["memory_mib"], pod["limits"][0]["thread_percent"]) == (23 * GIB, 100)

@@ -68,6 +68,7 @@ CHANGES: dict[str, str] = {
     "settings: MPSD_CDI_DIR": "as --cdi-dir",
     "labels, annotations and resources: mpsd.io/content": "a slice is written again only where it has changed",
     "manifests: overlays/dra: DeviceClass mps.mpsd.io": "what claims ask for",
+    "manifests: overlays/dra: DeviceClass whole-gpu.mpsd.io": "a claim for all of a GPU, without amounts",
     "manifests: overlays/dra: PodDisruptionBudget mpsd-webhook in mpsd-system": "of components/modern",
     **{
         f"manifests: overlays/dra: {kind} {name}": "claims say what mpsd reads; an agent writes its own slice"

@@ -12,14 +12,14 @@ from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS
 from mpsd.model.client_limits import BELOW_NORMAL, PRIORITIES
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.names import CLAIM_DRIVER
+from mpsd.model.names import CLAIM_CLASS, CLAIM_DRIVER, WHOLE_CLASS
 from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import gib, whole
 from mpsd.model.request import ContainerRequest
 
-_MIB = 1024**2
+_MIB, _WHOLE = 1024**2, 100  # percent of the threads, as WHOLE_CLASS says itself
 _BELOW = [word for word, priority in PRIORITIES.items() if priority == BELOW_NORMAL]
 _DOMAIN, _UUID = f"{CLAIM_DRIVER}/domain", f"{CLAIM_DRIVER}/uuid"
 _AMOUNTS = {MEMORY: (2**63 - 1, "7Gi"), THREADS: (100, '"30"'), CLIENTS: (2**31 - 1, '"4"')}  # the most, an example
@@ -150,7 +150,7 @@ def asked_of(thing: Fields, kind: str, policy: Policy) -> ClaimAsked | None:
     if not asked:
         return None
     counts = [one.gpus for one in asked]
-    cap = next((cap for _where, cap in _caps(spec)), None)
+    cap = next((cap for _where, cap in _caps(spec)), _WHOLE if asked[0].device_class == WHOLE_CLASS else None)
     memory_mib, reserved, clients = _rounded(asked[0], policy)
     gpus = None if None in counts else sum(filter(None, counts))
     below = any(isinstance(one, dict) and one.get("priority") in _BELOW for _where, one in spec.parameters)
@@ -250,7 +250,10 @@ def wrong_in_claim(thing: Fields, kind: str, policy: Policy, facts: GpuFacts | N
 def _wrong_amounts(option: ClaimOption, cap: int | None, policy: Policy, facts: GpuFacts | None) -> Iterator[Problem]:
     path = at(option.where, "capacity", "requests")
     for name, written in option.amounts.items():
-        if name not in _AMOUNTS:
+        if option.device_class == WHOLE_CLASS and name in (MEMORY, THREADS):
+            remedy = f"leave it out, or ask for the class {CLAIM_CLASS}"
+            yield Problem("whole-gpu", at(path, name), shown(written), f"{WHOLE_CLASS} is for all of a GPU", remedy)
+        elif name not in _AMOUNTS:
             remedy = f"write {', '.join(_AMOUNTS)} or nothing"
             yield Problem("capacity-name", at(path, name), shown(written), "no GPU of mpsd has such a capacity", remedy)
         elif _amount(option, name) is None:

@@ -102,6 +102,14 @@ def test_what_others_hold_is_no_capacity() -> None:
     assert second["capacity"]["memory"]["value"] == f"{23 * 1024}Mi"
 
 
+def test_one_claim_gets_no_more_than_a_card_has_though_more_is_promised() -> None:
+    twice = replace(POLICY, oversubscription=replace(POLICY.oversubscription, memory_percent=200))
+    memory = devices(view(), (), twice)[0]["capacity"]["memory"]
+    whole = f"{23 * 1024}Mi"
+    assert memory["value"] == f"{46 * 1024}Mi"
+    assert (memory["requestPolicy"]["default"], memory["requestPolicy"]["validRange"]["max"]) == (whole, whole)
+
+
 def test_a_gpu_that_others_fill_is_no_device() -> None:
     assert [one["name"] for one in devices(view(grants=held(grant("a", 23))), (), POLICY)] == [UUIDS[1].lower()]
 

@@ -135,6 +135,7 @@ def test_a_cap_below_the_threads_of_any_request_is_refused_and_what_is_no_number
 
 _SAME = {"matchAttribute": "gpu.mpsd.io/domain"}
 _APART = {"distinctAttribute": "gpu.mpsd.io/uuid"}
+_WHOLE = {"deviceClassName": "whole-gpu.mpsd.io"}
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,11 @@ _APART = {"distinctAttribute": "gpu.mpsd.io/uuid"}
         (_asking({}, {}, constraints=[_SAME, _APART | {"requests": ["r1"]}]), {"device-twice"}),
         (_asking(_amounts(memory="4Gi"), {}, constraints=[_SAME, _APART]), {"devices-uneven"}),
         (_asking(_amounts(memory="4Gi"), _amounts(memory="4Gi"), constraints=[_SAME, _APART]), set()),
+        (_asking(_WHOLE), set()),
+        (_asking(_WHOLE | {"count": 2}), {"devices-of-domains"}),
+        (_asking(_WHOLE | _amounts(clients="8")), set()),
+        (_asking(_WHOLE | _amounts(memory="4Gi")), {"whole-gpu"}),
+        (_asking(_WHOLE | _amounts(threads="50")), {"whole-gpu"}),
     ],
 )
 def test_gpus_that_no_grant_can_have_together_are_refused_before_they_are_allocated(

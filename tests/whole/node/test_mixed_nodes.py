@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,12 @@ class MixedCluster(ScheduledCluster):
         eventually(lambda: not self.node().claims_trouble and self.node().claim_driver, "kubelet has the driver")
 
     def by_claim(self, name: str) -> None:
-        """A pod with a claim of its name, once it holds its GPU."""
-        exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": {"memory": "4Gi"}}}
+        """A pod with a claim of its name for a part of a GPU, once it holds it."""
+        self.claim(name, deviceClassName="mps.mpsd.io", capacity={"requests": {"memory": "4Gi"}})
+        self.program_of(name)
+
+    def claim(self, name: str, **exactly: Any) -> None:
+        """A claim, and a pod of its name that has it."""
         claim: Object = {
             "metadata": {"name": name},
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
@@ -49,7 +54,6 @@ class MixedCluster(ScheduledCluster):
         main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
         spec = {"containers": [main], "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
         self.apply({"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
-        self.program_of(name)
 
     def ended(self, *names: str) -> None:
         for name in names:
@@ -90,6 +94,21 @@ def test_a_labelled_node_serves_claims_once_nobody_holds_a_gpu_by_the_device_plu
     cluster.ended("third", "fourth")
     cluster.until_by_plugins()
     cluster.running("fifth", 4)
+
+
+def test_a_whole_gpu_is_for_one_claim_alone_and_all_of_its_threads(cluster: MixedCluster) -> None:
+    cluster.label({CLAIMS_LABEL: "true"})
+    cluster.until_by_claims()
+    cluster.by_claim("part")
+    cluster.claim("whole", deviceClassName="whole-gpu.mpsd.io")
+    eventually(lambda: cluster.pod("whole").get("status", {}).get("conditions"), "it waits, as one has a part")
+    cluster.ended("part")
+    cluster.program_of("whole")
+    (grant,) = cluster.node().grants
+    assert (grant.memory_mib, grant.thread_percent) == (23 * 1024, 100)
+    cluster.claim("other", deviceClassName="mps.mpsd.io", capacity={"requests": {"memory": "1Gi"}})
+    eventually(lambda: cluster.pod("other").get("status", {}).get("conditions"), "nobody gets what is left of it")
+    assert "nodeName" not in cluster.pod("other")["spec"]
 
 
 def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(cluster: MixedCluster) -> None:

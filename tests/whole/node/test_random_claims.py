@@ -32,7 +32,7 @@ pytestmark = needs_cgroups  # by which a process's pod is known
 
 _API = "/apis/resource.k8s.io/v1"
 _NAMESPACED = f"{_API}/namespaces/default"
-_CLASS = Path(__file__).parents[3] / "manifests" / "components" / "dra" / "device-class.yaml"
+_CLASSES = Path(__file__).parents[3] / "manifests" / "components" / "dra" / "device-class.yaml"
 _CLAIMS = 44  # of one sequence
 _MOST_PODS = 8
 _BREATHS_S = (0.0, 0.0, 0.05, 0.3, 0.8)  # between two deeds
@@ -44,7 +44,8 @@ class ScheduledCluster(ClaimCluster):
 
     def begin(self) -> None:
         super().begin()
-        self.ask("POST", f"{_API}/deviceclasses", yaml.safe_load(_CLASS.read_text()))
+        for one in yaml.safe_load_all(_CLASSES.read_text()):
+            self.ask("POST", f"{_API}/deviceclasses", one)
 
     def start_agent(self) -> Any:
         agent = self.launch_agent()

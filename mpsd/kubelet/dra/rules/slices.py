@@ -113,6 +113,7 @@ def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, poli
     memory_mib, threads = room.memory_mib // unit_mib * unit_mib, max(0, room.thread_percent)
     if memory_mib < unit_mib or room.clients < requests.clients_per_grant:
         return None
+    card_mib = min(memory_mib, (gpu.memory_mib - gpu.capability.server_mib) // unit_mib * unit_mib)  # of one claim
     step, taint = requests.thread_percent_step, taint_of(gpu, view)
     effect = "NoExecute" if taint in policy.evict_claims_when else "NoSchedule"
     return {
@@ -120,7 +121,7 @@ def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, poli
         "allowMultipleAllocations": True,
         "attributes": _attributes(gpu, domain, view.driver),
         "capacity": {
-            MEMORY: _capacity("Mi", memory_mib, memory_mib, unit_mib, memory_mib, unit_mib),
+            MEMORY: _capacity("Mi", memory_mib, card_mib, unit_mib, card_mib, unit_mib),
             THREADS: _capacity("", threads, 0, 0, min(100, threads) // step * step, step),
             CLIENTS: _capacity("", room.clients, requests.clients_per_grant, 1, room.clients, 1),
         },

@@ -13,7 +13,7 @@ from typing import Any
 
 from mpsd.admission.rules.configurations import NOT_CALLED, FailurePolicy
 from mpsd.model.cluster_status import ClusterNode, PodStatus
-from mpsd.model.names import APPLY, CLAIM_DRIVER, CLAIMS_LABEL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.names import APPLY, CLAIM_CLASS, CLAIM_DRIVER, CLAIMS_LABEL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.problem import shortened, shown_name
 from mpsd.model.times import DAY_S, lasting
 from mpsd.operations.autoscaling.rules.node_group import startup_taint
@@ -241,7 +241,7 @@ def _class_missing(facts: ClusterFacts) -> Iterator[Finding]:
     named = admission.device_classes[:1] if admission.claims_for_requests else admission.device_classes
     if named and there.isdisjoint(named):
         what = f"the DeviceClass {shown_name(named[0])} does not exist, by which claims ask for GPUs of mpsd"
-        yield Finding(what, f"components/dra has mps.mpsd.io: {APPLY}")
+        yield Finding(what, f"components/dra has {CLAIM_CLASS}: {APPLY}")
 
 
 @_check("requests-unserved", _STOPS, "pods that are given claims find nodes", how=f"policy, {_CLAIM_AGENTS}")
