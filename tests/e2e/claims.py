@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from typing import Any
 
 import yaml
 
+from mpsd.model.quantity import whole
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, MEMORY, SYSTEM, Installation
 from tests.e2e.shares import Pods, share
 from tests.e2e.waiting import eventually
 
 _DRIVER, _CLASS = "gpu.mpsd.io", "mps.mpsd.io"
+_JOURNAL = Path("/run/mpsd/agent/claims.json")
 _COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "dra"
 
 
@@ -67,6 +70,21 @@ class Claims:
         start, end = f"{_DRIVER}-claim-", ".json"
         return {path.name[len(start) : -len(end)] for path in self.cdi.glob(f"{start}*{end}")}
 
+    def journal(self) -> dict[str, dict[str, int]]:
+        """MiB of each GPU by the uid of each claim, as the agent of this machine has written it down."""
+        found = json.loads(_JOURNAL.read_text())["claims"] if _JOURNAL.exists() else []
+        return {one["uid"]: {each["device"]: one["memory_mib"] for each in one["devices"]} for one in found}
+
+    def allocated(self) -> dict[str, dict[str, int]]:
+        """The same of what the scheduler has allocated."""
+        found: dict[str, dict[str, int]] = {}
+        for claim in self.mpsd.cluster.get("resourceclaims", "-n", self.pods.namespace)["items"]:
+            devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
+            for result in devices.get("results", ()):
+                memory = (whole(result["consumedCapacity"]["memory"]) or 0) // 1024**2
+                found.setdefault(claim["metadata"]["uid"], {})[result["device"]] = memory
+        return found
+
     def uid(self, name: str) -> str:
         uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"]["uid"]
         return uid
@@ -100,6 +118,14 @@ class Claims:
     def grants(self) -> list[Object]:
         found: list[Object] = self.mpsd.told().get("grants", [])
         return found
+
+
+def most_of_one_gpu(held: dict[str, dict[str, int]]) -> int:
+    """MiB of the GPU of which the most is given, by any of `Claims.journal` and `Claims.allocated`."""
+    sums: Counter[str] = Counter()
+    for parts in held.values():
+        sums.update(parts)
+    return max(sums.values(), default=0)
 
 
 def slices(cluster: Cluster) -> list[Object]:

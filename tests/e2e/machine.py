@@ -25,6 +25,10 @@ class Machine:
         """verb: start, stop or kill. Pods go on."""
         self._up("kubelet", verb)
 
+    def api(self, verb: str) -> None:
+        """The API server. verb: kill, or start, which returns once it serves."""
+        self._up("api", verb)
+
     def reboot(self) -> None:
         """What a reboot leaves of a node whose kubelet is down: no container, and nothing in /run."""
         address = str(self.state / "containerd.sock")
@@ -52,7 +56,7 @@ class Machine:
     def _up(self, *words: str) -> None:
         kubeconfig = {"KUBECONFIG": str(self.state / "kubeconfig")}
         command = [str(_UP), str(self.programs), str(self.state), *words]
-        subprocess.run(command, check=True, timeout=60, env=os.environ | kubeconfig)
+        subprocess.run(command, check=True, timeout=120, env=os.environ | kubeconfig)
 
 
 def this_machine() -> Machine:

@@ -4,6 +4,7 @@
 #   up.sh PROGRAMS STATE start [control-plane]    without `control-plane` also containerd and a kubelet, node `node1`
 #   up.sh PROGRAMS STATE stop
 #   up.sh PROGRAMS STATE kubelet stop|start|kill  pods go on
+#   up.sh PROGRAMS STATE api start|kill           what it has stored stays
 #   up.sh PROGRAMS STATE import FILE              an image, for pods with imagePullPolicy Never or IfNotPresent
 # Then: export KUBECONFIG=STATE/kubeconfig. Logs are in STATE/*.log. Needs root for the node.
 # Images: local/busybox:1, local/kube-scheduler:VERSION and :VERSION-preempting, which asks extenders about preemption.
@@ -56,6 +57,23 @@ await() {
 
 ctr_here() { ctr -a "$state/containerd.sock" -n k8s.io "$@"; }
 
+begin_api() {
+  begin api "$programs/kube-apiserver" --etcd-servers "http://127.0.0.1:$etcd_port" --secure-port $api_port \
+    --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --endpoint-reconciler-type none --cert-dir certs \
+    --token-auth-file tokens.csv --authorization-mode RBAC --allow-privileged --enable-aggregator-routing \
+    --service-cluster-ip-range $service_range --service-account-issuer https://kubernetes.default.svc \
+    --service-account-key-file sa.key --service-account-signing-key-file sa.key
+}
+
+await_api() { await "the API server" 90 kubectl get --raw /readyz; }
+
+api_is_asked_to() {
+  case $1 in
+  start) begin_api && await_api ;;
+  kill) kill -KILL "$(<api.pid)" && end api ;;
+  esac
+}
+
 start_control_plane() {
   [[ -f sa.key ]] || openssl genrsa -out sa.key 2048 2>/dev/null
   echo 'admin-token,admin,1,"system:masters"' >tokens.csv
@@ -63,16 +81,12 @@ start_control_plane() {
   begin etcd etcd --data-dir etcd --listen-client-urls "$etcd" --advertise-client-urls "$etcd" \
     --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" --initial-cluster "default=$peer" \
     --unsafe-no-fsync
-  begin api "$programs/kube-apiserver" --etcd-servers "$etcd" --secure-port $api_port --bind-address 127.0.0.1 \
-    --advertise-address 127.0.0.1 --endpoint-reconciler-type none --cert-dir certs --token-auth-file tokens.csv \
-    --authorization-mode RBAC --allow-privileged --service-cluster-ip-range $service_range --enable-aggregator-routing \
-    --service-account-issuer https://kubernetes.default.svc --service-account-key-file sa.key \
-    --service-account-signing-key-file sa.key
+  begin_api
   kubectl config set-cluster here --server "https://127.0.0.1:$api_port" --insecure-skip-tls-verify >/dev/null
   kubectl config set-credentials admin --token admin-token >/dev/null
   kubectl config set-context here --cluster here --user admin >/dev/null
   kubectl config use-context here >/dev/null
-  await "the API server" 90 kubectl get --raw /readyz
+  await_api
   begin scheduler "$programs/kube-scheduler" ${SCHEDULER_CONFIG:+--config "$SCHEDULER_CONFIG"} \
     --kubeconfig kubeconfig --leader-elect=false "${no_http[@]}" --secure-port 0
   begin controllers "$programs/kube-controller-manager" --kubeconfig kubeconfig --leader-elect=false \
@@ -215,6 +229,7 @@ case ${3:-start} in
 start) start "${4:-}" ;;
 stop) stop ;;
 kubelet) kubelet_is_asked_to "$4" ;;
+api) api_is_asked_to "$4" ;;
 import) import_image "$(cd "$OLDPWD" && realpath "$4")" ;;
-*) sed -n 2,7p "$0" >&2 && exit 2 ;;
+*) sed -n 2,8p "$0" >&2 && exit 2 ;;
 esac

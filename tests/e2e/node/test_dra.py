@@ -6,6 +6,7 @@ The file turns the installation into one that serves claims, and back.
 import json
 import time
 from collections.abc import Iterator
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.e2e.claims import (
     claims_for_requests,
     claims_instead_of_plugins,
     devices,
+    most_of_one_gpu,
     pod_with,
     slices,
 )
@@ -30,6 +32,7 @@ from tests.e2e.waiting import eventually
 from tests.manifests.helm import files_by_helm
 
 _TIMED = 5  # pods, one after the other
+_RANDOM = 40  # claims
 _LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
 
 
@@ -257,35 +260,49 @@ def test_a_pod_that_ends_while_the_agent_is_away_leaves_nothing(cluster: Cluster
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it", within_s=90.0)
 
 
-def test_random_claims_with_kubelet_and_agent_killed_in_between_leave_nothing(
+def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave_nothing(
     cluster: Cluster, pods: Pods, claims: Claims, machine: Machine
 ) -> None:
-    random, living = Random(0), set[str]()
-    for step in range(12):
+    random, living, made = Random(0), set[str](), 0
+    for step in count():
         names = [f"random-{step}-{number}" for number in range(random.randint(1, 4))]
         for name in names:
             claims.create(name, random.randint(1, 4), 5 * random.randint(0, 2))
             pods.create(pod_with(pods, name, name, "hold"))
-        match step % 4:
+        match step % 6:
             case 1:
                 machine.kubelet("kill")
                 machine.kubelet("start")
             case 3:
                 agent = claims.mpsd.pods("agent")[0]["metadata"]["name"]
                 cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
+            case 5:
+                machine.api("kill")
+                machine.kubelet("kill")
+                machine.kubelet("start")
+                machine.api("start")
+            case _:
+                pass
         living.update(names)
-        if len(living) > 8:
+        made += len(names)
+        if len(living) > 8 and made < _RANDOM:
             ending = random.sample(sorted(living), 5)
             claims.end(*ending)
             living.difference_update(ending)
-        held = [grant["memoryMiB"] for grant in claims.grants()]
-        assert sum(held) <= GPUS * UNITS * 1024
+        for held in (claims.journal(), claims.allocated()):
+            assert most_of_one_gpu(held) <= UNITS * 1024, held
+        if made >= _RANDOM:
+            break
     for name in sorted(living):
         pods.wait_until_holding(name)
-    eventually(lambda: claims.files() == {claims.uid(name) for name in living}, "a file for each claim")
+    uids = {claims.uid(name) for name in living}
+    eventually(lambda: claims.files() == uids, "a file for each claim")
+    eventually(lambda: claims.journal() == claims.allocated(), "the journal has what the scheduler allocated")
+    assert claims.journal().keys() == uids
     eventually(lambda: len(claims.grants()) == len(living), "a grant for each claim")
     claims.end(*living)
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them", within_s=60.0)
+    eventually(lambda: not claims.journal(), "nothing of them in the journal", within_s=60.0)
     assert len(slices(cluster)) == 1
 
 
