@@ -14,10 +14,15 @@ _FILES = {
     "mpsd-webhook": "base/webhook/rights.yaml",
     "mpsd-scheduler": "components/scheduler-account/rights.yaml",
 }
+_PATCHES = {"mpsd-agent": "components/dra/rights.yaml", "mpsd-webhook": "components/dra/webhook-rights.yaml"}
 
 
 def given(component: str) -> Iterator[tuple[Any, ...]]:
-    for thing in yaml.safe_load_all((_MANIFESTS / _FILES[component]).read_text()):
+    things = [*yaml.safe_load_all((_MANIFESTS / _FILES[component]).read_text())]
+    if component in _PATCHES:
+        patch = yaml.safe_load((_MANIFESTS / _PATCHES[component]).read_text())
+        things.append({"kind": "ClusterRole", "rules": [one["value"] for one in patch]})
+    for thing in things:
         namespace = "mpsd-system" if thing["kind"] == "Role" else ""
         for rule in thing.get("rules") or ():
             for group in rule.get("apiGroups") or ():

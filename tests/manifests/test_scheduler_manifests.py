@@ -121,6 +121,8 @@ def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
         "pods": ["get", "list", "watch"],
         "nodes": ["get", "list", "watch"],
         "pods/binding": ["create"],
+        **{f"resource.k8s.io/{plural}": ["get"] for plural in ("resourceclaims", "resourceclaimtemplates")},
+        **{f"resource.k8s.io/{plural}": ["list"] for plural in ("deviceclasses", "resourceslices")},
         "authentication.k8s.io/tokenreviews": ["create"],
         "authorization.k8s.io/subjectaccessreviews": ["create"],
     }

@@ -9,6 +9,7 @@ import pytest
 from mpsd.operations.doctor.rules.checks import CheckVerdict, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts
+from mpsd.operations.doctor.rules.components import RIGHTS
 from tests.cli.doctored_cluster import NODE
 from tests.cli.gpu_cluster import machine
 from tests.operations.broken_clusters import (
@@ -150,6 +151,12 @@ def test_where_requests_become_claims_the_class_that_these_name_must_be_there() 
     assert verdict("device-class-missing", **CLAIMS, policy=own) is CheckVerdict.FOUND
     kept = replace(own, admission=replace(own.admission, claims_for_requests=False))
     assert verdict("device-class-missing", **CLAIMS, policy=kept) is CheckVerdict.WELL
+
+
+def test_the_rights_for_claims_are_missed_only_where_claims_are_served() -> None:
+    missing = {"missing_rights": [one for one in RIGHTS if one.is_for_claims]}
+    assert verdict("rights-missing", **missing) is CheckVerdict.WELL
+    assert verdict("rights-missing", **CLAIMS, **missing) is CheckVerdict.FOUND
 
 
 BY_LABEL = CLAIMS | {"policy": replace(WELL.policy, claim_nodes="labelled")}

@@ -50,7 +50,7 @@ def with_impossible_claims() -> Iterator[PodSeen]:
     share, served = ClaimName(CLAIM_TEMPLATE, "share"), ClaimsServed(None, None, 0)
     for claims in ((share,), (share, share)):
         seen = replace(read_pod_seen(pod(0), POLICY), claims=claims)
-        yield with_claim(seen, {("default", share): thing}, served, POLICY, known=True)
+        yield with_claim(seen, {("default", share): thing}, (), served, POLICY)
 
 
 def without_a_node() -> Iterator[Explanation]:

@@ -145,15 +145,17 @@ async def _with_claims(kube: Kube, pods: Sequence[PodSeen], policy: Policy, unse
     if not (claiming := [pod for pod in pods if pod.claims]):
         return [*pods]
     things: dict[tuple[str, ClaimName], Object] = {}
-    missing: set[str] = set()  # namespaces whose claims may not be read
+    unread: set[str] = set()  # namespaces whose claims may not be read
     for namespace in dict.fromkeys(pod.name.namespace for pod in claiming):
         for kind, plural in _PLURALS.items():
             listed = await _list(kube, Resource(_API, plural), unseen, namespace)
-            missing |= set() if listed is not None else {namespace}
+            unread |= set() if listed is not None else {namespace}
             for thing in listed or ():
                 things[namespace, ClaimName(kind, str(thing["metadata"]["name"]))] = thing
     served = read_served(await _list(kube, _CLASSES, unseen), await _list(kube, _SLICES, unseen, query=_DRIVER))
-    return [with_claim(pod, things, served, policy, known=pod.name.namespace not in missing) for pod in pods]
+    named = {(pod.name.namespace, name) for pod in claiming for name in pod.claims}
+    missing = {one for one in named - things.keys() if one[0] not in unread}
+    return [with_claim(pod, things, missing, served, policy) for pod in pods]
 
 
 async def _list(

@@ -2,7 +2,7 @@
 
 It watches only while somebody reads, and lets kube-scheduler's questions in between any two nodes.
 
-Rights: list and watch mpsnodes, nodes and pods, which the scheduler has.
+Rights: list and watch mpsnodes, nodes and pods, and those of `page.claims`, which the scheduler has.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection, following
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.scheduler.ledger import ClusterLedger
+from mpsd.status.page.claims import ClaimsOfPods
 from mpsd.status.page.rules.pages import NodeParts, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, WaitingCard, pod_card
 from mpsd.status.rules.explanation import story
@@ -43,6 +44,7 @@ class ClusterPage:
         self._mpsnodes: Mirror[ClusterNode]
         self._nodes: Mirror[KubernetesNode]
         self._pods: Mirror[PodSeen]
+        self._claims: ClaimsOfPods
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -51,7 +53,7 @@ class ClusterPage:
 
         def read_pod(thing: Object) -> PodSeen | None:
             pod = read_pod_seen(thing, self._ledger.policy)
-            return pod if pod.shared or pod.unreadable else None
+            return pod if pod.shared or pod.unreadable or pod.claims else None
 
         self._mpsnodes = Mirror(self._kube, Selection(MPS_NODES), read, self._note)
         self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
@@ -59,8 +61,12 @@ class ClusterPage:
         self._pods = Mirror(self._kube, pending, read_pod, self._note)
         self._mirrors = (self._mpsnodes, self._nodes, self._pods)
         self._made, self._changed, self._explained_until = {}, True, 0.0
+        self._claims = ClaimsOfPods(self._kube, self._note, of_cluster=True)
         async with following(*self._mirrors):
-            yield
+            try:
+                yield
+            finally:
+                await self._claims.close()
         self._made = {}
 
     async def look(self) -> PageView | None:
@@ -87,7 +93,7 @@ class ClusterPage:
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._made = {name: made for name, made in self._made.items() if name in reported}
-        pods, table = self._pods.objects(), self._ledger.table
+        pods, table = self._claims.asking(self._pods.objects(), self._ledger.policy), self._ledger.table
         free = {name: found for name in table.nodes if (found := table.ledger(name))}
         context = ExplanationContext(self._ledger.policy, now, reported, free, machines)
         await self._explain(context, pods[:MOST_WAITING])
@@ -103,7 +109,8 @@ class ClusterPage:
         if began < self._explained_until:
             self._changed = True  # what is heard now is explained then
             return
-        self._explained = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, context)) for pod in pods])
+        seen = (self._claims.seen(pod, context.policy) for pod in pods)
+        self._explained = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, context)) for pod in seen])
         self._explained_until = time.monotonic() + _SHARE * (time.monotonic() - began)
 
     def _parts(self, node: ClusterNode, now: float) -> NodeParts:

@@ -20,6 +20,7 @@ from mpsd.status.rules.node_status import node_status
 if TYPE_CHECKING:  # an agent without a kubelet does without a client of the API server, which is 1.5 MiB
     from mpsd.platform.kube import Kube, Object
     from mpsd.platform.kube_mirror import Mirror
+    from mpsd.status.page.claims import ClaimsOfPods
     from mpsd.status.rules.pods import PodSeen
 
 
@@ -60,32 +61,38 @@ class PodsOfNode:
     """The pods bound to one node that ask for a GPU and do not run yet, as its page lists them.
 
     They are watched while somebody reads; no page waits for an API server that does not
-    answer. Rights: list and watch pods, which the agent has.
+    answer. Rights: list and watch pods, which the agent has, and get resourceclaims, where it serves claims.
     """
 
     def __init__(self, kube: "Kube", node: str, policy: Callable[[], Policy]) -> None:
         self._kube, self._node, self._policy = kube, node, policy
         self.changed = asyncio.Event()  # set once anything was heard of them since they were shown last
         self._pods: Mirror[PodSeen]
+        self._claims: ClaimsOfPods
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         from mpsd.platform.kube import PODS
         from mpsd.platform.kube_mirror import Mirror, Selection, following
+        from mpsd.status.page.claims import ClaimsOfPods
         from mpsd.status.rules.pods import read_pod_seen
 
         def read(thing: "Object") -> "PodSeen | None":
             pod = read_pod_seen(thing, self._policy())
-            return pod if (pod.shared or pod.unreadable) and not pod.terminating else None
+            return pod if (pod.shared or pod.unreadable or pod.claims) and not pod.terminating else None
 
         self.changed.clear()
         query = {"fieldSelector": f"spec.nodeName={self._node},status.phase=Pending"}
         self._pods = Mirror(self._kube, Selection(PODS, query=query), read, self.changed.set)
+        self._claims = ClaimsOfPods(self._kube, self.changed.set, of_cluster=False)
         async with following(self._pods):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FIRST_ANSWER_S):
                     await self.changed.wait()
-            yield
+            try:
+                yield
+            finally:
+                await self._claims.close()
 
     def shown(self, view: NodeView, warnings: Mapping[str, str]) -> PodsHere:
         """view: of the node now. warnings: by uid, the last warning that each pod got."""
@@ -94,4 +101,6 @@ class PodsOfNode:
         if pods.trouble or not pods.synced:
             why = shown_text(str(pods.trouble)) if pods.trouble else "it has not answered yet"
             heard = PodsHeard(why, pods.out_of_sync_since if pods.synced else None)
-        return pods_here(pods.objects(), warnings, own_scene(self._node, view, self._policy()), heard)
+        policy = self._policy()
+        asking = [self._claims.seen(pod, policy) for pod in self._claims.asking(pods.objects(), policy)]
+        return pods_here(asking, warnings, own_scene(self._node, view, policy), heard)

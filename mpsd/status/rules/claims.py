@@ -1,7 +1,7 @@
 """The resource claims of pods that wait: what they ask for, and what keeps one of mpsd from being allocated, whatever
 the GPUs have left."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mpsd.admission.rules.claims import ClaimAsked, asked_of, classes_of, wrong_in_claim
@@ -47,16 +47,20 @@ def read_served(classes: Iterable[Fields] | None, slices: Iterable[Fields] | Non
 
 
 def with_claim(
-    pod: PodSeen, things: Mapping[tuple[str, ClaimName], Fields], served: ClaimsServed, policy: Policy, *, known: bool
+    pod: PodSeen,
+    things: Mapping[tuple[str, ClaimName], Fields],
+    missing: Collection[tuple[str, ClaimName]],
+    served: ClaimsServed,
+    policy: Policy,
 ) -> PodSeen:
     """The pod, with `shared` and `claim` where it has a claim of mpsd. things: claims and templates by namespace and
-    name. known: whether all of its namespace are among them."""
+    name. missing: those that do not exist."""
     namespace, found = pod.name.namespace, dict[ClaimName, tuple[str, ClaimAsked, Fields]]()
     for name in pod.claims:
         thing, words = things.get((namespace, name)), f"{name.kind} {shown_name(f'{namespace}/{name.name}')}"
         if thing is not None and (asked := asked_of(thing, name.kind, policy)):
             found[name] = words, asked, thing
-        elif thing is None and known and pod.is_pending and not pod.node:
+        elif (namespace, name) in missing and pod.is_pending and not pod.node:
             lacking = f"its {words} does not exist; create it, or correct the name in spec.resourceClaims"
             return _claiming(pod, SeenClaim(words, served.nodes, lacking), _NOTHING)
     if not found:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.platform.event_loop import until
-from mpsd.platform.kube import PatchKind
+from mpsd.platform.kube import PatchKind, Resource
 from mpsd.status.page.node import PodsOfNode
 from mpsd.status.page.rules.view import PodsHeard, PodsHere
 from tests.model.worlds import GPUS, POLICY
@@ -17,6 +17,7 @@ from tests.status.report.world import DEADLINE_S, NODE, PODS, World, run
 from tests.status.test_pod_story import pod
 
 SEEN = node(GPUS, [])
+CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
 
 
 @asynccontextmanager
@@ -57,6 +58,28 @@ def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(api:
             await eventually(pods, lambda here: names(here) == ["default/another"], "what runs waits no more")
             await world.kube.delete(PODS, "another", "default")
             await eventually(pods, lambda here: not here.cards, "nor does what is being deleted")
+
+    run(api, tmp_path, test)
+
+
+async def claim(world: World, name: str, device_class: str) -> None:
+    exactly = {"deviceClassName": device_class, "capacity": {"requests": {"memory": "7Gi"}}}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    await world.kube.create(CLAIMS, {"metadata": {"name": name}, "spec": spec}, "default")
+
+
+def test_pods_whose_claim_is_for_a_gpu_of_mpsd_are_listed_with_what_it_asks_for(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    async def test(world: World) -> None:
+        await claim(world, "ours", "mps.mpsd.io")
+        await claim(world, "theirs", "gpu.nvidia.com")
+        async with read(world) as pods:
+            for name in ("ours", "theirs"):
+                entry = {"name": "gpu", "resourceClaimName": name}
+                await make(world, name, gib=0, nodeName=NODE, resourceClaims=[entry])
+            here = await eventually(pods, lambda here: names(here) == ["default/ours"], "the one of mpsd is known")
+            assert here.cards[0].memory_mib == 7 * 1024
 
     run(api, tmp_path, test)
 

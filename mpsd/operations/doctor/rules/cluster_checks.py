@@ -85,6 +85,7 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
     missing: dict[str, list[str]] = {}
     for right in known(facts.missing_rights):
         is_here = any(one.component == right.component for one in facts.workloads)
+        is_here = is_here and not (right.is_for_claims and not facts.claim_agents)
         if is_here and not (right.is_for_registration and facts.is_injected):
             missing.setdefault(right.component, []).append(str(right))
     for component, what in missing.items():

@@ -1,7 +1,8 @@
 """The parts of mpsd in a cluster: the rights that each needs, which differences between their versions matter, and what
 a part that was removed leaves behind.
 
-The rights are those of the manifests (rights.yaml of each part), no more and no less; tests/manifests compares the two.
+The rights are those of the manifests (rights.yaml of each part, and of components/dra), no more and no less;
+tests/manifests compares the two.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +34,11 @@ class Right:
         """The webhook does without it where cert-manager serves."""
         return self.resource in ("secrets", "podtemplates") or (self.group, self.verb) == (_HOOKS, "patch")
 
+    @property
+    def is_for_claims(self) -> bool:
+        """Everybody does without it where no agent serves resource claims."""
+        return self.group == _CLAIMS
+
     def __str__(self) -> str:
         full = f"{self.resource}.{self.group}" if self.group else self.resource
         where = f" in {self.namespace}" if self.namespace else ""
@@ -52,6 +58,7 @@ class Right:
 
 
 _HOOKS, _NAMES = "admissionregistration.k8s.io", ("mpsd-webhook",)
+_CLAIMS = "resource.k8s.io"
 # Service account, group, resource, verbs, names, namespace.
 _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...], str], ...] = (
     (AGENT, "", "pods", "list watch", (), ""),
@@ -78,6 +85,14 @@ _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...], str], ...] = (
     (SCHEDULER, "", "pods/binding", "create", (), ""),
     (SCHEDULER, "authentication.k8s.io", "tokenreviews", "create", (), ""),
     (SCHEDULER, "authorization.k8s.io", "subjectaccessreviews", "create", (), ""),
+    (AGENT, _CLAIMS, "resourceslices", "list watch create update", (), ""),
+    (AGENT, _CLAIMS, "resourceclaims", "get", (), ""),
+    (WEBHOOK, _CLAIMS, "resourceclaims", "get", (), ""),
+    (WEBHOOK, _CLAIMS, "resourceclaimtemplates", "get list create patch delete", (), ""),
+    (SCHEDULER, _CLAIMS, "resourceclaims", "get", (), ""),
+    (SCHEDULER, _CLAIMS, "resourceclaimtemplates", "get", (), ""),
+    (SCHEDULER, _CLAIMS, "deviceclasses", "list", (), ""),
+    (SCHEDULER, _CLAIMS, "resourceslices", "list", (), ""),
 )
 RIGHTS = tuple(
     Right(component, verb, group, resource, names, namespace)

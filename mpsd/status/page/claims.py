@@ -1,0 +1,97 @@
+"""What the pods on a page claim. Each claim, or the template of one, is read once: what it asks for never changes.
+
+Rights: get resourceclaims and resourceclaimtemplates; for a cluster list deviceclasses and resourceslices. Where one is
+missing, pods that get their GPU by a claim are not listed.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from mpsd.admission.rules.claims import asked_of
+from mpsd.model.names import CLAIM_DRIVER
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.model.policy import Policy
+from mpsd.platform.kube import Kube, KubeError, NotFound, Object, Resource
+from mpsd.status.rules.claims import ClaimsServed, read_served, with_claim
+from mpsd.status.rules.pods import PodSeen
+
+_API = "resource.k8s.io/v1"
+_KINDS = {CLAIM: Resource(_API, "resourceclaims"), CLAIM_TEMPLATE: Resource(_API, "resourceclaimtemplates")}
+_CLASSES, _SLICES = Resource(_API, "deviceclasses"), Resource(_API, "resourceslices")
+_DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
+_AT_ONCE = 8
+_MISSING_S, _REFUSED_S, _SERVED_S = 10.0, 60.0, 30.0  # before the same question is asked again
+
+Key = tuple[str, ClaimName]  # with the namespace
+
+
+class ClaimsOfPods:
+    """note: called once more is known than before. of_cluster: whether it matters what the cluster serves."""
+
+    def __init__(self, kube: Kube, note: Callable[[], None], *, of_cluster: bool) -> None:
+        self._kube, self._note, self._of_cluster = kube, note, of_cluster
+        self._things: dict[Key, Object | None] = {}  # None: it asks for no GPU of mpsd
+        self._missing: set[Key] = set()
+        self._again: dict[Key, float] = {}  # when each may be asked for again, monotonic
+        self._served, self._served_until = ClaimsServed(None, None, 0), 0.0
+        self._task: asyncio.Task[None] | None = None  # None before the first question
+
+    def asking(self, pods: Sequence[PodSeen], policy: Policy) -> list[PodSeen]:
+        """Those that ask for a GPU, as far as their claims are known. What is not known is asked for."""
+        named = {(pod.name.namespace, name) for pod in pods for name in pod.claims}
+        self._things = {one: thing for one, thing in self._things.items() if one in named}
+        self._missing &= named
+        self._again = {one: at for one, at in self._again.items() if one in named}
+        now = time.monotonic()
+        due = [one for one in named - self._things.keys() if now >= self._again.get(one, 0.0)]
+        is_old = self._of_cluster and bool(named) and now >= self._served_until
+        if (due or is_old) and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._ask(due, policy))
+        return [pod for pod in pods if pod.shared or pod.unreadable or any(map(self._is_ours, _keys(pod)))]
+
+    def _is_ours(self, key: Key) -> bool:
+        return self._things.get(key) is not None or key in self._missing
+
+    def seen(self, pod: PodSeen, policy: Policy) -> PodSeen:
+        """The pod with its claim of mpsd, if it has one that is known."""
+        known = {key: thing for key in _keys(pod) if (thing := self._things.get(key)) is not None}
+        return with_claim(pod, known, self._missing, self._served, policy)
+
+    async def close(self) -> None:
+        if self._task:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _ask(self, due: Sequence[Key], policy: Policy) -> None:
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(key: Key) -> None:
+            async with limit:
+                await self._read(key, policy)
+
+        await asyncio.gather(*map(ask, due))
+        if self._of_cluster:
+            self._served_until = time.monotonic() + _SERVED_S
+            with suppress(KubeError):
+                classes, slices = await self._kube.list(_CLASSES), await self._kube.list(_SLICES, query=_DRIVER)
+                self._served = read_served(classes, slices)
+        self._note()
+
+    async def _read(self, key: Key, policy: Policy) -> None:
+        namespace, name = key
+        try:
+            thing = await self._kube.get(_KINDS[name.kind], name.name, namespace)
+        except KubeError as error:
+            is_missing = isinstance(error, NotFound)
+            self._again[key] = time.monotonic() + (_MISSING_S if is_missing else _REFUSED_S)
+            (self._missing.add if is_missing else self._missing.discard)(key)
+            return
+        self._missing.discard(key)
+        self._things[key] = {"spec": thing.get("spec")} if asked_of(thing, name.kind, policy) else None
+
+
+def _keys(pod: PodSeen) -> Iterable[Key]:
+    return ((pod.name.namespace, name) for name in pod.claims)
