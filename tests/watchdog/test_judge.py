@@ -39,6 +39,14 @@ def test_of_pods_that_share_a_claim_the_one_whose_process_it_is_is_held_to_it(po
     (over_grant,) = (one.message for one in found if one.kind is ViolationKind.MEMORY_OVER_GRANT)
     assert over_grant.endswith("1024 MiB are granted for all pods of claim default/share together")
     assert {one.pod for one in found} == {pod}
+    assert all(one.message.count("claim default/share") == 1 for one in found), "each names the claim, once"
+
+
+def test_a_violation_of_a_claim_of_one_pod_names_it_too_and_one_of_no_claim_names_none() -> None:
+    own = replace(SHARED, sharing=(FIRST,))
+    for grant, names_it in ((own, True), (A, False)):
+        (one,) = Watch(EVERYTHING_KILLS).look((grant,), client(1, grant, 1500)).violations
+        assert ("claim default/share" in one.message) is names_it
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -376,7 +376,9 @@ class _Judgement:
         elif reported or reported is response.reports:  # what was only counted is reported where the policy now says so
             return
         again = response.ends and client.process in self._late
-        kind, pod, message = finding.kind, finding.pod, finding.message
+        kind, pod, grant = finding.kind, finding.pod, self._view.grants.get(client.grant or "")
+        claim = f" (claim {grant.claim})" if grant and grant.claim and grant.claim not in finding.message else ""
+        message = f"{finding.message}{claim}"
         self._violations.append(Violation(kind, response, client.gpu, client.grant, pod, client, message, again))
 
     def _response(self, finding: ProcessFinding) -> Response:
