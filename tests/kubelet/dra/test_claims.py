@@ -81,6 +81,13 @@ def test_parameters_raise_the_cap_above_what_is_reserved(threads: str, cap: int,
     assert (claim.thread_percent, claim.reserved_percent) == (percent, int(threads))
 
 
+@pytest.mark.parametrize(("field", "remedy"), [("clients", "capacity.requests"), ("speed", "threadCap")])
+def test_what_is_a_capacity_and_no_parameter_is_said_where_it_belongs(field: str, remedy: str) -> None:
+    (problem,) = config_problems(parameters(**{field: 4}), "parameters", POLICY)
+    assert (problem.rule, problem.where) == ("field-unknown", f"parameters.{field}")
+    assert remedy in problem.remedy
+
+
 def test_what_a_claim_says_goes_before_what_its_class_says() -> None:
     configs = (config(parameters(threadCap=60), "FromClass"), config(parameters(threadCap=80), "FromClaim"))
     assert prepared(result(), configs=configs).thread_percent == 80

@@ -145,9 +145,16 @@ def _read_config(parameters: object, where: str, policy: Policy) -> tuple[_Confi
         remedy = f"write kind: {CONFIG_KIND} and apiVersion: {CONFIG_API}"
         problem = Problem("config-version", where, sent, "is of another kind or version than mpsd reads", remedy)
         return _Config(), [problem]
-    remedy = f"write {THREAD_CAP} or {PRIORITY}"
+    in_capacity, known = "write it under capacity.requests of the request", f"write {THREAD_CAP} or {PRIORITY}"
+    remedies = dict.fromkeys((MEMORY, THREADS, CLIENTS), in_capacity)
     problems = [
-        Problem("field-unknown", at(where, str(key)), shown(parameters[key]), "is no field of it", remedy)
+        Problem(
+            "field-unknown",
+            at(where, str(key)),
+            shown(parameters[key]),
+            "is no field of it",
+            remedies.get(str(key), known),
+        )
         for key in sorted(parameters.keys() - _CONFIG_FIELDS, key=str)
     ]
     fields = FieldReader()
