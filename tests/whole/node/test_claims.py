@@ -6,6 +6,7 @@ The test is the scheduler, which allocates claims, and the kubelet that has them
 import asyncio
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -205,6 +206,11 @@ class ClaimCluster(Cluster):
         return self.start(["sh", "-c", f'echo $$ > {pod.members} && exec "$@"', "sh", *argv], given)
 
     # -- what is left ----------------------------------------------------------------------------------------------
+
+    def devices_of(self, uid: str) -> set[str]:
+        """The CDI devices in the file of a claim."""
+        found = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
+        return {one["name"] for one in found}
 
     def files(self) -> set[str]:
         return {path.name for path in self.cdi.glob("*")}
@@ -533,6 +539,41 @@ def test_a_journal_that_cannot_be_written_defers_claims_and_loses_nothing(claims
         in_the_way.rmdir()
     claims.prepared("late", late)
     eventually(lambda: claims.granted() == {held: 2048, late: 2048}, "both grants")
+
+
+@contextmanager
+def small(claims: ClaimCluster, folder: Path) -> Iterator[Path]:
+    """The folder is a full disk, of a file that is given; the agent does not run while it is mounted."""
+
+    def changed(*command: str) -> None:
+        claims.agent.kill()
+        done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
+        claims.agent = claims.start_agent()
+        if done.returncode:
+            pytest.skip(f"needs the right to mount: {done.stderr}")
+
+    folder.mkdir(exist_ok=True)
+    changed("mount", "-t", "tmpfs", "-o", "size=64k", "none")
+    try:
+        filler = folder / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1024))
+        yield filler
+    finally:
+        changed("umount")
+
+
+@pytest.mark.parametrize("place", ["journal", "CDI folder"])
+def test_a_full_disk_defers_claims_with_the_reason_and_loses_nothing(claims: ClaimCluster, place: str) -> None:
+    with small(claims, claims.journal.parent if place == "journal" else claims.cdi) as filler:
+        uid = claims.allocate("share", 2)
+        assert "No space left on device" in claims.prepare("share", uid).error
+        assert not any(path.name.endswith(".new") for path in filler.parent.iterdir())
+        filler.unlink()
+        claims.prepared("share", uid)
+        eventually(lambda: claims.granted() == {uid: 2048}, "its grant")
+        claims.empty()
 
 
 def test_a_kubelet_that_refuses_the_driver_is_logged_with_its_reason(claims: ClaimCluster) -> None:

@@ -27,6 +27,7 @@ from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import container
 from tests.whole.node.conftest import begun
 from tests.whole.node.test_claims import DRIVER, ClaimCluster
+from tests.whole.node.test_reboots import cut_the_power
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 
@@ -278,3 +279,25 @@ def test_random_claims_leave_nothing_and_no_gpu_is_given_twice(cluster: Schedule
     assert (fate.made, fate.overdone) == (_CLAIMS, [])
     assert not fate.files()
     assert not cluster.granted()
+
+
+def test_after_a_reboot_a_claim_is_prepared_again_and_its_pod_is_limited(cluster: ScheduledCluster) -> None:
+    exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": {"memory": "3Gi"}}}
+    claim = {"metadata": {"name": "kept"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+    cluster.ask("POST", f"{_NAMESPACED}/resourceclaims", claim)
+    main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
+    entry = {"name": "gpu", "resourceClaimName": "kept"}
+    spec = {"restartPolicy": "Always", "containers": [main], "resourceClaims": [entry]}
+    cluster.apply({"kind": "Pod", "metadata": {"name": "kept", "namespace": "default"}, "spec": spec})
+    program = cluster.program_of("kept")
+    cut_the_power(cluster)
+    for file in cluster.cdi.iterdir():
+        file.unlink()
+    cluster.kubelet = cluster.start_kubelet()
+    cluster.control = cluster.service("control")
+    cluster.agent = cluster.start_agent()
+    eventually(lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", IN_THE_END_S)
+    info = next(line for line in program.lines if "meminfo_free_MiB" in line)
+    assert info["meminfo_free_MiB"] < 3 * 1024
+    eventually(lambda: [one.memory_mib for one in cluster.node().grants] == [3 * 1024], "its grant is known again")
+    cluster.empty()

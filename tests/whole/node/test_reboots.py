@@ -22,7 +22,7 @@ def test_after_a_reboot_a_container_waits_for_its_domain_and_is_limited_again(
     cluster.apply(asked)
     name, gib = ("first", 5) if with_init else ("main", 3)
     program = cluster.program_of("sample", name)
-    _cut_the_power(cluster)
+    cut_the_power(cluster)
     cluster.kubelet = cluster.start_kubelet()
     eventually(lambda: "gate" in json.dumps(cluster.pod("sample")["status"]), "kubelet misses the gate")
     assert len(program.runs) == 1, "it has not run again"
@@ -35,12 +35,12 @@ def test_after_a_reboot_a_container_waits_for_its_domain_and_is_limited_again(
     eventually(lambda: [one.memory_mib for one in cluster.node().grants] == [gib * 1024], "its grant is known again")
 
 
-def _cut_the_power(cluster: Cluster) -> None:
+def cut_the_power(cluster: Cluster) -> None:
     clients = {client.pid for client in cluster.node().clients or ()}
-    daemon = cluster.daemon()
+    daemons = [cluster.daemon(domain.name) for domain in cluster.node().domains]
     for service in (cluster.kubelet, cluster.agent, cluster.control):
         service.kill()
-    for pid in (daemon, *clients):
+    for pid in (*daemons, *clients):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     cluster.lose_run_directory()

@@ -20,11 +20,13 @@ import yaml
 
 from tests.whole.machine.machine import MPSD, Service, eventually, quick
 from tests.whole.node.cluster import NODE, Cluster, Object, pod
+from tests.whole.node.test_claims import ClaimCluster
 from tests.whole.scheduler.process import extender
 from tests.whole.webhook.api_server import api_server
 from tests.whole.webhook.world import bundles, gpu_pod, is_registered, put_shipped_objects, review_of, webhook
 
 EARLIER = "3a3c612"  # before GPUs were joined on demand and claims were served; at a release, the tag of the one before
+EARLIER_CLAIMS = "8a622df"  # when a claim had one CDI device, whatever its GPUs
 _TOP = Path(__file__).parents[3]
 # An MPSNode as a scheduler, `kubectl mps` and a bundle read it.
 _READS = """
@@ -44,11 +46,20 @@ _RESERVED = '{"u1":{"at":"2026-11-23T22:00:00Z","gpus":["GPU-1","GPU-2"],"mib":7
 @pytest.fixture(scope="session")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """What a program of the earlier mpsd has in its environment."""
-    command = ["git", "-C", _TOP, "archive", EARLIER, "mpsd", "limits"]
+    return _environment_of(EARLIER, tmp_path_factory.mktemp("earlier"))
+
+
+@pytest.fixture(scope="session")
+def earlier_claims(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The same of an earlier one that serves claims."""
+    return _environment_of(EARLIER_CLAIMS, tmp_path_factory.mktemp("earlier-claims"))
+
+
+def _environment_of(commit: str, folder: Path) -> Mapping[str, str]:
+    command = ["git", "-C", _TOP, "archive", commit, "mpsd", "limits"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     if done.returncode:
-        pytest.skip(f"the history does not reach back to {EARLIER}: git fetch --unshallow")
-    folder = tmp_path_factory.mktemp("earlier")
+        pytest.skip(f"the history does not reach back to {commit}: git fetch --unshallow")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
         tar.extractall(folder, filter="data")
     policy = folder / "limits/policy.yaml"  # each knows the fields of its own alone
@@ -133,6 +144,46 @@ def test_an_earlier_agent_serves_with_this_control(old_agent: Mixed) -> None:
     old_agent.roll_agent({})
     eventually(lambda: _state(old_agent, "sample") == before, "as before")
     eventually(lambda: _kinds(old_agent) == ["alone"], "this agent reports")
+
+
+class MixedClaims(ClaimCluster):
+    """Its agent may be of an earlier mpsd; claims are what the test asks for as scheduler and kubelet."""
+
+    def __init__(self, agent: Mapping[str, str]) -> None:
+        super().__init__()
+        self._agent = agent
+
+    def launch_agent(self) -> Service:
+        return self._started(Service([str(MPSD), *self.agent_words], self.environment | self._agent, self._said))
+
+    def roll_agent(self, to: Mapping[str, str]) -> None:
+        self.agent.send(signal.SIGTERM)
+        assert self.agent.exit_code() == 0
+        self._agent = to
+        self.agent = self.start_agent()
+
+
+def test_a_claim_that_an_earlier_agent_prepared_keeps_its_grant_and_the_device_that_kubelet_knows(
+    earlier_claims: Mapping[str, str],
+) -> None:
+    cluster = MixedClaims(earlier_claims)
+    try:
+        cluster.begin()
+        uid = cluster.allocate("held", 7, 30)
+        (known,) = cluster.prepared("held", uid)
+        for number, agent in enumerate(({}, earlier_claims, {})):
+            cluster.roll_agent(agent)
+            eventually(lambda: cluster.granted() == {uid: 7168}, "the grant is known to the next agent")
+            cluster.prepared("held", uid)  # again, as after a restart of kubelet
+            assert known.partition("=")[2] in cluster.devices_of(uid), "what containers of before start with"
+            later = cluster.allocate(f"later{number}", 2)
+            cluster.prepared(f"later{number}", later)
+            assert cluster.unprepare(f"later{number}", later) == ""
+            assert not cluster.agent.logged("journal unreadable")
+        cluster.empty()
+        cluster.stop()
+    finally:
+        cluster.destroy()
 
 
 def _kinds(cluster: Cluster) -> list[str | None]:
