@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,27 +164,41 @@ def claims_instead_of_plugins(mpsd: Installation, pods: Pods, cdi: Path, folder:
 
 
 @contextmanager
-def claims_for_requests(cluster: Cluster, pods: Pods) -> Iterator[None]:
-    """By the policy; the webhook is started again, so that it reads it at once."""
+def policy_with(
+    cluster: Cluster, was: str, now: str, workload: str, is_in_force: Callable[[bool], object]
+) -> Iterator[None]:
+    """The policy with these words in place of others. workload: what is started again, so that it reads it at once.
+    is_in_force: whether it goes by the new policy (True), or by the old one again."""
     name = ("configmap", "mpsd-limits", "-n", SYSTEM)
     before: str = cluster.get(*name)["data"]["policy.yaml"]
+
+    def put(policy: str, *, new: bool) -> None:
+        cluster.do("patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
+        cluster.do("rollout", "restart", workload, "-n", SYSTEM)
+        cluster.do("rollout", "status", workload, "-n", SYSTEM, "--timeout=90s")
+        eventually(lambda: is_in_force(new), "the policy in force", within_s=90.0)
+
+    after = before.replace(was, now)
+    assert after != before
+    put(after, new=True)
+    try:
+        yield
+    finally:
+        put(before, new=False)
+
+
+@contextmanager
+def claims_for_requests(cluster: Cluster, pods: Pods) -> Iterator[None]:
+    """By the policy."""
 
     def gets_claim() -> bool:
         create = ("create", "--dry-run=server", "-o", "json", "-n", pods.namespace, "-f", "-")
         made = json.loads(cluster.do(*create, given=share("asks", pods.asks(1, "hold"))).out)
         return MEMORY not in json.dumps(made["spec"])
 
-    def put(policy: str, *, claims: bool) -> None:
-        cluster.do("patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
-        cluster.do("rollout", "restart", "deployment/mpsd-webhook", "-n", SYSTEM)
-        cluster.do("rollout", "status", "deployment/mpsd-webhook", "-n", SYSTEM, "--timeout=90s")
-        # a replica on its way out may still be asked
-        eventually(lambda: all(gets_claim() is claims for _try in range(6)), "the policy in force", within_s=90.0)
+    def is_in_force(new: bool) -> bool:  # a replica on its way out may still be asked
+        return all(gets_claim() is new for _try in range(6))
 
-    after = before.replace("claims_for_requests: false", "claims_for_requests: true")
-    assert after != before
-    put(after, claims=True)
-    try:
+    words = ("claims_for_requests: false", "claims_for_requests: true")
+    with policy_with(cluster, *words, "deployment/mpsd-webhook", is_in_force):
         yield
-    finally:
-        put(before, claims=False)

@@ -20,6 +20,7 @@ from tests.e2e.claims import (
     devices,
     most_of_one_gpu,
     pod_with,
+    policy_with,
     slices,
 )
 from tests.e2e.cluster import Cluster, Object
@@ -47,6 +48,15 @@ def _start_s(pods: Pods, name: str, thing: Object) -> float:
 def _put_agent(cluster: Cluster, node_labels: dict[str, str]) -> None:
     patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}])
     cluster.do("patch", "daemonset", AGENT, "-n", SYSTEM, "--type=json", "-p", patch)
+
+
+def _uuids(cluster: Cluster) -> list[str]:
+    return [device["attributes"]["uuid"]["string"] for device in devices(cluster)]
+
+
+def _cordon(claims: Claims, *gpus: str) -> None:
+    spec = json.dumps({"spec": {"cordoned": list(gpus)}})
+    claims.mpsd.cluster.do("patch", "mpsnode", claims.mpsd.node, "--type=merge", "-p", spec)
 
 
 @pytest.fixture(scope="module")
@@ -202,21 +212,65 @@ def test_a_cordoned_gpu_is_tainted_until_it_is_not(cluster: Cluster, claims: Cla
     def taints() -> list[str]:
         return [taint["value"] for device in devices(cluster) for taint in device.get("taints", ())]
 
-    def cordon(*gpus: str) -> None:
-        spec = json.dumps({"spec": {"cordoned": list(gpus)}})
-        cluster.do("patch", "mpsnode", claims.mpsd.node, "--type=merge", "-p", spec)
-
-    first, second = (device["attributes"]["uuid"]["string"] for device in devices(cluster))
+    first, second = _uuids(cluster)
     assert claims.start("before", UNITS)[0]["uuid"] == first
-    cordon(first)
+    _cordon(claims, first)
     eventually(lambda: taints() == ["draining"], "the GPU is tainted")
     assert {health for _device, health in claims.health("before")} == {"Healthy"}, "a cordon is no sickness"
     claims.end("before")
     eventually(lambda: taints() == ["drained"], "it is empty")
     assert claims.start("beside", UNITS)[0]["uuid"] == second
-    cordon()
+    _cordon(claims)
     eventually(lambda: not taints(), "the taint is gone")
     claims.end("beside")
+
+
+def test_pods_are_deleted_from_a_gpu_in_a_state_that_the_policy_names(
+    cluster: Cluster, pods: Pods, claims: Claims
+) -> None:
+    first, _second = _uuids(cluster)
+    words = ("evict_claims_when: []", "evict_claims_when: [draining]")
+    with policy_with(cluster, *words, f"daemonset/{AGENT}", lambda _new: claims.mpsd.is_ready("agent")):
+        assert claims.start("evicted", UNITS)[0]["uuid"] == first
+        claims.start("beside", UNITS)
+        _cordon(claims, first)
+        try:
+            gone = ("get", "pod", "-n", pods.namespace, "--ignore-not-found", "evicted")
+            eventually(lambda: not cluster.do(*gone).out, "Kubernetes has deleted it", within_s=60.0)
+            assert pods.phase("beside") == "Running"
+        finally:
+            _cordon(claims)
+        claims.end("evicted", "beside")
+    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
+
+
+def test_a_label_moves_the_node_from_claims_to_the_device_plugins_and_back(
+    cluster: Cluster, mpsd: Installation, pods: Pods, claims: Claims
+) -> None:
+    def label(word: str) -> None:
+        cluster.do("label", "node", mpsd.node, word)
+
+    def is_by_plugins(new: bool) -> bool:
+        return mpsd.is_ready("agent") and bool(devices(cluster)) is not new
+
+    words = ("claim_nodes: all", "claim_nodes: labelled")
+    with policy_with(cluster, *words, f"daemonset/{AGENT}", is_by_plugins):
+        mpsd.wait_until_offered()
+        pods.start("first", 4)
+        label("mpsd.io/claims=true")
+        try:
+            pods.start("second", 2)  # which is served as long as the node is not empty
+            assert not devices(cluster)
+            for name in ("first", "second"):
+                pods.delete(name)
+            eventually(lambda: len(devices(cluster)) == GPUS, "the GPUs are offered to claims", within_s=60.0)
+            claims.start("third", 4)
+        finally:
+            label("mpsd.io/claims-")
+        claims.start("fourth", 2)
+        claims.end("third", "fourth")
+        mpsd.wait_until_offered()
+        eventually(lambda: not devices(cluster), "no GPU is offered to claims")
 
 
 def test_a_claim_outlives_kubelet_and_agent(cluster: Cluster, pods: Pods, claims: Claims, machine: Machine) -> None:
