@@ -244,6 +244,7 @@ def test_pods_are_deleted_from_a_gpu_in_a_state_that_the_policy_names(
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
+@pytest.mark.timeout(600)
 def test_a_label_moves_the_node_from_claims_to_the_device_plugins_and_back(
     cluster: Cluster, mpsd: Installation, pods: Pods, claims: Claims
 ) -> None:
@@ -314,6 +315,7 @@ def test_a_pod_that_ends_while_the_agent_is_away_leaves_nothing(cluster: Cluster
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it", within_s=90.0)
 
 
+@pytest.mark.timeout(600)
 def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave_nothing(
     cluster: Cluster, pods: Pods, claims: Claims, machine: Machine
 ) -> None:
