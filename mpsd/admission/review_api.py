@@ -25,7 +25,19 @@ from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, Malfo
 from mpsd.model import metrics as names
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
-from mpsd.platform.kube import Conflict, Forbidden, Kube, KubeError, NotFound, Object, PatchKind, Rejected, Resource
+from mpsd.platform.kube import (
+    CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Conflict,
+    Forbidden,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+    PatchKind,
+    Rejected,
+    Resource,
+)
 from mpsd.platform.limits_files import Limits
 from mpsd.platform.listener import BodyRefused, json_answer, read_json
 from mpsd.platform.server_metrics import ServerMetrics
@@ -85,10 +97,7 @@ def _verdict(answer: AdmissionAnswer) -> str:
 # It is advice: nothing waits longer than its deadline for it, and what is not known in time is unknown, never empty.
 
 CONFIG_MAPS = Resource("v1", "configmaps")
-CLAIMS = {
-    CLAIM: Resource("resource.k8s.io/v1", "resourceclaims"),
-    CLAIM_TEMPLATE: Resource("resource.k8s.io/v1", "resourceclaimtemplates"),
-}
+_OF_KIND = {CLAIM: RESOURCE_CLAIMS, CLAIM_TEMPLATE: CLAIM_TEMPLATES}
 LONGEST_S = 1.0  # of the 5 s that an API server waits for us
 _FRESH_S = 10.0  # a changed label counts after this at the latest
 _STALE_S = 600.0  # labels this old are better than none while the API is away
@@ -166,7 +175,7 @@ class Lookups:
 
     async def _ask_classes(self, kube: Kube, namespace: str, name: ClaimName) -> tuple[str, ...] | None:
         try:
-            question = kube.get(CLAIMS[name.kind], name.name, namespace, deadline_s=LONGEST_S)
+            question = kube.get(_OF_KIND[name.kind], name.name, namespace, deadline_s=LONGEST_S)
             found = await self._asked(Lookup.CLAIM, question)
         except Forbidden:
             return ()
@@ -199,7 +208,7 @@ class ClaimTemplates:
 
     def __init__(self, kube: Kube | None) -> None:
         self._kube = kube
-        self._resource = CLAIMS[CLAIM_TEMPLATE]
+        self._resource = CLAIM_TEMPLATES
 
     async def keep(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
         """Makes the template, or says in it that it is used. Why it is not there; empty where it is."""

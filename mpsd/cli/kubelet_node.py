@@ -12,7 +12,7 @@ from mpsd.cli.foreground import CannotServe
 from mpsd.kubelet.device_plugins import MemoryPlugin, NodeDevices, PercentPlugin
 from mpsd.kubelet.dra.driver import ClaimPlace
 from mpsd.kubelet.dra.node import NodeClaims
-from mpsd.kubelet.dra.rules.slices import Serving, WayKnown, next_serving
+from mpsd.kubelet.dra.rules.slices import ServedBy, WayKnown, next_serving
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import PluginService
 from mpsd.kubelet.rules.allocation import NodeConditions
@@ -134,7 +134,7 @@ class KubeletNode:
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
         self._plugins: tuple[PluginService, ...] = ()
         self._claims: NodeClaims | None = None  # before `run`
-        self._serving, self._serving_changed = Serving.UNDECIDED, asyncio.Event()
+        self._serving, self._serving_changed = ServedBy.UNDECIDED, asyncio.Event()
         self.calls = PluginCalls(time.monotonic)
         self.pods = PodsOfNode(kube, kubelet.node, policy)
         self._annotations = HolderAnnotations(node.gpus, policy)
@@ -202,7 +202,7 @@ class KubeletNode:
     def _decide(self) -> None:
         """How the GPUs are served from now on: as the agent was started, or by a label of the Node."""
         driver, by_label = self._kubelet.dra_driver, self._policy().claim_nodes == "labelled"
-        serving = Serving.BY_CLAIMS if driver else Serving.BY_PLUGINS
+        serving = ServedBy.CLAIMS if driver else ServedBy.PLUGINS
         if driver and by_label:
             ledger = self.ledger
             is_known = ledger.is_answered and not ledger.claims_unknown
@@ -220,7 +220,7 @@ class KubeletNode:
         await seen.wait()  # which GPUs serve is not known before
         while True:
             self._serving_changed.clear()
-            claims.serves = self._serving is Serving.BY_CLAIMS
+            claims.serves = self._serving is ServedBy.CLAIMS
             served = [claims.serve()] if claims.serves else [one.run() for one in self._services]
             changed = asyncio.create_task(self._serving_changed.wait())
             tasks = [asyncio.create_task(one) for one in served]
@@ -239,7 +239,7 @@ class KubeletNode:
     @property
     def _services(self) -> tuple[PluginService, ...]:
         """The device plugins, where the GPUs are served by them."""
-        return self._plugins if self._serving is Serving.BY_PLUGINS else ()
+        return self._plugins if self._serving is ServedBy.PLUGINS else ()
 
     async def _follow(self, claims: NodeClaims, stop: asyncio.Event, seen: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -265,7 +265,7 @@ class KubeletNode:
 
     def claims(self) -> tuple[str, str]:
         """The driver of the resource claims that are served here, empty for none, and why they cannot be now."""
-        serves = self._serving is Serving.BY_CLAIMS
+        serves = self._serving is ServedBy.CLAIMS
         return self._kubelet.dra_driver if serves else "", self._claims.trouble if self._claims and serves else ""
 
     def upgrade_state(self) -> str:
@@ -278,7 +278,7 @@ class KubeletNode:
             return f"not registered with kubelet: {missing}"
         if not self._claims:
             return "before the first look"
-        if self._serving is Serving.UNDECIDED:
+        if self._serving is ServedBy.UNDECIDED:
             return f"whether claims are served is not known: the label {CLAIMS_LABEL} of the Node has not been read"
         return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
 
@@ -314,7 +314,7 @@ class KubeletNode:
         """Whether pods that come now find the GPUs. Kubelet counts memory some time after a plugin has registered."""
         memory = self._policy().resources.memory
         counted = any(node.allocatable.get(memory, "0") != "0" for node in self._this_node.objects())
-        return not self._trouble() and (counted or self._serving is Serving.BY_CLAIMS)
+        return not self._trouble() and (counted or self._serving is ServedBy.CLAIMS)
 
     async def _end_unallocated(self) -> None:
         """Evicts pods that kubelet runs without having allocated their devices: they have no limit."""

@@ -87,6 +87,10 @@ class Resource:
 
 NODES, PODS, MPS_NODES = Resource("v1", "nodes"), Resource("v1", "pods"), Resource(API, "mpsnodes")
 EVENTS = Resource("v1", "events")
+RESOURCE_CLAIMS, CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES = (
+    Resource("resource.k8s.io/v1", plural)
+    for plural in ("resourceclaims", "resourceclaimtemplates", "deviceclasses", "resourceslices")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from mpsd.admission.review_api import CLAIMS, USED_AT, ClaimTemplates
+from mpsd.admission.review_api import USED_AT, ClaimTemplates
 from mpsd.admission.rules.requests import template_wanted
 from mpsd.admission.rules.review import AdmissionContext, needed_to_mutate, read_review
 from mpsd.model.names import MIRROR, NAME_LABEL, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
-from mpsd.platform.kube import Forbidden, Kube, KubeError, Object, PatchKind, Rejected, Resource
+from mpsd.platform.kube import CLAIM_TEMPLATES, Forbidden, Kube, KubeError, Object, PatchKind, Rejected, Resource
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
@@ -21,7 +21,6 @@ from tests.model.manifests import COUNT, FACTS, MEMORY, PERCENT, POLICY, Fields,
 from tests.simulated_api import simulated_api
 
 CLAIMING = with_admission(claims_for_requests=True)
-TEMPLATES = CLAIMS[CLAIM_TEMPLATE]
 DAY_S = 86_400.0
 
 
@@ -225,11 +224,11 @@ def wanted(gib: int = 7) -> Any:
 
 
 async def names(kube: Kube) -> list[str]:
-    return [thing["metadata"]["name"] for thing in await kube.list(TEMPLATES)]
+    return [thing["metadata"]["name"] for thing in await kube.list(CLAIM_TEMPLATES)]
 
 
 async def used_at(kube: Kube) -> float:
-    (thing,) = await kube.list(TEMPLATES)
+    (thing,) = await kube.list(CLAIM_TEMPLATES)
     return float(thing["metadata"]["annotations"][USED_AT])
 
 
@@ -278,10 +277,10 @@ def test_a_template_that_is_used_while_it_is_swept_stays(tmp_path: Path) -> None
 
 def test_templates_of_others_are_neither_used_nor_removed(tmp_path: Path) -> None:
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
-        typed = {"apiVersion": TEMPLATES.api, "kind": CLAIM_TEMPLATE}
+        typed = {"apiVersion": CLAIM_TEMPLATES.api, "kind": CLAIM_TEMPLATE}
         other = {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}
         thing = {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": {"devices": other}}}
-        await kube.create(TEMPLATES, thing, "default")
+        await kube.create(CLAIM_TEMPLATES, thing, "default")
         assert "other contents" in await templates.keep("default", wanted(), 1000.0)
         await templates.sweep(10 * DAY_S)
         assert await names(kube) == [wanted().name]
@@ -291,12 +290,12 @@ def test_templates_of_others_are_neither_used_nor_removed(tmp_path: Path) -> Non
 
 def test_a_template_of_another_with_the_same_contents_is_used_and_not_written(tmp_path: Path) -> None:
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
-        typed = {"apiVersion": TEMPLATES.api, "kind": CLAIM_TEMPLATE}
+        typed = {"apiVersion": CLAIM_TEMPLATES.api, "kind": CLAIM_TEMPLATE}
         made = await kube.create(
-            TEMPLATES, {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": wanted().spec}}, "default"
+            CLAIM_TEMPLATES, {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": wanted().spec}}, "default"
         )
         assert await templates.keep("default", wanted(), DAY_S) == ""
-        assert await kube.get(TEMPLATES, wanted().name, "default") == made
+        assert await kube.get(CLAIM_TEMPLATES, wanted().name, "default") == made
 
     with_api(tmp_path, act)
 
@@ -307,8 +306,8 @@ def test_a_template_that_may_not_be_removed_keeps_no_other(tmp_path: Path, error
 
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
         labels = {NAME_LABEL: WEBHOOK}
-        typed = {"apiVersion": TEMPLATES.api, "kind": CLAIM_TEMPLATE, "spec": {"spec": wanted().spec}}
-        await kube.create(TEMPLATES, {**typed, "metadata": {"name": "a", "labels": labels}}, "default")
+        typed = {"apiVersion": CLAIM_TEMPLATES.api, "kind": CLAIM_TEMPLATE, "spec": {"spec": wanted().spec}}
+        await kube.create(CLAIM_TEMPLATES, {**typed, "metadata": {"name": "a", "labels": labels}}, "default")
         await templates.keep("default", wanted(), 0.0)
         deleted = kube.delete
 
@@ -329,7 +328,7 @@ def test_a_time_that_is_none_keeps_no_template_for_ever(tmp_path: Path, said: st
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
         await templates.keep("default", wanted(), 0.0)
         change = {"metadata": {"annotations": {USED_AT: said}}}
-        await kube.patch(TEMPLATES, wanted().name, change, PatchKind.MERGE, "default")
+        await kube.patch(CLAIM_TEMPLATES, wanted().name, change, PatchKind.MERGE, "default")
         await templates.sweep(2 * DAY_S)
         assert await names(kube) == []
 
@@ -338,4 +337,3 @@ def test_a_time_that_is_none_keeps_no_template_for_ever(tmp_path: Path, said: st
 
 def test_without_an_api_server_there_is_no_template() -> None:
     assert asyncio.run(ClaimTemplates(None).keep("default", wanted(), 0.0)) != ""
-    assert CLAIM in CLAIMS

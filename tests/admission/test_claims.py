@@ -1,8 +1,10 @@
 """Pods that get their GPU by a resource claim are judged as those that request it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mpsd.admission.rules.claims import classes_of
+from mpsd.admission.rules.claims import asked_of, classes_of, wrong_in_claim
 from mpsd.admission.rules.requests import BY_CLASS
 from mpsd.admission.rules.review import (
     AdmissionContext,
@@ -152,3 +154,30 @@ def test_the_classes_of_a_claim_and_of_a_template_are_found_whatever_else_is_in_
     spec = {"devices": {"requests": [{"exactly": {"deviceClassName": "a"}}, first, {"exactly": None}, "x"]}}
     assert classes_of({"spec": spec}, CLAIM) == classes_of({"spec": {"spec": spec}}, CLAIM_TEMPLATE) == ("a", "b", "c")
     assert classes_of({"spec": {"devices": []}}, CLAIM) == classes_of({}, CLAIM_TEMPLATE) == ()
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(["7Gi", "30", "mps.mpsd.io"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=6), inner, max_size=2),
+    max_leaves=6,
+)
+_OPTION = st.dictionaries(
+    st.sampled_from(["deviceClassName", "count", "allocationMode", "adminAccess", "capacity"]),
+    _JSON | st.just({"requests": {"memory": "7Gi", "mem": "1"}}),
+)
+_REQUEST = st.dictionaries(st.sampled_from(["name", "exactly", "firstAvailable"]), _JSON | _OPTION | st.lists(_OPTION))
+_DEVICES = st.dictionaries(
+    st.sampled_from(["requests", "constraints", "config"]), _JSON | st.lists(_REQUEST, max_size=2), max_size=3
+)
+
+
+@given(_DEVICES, st.sampled_from([CLAIM, CLAIM_TEMPLATE]))
+def test_any_claim_is_read_and_judged(devices: Fields, kind: str) -> None:
+    spec = {"devices": devices}
+    thing = {"spec": {"spec": spec} if kind == CLAIM_TEMPLATE else spec}
+    for facts in (FACTS, None):
+        wrong = wrong_in_claim(thing, kind, POLICY, facts)
+        assert all(one.where and one.message and one.remedy for one in (*wrong.problems, *wrong.warnings))
+    asked = asked_of(thing, kind, POLICY)
+    assert (asked is None) is set(classes_of(thing, kind)).isdisjoint(POLICY.admission.device_classes)
+    assert asked is None or str(asked)

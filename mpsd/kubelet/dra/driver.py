@@ -28,10 +28,9 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, shortened
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import Shortages
-from mpsd.platform.kube import Kube, KubeError, NotFound, Resource
+from mpsd.platform.kube import RESOURCE_CLAIMS, Kube, KubeError, NotFound
 from mpsd.platform.logs import logger
 
-CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")
 _ANSWER_S = 6.0
 _START_S = 20.0  # kubelet waits for 45 s
 _LOOK_S = 5.0
@@ -185,7 +184,7 @@ class ClaimDriver:
         return claim
 
     async def _read(self, namespace: str, name: str, uid: str, started: int | None = None) -> PreparedClaim:
-        thing = await self._kube.get(CLAIMS, name, namespace)
+        thing = await self._kube.get(RESOURCE_CLAIMS, name, namespace)
         return rules.read_claim(thing, uid, self._node, self._policy(), time.time(), started)
 
     async def _with_priority(self, claim: PreparedClaim) -> PreparedClaim:
@@ -275,7 +274,7 @@ class ClaimDriver:
         found: dict[str, PreparedClaim] = {}
         for namespace, name in {(row.identity.namespace, name) for row in self._ledger.rows for name in row.claims}:
             with suppress(NotFound):
-                uid = str((await self._kube.get(CLAIMS, name, namespace)).get("metadata", {}).get("uid"))
+                uid = str((await self._kube.get(RESOURCE_CLAIMS, name, namespace)).get("metadata", {}).get("uid"))
                 if claim := await self._restored(namespace, name, uid):
                     found[uid] = claim
         self._keep(found)
@@ -336,7 +335,7 @@ class ClaimDriver:
     async def _is_gone(self, claim: PreparedClaim) -> bool:
         """Whether the claim is gone, or is reserved for nobody. KubeError where that cannot be known."""
         try:
-            thing = await self._kube.get(CLAIMS, claim.name, claim.namespace)
+            thing = await self._kube.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         except NotFound:
             return True
         status = thing.get("status") or {}

@@ -13,12 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mpsd.kubelet.dra.rules.slices import API, Pool, resource_slice, slice_name
-from mpsd.platform.kube import NODES, Conflict, Kube, KubeError, Object, Resource
+from mpsd.kubelet.dra.rules.slices import Pool, resource_slice, slice_name
+from mpsd.platform.kube import NODES, RESOURCE_SLICES, Conflict, Kube, KubeError, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.logs import logger
 
-SLICES = Resource(API, "resourceslices")
 CONTENT = "mpsd.io/content"  # an annotation: the checksum of the devices as they were written
 _RETRY_S = 2.0
 _WITHDRAWN_S = 5.0
@@ -49,7 +48,7 @@ class SlicePublisher:
         self._kube, self._driver, self._node = kube, driver, node
         selected = {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"}
         self._news, self._written = asyncio.Event(), asyncio.Event()
-        self._mirror = Mirror(kube, Selection(SLICES, query=selected), _read, self._news.set)
+        self._mirror = Mirror(kube, Selection(RESOURCE_SLICES, query=selected), _read, self._news.set)
         self._wanted: Sequence[Mapping[str, Any]] | None = None  # None before the first look at the node
         self._log = logger(role="DRA driver")
         self.trouble = _UNWRITTEN
@@ -106,8 +105,8 @@ class SlicePublisher:
             thing = resource_slice(pool, max((one.generation for one in found), default=0) + 1, wanted)
             thing["metadata"]["annotations"] = {CONTENT: content}
             if ours is None:
-                await self._kube.create(SLICES, thing)
+                await self._kube.create(RESOURCE_SLICES, thing)
             else:
                 thing["metadata"]["resourceVersion"] = ours.version
-                await self._kube.replace(SLICES, thing)
+                await self._kube.replace(RESOURCE_SLICES, thing)
             self._log.info("ResourceSlice written", devices=len(wanted), generation=thing["spec"]["pool"]["generation"])

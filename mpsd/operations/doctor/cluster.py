@@ -22,7 +22,17 @@ from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, inside
 from mpsd.operations.doctor.rules.components import RIGHTS, Right
 from mpsd.platform.console import Format
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, NotFound, Resource
+from mpsd.platform.kube import (
+    DEVICE_CLASSES,
+    MPS_NODES,
+    NODES,
+    PODS,
+    RESOURCE_SLICES,
+    Kube,
+    KubeError,
+    NotFound,
+    Resource,
+)
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
@@ -35,7 +45,6 @@ Answer = TypeVar("Answer")
 _NAMESPACES = Resource("v1", "namespaces")
 _REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 _HOOKS = "admissionregistration.k8s.io/v1"
-_CLAIMS = "resource.k8s.io/v1"
 # What is asked, by field of the facts: a kind, its namespace, and the name of one object or the selection of many.
 _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "namespace": (_NAMESPACES, "", NAMESPACE),
@@ -49,8 +58,8 @@ _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "mutating": (Resource(_HOOKS, "mutatingwebhookconfigurations"), "", WEBHOOK),
     "policies": (Resource(_HOOKS, "validatingadmissionpolicies"), "", OURS),
     "endpoints": (Resource("v1", "endpoints"), NAMESPACE, WEBHOOK),
-    "device_classes": (Resource(_CLAIMS, "deviceclasses"), "", {}),
-    "slices": (Resource(_CLAIMS, "resourceslices"), "", {}),
+    "device_classes": (DEVICE_CLASSES, "", {}),
+    "slices": (RESOURCE_SLICES, "", {}),
     "warnings": (Resource("v1", "events"), "", {"fieldSelector": "type=Warning"}),
     "namespaces": (_NAMESPACES, "", {}),
     "pods": (PODS, "", {}),

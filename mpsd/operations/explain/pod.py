@@ -25,7 +25,21 @@ from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shortened, shown
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
-from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Forbidden, Kube, NotFound, Object, Resource
+from mpsd.platform.kube import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    EVENTS,
+    MPS_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Forbidden,
+    Kube,
+    NotFound,
+    Object,
+    Resource,
+)
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
@@ -134,9 +148,7 @@ async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> M
 
 # -- resource claims -----------------------------------------------------------------------------------------------
 
-_API = "resource.k8s.io/v1"
-_PLURALS = {CLAIM: "resourceclaims", CLAIM_TEMPLATE: "resourceclaimtemplates"}
-_CLASSES, _SLICES = Resource(_API, "deviceclasses"), Resource(_API, "resourceslices")
+_OF_KIND = {CLAIM: RESOURCE_CLAIMS, CLAIM_TEMPLATE: CLAIM_TEMPLATES}
 _DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
 
 
@@ -147,12 +159,16 @@ async def _with_claims(kube: Kube, pods: Sequence[PodSeen], policy: Policy, unse
     things: dict[tuple[str, ClaimName], Object] = {}
     unread: set[str] = set()  # namespaces whose claims may not be read
     for namespace in dict.fromkeys(pod.name.namespace for pod in claiming):
-        for kind, plural in _PLURALS.items():
-            listed = await _list(kube, Resource(_API, plural), unseen, namespace)
+        for kind, resource in _OF_KIND.items():
+            listed = await _list(kube, resource, unseen, namespace)
             unread |= set() if listed is not None else {namespace}
             for thing in listed or ():
                 things[namespace, ClaimName(kind, str(thing["metadata"]["name"]))] = thing
-    served = read_served(await _list(kube, _CLASSES, unseen), await _list(kube, _SLICES, unseen, query=_DRIVER))
+    classes, slices = (
+        await _list(kube, DEVICE_CLASSES, unseen),
+        await _list(kube, RESOURCE_SLICES, unseen, query=_DRIVER),
+    )
+    served = read_served(classes, slices)
     named = {(pod.name.namespace, name) for pod in claiming for name in pod.claims}
     missing = {one for one in named - things.keys() if one[0] not in unread}
     return [with_claim(pod, things, missing, served, policy) for pod in pods]

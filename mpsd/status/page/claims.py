@@ -13,13 +13,20 @@ from mpsd.admission.rules.claims import asked_of
 from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import Policy
-from mpsd.platform.kube import Kube, KubeError, NotFound, Object, Resource
+from mpsd.platform.kube import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+)
 from mpsd.status.rules.claims import ClaimsServed, read_served, with_claim
 from mpsd.status.rules.pods import PodSeen
 
-_API = "resource.k8s.io/v1"
-_KINDS = {CLAIM: Resource(_API, "resourceclaims"), CLAIM_TEMPLATE: Resource(_API, "resourceclaimtemplates")}
-_CLASSES, _SLICES = Resource(_API, "deviceclasses"), Resource(_API, "resourceslices")
+_OF_KIND = {CLAIM: RESOURCE_CLAIMS, CLAIM_TEMPLATE: CLAIM_TEMPLATES}
 _DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
 _AT_ONCE = 8
 _MISSING_S, _REFUSED_S, _SERVED_S = 10.0, 60.0, 30.0  # before the same question is asked again
@@ -76,14 +83,14 @@ class ClaimsOfPods:
         if self._of_cluster:
             self._served_until = time.monotonic() + _SERVED_S
             with suppress(KubeError):
-                classes, slices = await self._kube.list(_CLASSES), await self._kube.list(_SLICES, query=_DRIVER)
-                self._served = read_served(classes, slices)
+                classes = await self._kube.list(DEVICE_CLASSES)
+                self._served = read_served(classes, await self._kube.list(RESOURCE_SLICES, query=_DRIVER))
         self._note()
 
     async def _read(self, key: Key, policy: Policy) -> None:
         namespace, name = key
         try:
-            thing = await self._kube.get(_KINDS[name.kind], name.name, namespace)
+            thing = await self._kube.get(_OF_KIND[name.kind], name.name, namespace)
         except KubeError as error:
             is_missing = isinstance(error, NotFound)
             self._again[key] = time.monotonic() + (_MISSING_S if is_missing else _REFUSED_S)

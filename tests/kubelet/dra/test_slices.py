@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpsd.kubelet.dra.rules.slices import (
     NO_DAEMON,
     Pool,
-    Serving,
+    ServedBy,
     WayKnown,
     device_name,
     devices,
@@ -27,18 +27,18 @@ from tests.kubelet.dra.claims import DRIVER, NODE, prepared
 from tests.model.worlds import GPUS, POLICY, UUIDS, grant, record, view
 
 
-@pytest.mark.parametrize("now", Serving)
-def test_a_node_changes_how_it_serves_only_while_nobody_holds_a_gpu(now: Serving) -> None:
+@pytest.mark.parametrize("now", ServedBy)
+def test_a_node_changes_how_it_serves_only_while_nobody_holds_a_gpu(now: ServedBy) -> None:
     for label, claims, devices_held in product(("true", "false", "", None), (True, False), (True, False, None)):
         found = next_serving(now, WayKnown(label, claims, devices_held))
         if claims:
-            assert found is Serving.BY_CLAIMS, "kubelet ends claims through the driver alone"
+            assert found is ServedBy.CLAIMS, "kubelet ends claims through the driver alone"
         elif devices_held:
-            assert found is Serving.BY_PLUGINS
+            assert found is ServedBy.PLUGINS
         elif label is None or devices_held is None:
             assert found is now, "nothing changes on a guess"
         else:
-            assert found is (Serving.BY_CLAIMS if label == "true" else Serving.BY_PLUGINS)
+            assert found is (ServedBy.CLAIMS if label == "true" else ServedBy.PLUGINS)
 
 
 def held(*grants: Any) -> tuple[HeldGrant, ...]:

@@ -34,12 +34,12 @@ _ARCHITECTURES = {"7": "Volta", "7.5": "Turing", "8": "Ampere", "8.9": "Ada Love
 _ARCHITECTURES |= {"10": "Blackwell", "11": "Blackwell", "12": "Blackwell"}
 
 
-class Serving(StrEnum):
+class ServedBy(StrEnum):
     """How the GPUs of a node are served."""
 
     UNDECIDED = "not at all yet"
-    BY_PLUGINS = "by the device plugins"
-    BY_CLAIMS = "by resource claims"
+    PLUGINS = "by the device plugins"
+    CLAIMS = "by resource claims"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class WayKnown:
     devices: bool | None
 
 
-def next_serving(now: Serving, known: WayKnown) -> Serving:
+def next_serving(now: ServedBy, known: WayKnown) -> ServedBy:
     """It changes once nobody holds a GPU by the other way: kubelet ends a claim through its driver alone, and what it
     gave as devices it gives again after a restart."""
     if known.claims:
-        return Serving.BY_CLAIMS
+        return ServedBy.CLAIMS
     if known.devices:
-        return Serving.BY_PLUGINS
+        return ServedBy.PLUGINS
     if known.devices is None or known.label is None:
         return now
-    return Serving.BY_CLAIMS if known.label == "true" else Serving.BY_PLUGINS
+    return ServedBy.CLAIMS if known.label == "true" else ServedBy.PLUGINS
 
 
 @dataclass(frozen=True, slots=True)
