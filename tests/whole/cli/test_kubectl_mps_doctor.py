@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import urllib3
+import yaml
 
 from mpsd.model.names import LIMITS
 from mpsd.operations.doctor.rules.checks import CheckVerdict
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, Resource
+from mpsd.platform.kube import DEVICE_CLASSES, MPS_NODES, NODES, PODS, RESOURCE_SLICES, Access, Ask, Resource
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, shipped_folder
 from mpsd.platform.rules.certificates import ANNOTATION
 from mpsd.simulator.api_server import requests
@@ -32,10 +33,11 @@ from tests.cli.doctored_cluster import (
     told,
 )
 from tests.cli.gpu_cluster import gpu_pod, machine
+from tests.manifests.rendering import MANIFESTS
 from tests.operations.broken_clusters import SHARED, resource_slice
 
 _DAY = datetime.timedelta(days=1)
-CLASSES, SLICES = (Resource("resource.k8s.io/v1", plural) for plural in ("deviceclasses", "resourceslices"))
+ROLES = Resource("rbac.authorization.k8s.io/v1", "clusterroles")
 
 
 @pytest.fixture
@@ -210,12 +212,16 @@ def _(cluster: DoctoredCluster) -> None:
 def with_claims(cluster: DoctoredCluster, *but: str, version: str = "v1.36.2") -> None:
     """As components/dra and the agent have it, without the objects of these kinds."""
     cluster.world.is_kubernetes(version)
+    for role, file in (("mpsd-agent", "rights"), ("mpsd-webhook", "webhook-rights")):
+        patch = yaml.safe_load((MANIFESTS / "components" / "dra" / f"{file}.yaml").read_text())
+        rules = cluster.world.ask(lambda kube, role=role: kube.get(ROLES, role))["rules"]
+        cluster.change(ROLES, role, {"rules": [*rules, *(one["value"] for one in patch)]})
     if "pods" not in but:
         (container,) = own_pod("mpsd-agent")["spec"]["containers"]
         container["env"] = [{"name": "MPSD_DRA", "value": "gpu.mpsd.io"}]
         cluster.change(PODS, "mpsd-agent-x", {"spec": {"containers": [container]}}, SYSTEM)
     device_class, offered = {"metadata": {"name": "mps.mpsd.io"}, "spec": {}}, resource_slice()
-    for kind, thing in ((CLASSES, device_class), (SLICES, offered)):
+    for kind, thing in ((DEVICE_CLASSES, device_class), (RESOURCE_SLICES, offered)):
         if kind.plural not in but:
             cluster.create(kind, thing)
 
