@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpsd.agent.agent import AgentRole
+from mpsd.kubelet.dra.rules import cdi
 from mpsd.kubelet.dra.rules import claims as rules
 from mpsd.kubelet.dra.rules.claims import ClaimNode, PreparedClaim
 from mpsd.kubelet.ledger import KubeletGrants, are_same
@@ -223,11 +224,11 @@ class ClaimDriver:
     # -- the files of the container device interface ---------------------------------------------------------------
 
     def _path(self, uid: str) -> Path:
-        return self._place.cdi / rules.cdi_file(self._place.driver, uid)
+        return self._place.cdi / cdi.file_of(self._place.driver, uid)
 
     def _write_file(self, claim: PreparedClaim, answer: Answer) -> None:
         """Whole or not at all: a container runtime may read it at any moment."""
-        path, text = self._path(claim.uid), json.dumps(rules.cdi_spec(self._place.driver, claim, answer), indent=1)
+        path, text = self._path(claim.uid), json.dumps(cdi.spec_of(self._place.driver, claim, answer), indent=1)
         with suppress(FileNotFoundError):
             if path.read_text() == text:
                 return
@@ -246,7 +247,7 @@ class ClaimDriver:
         """Removes the files of claims that nobody holds, such as those of before a reboot."""
         with suppress(FileNotFoundError):
             for path in self._place.cdi.iterdir():
-                owner = rules.cdi_file_owner(self._place.driver, path.name)
+                owner = cdi.owner_of(self._place.driver, path.name)
                 if owner and owner not in self._claims:
                     path.unlink(missing_ok=True)
                     self._log.info("CDI file removed", file=str(path), reason="its claim is not prepared")
@@ -307,7 +308,7 @@ class ClaimDriver:
         that was not."""
         try:
             spec = json.loads(self._path(uid).read_text())
-            return rules.started_with(spec) or _WHOLE_PERCENT, rules.started_with(spec, CLIENT_PRIORITY)
+            return cdi.started_with(spec) or _WHOLE_PERCENT, cdi.started_with(spec, CLIENT_PRIORITY)
         except (FileNotFoundError, ValueError):
             return None if self._place.driver else _WHOLE_PERCENT, None
 

@@ -22,7 +22,7 @@ from mpsd.kubelet.api import pluginregistration_pb2 as registration_wire
 from mpsd.kubelet.api import pluginregistration_pb2_grpc as registration_services
 from mpsd.kubelet.client import KubeletUnavailable
 from mpsd.kubelet.dra.driver import ClaimDriver
-from mpsd.kubelet.dra.rules.claims import cdi_name
+from mpsd.kubelet.dra.rules import cdi
 from mpsd.kubelet.plugin_server import SocketServer, StartDeferred
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.event_loop import Watchable
@@ -135,7 +135,7 @@ class DraServer(
                     request_names=[one.request],
                     pool_name=one.pool,
                     device_name=one.device,
-                    cdi_device_ids=[cdi_name(self._driver, claim.uid, one.device), *others],
+                    cdi_device_ids=[cdi.name_of(self._driver, claim.uid, one.device), *others],
                     share_id=one.share or None,
                 )
                 for one in claim.devices

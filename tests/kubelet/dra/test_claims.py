@@ -6,19 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.kubelet.dra.rules.cdi import file_of, name_of, owner_of, spec_of, started_with
 from mpsd.kubelet.dra.rules.claims import (
     ClaimGrant,
     ClaimNode,
-    cdi_file,
-    cdi_file_owner,
-    cdi_name,
-    cdi_spec,
     claim_holders,
     config_problems,
     other_claim_of,
     read_claim,
     refreshed,
-    started_with,
     taken_up,
     why_no_room,
     with_priority,
@@ -292,10 +288,10 @@ def test_claims_that_are_served_no_longer_are_known_by_their_gpus() -> None:
 
 
 def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:
-    spec = cdi_spec(DRIVER, prepared(), Answer({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}))
+    spec = spec_of(DRIVER, prepared(), Answer({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}))
     assert started_with(spec) == 30
-    assert started_with(cdi_spec(DRIVER, prepared(), Answer({}))) is None
-    below = cdi_spec(DRIVER, prepared(), Answer({"CUDA_MPS_CLIENT_PRIORITY": "1"}))
+    assert started_with(spec_of(DRIVER, prepared(), Answer({}))) is None
+    below = spec_of(DRIVER, prepared(), Answer({"CUDA_MPS_CLIENT_PRIORITY": "1"}))
     assert (started_with(below, "CUDA_MPS_CLIENT_PRIORITY"), started_with(below)) == (1, None)
 
 
@@ -354,7 +350,7 @@ def test_parameters_lower_a_claim_s_priority_and_never_raise_it(
 def test_the_variable_of_a_claim_s_programs_is_set_where_a_priority_was_given(priority: int | None) -> None:
     given = replace(prepared(), priority=priority).allocation
     answer = memory_answer(given, NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {}))
-    assert started_with(cdi_spec(DRIVER, prepared(), answer), "CUDA_MPS_CLIENT_PRIORITY") == priority
+    assert started_with(spec_of(DRIVER, prepared(), answer), "CUDA_MPS_CLIENT_PRIORITY") == priority
 
 
 def test_while_its_processes_live_a_claim_that_is_taken_up_keeps_their_priority() -> None:
@@ -376,7 +372,7 @@ def test_a_cdi_device_gives_a_container_what_the_device_plugin_would() -> None:
     gate = DeviceNode("/run/mpsd/gpu0/gate", "/run/mpsd/gpu0/gate", "r")
     mount = HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True)
     claim = prepared(result(1), result(0), node=TOGETHER)
-    spec = cdi_spec(DRIVER, claim, Answer({"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"}, (mount,), (gate,)))
+    spec = spec_of(DRIVER, claim, Answer({"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"}, (mount,), (gate,)))
     assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "gpu.mpsd.io/claim")
     for device in spec["devices"]:
         assert device["containerEdits"] == {
@@ -387,12 +383,12 @@ def test_a_cdi_device_gives_a_container_what_the_device_plugin_would() -> None:
             ],
         }
     names = {f"{spec['kind']}={device['name']}" for device in spec["devices"]}
-    each = {cdi_name(DRIVER, UID, one.device) for one in claim.devices}
+    each = {name_of(DRIVER, UID, one.device) for one in claim.devices}
     assert names == each | {f"gpu.mpsd.io/claim={UID}"}, "also as agents named it before"
     assert len(each) == 2
 
 
 def test_a_cdi_file_says_whose_it_is() -> None:
-    assert cdi_file_owner(DRIVER, cdi_file(DRIVER, UID)) == UID
-    for other in ("nvidia.yaml", "gpu.nvidia.com-claim-1.json", f".{cdi_file(DRIVER, UID)}.new"):
-        assert cdi_file_owner(DRIVER, other) == ""
+    assert owner_of(DRIVER, file_of(DRIVER, UID)) == UID
+    for other in ("nvidia.yaml", "gpu.nvidia.com-claim-1.json", f".{file_of(DRIVER, UID)}.new"):
+        assert owner_of(DRIVER, other) == ""

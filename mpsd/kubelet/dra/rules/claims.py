@@ -5,15 +5,13 @@ The allocation alone says which GPUs and how much of each, by what the claim con
 refused, never guessed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
-from mpsd.kubelet.rules.allocation import Allocation, Answer
+from mpsd.kubelet.rules.allocation import Allocation
 from mpsd.kubelet.rules.node_pods import Bystander, NodePod
 from mpsd.model.client_limits import NORMAL, PRIORITIES, ClientLimit, client_priority, priority_problem, problems_with
-from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from mpsd.model.domain import Domain
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.grants import Gpu, Grant, evenly, rooms
@@ -25,7 +23,6 @@ from mpsd.model.quantity import gib, whole
 CONFIG_API, CONFIG_KIND = "mpsd.io/v1alpha1", "MPSConfig"
 THREAD_CAP, PRIORITY = "threadCap", "priority"
 _CONFIG_FIELDS = frozenset({"apiVersion", "kind", THREAD_CAP, PRIORITY})
-_CDI_VERSION, _CDI_CLASS = "0.5.0", "claim"
 _RECREATE = "delete the pod and its claim, so that the scheduler allocates it again"
 _MIB = 1024**2
 
@@ -401,61 +398,3 @@ def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
     them, of their priority. None where it was allocated otherwise meanwhile."""
     again = replace(now, pods=before.pods, priority=before.priority)
     return refreshed(again, now.pods) if now.share == before.share else None
-
-
-# -- the container device interface ------------------------------------------------------------------------------------
-# https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
-
-
-def cdi_name(driver: str, uid: str, device: str) -> str:
-    """One device of a claim, by which kubelet names the GPU in the status of its pods. Its uid is never used again, so
-    that no container can get what another one left."""
-    return f"{driver}/{_CDI_CLASS}={uid}-{device}"
-
-
-def cdi_file(driver: str, uid: str) -> str:
-    return f"{driver}-{_CDI_CLASS}-{uid}.json"
-
-
-def cdi_file_owner(driver: str, file: str) -> str:
-    """The uid of the claim whose file this is; empty for a file of somebody else."""
-    start, end = f"{driver}-{_CDI_CLASS}-", ".json"
-    return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
-
-
-def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
-    """The number that a file of `cdi_spec` gives its containers in this variable; None where it gives none."""
-    fields = FieldReader()
-    devices = fields.entries(spec, "devices", "") if isinstance(spec, dict) else []
-    given = (fields.texts(fields.mapping(each, "containerEdits", ""), "env", "") for _where, each in devices)
-    values = (
-        value for texts in given for name, _is, value in [text.partition("=") for text in texts] if name == variable
-    )
-    return next((int(value) for value in values if value.isascii() and value.isdecimal()), None)
-
-
-def cdi_spec(driver: str, claim: PreparedClaim, answer: Answer) -> Mapping[str, Any]:
-    """What the container runtime gives to a container with any device of the claim, beside those that `answer.cdi`
-    names. The first has the name that kubelet knows from an agent of before."""
-    edits: dict[str, Any] = {
-        "env": [f"{name}={value}" for name, value in answer.environment.items()],
-        "deviceNodes": [
-            {"path": node.inside, "hostPath": node.source, "permissions": node.access} for node in answer.devices
-        ],
-        "mounts": [
-            {
-                "hostPath": mount.source,
-                "containerPath": mount.inside,
-                "options": ["rbind", "rprivate", "ro" if mount.read_only else "rw"],
-            }
-            for mount in answer.mounts
-        ],
-    }
-    return {
-        "cdiVersion": _CDI_VERSION,
-        "kind": f"{driver}/{_CDI_CLASS}",
-        "devices": [
-            {"name": name, "containerEdits": edits}
-            for name in (claim.uid, *(f"{claim.uid}-{one.device}" for one in claim.devices))
-        ],
-    }
