@@ -415,7 +415,7 @@ def test_a_journal_that_is_made_again_gives_room_to_no_claim_that_waits_for_it(c
 
 
 def _priority_in_file(claims: ClaimCluster, uid: str) -> list[str]:
-    (made,) = json.loads((claims.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
+    (_of_before, made) = json.loads((claims.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
     return [text for text in made["containerEdits"]["env"] if text.startswith("CUDA_MPS_CLIENT_PRIORITY=")]
 
 

@@ -26,7 +26,7 @@ from tests.whole.webhook.api_server import api_server
 from tests.whole.webhook.world import bundles, gpu_pod, is_registered, put_shipped_objects, review_of, webhook
 
 EARLIER = "3a3c612"  # before GPUs were joined on demand and claims were served; at a release, the tag of the one before
-EARLIER_CLAIMS = "8a622df"  # when a claim had one CDI device, whatever its GPUs
+EARLIER_CLAIMS = "f128366"  # when a claim had one CDI device, whatever its GPUs
 _TOP = Path(__file__).parents[3]
 # An MPSNode as a scheduler, `kubectl mps` and a bundle read it.
 _READS = """
