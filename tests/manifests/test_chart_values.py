@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from mpsd.admission.rules.requests import request_of_claim
+from mpsd.admission.rules.claims import asked_of
 from mpsd.admission.rules.verdict import claims_in, review_all
 from mpsd.model.policy import CardCompute
 from mpsd.platform.limits_files import load_limits, read_policy, shipped_folder
@@ -252,8 +252,10 @@ def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Objec
         del one["metadata"]["namespace"]  # which is exempt
     (verdict,) = review_all(job, _policy(given), load_limits(None).facts, claims_in(templates))
     assert (verdict.problems, verdict.warnings) == ((), ())
-    requests = [request_of_claim(one, one["kind"], _policy(given), 0) for one in templates] or verdict.requests
-    assert [(one.memory_mib, one.thread_percent) for one in requests if one] == [(7168, 30)]
+    asked = [asked_of(one, one["kind"], _policy(given)) for one in templates]
+    claimed = [(one.memory_mib, one.reserved_percent) for one in asked if one]
+    requested = [(one.memory_mib, one.thread_percent) for one in verdict.requests]
+    assert (claimed or requested) == [(7168, 30)]
     assert [one["metadata"]["annotations"]["helm.sh/hook-weight"] for one in templates] == ["-1"] * len(templates)
 
 
