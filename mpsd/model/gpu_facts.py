@@ -3,8 +3,9 @@
 A number about hardware lives in that file with its source, never here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Annotated
 
@@ -53,6 +54,11 @@ class Capability:
         is_one = units > 0 and not rest and reserved_kib <= self.reserved_kib(sms)
         return (units - 1) * self.sms_per_reservation + 1 if is_one else 0
 
+    def of_part(self, part: Fraction) -> "Capability":
+        """The same of a MIG instance with this part of its GPU's compute slices: it accepts so many clients less, in
+        proportion (MIG user guide, "Deployment considerations"; documented, not observed)."""
+        return replace(self, clients=max(1, int(self.clients * part)))
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -63,6 +69,53 @@ class Card:
     sms: Count
     measured: bool
     source: Annotated[str, Meta(min_length=1)]
+
+
+Slices = Annotated[str, Meta(pattern=r"^([1-7]/7|[1-8]/8)$")]
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """A size that MIG instances of one card can have. compute, memory: the fractions of the card that NVIDIA gives.
+    memory_mib, sms: as of a card."""
+
+    card: Annotated[str, Meta(min_length=1)]
+    profile: Annotated[str, Meta(pattern=r"^[1-7]g\.[1-9][0-9]{0,2}gb$")]
+    compute: Slices
+    memory: Slices
+    memory_mib: Count
+    sms: Count
+    measured: bool
+    source: Annotated[str, Meta(min_length=1)]
+
+    @property
+    def part(self) -> Fraction:
+        return Fraction(self.compute)
+
+    def card_of(self, whole: Card) -> Card:
+        """An instance as a card of its own, named as CUDA names it."""
+        return replace(
+            whole,
+            name=f"{whole.name} MIG {self.profile}",
+            short=f"{whole.short}:{self.profile}",
+            memory_mib=self.memory_mib,
+            sms=self.sms,
+            measured=self.measured,
+            source=self.source,
+        )
+
+
+def why_not_together(profiles: Sequence[MigProfile]) -> str:
+    """Why one GPU cannot have all these instances; empty where it can. Where they lie on it is not looked at."""
+    for what, parts in (("SMs", [row.compute for row in profiles]), ("memory", [row.memory for row in profiles])):
+        if sum(map(Fraction, parts)) > 1:
+            return f"they take {' + '.join(parts)} of its {what}"
+    return ""
+
+
+def _each_profile_once(profiles: list[MigProfile]) -> None:
+    if len({(row.card, row.profile) for row in profiles}) < len(profiles):
+        raise ValueError("mig names one profile of a card more than once")
 
 
 def _each_once(capabilities: list[Capability]) -> None:
@@ -95,6 +148,7 @@ class GpuFacts:
     version: Version
     capabilities: Annotated[list[Capability], Meta(min_length=1), _each_once]
     cards: Annotated[list[Card], Meta(min_length=1), _each_named_once]
+    mig: Annotated[list[MigProfile], _each_profile_once] = field(default_factory=list)  # an older file has none
 
     def __post_init__(self) -> None:
         known = {row.compute_capability for row in self.capabilities}
@@ -110,6 +164,17 @@ class GpuFacts:
     def card(self, short: str) -> Card | None:
         """The card with this short name; None where the file has none."""
         return next((card for card in self.cards if card.short == short), None)
+
+    def of_only(self, card: Card, profile: MigProfile | None = None) -> "GpuFacts":
+        """The facts where every GPU is this card, or a MIG instance of it."""
+        if profile is None:
+            return replace(self, cards=[card])
+        known = [row for row in self.capabilities if row.compute_capability == card.compute_capability]
+        return replace(self, cards=[profile.card_of(card)], capabilities=[row.of_part(profile.part) for row in known])
+
+    def profiles(self, card: Card) -> tuple[MigProfile, ...]:
+        """The sizes of MIG instances that are known of this card."""
+        return tuple(row for row in self.mig if row.card == card.short)
 
     @cached_property
     def fewest_clients(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.operations.explain.manifest import card_named
+from mpsd.operations.explain.manifest import facts_of
 from tests.cli.asking import ask
 from tests.model.manifests import FACTS
 
@@ -107,4 +107,4 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_card_that_is_shipped_may_be_named_in_any_case() -> None:
-    assert all(card_named(card.short.lower(), FACTS) == card for card in FACTS.cards)
+    assert all(facts_of(card.short.lower(), FACTS).cards == [card] for card in FACTS.cards)

@@ -31,9 +31,9 @@ def _policy_rows() -> list[Row]:
 
 
 def _facts_rows(section: str, key: str, value: str) -> list[Row]:
-    """Of one section of gpus.yaml, with what the row whose `key` is `value` says."""
+    """Of one section of gpus.yaml, with what the first row whose `key` is `value` says."""
     schema = schema_of(GpuFacts)
-    (row,) = (one for one in _shipped("gpus.yaml")[section] if one[key] == value)
+    row = next(one for one in _shipped("gpus.yaml")[section] if one[key] == value)
     items = _resolved(schema["properties"][section]["items"], schema)
     return [
         (f"`{section}[].{name}`", _kind(one, schema), _shown(row[name])) for name, one in items["properties"].items()
@@ -50,6 +50,14 @@ CAPABILITIES = Table(
 )
 CARDS = Table(
     "fields of cards", _PAGE, (*_FIELDS, "of an H200"), lambda: _facts_rows("cards", "short", "H200"), ("means",)
+)
+
+MIG = Table(
+    "fields of mig",
+    _PAGE,
+    (*_FIELDS, "of an A100's 1g.10gb"),
+    lambda: _facts_rows("mig", "profile", "1g.10gb"),
+    ("means",),
 )
 
 

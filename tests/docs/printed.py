@@ -90,6 +90,7 @@ TABLES = (
     ),
     policy_tables.CAPABILITIES,
     policy_tables.CARDS,
+    policy_tables.MIG,
     *command_line_tables.TABLES,
 )
 

@@ -63,7 +63,11 @@ def explain(
     ] = None,
     gpu: Annotated[
         str,
-        typer.Option(metavar="MODEL", help="Assume this GPU, such as H200; with --env for several too, such as 4xA10."),
+        typer.Option(
+            metavar="MODEL",
+            help="Assume this GPU, such as H200, or this MIG instance, such as 'A100 1g.10gb'; with --env for several "
+            "too, such as 4xA10.",
+        ),
     ] = "",
 ) -> None:
     """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
@@ -73,6 +77,7 @@ def explain(
 
         mpsd explain -f job.yaml
         mpsd explain -f job.yaml --gpu H200
+        mpsd explain -f job.yaml --gpu "A100 1g.10gb"
         kubectl get pods -A -o yaml | mpsd explain -f - -o json
         mpsd explain -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 --gpu T4
     """
@@ -83,8 +88,8 @@ def explain(
     in_force = load_limits(limits)
     if env:
         raise typer.Exit(_explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
-    card = card_named(gpu, in_force.facts) if gpu else None
-    chosen = replace(in_force, facts=replace(in_force.facts, cards=[card])) if card else in_force
+    chosen = replace(in_force, facts=facts_of(gpu, in_force.facts)) if gpu else in_force
+    card = chosen.facts.cards[0] if gpu else None
     verdicts, unreadable = _verdicts(files or (), chosen)
     if output is Format.JSON:
         unread = [AdmissionVerdict(wrong.subject, wrong.problems) for wrong in unreadable]
@@ -99,14 +104,22 @@ def explain(
     raise typer.Exit(ExitCode.YES if all(verdict.admitted for verdict in verdicts) else ExitCode.NO)
 
 
-def card_named(model: str, facts: GpuFacts) -> Card:
-    found = next((card for card in facts.cards if card.short.casefold() == model.casefold()), None)
+def facts_of(model: str, facts: GpuFacts) -> GpuFacts:
+    """The facts with that card alone, or that MIG instance: `A100 1g.10gb`."""
+    short, _blank, size = model.replace(":", " ").partition(" ")
+    found = next((card for card in facts.cards if card.short.casefold() == short.casefold()), None)
     if found is None:
         known = ", ".join(card.short for card in facts.cards)
         remedy = f"write one of {known}; a card that is not listed works if its compute capability is (docs/policy.md)"
-        problem = Problem("gpu-unknown", "--gpu", shown(model), "is not a card in gpus.yaml", remedy)
+        problem = Problem("gpu-unknown", "--gpu", shown(short), "is not a card in gpus.yaml", remedy)
         raise InvalidInput("mpsd explain", [problem])
-    return found
+    profile = next((row for row in facts.profiles(found) if row.profile == size.casefold()), None)
+    if size and profile is None:
+        known = ", ".join(row.profile for row in facts.profiles(found)) or f"{found.short} alone"
+        message = f"is not a MIG instance of {found.short} in gpus.yaml"
+        problem = Problem("mig-unknown", "--gpu", shown(size), message, f"write one of {known}")
+        raise InvalidInput("mpsd explain", [problem])
+    return facts.of_only(found, profile)
 
 
 def _print_refused(name: str, problems: Sequence[Problem]) -> None:
@@ -279,12 +292,13 @@ def _cards(models: str, facts: GpuFacts, variables: Mapping[str, str]) -> tuple[
         remedy = f"write one of {known}, or several of one, such as 4x{facts.cards[0].short}"
         raise InvalidInput("mpsd explain", [Problem("gpu-unsaid", "--gpu", "", "is needed with --env", remedy)])
     counted_models = _COUNTED.fullmatch(models)
-    card = card_named(counted_models[2] if counted_models else models, facts)
+    facts = facts_of(counted_models[2] if counted_models else models, facts)
+    card = facts.cards[0]
     capability = _capability(card, facts)
     names = variables.get(NVIDIA_VISIBLE_DEVICES, "").split(",")[:100]
     written = f"{','.join(names)},{variables.get('EGPU', '').replace(':', ',')[:2048]}"
     ordinals = {int(index) for index in _INDEX.findall(written)}
-    uuids = list(dict.fromkeys(name for name in names if name.startswith("GPU-")))
+    uuids = list(dict.fromkeys(name for name in names if name.startswith(("GPU-", "MIG-"))))
     size = int(counted_models[1]) if counted_models else max(1, len(ordinals) + len(uuids), *(n + 1 for n in ordinals))
     free = [ordinal for ordinal in range(size) if ordinal not in ordinals]
     uuid_of = dict(zip(free, uuids, strict=False))
