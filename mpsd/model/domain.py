@@ -76,6 +76,7 @@ class DomainEvent(StrEnum):
 
 SERVING = frozenset({State.READY})  # new programs may start
 DRAINS = frozenset({State.DRAINING, State.DRAINED})
+ENDED = frozenset({State.DRAINED, State.DOWN, State.REFUSED})  # no program of mpsd's is on its GPUs
 ANSWERING = frozenset({State.READY, State.FAULT, State.DRAINING})  # commands are answered
 
 _MOVES: tuple[tuple[DomainEvent, State, Collection[State]], ...] = (  # an event, and the state it leads to from others
@@ -172,6 +173,7 @@ class DomainKind(StrEnum):
     ALONE = "alone"  # it is one GPU
     LISTED = "listed"  # `domains` in the policy names them; they stay together
     JOINED = "joined"  # a request of several GPUs was placed on them; they are divided once nobody holds a grant there
+    INSTANCE = "instance"  # it is one MIG instance, beside which a CUDA process can have no other GPU
 
 
 ON_DEMAND = frozenset({DomainKind.ALONE, DomainKind.JOINED})  # may be joined and divided
@@ -179,7 +181,8 @@ ON_DEMAND = frozenset({DomainKind.ALONE, DomainKind.JOINED})  # may be joined an
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The GPUs (UUIDs, by ordinal) of one control daemon; its name is that of its folder, `gpu0` or `gpu2-3`."""
+    """The GPUs (UUIDs, by ordinal) of one control daemon; its name is that of its folder, `gpu0`, `gpu2-3` or
+    `gpu0-mig7`."""
 
     name: str
     gpus: tuple[str, ...]
@@ -195,9 +198,10 @@ Groups = tuple[tuple[str, ...], ...]  # of GPUs (UUIDs) that are joined on deman
 
 def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tuple[Domain, ...]:
     """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not there. joined: a
-    group with a GPU that is not there, or that the policy lists, does not count."""
-    by_ordinal = {gpu.ordinal: gpu for gpu in gpus}
-    message, remedy = f"is no GPU of this node, which has {len(gpus)}", "name ordinals that nvidia-smi -L lists"
+    group with a GPU that is not there, or that the policy lists, does not count. A MIG instance is in no group."""
+    whole = [gpu for gpu in gpus if not gpu.instance]
+    by_ordinal = {gpu.ordinal: gpu for gpu in whole}
+    message, remedy = f"is no GPU of this node, which has {len(whole)}", "name ordinals that nvidia-smi -L lists"
     if problems := [
         Problem("domain-gpu-missing", f"domains[{index}]", str(ordinal), message, remedy)
         for index, group in enumerate(policy.domains)
@@ -206,14 +210,18 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tup
     ]:
         raise InvalidInput("policy.yaml", problems)
     grouped = {tuple(sorted(group)): DomainKind.LISTED for group in policy.domains}
-    left = {gpu.uuid: gpu.ordinal for gpu in gpus if not any(gpu.ordinal in group for group in grouped)}
+    left = {gpu.uuid: gpu.ordinal for gpu in whole if not any(gpu.ordinal in group for group in grouped)}
     for group in joined:
         if left.keys() >= set(group):
             grouped[tuple(sorted(left.pop(uuid) for uuid in dict.fromkeys(group)))] = DomainKind.JOINED
     grouped |= {(ordinal,): DomainKind.ALONE for ordinal in left.values()}
-    return tuple(
-        Domain(domain_name(ordinals), tuple(by_ordinal[n].uuid for n in ordinals), kind)
-        for ordinals, kind in sorted(grouped.items())
+    instances = [gpu for gpu in gpus if gpu.instance]
+    return (
+        *(
+            Domain(domain_name(ordinals), tuple(by_ordinal[n].uuid for n in ordinals), kind)
+            for ordinals, kind in sorted(grouped.items())
+        ),
+        *(Domain(gpu.label, (gpu.uuid,), DomainKind.INSTANCE) for gpu in instances),
     )
 
 
@@ -233,6 +241,9 @@ def regrouped(wanted: Collection[str], now: Iterable[Domain], held: Collection[s
     kept = tuple(group for group in joined if asked.isdisjoint(group))
     return (*kept, tuple(wanted)) if len(asked) > 1 else kept
 
+
+# Why the domain of a MIG instance that was removed is drained.
+GONE = "its GPU is gone, as after a change of the MIG layout; its programs are waited for"
 
 # What an operator takes out of use: `spec.cordoned` of a node's MPSNode. A domain is drained whole, since its GPUs
 # share one control daemon.

@@ -3,9 +3,10 @@
 What is promised never adds up to more than the policy allows of a GPU, in memory, threads or clients.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
@@ -17,21 +18,55 @@ if TYPE_CHECKING:  # they take a tenth of a second to load, for which whoever on
 
 @dataclass(frozen=True, slots=True)
 class GpuName:
-    """Which GPU of a node is meant. ordinal: as nvidia-smi counts."""
+    """Which GPU of a node is meant. ordinal: as nvidia-smi counts, of a MIG instance that of its parent. instance: what
+    the label of a MIG instance has beside that, such as `mig7`; empty for a whole GPU."""
 
     uuid: str
     ordinal: int
+    instance: str = field(default="", kw_only=True)
 
     @property
     def label(self) -> str:
-        return f"gpu{self.ordinal}"
+        return f"gpu{self.ordinal}-{self.instance}" if self.instance else f"gpu{self.ordinal}"
+
+
+_LABEL = re.compile(r"gpu(?P<ordinal>[0-9]{1,9})(?:-(?P<instance>mig[0-9-]{1,20}))?", re.ASCII)
+
+
+def gpu_named(uuid: str, label: str) -> GpuName:
+    """The GPU with this label; ordinal -1 for a label that no GPU has."""
+    found = _LABEL.fullmatch(label)
+    return GpuName(uuid, int(found["ordinal"]), instance=found["instance"] or "") if found else GpuName(uuid, -1)
+
+
+def is_instance(uuid: str) -> bool:
+    """Whether this UUID is a MIG instance's (MIG user guide, "MIG device names"), and no whole GPU's."""
+    return uuid.startswith("MIG-")
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """What a MIG instance is a part of. parent: the UUID of that GPU. profile: NVIDIA's name of its size, such as
+    `1g.10gb`, or `1c.3g.40gb` of one that shares its GPU instance. gpu_instance, compute_instance: their ids, which are
+    unique within the parent and stay as long as the instance exists (nvml.h)."""
+
+    parent: str
+    profile: str
+    gpu_instance: int
+    compute_instance: int
+
+    @property
+    def label(self) -> str:
+        """Not the index that nvidia-smi shows: it changes when another instance is removed."""
+        shared = f"-{self.compute_instance}" if self.compute_instance else ""
+        return f"mig{self.gpu_instance}{shared}"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu(GpuName):
-    """A GPU of this node. memory_mib is what CUDA can use of it: NVML's total less the driver's reserve. pci_bus: its
-    address as the kernel writes it, such as 0000:06:00.0; empty where it is not known. numa_node: None where it has
-    none, or it is not known."""
+    """A GPU of this node, or a MIG instance, which is a GPU of its own. memory_mib is what CUDA can use of it: NVML's
+    total less the driver's reserve. pci_bus: its address as the kernel writes it, such as 0000:06:00.0; empty where it
+    is not known. numa_node: None where it has none, or it is not known. mig: None for a whole GPU."""
 
     name: str
     memory_mib: int
@@ -39,6 +74,12 @@ class Gpu(GpuName):
     capability: "Capability"
     pci_bus: str = ""
     numa_node: int | None = None
+    mig: MigInstance | None = None
+
+    @property
+    def product(self) -> str:
+        """The name of the whole GPU."""
+        return self.name.removesuffix(f" MIG {self.mig.profile}") if self.mig else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,12 +142,13 @@ class _Variables:
         return ()
 
     def _named(self, names: Sequence[str], machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
-        by_name = {gpu.uuid: gpu for gpu in machine} | {str(gpu.ordinal): gpu for gpu in machine}
+        by_name = {gpu.uuid: gpu for gpu in machine} | {str(gpu.ordinal): gpu for gpu in machine if not gpu.instance}
         found: dict[str, Gpu] = {}
         for name in names:
             gpu = by_name.get(name)
             if gpu is None:
-                remedy = f"write {', '.join(str(gpu.ordinal) for gpu in machine)}, or a card's UUID"
+                names_here = [gpu.uuid if gpu.instance else str(gpu.ordinal) for gpu in machine]
+                remedy = f"write {', '.join(names_here)}, or a card's UUID"
                 self.refuse("device-unknown", NVIDIA_VISIBLE_DEVICES, name, "is not a card of this machine", remedy)
             elif gpu.uuid in found:
                 message = f"names {gpu.label} a second time"
@@ -330,7 +331,7 @@ def _ctyun_gpus(
     variables: _Variables, environment: Mapping[str, str], machine: Sequence[Gpu], by_ordinal: Mapping[int, object]
 ) -> tuple[Gpu, ...]:
     """The cards that PGPU names: exactly those that the container sees, where NVIDIA_VISIBLE_DEVICES is set."""
-    known = {gpu.ordinal: gpu for gpu in machine}
+    known = {gpu.ordinal: gpu for gpu in machine if not gpu.instance}
     for ordinal in by_ordinal:
         if ordinal not in known:
             remedy = f"write {', '.join(map(str, known))}" if known else "run it where a GPU is"

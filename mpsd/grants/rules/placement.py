@@ -121,11 +121,15 @@ def apart(rooms: Sequence[GpuCapacity]) -> str:
     group = together(rooms)
     free = [room.gpu.label for room in rooms if group[room.gpu.uuid] == FREE]
     used = [room.gpu.label for room in rooms if room.holders is not None and group[room.gpu.uuid] != FREE]
-    fixed = [room.gpu.label for room in rooms if room.holders is None]
-    ordinals = sorted(room.gpu.ordinal for room in rooms)
+    parts = [room.gpu.label for room in rooms if room.gpu.instance]
+    fixed = [room.gpu.label for room in rooms if room.holders is None and not room.gpu.instance]
+    ordinals = sorted(room.gpu.ordinal for room in rooms if not room.gpu.instance)
     found = [f"{_are(free)} unused"] if free else []
     found += [f"{_are(used)} in use by others, and GPUs are joined only while nobody uses them"] if used else []
     found += [f"{_are(fixed)} not joined on demand; `domains` in the policy can list {ordinals}"] if fixed else []
+    found += (
+        [f"MIG instances are not joined, since a CUDA program sees one at most: {', '.join(parts)}"] if parts else []
+    )
     return "; ".join(found)
 
 

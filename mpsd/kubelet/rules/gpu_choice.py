@@ -34,13 +34,13 @@ CHOICE_KEYS = (GPU, f"{_V1}IDX", f"{_V2}allocation")  # by which `chosen_gpus` r
 
 def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
     """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`; () for none. The
-    first format that names one decides."""
+    first format that names one decides; gpushare's ordinals name no MIG instances."""
     own, v1 = ([part.strip() for part in annotations.get(key, "")[:_LONGEST].split(",")] for key in (GPU, f"{_V1}IDX"))
     v2 = [*_ordinals(annotations.get(f"{_V2}allocation", ""))]
     return (
         tuple(gpu.uuid for gpu in gpus if gpu.uuid in own)
-        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v1)
-        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v2)
+        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v1 and not gpu.instance)
+        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v2 and not gpu.instance)
     )
 
 

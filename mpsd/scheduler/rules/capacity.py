@@ -13,7 +13,7 @@ from mpsd.grants.rules.placement import FREE, Placed, find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod, chosen_gpus
 from mpsd.model.cluster_status import ClusterNode, GpuRow
 from mpsd.model.domain import ON_DEMAND, State, after_is
-from mpsd.model.grants import GpuCapacity, GpuName, Request
+from mpsd.model.grants import GpuCapacity, GpuName, Request, gpu_named
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Placement, Policy
 from mpsd.scheduler.rules.reservations import Reservation
@@ -148,8 +148,7 @@ def _why_closed(row: GpuRow) -> str:
 
 
 def gpu_name(row: GpuRow) -> GpuName:
-    ordinal = row.label.removeprefix("gpu")
-    return GpuName(row.uuid, int(ordinal) if ordinal.isdigit() else -1)
+    return gpu_named(row.uuid, row.label)
 
 
 def _taken(

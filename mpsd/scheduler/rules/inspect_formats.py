@@ -97,9 +97,11 @@ def _is_pending(one: Taken) -> bool:
 
 
 def _columns(ledger: NodeCapacity) -> dict[str, int]:
-    """By UUID: that of its ordinal, and for one without, or one whose place is taken, the next that is free."""
+    """By UUID: that of its ordinal, and for one without, or one whose place is taken, as by another MIG instance of the
+    same GPU, the next that is free."""
     taken: dict[int, str] = {}
-    for gpu, _total in sorted(ledger.totals, key=lambda pair: not 0 <= pair[0].ordinal < _MOST_COLUMNS):
+    gpus = [(gpu, not 0 <= gpu.ordinal < _MOST_COLUMNS) for gpu, _total in ledger.totals]
+    for gpu, _last in sorted(gpus, key=lambda pair: (pair[1], pair[0].instance != "")):
         wanted = gpu.ordinal if 0 <= gpu.ordinal < _MOST_COLUMNS else 0
         while wanted in taken:
             wanted += 1
