@@ -143,7 +143,9 @@ def _run_directory(text: str) -> Path:
 
 RUN_DIRECTORY = Setting("--run-dir", "DIR", "Sockets and records", _run_directory, otherwise="/run/mpsd for root")
 LIMITS_DIRECTORY = Setting("--limits", "DIR", "policy.yaml and gpus.yaml", path, otherwise="else those shipped")
-SIMULATE = Setting("--simulate", "MODEL×N", "Simulated GPUs, such as H200×2 or A30x2,T4")
+SIMULATE = Setting(
+    "--simulate", "MODEL×N", "Simulated GPUs, such as H200×2 or A30x2,T4; MIG instances as A100:3g.40gb×2"
+)
 LOG_FORMAT = Setting("--log-format", "FORMAT", "json, console or auto", log_format)
 DAEMON_CGROUP = Setting(
     "--daemon-cgroup",

@@ -51,6 +51,7 @@ def find_node(settings: Settings, facts: GpuFacts) -> Node:
         canary=canary_client.PROGRAM,
         extra={},
         path_first="",
+        facts=facts,
     )
 
 
@@ -79,6 +80,7 @@ def _simulated_node(settings: Settings, facts: GpuFacts) -> Node:
         path_first=path.split(":", 1)[0],
         shared=(str(simulated.folder),),
         device_lists=(DEVICE_NODES,),
+        facts=facts,
     )
 
 
@@ -90,8 +92,9 @@ def _opened(settings: Settings, facts: GpuFacts) -> "SimulatedNode":
     if not (settings.simulation / "gpus.json").exists():
         return create_node(settings.simulation, cards, facts.capabilities)
     node = open_node(settings.simulation)
-    if [gpu.name for gpu in node.gpus] != [card.name for card in cards]:
-        there = ", ".join(gpu.name for gpu in node.gpus)
+    whole = [gpu.name for gpu in node.gpus if not gpu.parent]  # their MIG layout may have changed since
+    if whole != [card.name for card in cards]:
+        there = ", ".join(whole)
         problem = Problem(
             "simulation-differs",
             "--simulate",

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from mpsd.simulator import card
 from mpsd.simulator.card import CardView, ProcessHolding
-from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, read_gpus
+from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, gpus_path, read_gpus
 
 # Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver 580.159.04).
 UNLISTED_SERVER_MIB = 10
@@ -69,9 +69,20 @@ class NVMLError_GpuIsLost(NVMLError):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A GPU, as the functions take it."""
+    """A GPU, as the functions take it. instance: of a MIG device its UUID, else empty."""
 
     ordinal: int
+    instance: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAttributes:
+    """Those of a MIG device that mpsd reads, with the names of `c_nvmlDeviceAttributes`."""
+
+    multiprocessorCount: int
+    gpuInstanceSliceCount: int
+    computeInstanceSliceCount: int
+    memorySizeMB: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,7 @@ class SimulatedNvml:
     NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = card.EXCLUSIVE_PROCESS
     NVML_DEVICE_MIG_DISABLE = 0
     NVML_DEVICE_MIG_ENABLE = 1
+    MOST_INSTANCES = 7  # of the GPUs with MIG that limits/gpus.yaml lists instances of
     driver = "580.159.04"
     NVMLError = NVMLError
     NVMLError_GpuIsLost = NVMLError_GpuIsLost
@@ -143,10 +155,12 @@ class SimulatedNvml:
         self._gpus: tuple[SimulatedGpu, ...] = ()
         self._cards: list[CardView] = []
         self._users = 0
+        self._layout: tuple[int, ...] = ()  # the file that the instances were read from
+        self._instances: dict[str, tuple[SimulatedGpu, CardView]] = {}  # by UUID
 
     def nvmlInit(self) -> None:
         if not self._users:
-            self._gpus = read_gpus(self._folder)
+            self._gpus = tuple(gpu for gpu in read_gpus(self._folder) if not gpu.parent)
             self._cards = [CardView(card_path(self._folder, gpu)) for gpu in self._gpus]
         self._users += 1
 
@@ -154,9 +168,9 @@ class SimulatedNvml:
         self._require_init()
         self._users -= 1
         if not self._users:
-            for opened in self._cards:
+            for opened in (*self._cards, *(view for _gpu, view in self._instances.values())):
                 opened.close()
-            self._gpus, self._cards = (), []
+            self._gpus, self._cards, self._instances, self._layout = (), [], {}, ()
 
     def nvmlSystemGetDriverVersion(self) -> str:
         """What a rehearsal has written into the machine's file `driver`, where it has."""
@@ -183,10 +197,10 @@ class SimulatedNvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Handle:
         self._require_init()
-        found = [gpu.ordinal for gpu in self._gpus if gpu.uuid == uuid]
-        if not found:
-            raise NVMLError_NotFound
-        return self._present(found[0])
+        for gpu in (*self._gpus, *self._parts()):
+            if gpu.uuid == uuid:
+                return Handle(gpu.ordinal, uuid) if gpu.parent else self._present(gpu.ordinal)
+        raise NVMLError_NotFound
 
     def nvmlDeviceGetUUID(self, handle: Handle) -> str:
         return self._gpu(handle).uuid
@@ -196,6 +210,58 @@ class SimulatedNvml:
 
     def nvmlDeviceGetIndex(self, handle: Handle) -> int:
         return self._gpu(handle).ordinal
+
+    # -- MIG: nvml.h (documented, not observed) ------------------------------------------------------------------------
+
+    def nvmlDeviceGetMigMode(self, device: Handle) -> list[int]:
+        """[current, pending]; before compute capability 8.0 there is none."""
+        if self.nvmlDeviceGetCudaComputeCapability(device) < (8, 0):
+            raise NVMLError_NotSupported
+        if device.instance:
+            raise NVMLError_InvalidArgument
+        return [int(self._card(device).mig)] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, device: Handle) -> int:
+        return self.MOST_INSTANCES if self.nvmlDeviceGetMigMode(device)[0] else 0
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Handle, index: int) -> Handle:
+        own = [gpu for gpu in self._parts() if gpu.parent == self._gpu(device).uuid]
+        if index >= len(own) or not self._card(device).mig:
+            raise NVMLError_NotFound
+        return Handle(device.ordinal, own[index].uuid)
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, migDevice: Handle) -> Handle:
+        self._instance(migDevice)
+        return self._present(migDevice.ordinal)
+
+    def nvmlDeviceGetGpuInstanceId(self, device: Handle) -> int:
+        return self._instance(device).gpu_instance
+
+    def nvmlDeviceGetComputeInstanceId(self, device: Handle) -> int:
+        return self._instance(device).compute_instance
+
+    def nvmlDeviceGetAttributes_v2(self, device: Handle) -> DeviceAttributes:
+        gpu = self._instance(device)
+        return DeviceAttributes(gpu.sms, gpu.of_slices, gpu.slices, gpu.memory_mib)
+
+    def _instance(self, device: Handle) -> SimulatedGpu:
+        if not device.instance:
+            raise NVMLError_InvalidArgument
+        return self._gpu(device)
+
+    def _parts(self) -> list[SimulatedGpu]:
+        """The MIG instances of now."""
+        self._require_init()
+        status = gpus_path(self._folder).stat()
+        if (layout := (status.st_ino, status.st_mtime_ns)) != self._layout:
+            now = {gpu.uuid: gpu for gpu in read_gpus(self._folder) if gpu.parent}
+            for uuid in self._instances.keys() - now.keys():
+                self._instances.pop(uuid)[1].close()
+            for uuid, gpu in now.items():
+                view = self._instances[uuid][1] if uuid in self._instances else CardView(card_path(self._folder, gpu))
+                self._instances[uuid] = gpu, view
+            self._layout = layout
+        return [gpu for gpu, _view in self._instances.values()]
 
     def nvmlDeviceGetNumGpuCores(self, device: Handle) -> int:
         gpu = self._gpu(device)
@@ -216,28 +282,44 @@ class SimulatedNvml:
         return NvmlMemoryInfo(total=total, free=free, used=used, reserved=reserved)
 
     def nvmlDeviceGetComputeMode(self, handle: Handle) -> int:
-        return self._card(handle).compute_mode
+        return self._whole_card(handle).compute_mode
 
     def nvmlDeviceSetComputeMode(self, handle: Handle, mode: int) -> None:
+        """With MIG on only Default is taken (NVIDIA/DCGM#82; documented, not observed)."""
         if mode not in {card.DEFAULT, card.PROHIBITED, card.EXCLUSIVE_PROCESS}:
             raise NVMLError_InvalidArgument
-        self._card(handle).compute_mode = mode
-
-    def nvmlDeviceGetMigMode(self, device: Handle) -> list[int]:
-        """[current, pending]; before compute capability 8.0 there is none."""
-        if self.nvmlDeviceGetCudaComputeCapability(device) < (8, 0):
+        if mode != card.DEFAULT and self._whole_card(handle).mig:
             raise NVMLError_NotSupported
-        return [int(self._card(device).mig)] * 2
+        self._whole_card(handle).compute_mode = mode
+
+    def _whole_card(self, handle: Handle) -> CardView:
+        """A compute mode is of a whole GPU."""
+        if handle.instance:
+            raise NVMLError_InvalidArgument
+        return self._card(handle)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
         """MPS clients, MPS servers and processes outside MPS: all of them."""
-        return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind != card.GRAPHICS]
+        return [one for one, kind in self._processes(handle) if kind != card.GRAPHICS]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
-        return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind == card.GRAPHICS]
+        return [one for one, kind in self._processes(handle) if kind == card.GRAPHICS]
 
     def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
-        return [_listed(holding) for holding in self._card(handle).holdings() if holding.kind == card.MPS_CLIENT]
+        return [one for one, kind in self._processes(handle) if kind == card.MPS_CLIENT]
+
+    def _processes(self, handle: Handle) -> list[tuple[ProcessInfo, int]]:
+        """Those of a MIG device by its own handle; by that of its GPU those of every instance, each with the ids of its
+        own (nvml.h, nvmlDeviceGetComputeRunningProcesses_v3; documented, not observed)."""
+        if handle.instance or not self._card(handle).mig:
+            parts = [handle]
+        else:
+            parts = [Handle(gpu.ordinal, gpu.uuid) for gpu in self._parts() if gpu.ordinal == handle.ordinal]
+        return [
+            (_listed(holding, self._gpu(part)), holding.kind)
+            for part in parts
+            for holding in self._card(part).holdings()
+        ]
 
     def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:
         """Those that compute now, of an MPS server's clients the server in their place: who does nothing has no sample,
@@ -246,6 +328,7 @@ class SimulatedNvml:
         The driver keeps the samples of some seconds; here there are none but this moment's. It counts time in which a
         kernel ran, on however many SMs.
         """
+        self._refuse_with_mig(handle)
         now = time.time_ns() // 1000
         holdings = self._card(handle).holdings()
         servers = [one.pid for one in holdings if one.kind == card.MPS_SERVER]
@@ -258,7 +341,13 @@ class SimulatedNvml:
 
     def nvmlDeviceGetUtilizationRates(self, handle: Handle) -> Utilization:
         """How much of the time a kernel runs, as of this moment."""
+        self._refuse_with_mig(handle)
         return Utilization(gpu=100 * any(one.busy_sms for one in self._card(handle).holdings()), memory=0)
+
+    def _refuse_with_mig(self, handle: Handle) -> None:
+        """How busy a GPU with MIG is NVML does not say (nvml.h; documented, not observed)."""
+        if handle.instance or self._card(handle).mig:
+            raise NVMLError_NotSupported
 
     def _require_init(self) -> None:
         if not self._users:
@@ -275,13 +364,20 @@ class SimulatedNvml:
 
     def _card(self, handle: Handle) -> CardView:
         self._require_init()
-        return self._cards[self._present(handle.ordinal).ordinal]
+        whole = self._cards[self._present(handle.ordinal).ordinal]
+        if not handle.instance:
+            return whole
+        self._parts()
+        if handle.instance not in self._instances:  # its handle is no good any more
+            raise NVMLError_InvalidArgument
+        return self._instances[handle.instance][1]
 
     def _gpu(self, handle: Handle) -> SimulatedGpu:
         self._card(handle)
-        return self._gpus[handle.ordinal]
+        return self._instances[handle.instance][0] if handle.instance else self._gpus[handle.ordinal]
 
 
-def _listed(holding: ProcessHolding) -> ProcessInfo:
+def _listed(holding: ProcessHolding, gpu: SimulatedGpu) -> ProcessInfo:
     unlisted = UNLISTED_SERVER_MIB * MIB if holding.kind == card.MPS_SERVER else 0
-    return ProcessInfo(pid=holding.pid, usedGpuMemory=holding.held_bytes - unlisted)
+    ids = (gpu.gpu_instance, gpu.compute_instance) if gpu.parent else ()
+    return ProcessInfo(holding.pid, holding.held_bytes - unlisted, *ids)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.problem import InvalidInput
-from mpsd.simulator.gpus import visible_gpus
-from mpsd.simulator.node import MOST_GPUS, cards_asked, create_node, open_node
+from mpsd.simulator.gpus import card_path, present_gpus, visible_gpus
+from mpsd.simulator.node import MOST_GPUS, DividedCard, cards_asked, create_node, open_node
 from tests.simulator.machine import Machine, gpu_facts
 
 FACTS = gpu_facts()
@@ -48,6 +48,64 @@ def test_more_gpus_than_a_machine_has_places_are_refused_with_the_limit(text: st
     (problem,) = refused.value.problems
     assert (problem.rule, problem.remedy) == ("too-many-gpus", f"ask for {MOST_GPUS} or fewer")
     assert f"at most {MOST_GPUS}" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "profiles"),
+    [
+        ("A100:3g.40gb×2,H200", [["3g.40gb", "3g.40gb"], []]),
+        ("a100:1g.10gbx7", [["1g.10gb"] * 7]),
+        ("H200×2, H100:4g.40gb+1g.10gb*3", [[], [], ["4g.40gb", *["1g.10gb"] * 3]]),
+    ],
+)
+def test_a_card_is_divided_into_the_mig_instances_after_it(text: str, profiles: list[list[str]]) -> None:
+    cards = cards_asked(text, FACTS)
+    divided = [[row.profile for row in card.profiles] if isinstance(card, DividedCard) else [] for card in cards]
+    assert divided == profiles
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "words"),
+    [
+        ("T4:1g.5gb", "mig-unknown", "write one of A100, H100, H200"),
+        ("A100:9g.80gb", "mig-unknown", "1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb"),
+        ("A100:1g.10gb×0", "mig-unknown", "such as A100:1g.10gb×2"),
+        ("A100:3g.40gb×3", "mig-too-large", "3/7 + 3/7 + 3/7 of its SMs"),
+        ("A100:1g.20gb×5", "mig-too-large", "of its memory"),
+        ("A100:", "gpus-unreadable", "H200×2"),
+    ],
+)
+def test_instances_that_cannot_be_are_refused_with_those_that_can(text: str, rule: str, words: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        cards_asked(text, FACTS)
+    (problem,) = refused.value.problems
+    assert problem.rule == rule
+    assert words in str(problem)
+
+
+def test_an_instance_has_a_place_of_its_own_and_the_same_uuid_in_the_same_layout(tmp_path: Path) -> None:
+    made = create_node(tmp_path / "node", cards_asked("A100:3g.40gb×2,H200", FACTS), FACTS.capabilities)
+    assert open_node(tmp_path / "node") == made
+    parts = [gpu for gpu in made.gpus if gpu.parent]
+    assert [gpu.ordinal for gpu in made.gpus] == [0, 1, 0, 0]
+    assert [(gpu.gpu_instance, gpu.compute_instance) for gpu in parts] == [(1, 0), (2, 0)]
+    assert len({gpu.uuid for gpu in made.gpus} | {str(card_path(made.folder, gpu)) for gpu in made.gpus}) == 8
+    assert all(gpu.uuid.startswith("MIG-") and gpu.parent == made.gpus[0].uuid for gpu in parts)
+
+
+def test_a_process_sees_one_instance_and_then_no_whole_gpu(tmp_path: Path) -> None:
+    """The MIG user guide, "CUDA device enumeration"."""
+    made = create_node(tmp_path / "node", cards_asked("A100:3g.40gb×2,H200", FACTS), FACTS.capabilities)
+    whole, first, second = made.gpus[1:]
+    present = present_gpus(made.folder, {})
+    assert present == (whole, first, second)
+    for value, seen in (
+        (None, first),
+        (f"{whole.uuid},{second.uuid},{first.uuid}", second),
+        (whole.uuid, whole),
+        (second.uuid[:12], second),
+    ):
+        assert visible_gpus(value, present) == (seen,)
 
 
 def test_a_machine_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
