@@ -4,16 +4,21 @@ What NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml
 with the same functions; nothing here knows which.
 """
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.grants import Gpu
+from mpsd.model.grants import Gpu, MigInstance, is_instance
 
 # Pid and bytes of each process; None where NVML knows the process and not its memory.
 Uses = tuple[tuple[int, int | None], ...]
+
+_PROFILE = re.compile(r"(?:[0-9]c\.)?[0-9]g\.[0-9]+gb[+.a-z-]*", re.ASCII)
 
 
 class NvmlFailed(Exception):
@@ -26,6 +31,7 @@ class Nvml:
     def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
         self._library, self._sysfs = library, sysfs
         self._handles: dict[str, Any] = {}
+        self._wholes: dict[int, str] = {}  # the UUID of each GPU, by ordinal
         self.spent_s = 0.0  # of this process's processor time, in its calls so far
 
     def open(self) -> None:
@@ -48,10 +54,11 @@ class Nvml:
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
-        """Every GPU, by ordinal. NvmlFailed for one whose compute capability the facts do not list."""
-        return tuple(self._gpu(ordinal, facts) for ordinal in range(self.count()))
+        """Every GPU, by ordinal; in place of one with MIG instances these. One with MIG on and no instance is itself.
+        NvmlFailed for one whose compute capability the facts do not list."""
+        return tuple(gpu for ordinal in range(self.count()) for gpu in self._gpus_at(ordinal, facts))
 
-    def _gpu(self, ordinal: int, facts: GpuFacts) -> Gpu:
+    def _gpus_at(self, ordinal: int, facts: GpuFacts) -> Iterator[Gpu]:
         uuid, name, number = self.found(ordinal)
         handle, capability = self._handles[uuid], facts.capability(number)
         if capability is None:
@@ -59,16 +66,70 @@ class Nvml:
                 f"GPU {ordinal} ({name}) has compute capability {number}, which limits/gpus.yaml does not list; "
                 f"add a row for it under capabilities"
             )
+        pci_bus = self._pci_bus(handle)
+        bare = Gpu(uuid, ordinal, name, 0, 0, capability, pci_bus, self._numa_node(pci_bus))
+        parts = tuple(self._instances(uuid))
+        if not parts:
+            memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
+            memory_mib, sms = (memory.total - memory.reserved) // 1024**2, self._cores(uuid) // capability.cores_per_sm
+            yield replace(bare, memory_mib=memory_mib, sms=sms)
+        found = [self._instance(bare, part) for part in parts]
+        yield from sorted(found, key=lambda gpu: (len(gpu.instance), gpu.instance))
+
+    def _cores(self, uuid: str) -> int:
+        """0 where MIG is on and NVML does not say: without instances such a GPU serves nothing."""
+        try:
+            return int(self._ask("nvmlDeviceGetNumGpuCores", self._handles[uuid]))
+        except NvmlFailed:
+            if self.mig_enabled(uuid):
+                return 0
+            raise
+
+    def uuids(self) -> tuple[str, ...]:
+        """Those of `gpus`, which are others once a MIG layout has changed. Of GPUs that were asked for before."""
+        wholes = (self._wholes[ordinal] for ordinal in range(self.count()))
+        return tuple(uuid for whole in wholes for uuid in self.instances(whole) or (whole,))
+
+    def instances(self, uuid: str) -> tuple[str, ...]:
+        """The UUIDs of the GPU's MIG instances; none where MIG is off."""
+        return tuple(_text(self._ask("nvmlDeviceGetUUID", handle)) for handle in self._instances(uuid))
+
+    def _instances(self, uuid: str) -> Iterator[Any]:
+        """A handle of each MIG device. They are asked for anew each time: a handle is no good any more once its
+        instance has gone, and may be used for another one (nvml.h, nvmlDeviceGetMigDeviceHandleByIndex)."""
+        if not self.mig_enabled(uuid):
+            return
+        for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", self._handle(uuid))):
+            try:
+                yield self._ask("nvmlDeviceGetMigDeviceHandleByIndex", self._handle(uuid), index)
+            except NvmlFailed as error:
+                if not isinstance(error.__cause__, self._library.NVMLError_NotFound):
+                    raise
+
+    def _instance(self, whole: Gpu, handle: Any) -> Gpu:
+        """Everything of it is NVML's; documented, not observed."""
+        uuid, name = (_text(self._ask(function, handle)) for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"))
+        shape = self._ask("nvmlDeviceGetAttributes_v2", handle)
+        own, of_gpu = int(shape.computeInstanceSliceCount), int(shape.gpuInstanceSliceCount)
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
-        return Gpu(
+        # What the compute instances of one GPU instance share of its memory the ledger divides as its slices are.
+        memory_mib = min(int(shape.memorySizeMB), (memory.total - memory.reserved) // 1024**2) * own // of_gpu
+        found = _PROFILE.search(name)
+        gib = -(-int(shape.memorySizeMB) // 1024)
+        profile = found[0] if found else f"{of_gpu}g.{gib}gb" if own == of_gpu else f"{own}c.{of_gpu}g.{gib}gb"
+        ids = (self._ask(f"nvmlDeviceGet{what}InstanceId", handle) for what in ("Gpu", "Compute"))
+        mig = MigInstance(whole.uuid, profile, *ids)
+        most = self._ask("nvmlDeviceGetMaxMigDeviceCount", self._handle(whole.uuid))
+        self._handles[uuid] = handle
+        return replace(
+            whole,
             uuid=uuid,
-            ordinal=ordinal,
-            name=name,
-            memory_mib=(memory.total - memory.reserved) // 1024**2,
-            sms=self._ask("nvmlDeviceGetNumGpuCores", handle) // capability.cores_per_sm,
-            capability=capability,
-            pci_bus=(pci_bus := self._pci_bus(handle)),
-            numa_node=self._numa_node(pci_bus),
+            instance=mig.label,
+            name=f"{whole.name} MIG {profile}",
+            memory_mib=memory_mib,
+            sms=int(shape.multiprocessorCount),
+            capability=whole.capability.of_part(Fraction(own, max(own, most))),
+            mig=mig,
         )
 
     def _pci_bus(self, handle: Any) -> str:
@@ -94,11 +155,13 @@ class Nvml:
         handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
         uuid, name = (_text(self._ask(function, handle)) for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"))
         major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        self._handles[uuid] = handle
+        self._handles[uuid], self._wholes[ordinal] = handle, uuid
         return uuid, name, f"{major}.{minor}"
 
     def mps_pids(self, uuid: str) -> frozenset[int]:
-        """The pids of the clients of MPS on this GPU.
+        """The pids of the clients of MPS on this GPU; of a MIG instance its own alone, as with all lists of processes
+        ("Per-instance information can be queried by using specific MIG device handles", nvml.h,
+        nvmlDeviceGetMPSComputeRunningProcesses_v3; documented, not observed).
 
         To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as if it ran beside MPS
         (driver 580.159.04, 1 100 looks at 18 clients; the other way round 2 of them did).
@@ -131,7 +194,8 @@ class Nvml:
         return any(found == pid for found, _used in self.drawing(uuid))
 
     def busy_percent(self, uuid: str) -> int:
-        """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's nvmlUtilization_t)."""
+        """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's nvmlUtilization_t).
+        NvmlFailed for a MIG instance, of which NVML says it as little as how busy its processes are (nvml.h)."""
         return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
 
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
@@ -152,8 +216,11 @@ class Nvml:
         return {one.pid: one.smUtil if one.smUtil <= 100 else None for one in fresh}
 
     def mig_enabled(self, uuid: str) -> bool:
+        """Whether MIG is on, so that its instances are GPUs in its place. A MIG instance has none in turn."""
+        if is_instance(uuid):
+            return False
         try:
-            current, _pending = self._ask("nvmlDeviceGetMigMode", self._handles[uuid])
+            current, _pending = self._ask("nvmlDeviceGetMigMode", self._handle(uuid))
         except NvmlFailed as error:
             if isinstance(error.__cause__, self._library.NVMLError_NotSupported):
                 return False
@@ -161,10 +228,15 @@ class Nvml:
         return bool(current)
 
     def compute_mode(self, uuid: str) -> int:
-        """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS."""
-        return int(self._ask("nvmlDeviceGetComputeMode", self._handle(uuid)))
+        """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance its parent's."""
+        handle = self._handle(uuid)
+        if is_instance(uuid):
+            handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+        return int(self._ask("nvmlDeviceGetComputeMode", handle))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS: "not supported on a MIG-enabled device"
+        (nvidia-smi, in NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
 
     def _handle(self, uuid: str) -> Any:

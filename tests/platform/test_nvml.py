@@ -1,17 +1,20 @@
 """NVML, on the simulator's library: what it cannot say is an error."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mpsd.model.grants import MigInstance
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed
-from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
-from mpsd.simulator.gpus import MIB
+from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim, create_card
+from mpsd.simulator.gpus import MIB, card_path
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
 from mpsd.simulator.nvml import Handle, PciInfo, ProcessUtilization, SimulatedNvml
 
@@ -158,3 +161,111 @@ def test_the_newest_sample_counts_and_one_that_cannot_be_is_no_number(node: Simu
     gpu = nvml.gpus(FACTS)[0]
     assert nvml.sm_percents(gpu.uuid, 10) == {1: 70, 2: None}
     nvml.close()
+
+
+# -- MIG ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def divided(tmp_path: Path) -> SimulatedNode:
+    return create_node(tmp_path / "divided", cards_asked("A100:3g.40gb+1g.10gb,H200", FACTS), FACTS.capabilities)
+
+
+@pytest.fixture
+def parts(divided: SimulatedNode) -> Iterator[Nvml]:
+    opened = Nvml(SimulatedNvml(divided.folder))
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def relaid(node: SimulatedNode, *profiles: str) -> SimulatedNode:
+    rows, capability = {row.profile: row for row in FACTS.mig if row.card == "A100"}, FACTS.capability("8.0")
+    assert capability
+    return node.divide(0, [rows[profile] for profile in profiles], capability)
+
+
+def test_instances_are_gpus_in_the_place_of_the_one_that_they_are_of(divided: SimulatedNode, parts: Nvml) -> None:
+    large, small, whole = parts.gpus(FACTS)
+    parent = divided.gpus[0]
+    assert (large.mig, small.mig, whole.mig) == (
+        MigInstance(parent.uuid, "3g.40gb", 1, 0),
+        MigInstance(parent.uuid, "1g.10gb", 7, 0),
+        None,
+    )
+    assert [gpu.label for gpu in (large, small, whole)] == ["gpu0-mig1", "gpu0-mig7", "gpu1"]
+    assert (small.name, small.product) == (f"{parent.name} MIG 1g.10gb", parent.name)
+    assert [(gpu.memory_mib, gpu.sms) for gpu in (large, small)] == [(40192, 42), (9728, 14)]
+    assert [gpu.capability.clients for gpu in (large, small, whole)] == [20, 6, 48]
+    assert large.pci_bus == small.pci_bus == "0000:00:06.0"
+    assert parts.uuids() == (large.uuid, small.uuid, whole.uuid)
+    assert parts.instances(parent.uuid) == (large.uuid, small.uuid)
+    assert not parts.mig_enabled(small.uuid)
+
+
+def test_compute_instances_that_share_memory_have_a_part_of_it_each(divided: SimulatedNode, parts: Nvml) -> None:
+    """Two compute instances of one GPU instance: the ledger promises its memory once."""
+    path = divided.folder / "gpus.json"
+    rows = json.loads(path.read_text())
+    large = next(row for row in rows if row["profile"] == "3g.40gb")
+    shared = [
+        large | {"uuid": f"MIG-{n}", "compute_instance": n, "slices": slices, "name": "MIG", "sms": 14 * slices}
+        for n, slices in enumerate((1, 2))
+    ]
+    for row in shared:
+        create_card(divided.folder / f"card0-{row['uuid']}", 40192 * MIB)
+    path.write_text(json.dumps([*rows[:2], *shared]))
+
+    one, two, _whole = parts.gpus(FACTS)
+
+    assert [(gpu.label, gpu.memory_mib, gpu.capability.clients) for gpu in (one, two)] == [
+        ("gpu0-mig1", 40192 // 3, 6),
+        ("gpu0-mig1-1", 40192 * 2 // 3, 13),
+    ]
+    assert one.mig
+    assert one.mig.profile == "1c.3g.40gb", "made of its slices where the name has none"
+
+
+def test_a_gpu_with_mig_on_and_no_instance_is_itself(divided: SimulatedNode, parts: Nvml) -> None:
+    relaid(divided)
+    with closing(divided.card(0)) as card:
+        card.mig = True
+        first, _second = parts.gpus(FACTS)
+        assert (first.uuid, first.mig, first.label) == (divided.gpus[0].uuid, None, "gpu0")
+        assert parts.mig_enabled(first.uuid)
+
+
+def test_a_change_of_the_layout_shows_in_the_uuids(divided: SimulatedNode, parts: Nvml) -> None:
+    before = parts.gpus(FACTS)
+    relaid(divided, "3g.40gb", "2g.20gb")
+    after = parts.uuids()
+    assert after[0] == before[0].uuid, "an instance that stays is the same"
+    assert before[1].uuid not in after
+    with pytest.raises(NvmlFailed):
+        parts.uses(before[1].uuid)
+
+
+def test_the_processes_of_an_instance_are_its_own(divided: SimulatedNode, parts: Nvml) -> None:
+    large, small, _whole = parts.gpus(FACTS)
+    with closing(CardView(card_path(divided.folder, divided.gpus[3]))) as card:
+        card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
+        assert parts.uses(small.uuid) == ((os.getpid(), 100 * MIB),)
+        assert parts.mps_pids(small.uuid) == {os.getpid()}
+        assert (parts.uses(large.uuid), parts.used_mib(large.uuid), parts.used_mib(small.uuid)) == ((), 0, 100)
+        assert parts.uses(divided.gpus[0].uuid) == parts.uses(small.uuid), "its GPU has those of all"
+
+
+def test_a_compute_mode_is_the_whole_gpu_s_and_only_default_where_mig_is_on(
+    divided: SimulatedNode, parts: Nvml
+) -> None:
+    large, *_others = parts.gpus(FACTS)
+    assert parts.compute_mode(large.uuid) == parts.compute_mode(divided.gpus[0].uuid) == 0
+    with pytest.raises(NvmlFailed, match="Not Supported"):
+        parts.set_compute_mode(divided.gpus[0].uuid, parts.exclusive_process)
+
+
+def test_how_busy_an_instance_is_nvml_does_not_say(parts: Nvml) -> None:
+    large, *_others = parts.gpus(FACTS)
+    for question in (parts.busy_percent, lambda uuid: parts.sm_percents(uuid, 0)):
+        with pytest.raises(NvmlFailed, match="Not Supported"):
+            question(large.uuid)
