@@ -242,6 +242,10 @@ class AgentRole:
     async def _cycle(self) -> bool:
         """Looks, decides and acts, stage after stage; False where an action failed. After a failure in one domain the
         rest of that domain waits for the next cycle."""
+        with self._shortages.survived("follow the GPUs"):
+            self._node.look()
+            self.domains.follow(self._node.gpus)
+            self.domains.keep_gone(self._records.read())
         with self._shortages.survived("refresh the ledger"):
             await self._ledger.refresh()
         with self._shortages.survived("keep the domains"):
@@ -337,13 +341,13 @@ class AgentRole:
         now, ledger, records = time.time(), self._ledger.view, self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
         scan = self.watchdog.scan()
-        every = [(self.domains.replaced(record), self._limits.view(record, now)) for record in records]
+        every = [(self.domains.ends(record), self._limits.view(record, now)) for record in records]
         view = NodeView(
             now=now,
             driver=self._driver,
             gpus=self._node.gpus,
-            domains=tuple(domain for is_replaced, domain in every if not is_replaced),
-            leaving=tuple(domain for is_replaced, domain in every if is_replaced),
+            domains=tuple(domain for ends, domain in every if not ends),
+            leaving=tuple(domain for ends, domain in every if ends),
             grants=ledger.held,
             clients=None if scan.unknown else scan.clients,
             waiting=self.queue.everyone(),

@@ -347,12 +347,13 @@ class CudaContext:
             give_up(3, fail="ctx", err=driver.name(result))
         init_s = round(time.monotonic() - started, 3)
         identity, total = ctypes.create_string_buffer(16), ctypes.c_size_t()
-        driver("cuDeviceGetUuid", identity, self._device)
+        is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")  # as in mpsd/mps/cuda_canary.py
+        driver(f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, self._device)
         driver("cuDeviceTotalMem_v2", ctypes.byref(total), self._device)
         say(
             pid=os.getpid(),
             devices=devices.value,
-            uuid=f"GPU-{uuid.UUID(bytes=identity.raw)}",
+            uuid=f"{'MIG' if is_instance else 'GPU'}-{uuid.UUID(bytes=identity.raw)}",
             total_MiB=total.value // MIB,
             **self._figures(),
             init_s=init_s,

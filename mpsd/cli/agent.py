@@ -56,14 +56,15 @@ class Parts:
         if with_control:
             from mpsd.cli.control import ControlRole  # only `mpsd up` has one
 
-            self._control = ControlRole(settings, NodeDomains(directory, node.gpus, now, log), node, policy)
+            of_control = NodeDomains(directory, node.gpus, now, logs.logger(role="control"))
+            self._control = ControlRole(settings, of_control, node, policy)
         if kubelet:
             with lasting():  # half of what the agent needs in memory, and only beside a kubelet
                 from mpsd.cli.kubelet_node import KubeletNode
 
             self._cluster = KubeletNode(kubelet, settings, node, policy, domains, self._wake.set)
         else:
-            here = GrantableGpus(node.gpus, policy, domains)
+            here = GrantableGpus(policy, domains)
             self._ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), here)
         ledger = self._cluster.ledger if self._cluster else self._ledger
         assert ledger

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 from mpsd.cli import foreground
 from mpsd.grants.ledger import living
-from mpsd.model.domain import Domain, DomainKind
+from mpsd.model.domain import GONE, Domain, DomainKind
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import compute_modes, gate
@@ -49,8 +49,8 @@ class ControlRole:
         self._log = logs.logger(role="control")
         self._shortages = Shortages(self._log)
         self._hurry = asyncio.Event()
-        wanted = {domain.name for domain in domains.now}
-        gate.remove_all_but(settings.run_directory, wanted)
+        wanted = {(domain.name, domain.gpus) for domain in domains.now}
+        gate.remove_all_but(settings.run_directory, {name for name, _gpus in wanted})
         self._no_gate = gate.why_impossible(settings.run_directory)
         if self._no_gate:
             self._log.info("no gates", reason=f"{self._no_gate}; a container would not wait for its domain to serve")
@@ -59,7 +59,7 @@ class ControlRole:
         self._leaving: dict[str, DomainSupervisor] = {}  # whose daemons are being ended
         self._replaced: dict[str, DomainSupervisor] = {}  # whose daemons have ended, while their records are needed
         for _folder, record in of_this_boot(settings.run_directory):
-            if isinstance(record, DomainRecord) and record.domain not in wanted:
+            if isinstance(record, DomainRecord) and (record.domain, record.gpus) not in wanted:
                 known = {kind.value: kind for kind in DomainKind}
                 self._add(Domain(record.domain, record.gpus, known.get(record.kind, DomainKind.LISTED)))
         self._tell_to_leave(wanted)
@@ -106,16 +106,22 @@ class ControlRole:
         await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in every))
 
     def _follow_domains(self, tasks: asyncio.TaskGroup) -> None:
-        """Ends what is no domain any more once it is empty, and begins the others once their GPUs are free."""
+        """Ends what is no domain any more once it is empty, and begins the others once their GPUs, and the names that
+        they have of them, are free. A MIG instance that is gone leaves its name to the next one with its ids."""
+        self._node.look()
+        self._domains.follow(self._node.gpus)
         self._domains.look()
         wanted = {domain.name: domain for domain in self._domains.now}
-        self._tell_to_leave(wanted)
+        self._tell_to_leave({(domain.name, domain.gpus) for domain in self._domains.now})
+        here = {gpu for domain in wanted.values() for gpu in domain.gpus}
+        for name in [name for name, one in self._replaced.items() if here.isdisjoint(one.record.gpus)]:
+            self._replaced.pop(name).forget()
         for name in [name for name, supervisor in self._supervisors.items() if supervisor.may_end]:
             self._leaving[name] = self._supervisors.pop(name)
             tasks.create_task(self._end(name))
         for domain in wanted.values():
-            every = (*self._supervisors.values(), *self._leaving.values())
-            if all(set(domain.gpus).isdisjoint(one.record.gpus) for one in every):
+            every = {**self._supervisors, **self._leaving}
+            if domain.name not in every and all(set(domain.gpus).isdisjoint(one.record.gpus) for one in every.values()):
                 earlier = [one for one in self._replaced.values() if not set(domain.gpus).isdisjoint(one.record.gpus)]
                 self._replaced.pop(domain.name, None)
                 self._add(domain)
@@ -123,15 +129,16 @@ class ControlRole:
                     self._supervisors[domain.name].replace(earlier)
                 self._begin(domain.name, tasks)
         held = {gpu for name in wanted if name in self._supervisors for gpu in self._supervisors[name].record.gpus}
-        for name in [name for name, one in self._replaced.items() if held.issuperset(one.record.gpus)]:
+        for name in [name for name, one in self._replaced.items() if held.issuperset(here & {*one.record.gpus})]:
             self._replaced.pop(name).clear()
 
-    def _tell_to_leave(self, wanted: Collection[str]) -> None:
-        """wanted: the names of the domains that are to be."""
+    def _tell_to_leave(self, wanted: Collection[tuple[str, tuple[str, ...]]]) -> None:
+        """wanted: the names and GPUs of the domains that are to be."""
         for name, supervisor in self._supervisors.items():
-            others = [one.name for one in self._domains.now if not set(one.gpus).isdisjoint(supervisor.record.gpus)]
-            reason = f"its GPUs become {' and '.join(others) or 'no domain'}"
-            supervisor.leave("" if name in wanted else reason)
+            gpus = supervisor.record.gpus
+            others = [one.name for one in self._domains.now if not set(one.gpus).isdisjoint(gpus)]
+            reason = f"its GPUs become {' and '.join(others)}" if others else GONE
+            supervisor.leave("" if (name, gpus) in wanted else reason)
 
     async def _end(self, name: str) -> None:
         """Ends the daemon of a domain that leaves; again where it does not end, as one in the kernel."""

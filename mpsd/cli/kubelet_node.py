@@ -60,7 +60,7 @@ _UPGRADE = "the driver of its node is upgraded, and the policy has driver_upgrad
 class HolderAnnotations:
     """What is to be written on each pod that holds devices: made again of a pod that has changed or holds others."""
 
-    def __init__(self, gpus: Sequence[Gpu], policy: Callable[[], Policy]) -> None:
+    def __init__(self, gpus: Callable[[], Sequence[Gpu]], policy: Callable[[], Policy]) -> None:
         self._gpus, self._policy = gpus, policy
         self._made_from: tuple[object, ...] = ()
         self._now: Sequence[PodAnnotations] = ()
@@ -69,10 +69,10 @@ class HolderAnnotations:
 
     def of(self, pods: Sequence[NodePod], held: Held, now: float) -> Sequence[PodAnnotations]:
         """The very same as before where nothing has changed. now: seconds since 1970."""
-        policy = self._policy()
-        if are_same((held, pods, policy), self._made_from):
+        policy, gpus = self._policy(), self._gpus()
+        if are_same((held, pods, policy, gpus), self._made_from):
             return self._now
-        known = self._of_pods if self._made_from and self._made_from[-1] is policy else {}
+        known = self._of_pods if are_same((policy, gpus), self._made_from[2:]) else {}
         by_pod: dict[PodKey, list[ContainerDevices]] = {}
         for one in held:
             by_pod.setdefault(one.pod, []).append(one)
@@ -82,10 +82,10 @@ class HolderAnnotations:
         for pod in holders:
             own, before = by_pod[pod.key], known.get(pod.uid)
             if before is None or before[0] is not pod or before[1] != own:
-                wants = annotations_for(pod, own, self._gpus, policy, self._since_ns[pod.uid])
+                wants = annotations_for(pod, own, gpus, policy, self._since_ns[pod.uid])
                 before = pod, own, PodAnnotations(pod.identity, pod.annotations, wants)
             self._of_pods[pod.uid] = before
-        self._made_from = held, pods, policy
+        self._made_from = held, pods, policy, gpus
         self._now = [marks for _pod, _held, marks in self._of_pods.values()]
         return self._now
 
@@ -137,7 +137,7 @@ class KubeletNode:
         self._serving, self._serving_changed = ServedBy.UNDECIDED, asyncio.Event()
         self.calls = PluginCalls(time.monotonic)
         self.pods = PodsOfNode(kube, kubelet.node, policy)
-        self._annotations = HolderAnnotations(node.gpus, policy)
+        self._annotations = HolderAnnotations(lambda: node.gpus, policy)
         journal = settings.run_directory / "agent" / "journal.json"
         self.ledger = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
         self._recount = Throttle(self.ledger.count, SCAN_S)
@@ -162,7 +162,7 @@ class KubeletNode:
         place = ClaimPlace(
             kubelet.dra_driver,
             self.name,
-            node.gpus,
+            lambda: node.gpus,
             directory / "agent" / "claims.json",
             kubelet.cdi_directory,
             kubelet.plugins_registry,

@@ -18,7 +18,7 @@ from mpsd.grants.rules.messages import HostContainerName, HostContainerRequest
 from mpsd.model.client_limits import limit_in
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.model.domain import Domain
-from mpsd.model.grants import Gpu, Grant, evenly, rooms
+from mpsd.model.grants import Grant, evenly, rooms
 from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
 from mpsd.model.node_status import program_of
 from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
@@ -116,7 +116,6 @@ def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
 class GrantableGpus:
     """The GPUs of which a machine's ledger grants, and the policy by which it does."""
 
-    gpus: tuple[Gpu, ...]
     policy: Callable[[], Policy]
     domains: NodeDomains
 
@@ -141,7 +140,7 @@ class GrantableGpus:
             return None
         memory_mib = max(limit.memory_mib for limit in limits if limit)
         percent = max(limit.thread_percent for limit in limits if limit)
-        mine = [gpu for gpu in self.gpus if gpu.uuid in gpus]
+        mine = [gpu for gpu in self.domains.gpus if gpu.uuid in gpus]
         left = rooms(mine, dict.fromkeys(gpus, domain.name), others, policy)
         if len(mine) < len(gpus) or any(room.memory_mib < memory_mib for room in left):
             return None

@@ -64,6 +64,8 @@ class NodeDevices:
         self.memory = Watchable[tuple[Device, ...]](())
         self.percent = Watchable[tuple[Device, ...]](())
         self._made_from: tuple[object, ...] | None = None  # None before the first look
+        # With MIG instances that are gone while pods may still hold devices of them, which stay unhealthy.
+        self._gpus = self.node.gpus
         self.on_demand: frozenset[str] = frozenset()  # the GPUs that `mpsd control` joins and divides
         self.one_at_a_time = asyncio.Lock()  # the guess for one Allocate relies on the journal entry of the one before
 
@@ -76,12 +78,14 @@ class NodeDevices:
         good = frozenset(uuid for record in serving for uuid in record.gpus)
         # A GPU that is between two domains comes back like one whose daemon is started again.
         good |= frozenset(gpu for one in view.leaving if one.record.served for gpu in one.record.gpus) - seen
-        good = frozenset() if is_left else good
+        here = {gpu.uuid for gpu in self.node.gpus}
+        self._gpus = (*self.node.gpus, *(gpu for gpu in self._gpus if gpu.uuid in seen - here))
+        good = frozenset() if is_left else good & here
         claimed = units_claimed([claim.allocation for claim in self.ledger.claims], policy)
-        if self._made_from == (good, claimed, policy):
+        if self._made_from == (good, claimed, policy, self._gpus):
             return
-        self._made_from = good, claimed, policy
-        memory = rules.memory_devices(self.node.gpus, policy)
+        self._made_from = good, claimed, policy, self._gpus
+        memory = rules.memory_devices(self._gpus, policy)
         taken = without_room(memory, claimed)
         self.memory.set(tuple(Device(device, gpu_of(device) in good and device not in taken) for device in memory))
         self.percent.set(tuple(Device(device, bool(good)) for device in rules.percent_devices(self.node.gpus, policy)))

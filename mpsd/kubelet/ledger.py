@@ -231,7 +231,7 @@ class KubeletGrants:
     def count(self) -> None:
         """Makes the view again where something that it is made from has changed. To be called after pods have changed.
         Once kubelet has listed the devices nothing is unknown: pods outlive it, so its last list stands."""
-        pods, policy, domains = self.pods_seen, self._policy(), self._domains.now
+        pods, policy, domains = self.pods_seen, self._policy(), self._domains.every
         if self._rows is not self._counted_rows:
             self._counted_rows, facts = self._rows, rules.counted(self._rows)
             self._facts = self._facts if facts == self._facts else facts

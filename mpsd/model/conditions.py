@@ -52,23 +52,25 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
         return Condition(Truth.FALSE, "DriverUpgrade", f"{why}; {_awaited(view)}")
     served = {uuid for domain in view.domains for uuid in domain.record.gpus}
     missing = [gpu.label for gpu in view.gpus if gpu.uuid not in served]
-    whole = len(view.domains)
+    here = {gpu.uuid for gpu in view.gpus}  # a MIG instance that was removed is nobody's trouble
+    domains = [domain for domain in view.domains if not here.isdisjoint(domain.record.gpus)]
+    whole = len(domains)
     if not view.gpus:
         return Condition(Truth.FALSE, "NoGPUs", "the driver shows no GPU that MPS can share")
     if missing:
         message = f"no control daemon has reported {', '.join(missing)}"
         return Condition(Truth.FALSE, "ControlAbsent", f"{message}; check that mps-control-daemon runs on this node")
     for state, reason in _REASONS.items():
-        if troubled := [domain for domain in view.domains if domain.state is state]:
+        if troubled := [domain for domain in domains if domain.state is state]:
             named = [(f"{one.name} is {after_is(state)}", one.record.reason) for one in troubled]
             what = [f"{trouble}: {why}" if why else trouble for trouble, why in named]
-            ready = sum(domain.state is State.READY for domain in view.domains)
+            ready = sum(domain.state is State.READY for domain in domains)
             return Condition(Truth.FALSE, reason, "; ".join([f"{ready} of {whole} domains serve", *what]))
     if view.unknown:
         return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(view.unknown))
-    cordoned = [domain.name for domain in view.domains if domain.state in DRAINS]
+    cordoned = [domain.name for domain in domains if domain.state in DRAINS]
     if len(cordoned) == whole:
-        others = {domain.record.reason for domain in view.domains if "spec.cordoned" not in domain.record.reason}
+        others = {domain.record.reason for domain in domains if "spec.cordoned" not in domain.record.reason}
         why = "; ".join(sorted(others - {""})) or "spec.cordoned of the MPSNode"
         return Condition(Truth.FALSE, "Cordoned", f"every GPU is cordoned ({why})")
     serving = f"{whole - len(cordoned)} of {whole} domains serve"

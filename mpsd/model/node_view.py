@@ -227,6 +227,7 @@ class NodeView:
     ungranted: by the uid in its cgroup, each pod that is known to hold no grant; a pod of neither is not known yet.
     unexplained_mib: by GPU, where that much is in use of no process that is known.
     unreadable: as in LedgerView. leaving: domains that `mpsd control` ends, since their GPUs are of others from now on.
+    A MIG instance that was removed is not among `gpus`; its domain is one of `domains` until its programs have ended.
     """
 
     now: float

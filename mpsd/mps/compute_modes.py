@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from mpsd.model.grants import is_instance
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import control_daemon
@@ -84,13 +85,15 @@ class ComputeModes:
         return self._asked is not None and self._asked is not policy.exclusive_process
 
     def follow(self, policy: Policy) -> None:
-        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed, OSError."""
+        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed, OSError. Not of a MIG
+        instance: the mode is of the whole GPU, and with MIG on it can only be Default, so that nothing but the watchdog
+        keeps programs from running beside MPS there."""
         if not policy.exclusive_process:
             self._asked = False
             self.put_back()
             return
         known = self._known()
-        for uuid in (one for one in self._kept.now.gpus if one not in known):
+        for uuid in (one for one in self._kept.now.gpus if one not in known and not is_instance(one)):
             known[uuid] = self._nvml.compute_mode(uuid)
         for uuid, mode in known.items():
             if mode is not None and not self._files.file(uuid).exists():

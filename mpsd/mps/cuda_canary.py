@@ -75,7 +75,9 @@ def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
     driver.call("cuInit", "cuInit", ctypes.c_uint(0))
     driver.call("cuInit", "cuDeviceGetCount", ctypes.byref(devices))
     driver.call("cuInit", "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
-    driver.call("cuInit", "cuDeviceGetUuid", identity, device)
+    # On a MIG instance the older of the two may name the GPU that it is a part of (cuda.h; documented, not observed).
+    is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
+    driver.call("cuInit", f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, device)
     driver.call("ctx", "cuCtxCreate_v2", ctypes.byref(context), ctypes.c_uint(0), device)
     init_s = round(time.monotonic() - began, 3)
     driver.call("ctx", "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -85,7 +87,8 @@ def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
     return {
         "pid": os.getpid(),
         "devices": devices.value,
-        "uuid": "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
+        "uuid": ("MIG-" if is_instance else "GPU-")
+        + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
         "total_MiB": total.value // _MIB,
         "meminfo_free_MiB": free.value // _MIB,
         "sms": sms.value,

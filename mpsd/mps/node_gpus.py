@@ -3,14 +3,19 @@
 `simulator.machine` makes it; whoever has it need not know whether the GPUs are real.
 """
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
+from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.platform.nvml import Nvml
+from mpsd.platform.nvml import Nvml, NvmlFailed
+
+_LAYOUT_S = 2.0  # between two looks at the MIG layouts: a call or two a GPU
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Node:
     """The GPUs of a node. environment: of control daemons and commands. canary: the command line of its client.
 
@@ -26,6 +31,18 @@ class Node:
     path_first: str
     shared: tuple[str, ...] = ()
     device_lists: tuple[str, ...] = ()
+    facts: GpuFacts | None = None  # None where the GPUs stay as they are
+    _looked_at: float = field(default=float("-inf"), repr=False)
+
+    def look(self) -> None:
+        """Finds MIG instances that have come or gone. What NVML does not say of the GPUs changes nothing."""
+        now = time.monotonic()
+        if self.facts is None or now - self._looked_at < _LAYOUT_S:
+            return
+        self._looked_at = now
+        with suppress(NvmlFailed):
+            if set(self.nvml.uuids()) != {gpu.uuid for gpu in self.gpus}:
+                self.gpus = self.nvml.gpus(self.facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mpsd
-from mpsd.model.domain import Domain, DomainKind, Groups, State, domains, regrouped
+from mpsd.model.domain import ENDED, Domain, DomainKind, Groups, State, domains, regrouped
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, is_of_boot
 from mpsd.model.policy import Policy
@@ -210,11 +210,14 @@ class NodeDomains:
     def __init__(self, run_directory: Path, gpus: Sequence[Gpu], policy: Policy, log: Logger) -> None:
         """InvalidInput where the policy names a GPU that is not there; it counts as it is now."""
         self._run_directory, self._file = run_directory, run_directory / DOMAINS_FILE
-        self._gpus, self._policy, self._log = gpus, policy, log
+        self.gpus, self._asked, self._policy, self._log = gpus, policy, policy, log
+        self._groups: Groups = ()  # as they were read or written last
         self._seen: tuple[int, ...] = ()
         self._unreadable = False
         self._idle_since: dict[tuple[str, ...], float] = {}
-        self.now = domains(gpus, policy)
+        self._leave_out_divided()
+        # every: with those whose GPUs are gone, until they have ended
+        self.now = self.every = domains(gpus, self._policy)
         self.look()
 
     @property
@@ -240,8 +243,46 @@ class NodeDomains:
         self._take(groups)
 
     def _take(self, groups: Groups) -> None:
-        if (found := domains(self._gpus, self._policy, groups)) != self.now:
+        self._groups = groups
+        if (found := domains(self.gpus, self._policy, groups)) != self.now:
+            self.every = (*found, *self.every[len(self.now) :])
             self.now = found
+
+    def follow(self, gpus: Sequence[Gpu]) -> None:
+        """Has domains of these GPUs from now on: the MIG layout of one may have changed."""
+        if gpus is self.gpus:
+            return
+        before, now = {gpu.uuid for gpu in self.gpus}, {gpu.uuid: gpu.label for gpu in gpus}
+        new = [label for uuid, label in now.items() if uuid not in before]
+        gone = [gpu.label for gpu in self.gpus if gpu.uuid not in now]
+        self._log.info("GPUs changed", new=new, gone=gone)
+        self.gpus = gpus
+        self._leave_out_divided()
+        self._take(self._groups)
+
+    def _leave_out_divided(self) -> None:
+        """What the policy lists together with a GPU that has MIG instances now is not together."""
+        divided = {gpu.ordinal for gpu in self.gpus if gpu.instance}
+        kept = [group for group in self._asked.domains if divided.isdisjoint(group)]
+        if kept != self._policy.domains and (left_out := [one for one in self._asked.domains if one not in kept]):
+            self._log.warning("domains left out", domains=left_out, reason="MIG instances share a daemon with no GPU")
+        self._policy = replace(self._asked, domains=kept)
+
+    def keep_gone(self, records: Iterable[DomainRecord]) -> None:
+        """Counts domains of which no GPU is here any more among `every`, as long as there are records of them."""
+        kinds = {kind.value: kind for kind in DomainKind}
+        gone = (one for one in records if self.is_gone(one))
+        every = (*self.now, *(Domain(one.domain, one.gpus, kinds.get(one.kind, DomainKind.LISTED)) for one in gone))
+        if every != self.every:
+            self.every = every
+
+    def is_gone(self, record: DomainRecord) -> bool:
+        """Whether none of its GPUs is here any more, so that it serves nobody but those who hold a part of one."""
+        return {gpu.uuid for gpu in self.gpus}.isdisjoint(record.gpus)
+
+    def ends(self, record: DomainRecord) -> bool:
+        """Whether `mpsd control` ends it. One whose GPUs are gone is the node's until its programs have ended."""
+        return self.replaced(record) and not (self.is_gone(record) and record.state not in ENDED)
 
     # -- for the agent alone -----------------------------------------------------------------------------------------
 
@@ -253,7 +294,7 @@ class NodeDomains:
     def planned(self, wanted: Collection[str], held: Collection[str]) -> tuple[Domain, ...] | None:
         """The domains with these GPUs in one; None where they cannot be joined, as `regrouped` has it."""
         groups = regrouped(wanted, self.now, held)
-        return None if groups is None else domains(self._gpus, self._policy, groups)
+        return None if groups is None else domains(self.gpus, self._policy, groups)
 
     def form(self, wanted: Collection[str], held: Collection[str]) -> bool:
         """Has these GPUs in one domain from now on; False where they cannot be joined. OSError."""
@@ -296,7 +337,9 @@ class NodeDomains:
             self._log.info("domains changed", new=sorted(named))
 
     def replaced(self, record: DomainRecord) -> bool:
-        """Whether `mpsd control` is to end this domain, since its GPUs are of others now."""
+        """Whether `mpsd control` is to end this domain, since its GPUs are of others now, or one of them is gone."""
+        if not {gpu.uuid for gpu in self.gpus}.issuperset(record.gpus):
+            return True
         if record.kind not in (DomainKind.ALONE, DomainKind.JOINED) or record.gpus in self.joined:
             return False
         return record.kind == DomainKind.JOINED or any(not set(group).isdisjoint(record.gpus) for group in self.joined)

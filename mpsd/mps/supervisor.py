@@ -191,7 +191,8 @@ class DomainSupervisor:
         try:
             for uuid in self.record.gpus:
                 if self._nvml.mig_enabled(uuid):
-                    return f"MIG is on for {uuid}; switch it off (nvidia-smi -mig 0) or leave this GPU to others"
+                    remedy = "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi -mig 0)"
+                    return f"MIG is on for {uuid}, which has no instance yet; {remedy}"
             unreliable = self._daemon.canary.obstacle(policy)
         except NvmlFailed as error:
             return f"{error}; see that the driver works (nvidia-smi)"
@@ -298,8 +299,7 @@ class DomainSupervisor:
         A daemon that is another's is left as it is, its files too.
         """
         await self.end(timeout_s)
-        self._modes.put_back()
-        self.clear()
+        self.forget()
         self._log.info("stopped")
 
     async def end(self, timeout_s: int) -> None:
@@ -310,6 +310,11 @@ class DomainSupervisor:
             self._daemon.release()
         else:
             await self._daemon.quit(timeout_s, self._policy().graces)
+
+    def forget(self) -> None:
+        """Puts back and removes what is left after `end`, where nobody has these GPUs next."""
+        self._modes.put_back()
+        self.clear()
 
     def clear(self) -> None:
         """Removes the files that are left after `end`."""

@@ -192,7 +192,7 @@ class GpuProcessScanner:
         self, nvml: Nvml, gpus: Iterable[Gpu], mark: str | None, whereabouts: Whereabouts | None = None
     ) -> None:
         self._nvml = nvml
-        self._gpus = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
+        self._of, self._gpus = gpus, {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
         self._mark = mark
         self._whereabouts = whereabouts
         self._owners = Owners()
@@ -200,6 +200,13 @@ class GpuProcessScanner:
         self._living = ProcessSet()  # of those that are known
         self._settled = True  # whether nothing about them is left to read, and each is held by a pidfd
         self._last = Scan((), ())
+
+    def follow(self, gpus: Iterable[Gpu]) -> None:
+        """Scans these GPUs from now on: MIG instances come and go. Processes on one that is gone are not seen."""
+        if gpus is not self._of:
+            new = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
+            self._gpus = {uuid: self._gpus.get(uuid, one) for uuid, one in new.items()}
+            self._of, self._settled = gpus, False
 
     def scan(self, owners: Owners, *, sure: bool = False) -> Scan:
         """The very same as before where nothing has changed. sure: asks NVML who is on MPS in any case."""
@@ -213,7 +220,7 @@ class GpuProcessScanner:
             self._find_again()
         self._settled, self._owners = True, owners
         changed = [self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
-        if any(changed):
+        if anew or any(changed):
             self._last = Scan(
                 tuple([client for one in self._gpus.values() for client in one.clients.values()]),
                 tuple([one.failed for one in self._gpus.values() if one.failed]),

@@ -221,6 +221,7 @@ class Watchdog:
         await self._scripts.stop()
 
     def scan(self) -> Scan:
+        self._scanner.follow(self._node.gpus)
         return self._scanner.scan(self._owners(self._ledger.view, self._records.read()))
 
     def status(self) -> ViolationsStatus:
@@ -232,6 +233,7 @@ class Watchdog:
     def _cycle(self, now: float, *, sure: bool) -> bool:
         """One scan, its judgement and what follows; whether another scan must follow soon."""
         records, ledger = self._records.read(), self._ledger.view
+        self._scanner.follow(self._node.gpus)
         scan = self._scanner.scan(self._owners(ledger, records), sure=sure)
         self._log_unjudged("; ".join(ledger.unknown), now)
         if self._unjudged:

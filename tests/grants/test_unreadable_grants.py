@@ -72,7 +72,7 @@ def loaded(run: Path, meanwhile: Callable[[], object] | None = None) -> LedgerVi
     """What an agent that starts now knows. meanwhile: what happens before it looks again."""
 
     async def load() -> LedgerView:
-        here = GrantableGpus(GPUS, lambda: POLICY, NodeDomains(run, GPUS, POLICY, logger()))
+        here = GrantableGpus(lambda: POLICY, NodeDomains(run, GPUS, POLICY, logger()))
         ledger = LocalGrants(run / "grants", lambda: None, logger(), here)
         ledger.load()
         if meanwhile:

@@ -140,7 +140,7 @@ def test_only_of_a_pod_that_has_changed_or_holds_others_are_they_made_again(monk
 
     monkeypatch.setattr(kubelet_node, "annotations_for", counted)
     policies = [POLICY]
-    annotations = kubelet_node.HolderAnnotations(GPUS, lambda: policies[-1])
+    annotations = kubelet_node.HolderAnnotations(lambda: GPUS, lambda: policies[-1])
 
     def made_again(pods: Sequence[NodePod], held: Sequence[ContainerDevices]) -> tuple[list[str], list[PodAnnotations]]:
         made.clear()

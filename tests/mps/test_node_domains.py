@@ -41,6 +41,44 @@ def test_gpus_are_joined_without_a_change_to_any_domain_in_use(
     assert regrouped(wanted, then, held) is not None
 
 
+INSTANCE = replace(GPUS[0], uuid="MIG-1", instance="mig7")
+
+
+def test_domains_follow_a_new_layout_and_those_that_are_gone_count_until_their_record_is(tmp_path: Path) -> None:
+    there = here(tmp_path)
+    there.form(UUIDS, ())
+    record = DomainRecord(RECORD_VERSION, "gpu0-1", UUIDS, State.READY, 0, "", None, (), 0, 0, 0, {}, kind="joined")
+    assert not there.ends(record)
+
+    there.follow((INSTANCE, GPUS[1]))
+
+    assert [domain.name for domain in there.now] == ["gpu1", "gpu0-mig7"]
+    assert there.ends(record), "one of its GPUs is still here, in another domain"
+    lost = replace(record, domain="gpu0", gpus=UUIDS[:1], kind="alone")
+    there.keep_gone([lost])
+    assert there.every == (*there.now, Domain("gpu0", UUIDS[:1]))
+    assert (there.replaced(lost), there.ends(lost)) == (True, False), "programs are waited for"
+    assert there.ends(replace(lost, state=State.DRAINED))
+    before = there.every
+    there.keep_gone([lost])
+    assert there.every is before
+    there.keep_gone([])
+    assert there.every == there.now
+
+    there.follow(GPUS)
+    assert there.now == here(tmp_path).now, "what is joined on disk is joined again"
+
+
+def test_what_the_policy_lists_is_apart_while_one_of_its_gpus_is_divided(tmp_path: Path) -> None:
+    there = NodeDomains(tmp_path, GPUS, replace(POLICY, domains=[[0, 1]]), logger())
+    listed = there.now
+    there.follow((INSTANCE, GPUS[1]))
+    assert [domain.name for domain in there.now] == ["gpu1", "gpu0-mig7"]
+    assert NodeDomains(tmp_path, there.gpus, replace(POLICY, domains=[[0, 1]]), logger()).now == there.now
+    there.follow(tuple(GPUS))
+    assert there.now == listed
+
+
 def here(folder: Path) -> NodeDomains:
     return NodeDomains(folder, GPUS, POLICY, logger())
 

@@ -132,7 +132,7 @@ class World:
         for damage, path, other in zip(damages, paths, reversed(sound), strict=True):
             damage.to(path, other)
         joined = NodeDomains(self.run, self.node.gpus, STRICT, logger())
-        here = GrantableGpus(self.node.gpus, lambda: STRICT, joined)
+        here = GrantableGpus(lambda: STRICT, joined)
         ledger = LocalGrants(self.settings.grants, lambda: None, logger(), here)
         ledger.load()
         domains = DomainRecords(self.run, logger())

@@ -249,6 +249,27 @@ def test_an_environment_that_stays_empty_is_one_that_nobody_can_read(world: Worl
     assert world.look() is before[-1], "in the end it is not read again"
 
 
+def test_an_instance_that_is_gone_hides_no_process_of_another(tmp_path: Path) -> None:
+    facts = load_limits(None).facts
+    node = create_node(tmp_path / "node", cards_asked("A100:1g.10gb×2", facts), facts.capabilities)
+    nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(1), node.card(2)]
+    nvml.open()
+    first, second = nvml.gpus(facts)
+    scanner = GpuProcessScanner(nvml, (first, second), MARK)
+    for card in cards:
+        card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
+    assert len(scanner.scan(Owners()).clients) == 2
+    scanner.follow((second,))
+    seen = scanner.scan(Owners())
+    assert [client.gpu for client in seen.clients] == [second.uuid]
+    assert seen.unknown == ()
+    scanner.follow((first, second))
+    assert len(scanner.scan(Owners()).clients) == 2
+    for card in cards:
+        card.close()
+    nvml.close()
+
+
 def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
     facts = load_limits(None).facts
     node = create_node(tmp_path / "node", cards_asked("A30x2", facts), facts.capabilities)

@@ -243,7 +243,8 @@ def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetL
     The ordinal is the client's own (docs/mps-observed.md, section 3), so no ordinal can have a limit of its own GPU."""
     if domain.state not in ANSWERING:
         return
-    largest_mib = max((grant.memory_mib for grant in grants if grant.domain == domain.name), default=DENY_MIB)
+    own = (one for one in grants if one.domain == domain.name and not {*one.gpus}.isdisjoint(domain.record.gpus))
+    largest_mib = max((grant.memory_mib for grant in own), default=DENY_MIB)
     for ordinal in range(len(domain.record.gpus)):
         for server in (None, *domain.record.servers):
             wanted = ServerLimit(server, ordinal, largest_mib)

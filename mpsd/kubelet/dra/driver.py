@@ -57,7 +57,7 @@ class ClaimPlace:
 
     driver: str
     pool: str
-    gpus: tuple[Gpu, ...]
+    gpus: Callable[[], tuple[Gpu, ...]]
     journal: Path
     cdi: Path
     registry: Path
@@ -85,7 +85,7 @@ class ClaimDriver:
     def _node(self) -> ClaimNode:
         """With the domains of this moment: a claim of one GPU may be in a domain that was joined for others."""
         place = self._place
-        return ClaimNode(place.driver, place.pool, place.gpus, self._agent.domains.now, processes.boot_id())
+        return ClaimNode(place.driver, place.pool, place.gpus(), self._agent.domains.now, processes.boot_id())
 
     # -- the journal -----------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class NodeClaims:
         if view.grants_known:
             claimed = [claim.uid for claim in self._ledger.claims if not claim.left]
             self._slices.offer(devices(view, claimed, self._policy()))
-        health = (DeviceHealth(self._place.pool, device_name(gpu), trouble_of(gpu, view)) for gpu in self._place.gpus)
+        health = (DeviceHealth(self._place.pool, device_name(gpu), trouble_of(gpu, view)) for gpu in view.gpus)
         self._server.health.set(tuple(health))
 
     async def run(self) -> None:

@@ -31,6 +31,7 @@ from mpsd.platform import local_api, processes, records
 from mpsd.platform.limits_files import load_limits, shipped_folder
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.simulator.card import CardView
+from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
 
@@ -236,7 +237,23 @@ class Machine:
 
     def _domains_of(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The names of the domains, and their GPUs."""
-        return ((f"gpu{gpu.ordinal}", (gpu.uuid,)) for gpu in self.simulation.gpus)
+        return ((label_of(gpu), (gpu.uuid,)) for gpu in self.shared)
+
+    @property
+    def shared(self) -> tuple[SimulatedGpu, ...]:
+        """The GPUs that programs can have a part of: MIG instances, and in their place no whole GPU."""
+        divided = {gpu.parent for gpu in self.simulation.gpus}
+        return tuple(gpu for gpu in self.simulation.gpus if gpu.uuid not in divided)
+
+    def divide(self, *profiles: str, ordinal: int = 0) -> tuple[str, ...]:
+        """Changes the MIG layout of a GPU to these instances; their labels."""
+        whole = self.simulation.gpus[ordinal]
+        card = next(card for card in self.facts.cards if card.name == whole.name)
+        rows = {row.profile: row for row in self.facts.profiles(card)}
+        capability = self.facts.capability(card.compute_capability)
+        assert capability is not None
+        self.simulation = self.simulation.divide(ordinal, [rows[profile] for profile in profiles], capability)
+        return tuple(label_of(gpu) for gpu in self.simulation.gpus if gpu.parent == whole.uuid)
 
     def up(self) -> Service:
         """`mpsd up`, once every domain is ready."""
@@ -300,7 +317,7 @@ class Machine:
         """The domains, once they hold every GPU."""
         with suppress(local_api.NotRunning):
             domains = self.node().domains
-            return domains if sum(len(one.gpus) for one in domains) == len(self.simulation.gpus) else ()
+            return domains if {gpu for one in domains for gpu in one.gpus} == {gpu.uuid for gpu in self.shared} else ()
         return ()
 
     def daemon(self, name: str = "gpu0") -> int:
@@ -460,6 +477,10 @@ class Machine:
         for card in self._cards:
             card.close()
         shutil.rmtree(self._folder)
+
+
+def label_of(gpu: SimulatedGpu) -> str:
+    return f"gpu{gpu.ordinal}-mig{gpu.gpu_instance}" if gpu.parent else f"gpu{gpu.ordinal}"
 
 
 def _mentions(environ: Path, text: str) -> bool:

@@ -1,0 +1,122 @@
+"""Pods on MIG instances of a node: each instance is a GPU of the device plugin, and its layout changes under them."""
+
+import pytest
+
+from mpsd.model.domain import State
+from tests.platform.pod_cgroup import needs_cgroups
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import MEMORY, Cluster, pod
+
+pytestmark = needs_cgroups
+
+
+@pytest.fixture(scope="module")
+def gpus() -> str:
+    return "A100:3g.40gb×2,H200"
+
+
+@pytest.fixture
+def cluster(cluster: Cluster) -> Cluster:
+    """Divided as at the beginning."""
+    cluster.divide("3g.40gb", "3g.40gb")
+    cluster.until_ready()
+    eventually(lambda: cluster.offered().get(MEMORY) == str(39 + 39 + 139), "kubelet offers all of them")
+    return cluster
+
+
+def on(cluster: Cluster, label: str) -> dict[str, str]:
+    """The annotation of a pod for which a scheduler has chosen that GPU."""
+    (gpu,) = (gpu for gpu in cluster.node().gpus if gpu.label == label)
+    return {"mpsd.io/gpu": gpu.uuid}
+
+
+def test_a_pod_gets_a_share_of_one_instance_and_sees_no_other_gpu(cluster: Cluster) -> None:
+    program = cluster.running("one", 7, 30, annotations=on(cluster, "gpu0-mig2"))
+
+    first = program.lines[0]
+    (uuid,) = cluster.grant("one").gpus
+    assert (first["uuid"], first["devices"], first["total_MiB"]) == (uuid, 1, 40192)
+    assert first["sms"] == 12  # 30 % of 42, in pairs
+    assert first["meminfo_free_MiB"] < 7 * 1024
+    assert cluster.limit_mib("gpu0-mig2") == 7 * 1024
+    assert cluster.annotations("one")["mpsd.io/gpu"] == uuid
+    assert cluster.annotations("one")["ALIYUN_COM_GPU_MEM_IDX"] == "0", "of the GPU that it is a part of"
+
+
+def test_pods_of_two_instances_and_a_whole_gpu_run_side_by_side(cluster: Cluster) -> None:
+    labels = ("gpu0-mig1", "gpu0-mig2", "gpu1")
+    for label in labels:
+        cluster.running(f"on-{label}", 20, annotations=on(cluster, label))
+    by_uuid = {gpu.uuid: gpu.label for gpu in cluster.node().gpus}
+    assert [by_uuid[cluster.grant(f"on-{label}").gpus[0]] for label in labels] == list(labels)
+
+
+def test_a_pod_that_is_larger_than_every_instance_gets_the_whole_gpu(cluster: Cluster) -> None:
+    cluster.running("large", 60)
+    assert cluster.grant("large").gpus == (cluster.simulation.gpus[1].uuid,)
+
+
+def test_the_mpsnode_and_the_labels_of_the_node_name_instances(cluster: Cluster) -> None:
+    status = eventually(lambda: cluster.mpsnode().get("status"), "it is reported")
+    told = [(gpu.get("index"), gpu.get("label"), gpu.get("migProfile"), gpu["domain"]) for gpu in status["gpus"]]
+    assert told == [
+        (None, "gpu0-mig1", "3g.40gb", "gpu0-mig1"),
+        (None, "gpu0-mig2", "3g.40gb", "gpu0-mig2"),
+        (1, None, None, "gpu1"),
+    ]
+    assert status["gpus"][0]["parent"] == cluster.simulation.gpus[0].uuid
+    assert status["summary"]["gpus"] == "2x NVIDIA A100-SXM4-80GB MIG 3g.40gb, 1x NVIDIA H200"
+    labels = cluster.node_object()["metadata"]["labels"]
+    assert labels["mpsd.io/gpu.count"] == "3"
+    assert "mpsd.io/gpu.product" not in labels, "of several there is none"
+
+
+def test_a_new_layout_leaves_running_pods_and_its_instances_take_others(cluster: Cluster) -> None:
+    stays = cluster.running("stays", 20, annotations=on(cluster, "gpu0-mig1"))
+    goes = cluster.running("goes", 20, annotations=on(cluster, "gpu0-mig2"))
+    before = cluster.daemon("gpu0-mig1"), cluster.daemon("gpu0-mig2")
+    gone = cluster.grant("goes")
+
+    cluster.divide("3g.40gb", "2g.20gb")
+
+    eventually(lambda: cluster.offered().get(MEMORY) == str(39 + 19 + 139), "kubelet offers what is there now")
+    has = cluster.node_object()["status"]["capacity"][MEMORY]
+    assert has == str(39 + 19 + 139 + 39), "those of the instance that is gone are there, and unhealthy"
+    cluster.in_state(State.DRAINING, "gpu0-mig2")
+    assert (cluster.daemon("gpu0-mig1"), cluster.daemon("gpu0-mig2")) == before
+    assert cluster.grant("goes").gpus == gone.gpus
+    eventually(lambda: {gpu.label for gpu in cluster.node().gpus} == {"gpu0-mig1", "gpu0-mig3", "gpu1"}, "it is seen")
+    eventually(
+        lambda: ("gpu0-mig3", State.READY) in {(one.name, one.state) for one in cluster.node().domains}, "it serves"
+    )
+    cluster.running("comes", 10, annotations=on(cluster, "gpu0-mig3"))
+    eventually(lambda: {cluster.phase(name) for name in ("stays", "goes", "comes")} == {"Running"}, "all of them run")
+    assert len(stays.runs) == len(goes.runs) == 1
+    assert cluster.conditions()[0]["status"] == "True"
+
+    cluster.delete("goes")
+    eventually(lambda: "gpu0-mig2" not in {one.name for one in cluster.node().domains}, "its domain has ended")
+    assert {cluster.phase(name) for name in ("stays", "comes")} == {"Running"}
+    assert not cluster.events("MPSDaemonDown")
+    eventually(
+        lambda: cluster.node_object()["status"]["capacity"][MEMORY] == str(39 + 19 + 139), "its devices are gone"
+    )
+
+
+def test_an_agent_that_is_killed_meanwhile_knows_the_pod_on_an_instance_that_is_gone(cluster: Cluster) -> None:
+    cluster.running("goes", 20, annotations=on(cluster, "gpu0-mig2"))
+    cluster.divide("3g.40gb")
+    cluster.in_state(State.DRAINING, "gpu0-mig2")
+
+    cluster.agent.kill()
+    cluster.agent = cluster.start_agent()
+
+    grant = cluster.grant("goes")
+    assert (grant.memory_mib, grant.used_mib, grant.clients) == (20 * 1024, None, None)
+    assert cluster.limit_mib("gpu0-mig2") == 20 * 1024
+    assert cluster.phase("goes") == "Running"
+
+
+def test_a_pod_of_two_gpus_is_refused_where_they_are_instances(cluster: Cluster) -> None:
+    cluster.apply(pod("two", 8, labels={"aliyun.com/gpu-count": "2"}, annotations={}))
+    eventually(lambda: cluster.phase("two") == "Failed", "kubelet has refused it")
