@@ -124,7 +124,11 @@ DOMAIN_UNANSWERED = _metric(
     _DOMAIN,
 )
 
-GPU = _metric("mpsd_gpu_info", "The GPU's model, and its domain, empty while it has none.", (*_GPU, "domain", "model"))
+GPU = _metric(
+    "mpsd_gpu_info",
+    "The GPU's model, its domain, empty while it has none, and of a MIG instance its profile.",
+    (*_GPU, "domain", "model", "mig_profile"),
+)
 GPU_MEMORY = _metric("mpsd_gpu_memory_bytes", "Memory that CUDA can use.", _GPU)
 GPU_PROMISED = _metric("mpsd_gpu_promised_bytes", "Memory that may be granted in all.", _GPU)
 GPU_GRANTED = _metric("mpsd_gpu_granted_bytes", "Memory that is granted.", _GPU)

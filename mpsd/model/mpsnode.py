@@ -72,6 +72,8 @@ class ReportedViolations(Reported, frozen=True):
 
 
 class ReportedGpu(Reported, frozen=True):
+    """index: absent of a MIG instance, which has a label, the UUID of its GPU and its profile instead."""
+
     uuid: Text = None
     index: Amount = None
     model: Text = None
@@ -84,6 +86,9 @@ class ReportedGpu(Reported, frozen=True):
     granted_percent: Amount = None
     used_mib: Amount = None
     clients: Amount = None
+    label: Text = None
+    parent: Text = None
+    mig_profile: Text = None
 
 
 class ReportedPod(Reported, frozen=True):
@@ -304,7 +309,7 @@ def _gpus(
     draining = drains(cordoned, domains if cordoned else ())
     for gpu in gpus:
         uuid, domain = gpu.uuid or "", by_name.get(gpu.domain or "")
-        label = uuid if gpu.index is None else f"gpu{gpu.index}"
+        label = gpu.label or (uuid if gpu.index is None else f"gpu{gpu.index}")
         drained = ALL in cordoned or uuid in cordoned or bool(domain and domain.name in draining)
         yield rows.gpu_row(gpu, label, gpu.model or "", domain, node, cordoned=drained)
 

@@ -53,7 +53,8 @@ class FaultsStatus:
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
     """promised_*: what may be granted in all; None where an older agent does not report it. used_mib None: NVML could
-    not say. unexplained_mib: in use of no process that is known, 0 below 1 GiB.
+    not say. unexplained_mib: in use of no process that is known, 0 below 1 GiB. parent, mig_profile: of a MIG instance
+    the UUID of its GPU, and NVIDIA's name of its size, such as `1g.10gb`; None of a whole GPU.
     """
 
     uuid: str
@@ -70,13 +71,15 @@ class GpuStatus:
     promised_percent: int | None = None
     promised_clients: int | None = None
     unexplained_mib: int | None = None
+    parent: str | None = None
+    mig_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DomainStatus:
     """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none. canary:
     None where it was not run. version: of its `mpsd control`; empty where an older one does not report it. kind:
-    `alone`, `listed` by the policy or `joined` on demand; empty as well.
+    `alone`, `listed` by the policy, `joined` on demand, or an `instance` of MIG; empty as well.
     """
 
     name: str
@@ -118,7 +121,8 @@ class CardStatus:
 
 @dataclass(frozen=True, slots=True)
 class GrantStatus:
-    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say. holder_pid None: a
+    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say, as of a MIG
+    instance that was removed, of which clients is None too. holder_pid None: a
     pod holds it, the one that namespace and pod name; else those are None. container: the id of the container without
     Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than it may of one of
     its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an older agent does not report it, and

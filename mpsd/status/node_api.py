@@ -84,7 +84,9 @@ class UseApi:
         since_us = time.time_ns() // 1000 - 2_000_000  # the driver takes a sample every second at least
         node = self._sources.node
         busy, unknown = {}, []
-        for gpu in node.gpus:
+        if parts := [gpu.label for gpu in node.gpus if gpu.instance]:
+            unknown.append(f"how busy MIG instances are, which NVML does not report: {', '.join(parts)}")
+        for gpu in (gpu for gpu in node.gpus if not gpu.instance):
             try:
                 percent = node.nvml.busy_percent(gpu.uuid)
                 busy[gpu.uuid] = Busy(percent, node.nvml.sm_percents(gpu.uuid, since_us))

@@ -83,7 +83,7 @@ def as_label(value: str) -> str:
 
 def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
     labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
-    about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name)}
+    about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name), "mig_profile": gpu.mig_profile or ""}
     found.add(names.GPU, 1, {**labels, **about})
     found.add(names.GPU_MEMORY, gpu.memory_mib, labels)
     found.add(names.GPU_PROMISED, gpu.promised_mib, labels)

@@ -115,7 +115,8 @@ def _owner(node: str, node_uid: str) -> Object:
 def _gpu(gpu: Gpu, status: GpuStatus, *, grants_known: bool) -> mpsnode.ReportedGpu:
     """The fields that both have are of the same meaning and unit."""
     found = msgspec.convert(status, mpsnode.ReportedGpu, from_attributes=True)
-    found = msgspec.structs.replace(found, index=gpu.ordinal, model=gpu.name)
+    named: Object = {"index": None} if gpu.instance else {"index": gpu.ordinal, "label": None}
+    found = msgspec.structs.replace(found, model=gpu.name, **named)
     return found if grants_known else msgspec.structs.replace(found, granted_mib=None, granted_percent=None)
 
 

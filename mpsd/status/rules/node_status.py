@@ -29,6 +29,7 @@ def node_status(
     parts = _by((part.gpu, part) for held in view.grants for part in held.grant.parts)
     on_gpus = None if view.clients is None else _by((client.gpu, client) for client in view.clients)
     of_grants = None if view.clients is None else _by((client.grant, client) for client in view.clients)
+    here = {gpu.uuid for gpu in view.gpus}
     clients = [
         shape.ClientStatus(one.pid, one.gpu, one.used_mib, one.on_mps, one.grant, one.command)
         for one in view.clients or ()
@@ -38,7 +39,9 @@ def node_status(
         driver=view.driver,
         gpus=tuple(_gpu(gpu, view, parts.get(gpu.uuid, ()), on_gpus, policy) for gpu in view.gpus),
         domains=tuple(_domains(view)),
-        grants=tuple(_grant(held, of_grants, policy) for held in view.grants),
+        grants=tuple(
+            _grant(held, of_grants if here.issuperset(held.grant.gpus) else None, policy) for held in view.grants
+        ),
         clients=None if view.clients is None else tuple(clients),
         waiting=tuple(_waiting(view, policy)) if view.waiting else (),
         unknown=view.unknown,
@@ -79,6 +82,8 @@ def _gpu(
         promised_percent=policy.oversubscription.thread_percent,
         promised_clients=gpu.capability.clients,
         unexplained_mib=None if clients is None else view.unexplained_mib.get(gpu.uuid, 0),
+        parent=gpu.mig.parent if gpu.mig else None,
+        mig_profile=gpu.mig.profile if gpu.mig else None,
     )
 
 

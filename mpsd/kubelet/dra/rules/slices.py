@@ -142,10 +142,12 @@ def _capacity(unit: str, value: int, default: int, least: int, most: int, step: 
 
 
 def _attributes(gpu: Gpu, domain: str, driver: str) -> dict[str, dict[str, str | int]]:
-    """What CEL selectors can ask for; what is not known is left out."""
+    """What CEL selectors can ask for; what is not known is left out. Those of a MIG instance have the names that
+    NVIDIA's driver gives them (GetDevice of its deviceinfo.go, github.com/NVIDIA/k8s-dra-driver-gpu)."""
     compute = gpu.capability.compute_capability
     architecture = _ARCHITECTURES.get(compute) or _ARCHITECTURES.get(compute.partition(".")[0], "")
-    texts = {"uuid": gpu.uuid, "productName": gpu.name, "architecture": architecture, "domain": domain}
+    texts = {"uuid": gpu.uuid, "productName": gpu.product, "architecture": architecture, "domain": domain}
+    texts |= {"parentUUID": gpu.mig.parent, "profile": gpu.mig.profile} if gpu.mig else {}
     texts |= {_PCI_BUS: gpu.pci_bus}
     versions = {"cudaComputeCapability": _version(compute), "driverVersion": _version(driver)}
     found: dict[str, dict[str, str | int]]
