@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mpsd.model.domain import State
+from mpsd.model.domain import GONE, State
 from mpsd.model.names import SCHEDULER
 from mpsd.model.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus
 from mpsd.model.node_view import Canary
@@ -29,6 +29,7 @@ from tests.operations.test_doctor import RECORD, UUID, WELL
 
 WORDING = Path(__file__).with_name("wording.txt")
 GPU = GpuSeen(0, UUID, "NVIDIA A30", "", "8.0", False, 3)
+INSTANCES = ("MIG-1", "MIG-2")
 OLD = GpuSeen(1, "GPU-1", "NVIDIA P4", "", "6.1", False, 0)
 NEW = GpuSeen(1, "GPU-1", "NVIDIA X1", "", "99.0", False, 0)
 FOREIGN = DaemonSeen(99, "/tmp/nvidia-mps")
@@ -71,6 +72,7 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "capability-old": [{"gpus": (OLD,)}],
     "capability-unlisted": [{"gpus": (NEW,)}],
     "mig-on": [{"gpus": (replace(GPU, mig=True),)}],
+    "mig-instances": [{"gpus": (replace(GPU, mig=True, instances=INSTANCES[:number]),)} for number in (1, 2)],
     "no-control-program": [{"control_program": False}],
     "no-uvm": [{"uvm": False}],
     "run-directory": [
@@ -98,7 +100,10 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
         {"domains": domain(state=State.STARTING, restarts=1)},
         {"domains": domain(state=State.STARTING, restarts=4)},
     ],
-    "draining": [{"domains": domain(state=State.DRAINED, reason="asked by ops")}],
+    "draining": [
+        {"domains": domain(state=State.DRAINED, reason="asked by ops")},
+        {"domains": domain(state=State.DRAINING, reason=GONE)},
+    ],
     "agent-silent": [{"agent": AgentSilent("mpsd does not answer; see its log")}],
     "outside-books": [{"agent": agent(clients=CLIENTS)}],
     "agent-blind": [{"agent": agent(unknown=("NVML: GPU is lost",))}],

@@ -159,6 +159,7 @@ def _gpu(nvml: Nvml, ordinal: int) -> dict[str, object]:
         "name": name,
         "capability": capability,
         "mig": answered(nvml.mig_enabled),
+        "instances": answered(nvml.instances),
         "compute_mode": answered(nvml.compute_mode),
         "busy_percent": answered(nvml.busy_percent),
         "processes": answered(lambda uuid: [{"pid": pid, "used": used} for pid, used in nvml.uses(uuid)]),

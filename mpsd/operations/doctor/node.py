@@ -145,9 +145,9 @@ def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
         uuid, name, capability = nvml.found(ordinal)
     except NvmlFailed as error:
         unknown = Unknown(f"gpu{ordinal} does not answer")
-        return GpuSeen(ordinal, "", "", str(error), unknown, unknown, unknown)
+        return GpuSeen(ordinal, "", "", str(error), unknown, unknown, unknown, unknown)
     mig, mode = _fact(lambda: nvml.mig_enabled(uuid)), _fact(lambda: nvml.compute_mode(uuid))
-    return GpuSeen(ordinal, uuid, name, "", capability, mig, mode)
+    return GpuSeen(ordinal, uuid, name, "", capability, mig, mode, _fact(lambda: nvml.instances(uuid)))
 
 
 def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:

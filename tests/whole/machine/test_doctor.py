@@ -107,7 +107,7 @@ def test_mig(pair: Machine) -> None:
     pair.card(1).mig = True
     control = pair.service("control")
     eventually(lambda: control.logged("state", state="refused"), "it is refused")
-    assert first_line(pair).startswith("MIG is on for gpu1 (NVIDIA A30), and MPS does not share such a GPU; switch it")
+    assert first_line(pair).startswith("MIG is on for gpu1 (NVIDIA A30), which has no instance, and so serves nothing")
     assert found(pair)[:2] == ["mig-on", "domain-stopped"]
 
 

@@ -19,7 +19,8 @@ from mpsd.operations.doctor.rules.checks import CheckTable, Fact, Finding, NotAp
 
 @dataclass(frozen=True, slots=True)
 class GpuSeen:
-    """A GPU. lost: why it does not answer; uuid and name are then empty. compute_mode: NVML's number."""
+    """A GPU. lost: why it does not answer; uuid and name are then empty. compute_mode: NVML's number. instances: the
+    UUIDs of its MIG instances."""
 
     ordinal: int
     uuid: str
@@ -28,6 +29,7 @@ class GpuSeen:
     capability: Fact[str]
     mig: Fact[bool]
     compute_mode: Fact[int]
+    instances: Fact[tuple[str, ...]] = ()
 
     def __str__(self) -> str:
         return f"gpu{self.ordinal} ({self.name})" if self.name else f"gpu{self.ordinal}"
@@ -132,6 +134,7 @@ _MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVM
 _PROHIBITED, _EXCLUSIVE = 2, 3
 _COMPUTE_MODE, _HOLDER = "NVML: nvmlDeviceGetComputeMode", "who holds the run directory"
 _STOPS, _BREAKS, _NOTE = Severity
+_MIG = "NVML: MIG modes and devices"
 
 MACHINE_CHECKS = CheckTable[NodeFacts]()
 _check = MACHINE_CHECKS.check
@@ -215,12 +218,24 @@ def _capability_unlisted(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(what, f"add a row for it under capabilities in {facts.limits_folder}/gpus.yaml")
 
 
-@_check("mig-on", _STOPS, "MIG is off", how="NVML: nvmlDeviceGetMigMode")
+@_check("mig-on", _STOPS, "no GPU has MIG on and no instance", how=_MIG)
 def _mig(facts: NodeFacts) -> Iterator[Finding]:
     for gpu, is_on in each(known(facts.gpus), lambda gpu: gpu.mig):
-        if is_on:
-            remedy = f"switch it off (nvidia-smi -i {gpu.ordinal} -mig 0), or leave this GPU to others"
-            yield Finding(f"MIG is on for {gpu}, and MPS does not share such a GPU", remedy)
+        if is_on and not known(gpu.instances):
+            make = f"create one (nvidia-smi mig -i {gpu.ordinal} -cgi PROFILE -C)"
+            remedy = f"{make}, or switch MIG off (nvidia-smi -i {gpu.ordinal} -mig 0)"
+            yield Finding(f"MIG is on for {gpu}, which has no instance, and so serves nothing", remedy)
+
+
+@_check("mig-instances", _NOTE, "no MIG instance is served", how=_MIG)
+def _mig_instances(facts: NodeFacts) -> Iterator[Finding]:
+    """What mpsd does there follows from NVIDIA's documentation alone, and one of its walls is missing."""
+    for gpu, instances in each(known(facts.gpus), lambda gpu: gpu.instances):
+        if instances:
+            number = "a MIG instance" if len(instances) == 1 else f"{len(instances)} MIG instances"
+            what = f"{gpu} has {number}: how MPS limits programs there is documented, not observed"
+            mode = "no compute mode keeps programs from running beside MPS there; only the watchdog acts on them"
+            yield Finding(f"{what}; {mode}", "read docs/hardware.md, and run the contract tests on an instance")
 
 
 # -- programs and folders ----------------------------------------------------------------------------------------------

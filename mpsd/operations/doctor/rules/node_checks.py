@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.model.cluster_status import grant_rows
-from mpsd.model.domain import State, after_is, remedy
+from mpsd.model.domain import GONE, State, after_is, remedy
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Severity, Unknown, at_most, known
@@ -94,7 +94,8 @@ def _draining(facts: NodeFacts) -> Iterator[Finding]:
         if one.is_in(State.DRAINING) or one.is_in(State.DRAINED):
             why = f": {one.record.reason}" if one.record.reason else ""
             what = f"{one.record.domain} is {one.record.state} and takes no new programs{why}"
-            yield Finding(what, "when the work is done, put it back into use (`kubectl mps undrain NODE`)")
+            back = "when the work is done, put it back into use (`kubectl mps undrain NODE`)"
+            yield Finding(what, "nothing is to be done" if one.record.reason == GONE else back)
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------
