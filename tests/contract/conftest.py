@@ -5,6 +5,7 @@ One rule: a class shares one world and one daemon; what a single test starts bes
 
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,9 +51,12 @@ def real(request: pytest.FixtureRequest) -> Real:
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     real = request.getfixturevalue("real") if request.config.getoption("--gpu") else None
     folder = open_folder()
-    platform = real or Simulated(folder / "node")
-    request.config.stash[_PLATFORM] = platform
-    opened = World(platform, folder, _journal(request.config))
+    yield from world_on(real or Simulated(folder / "node"), folder, request.config)
+
+
+def world_on(platform: Platform, folder: Path, config: pytest.Config) -> Iterator[World]:
+    config.stash[_PLATFORM] = platform
+    opened = World(platform, folder, _journal(config))
     yield opened
     opened.close()
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.bench import cuda_client
-from mpsd.simulator.node import create_node
+from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
 from tests.contract.gpus import Gpu, facts
 
@@ -22,11 +23,15 @@ CONTROL = "nvidia-cuda-mps-control"
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 GPUS = 2  # as many as any test needs
-SIMULATED_CARD = "H200"  # the one that the simulator was read off
+SIMULATED = f"H200×{GPUS}"  # the card that the simulator was read off
 
 
 class NotReady(Exception):
     """The real GPU cannot be tested on, and why."""
+
+
+class NoInstances(Exception):
+    """There is no MIG instance to test on, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +52,17 @@ def _base_environment() -> dict[str, str]:
 
 
 class Simulated:
-    """A fresh node of two simulated cards in `folder`."""
+    """A fresh node of simulated cards in `folder`, or of MIG instances."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cards: str = SIMULATED) -> None:
         rows = facts()
-        card = rows.card(SIMULATED_CARD)
-        assert card is not None
-        capability = rows.capability(card.compute_capability)
-        assert capability is not None
-        node = create_node(folder, [card] * GPUS, rows.capabilities)
+        node = create_node(folder, cards_asked(cards, rows), rows.capabilities)
         self.nvml: Any = SimulatedNvml(folder)
         self.nvml.nvmlInit()
         self.environment = _base_environment() | dict(node.environment)
-        self.gpus = tuple(Gpu(gpu.uuid, card.name, card.memory_mib, card.sms, capability) for gpu in node.gpus)
+        self.gpus = tuple(
+            Gpu(gpu.uuid, gpu.name, gpu.memory_mib, gpu.sms, gpu.capability) for gpu in Nvml(self.nvml).gpus(rows)
+        )
 
     def close(self) -> None:
         self.nvml.nvmlShutdown()
@@ -79,9 +82,10 @@ class Simulated:
 
 
 class Real:
-    """The first two GPUs of this machine, idle and in compute mode Default, and the driver's own programs."""
+    """The first two GPUs of this machine, idle and in compute mode Default, and the driver's own programs. instances:
+    the first two MIG instances instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, instances: bool = False) -> None:
         if shutil.which(CONTROL) is None:
             raise NotReady(f"{CONTROL} is not on PATH")
         import pynvml  # the simulator does without
@@ -91,7 +95,7 @@ class Real:
         self.environment = _base_environment() | {"CUDA_CACHE_DISABLE": "1"}
         try:
             pynvml.nvmlInit()
-            self.gpus = tuple(self._gpu(handle) for handle in self._handles())
+            self.gpus = self._instances() if instances else tuple(self._gpu(handle) for handle in self._handles())
         except pynvml.NVMLError as error:
             raise NotReady(f"NVML says: {error}") from error
         if not self.gpus:
@@ -127,6 +131,17 @@ class Real:
             if busy := [process.pid for process in self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]:
                 raise NotReady(f"GPU {index} is in use by processes {busy}; the tests end clients and daemons")
             yield handle
+
+    def _instances(self) -> tuple[Gpu, ...]:
+        """As mpsd reads them from NVML: what CUDA sees of them is for the tests. NoInstances."""
+        try:
+            found = [gpu for gpu in Nvml(self.nvml).gpus(facts()) if gpu.mig]
+        except NvmlFailed as error:
+            raise NotReady(str(error)) from error
+        if len(found) < GPUS:
+            why = f"this machine has {len(found)} MIG instances, and two are needed"
+            raise NoInstances(f"{why}; the tests switch MIG on nowhere, as they change no setting of a card")
+        return tuple(Gpu(gpu.uuid, gpu.name, gpu.memory_mib, gpu.sms, gpu.capability) for gpu in found[:GPUS])
 
     def _gpu(self, handle: Any) -> Gpu:
         uuid, name = _text(self.nvml.nvmlDeviceGetUUID(handle)), _text(self.nvml.nvmlDeviceGetName(handle))

@@ -137,6 +137,10 @@ class World:
         self.nowhere.mkdir(mode=0o755)
 
     @property
+    def nvml(self) -> Any:
+        return self._platform.nvml
+
+    @property
     def gpu(self) -> Gpu:
         return self.gpus[0]
 
