@@ -221,7 +221,10 @@ BREAKS: dict[str, list[Object]] = {
         | {"mpsnodes": [report(grants=[])]},
     ],
     "nvidia-validator": [{"nodes": [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]}],
-    "mig-wanted": [{"nodes": [machine(NODE, labels={"nvidia.com/mig.config": "all-1g.10gb"})]}],
+    "mig-wanted": [
+        {"nodes": [machine(NODE, labels={"nvidia.com/mig.config": "all-1g.10gb"})]},
+        {"nodes": [machine(NODE, labels={"nvidia.com/mig.config.state": "failed"})]},
+    ],
     "startup-taint": [
         {"nodes": [machine(NODE, taints=[TAINT])]},
         {"nodes": [machine(NODE), {"metadata": {"name": "b1"}, "spec": {"taints": [TAINT]}}]},

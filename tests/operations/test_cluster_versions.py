@@ -92,6 +92,11 @@ def test_what_nvidias_operator_starts_on_nodes_of_others_is_no_fault(name: str) 
         assert verdict(check, nodes=[machine(NODE, labels=kept_away)]) is CheckVerdict.WELL
 
 
+def test_a_mig_layout_that_the_nodes_gpus_have_is_no_fault() -> None:
+    labels = {"nvidia.com/mig.config": "all-1g.10gb", "nvidia.com/mig.config.state": "success"}
+    assert verdict("mig-wanted", nodes=[machine(NODE, labels=labels)]) is CheckVerdict.WELL
+
+
 def test_where_programs_outside_mps_may_use_gpus_the_validator_may_run() -> None:
     nodes = [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]
     policy = replace(WELL.policy, exclusive_process=False)

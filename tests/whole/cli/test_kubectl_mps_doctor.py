@@ -289,7 +289,7 @@ def _(cluster: DoctoredCluster) -> None:
 
 @row("mig-wanted")
 def _(cluster: DoctoredCluster) -> None:
-    cluster.change(NODES, NODE, {"metadata": {"labels": {"nvidia.com/mig.config": "all-balanced"}}})
+    cluster.change(NODES, NODE, {"metadata": {"labels": {"nvidia.com/mig.config.state": "failed"}}})
 
 
 @row("startup-taint")

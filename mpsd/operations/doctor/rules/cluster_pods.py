@@ -30,6 +30,7 @@ _NEAR_S = 14 * DAY_S  # mpsd and cert-manager renew theirs when a third of its l
 _NEAR_PART = 6  # of the life that a serving certificate has, which operators choose: half of what renewal has
 _TAINT, _VALIDATOR = "mpsd.io/not-ready", "nvidia.com/gpu.deploy.operator-validator"
 _MIG, _NO_MIG = "nvidia.com/mig.config", "all-disabled"
+_MIG_STATE, _MIG_DONE = f"{_MIG}.state", "success"
 _RENEW = "see in the webhook's log why it was not renewed; with cert-manager, renew it there"
 _AGENT_POLICY, _UNTIED = "mpsd-agent-writes", "an agent's token writes to every node"
 _CONFIGURATIONS = f"webhook configurations {WEBHOOK}"
@@ -353,12 +354,15 @@ def _nvidia_validator(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(f"{what}, {why}", f"kubectl label node {one.name} --overwrite {_VALIDATOR}=false")
 
 
-@_check("mig-wanted", _STOPS, "NVIDIA's MIG manager divides no GPU of mpsd's", how="Nodes: their labels")
+@_check("mig-wanted", _NOTE, "NVIDIA's MIG manager has no GPU of mpsd's to divide", how="Nodes: their labels")
 def _mig_wanted(facts: ClusterFacts) -> Iterator[Finding]:
     for one in facts.machines:
-        if one.is_shared and one.labels.get(_MIG, _NO_MIG) != _NO_MIG:
-            what = f"{one.name} has the label {_MIG}={one.labels[_MIG]}, by which NVIDIA's MIG manager divides its GPUs"
-            yield Finding(what, f"kubectl label node {one.name} --overwrite {_MIG}={_NO_MIG}")
+        wanted = one.labels.get(_MIG, _NO_MIG)
+        state = one.labels.get(_MIG_STATE, _MIG_DONE if wanted == _NO_MIG else "not there")
+        if one.is_shared and state != _MIG_DONE:
+            what = f"NVIDIA's MIG manager is to give {one.name} another layout ({_MIG}={wanted}, {_MIG_STATE} is {state})"
+            why = "and the driver changes none that mpsd's MPS servers use"
+            yield Finding(f"{what}, {why}", f"kubectl mps drain {one.name}, then as docs/hardware.md says")
 
 
 @_check("startup-taint", _STOPS, "no node keeps its startup taint", how="Nodes: their taints; DaemonSets")
