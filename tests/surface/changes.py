@@ -25,6 +25,7 @@ CHANGES: dict[str, str] = {
     "doctor checks: mig-wanted": "NVIDIA's MIG manager is to change the layout of GPUs that mpsd shares",
     "doctor checks: startup-taint": "a taint that nobody removes keeps every pod away, and nothing said why",
     "labels, annotations and resources: nvidia.com/mig.config": "by which NVIDIA's MIG manager divides GPUs",
+    "labels, annotations and resources: nvidia.com/mig.config.state": "how far MIG manager is with it",
     "labels, annotations and resources: mpsd.io/not-ready": "the startup taint, which the doctor looks for",
     "doctor checks: driver-upgrade": "a driver is not replaced while mpsd has it open",
     "metrics: mpsd_driver_upgrade": "an upgrade that waits stops those of other nodes, and nobody is told",
