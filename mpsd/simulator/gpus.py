@@ -24,8 +24,8 @@ class SimulatedGpu:
 
     memory_mib is what CUDA calls the total; NVML's total is that and reserved_mib. sms_by_percent[p] are the SMs that
     an active-thread percentage of p gives, context_mib_by_sms[n] what a context on n SMs costs (index 0 is not used),
-    reserved_kib_by_sms[n] what it reserves in its process, 0 where nobody has seen that. parent: of an instance the UUID
-    of the GPU that it is a part of, else empty. slices: its compute slices, of_slices those of its GPU instance.
+    reserved_kib_by_sms[n] what it reserves in its process, 0 where nobody has seen that. parent: of an instance the
+    UUID of the GPU that it is a part of, else empty. slices: its compute slices, of_slices those of its GPU instance.
     """
 
     ordinal: int

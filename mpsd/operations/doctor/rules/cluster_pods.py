@@ -360,7 +360,8 @@ def _mig_wanted(facts: ClusterFacts) -> Iterator[Finding]:
         wanted = one.labels.get(_MIG, _NO_MIG)
         state = one.labels.get(_MIG_STATE, _MIG_DONE if wanted == _NO_MIG else "not there")
         if one.is_shared and state != _MIG_DONE:
-            what = f"NVIDIA's MIG manager is to give {one.name} another layout ({_MIG}={wanted}, {_MIG_STATE} is {state})"
+            labels = f"{_MIG}={wanted}, {_MIG_STATE} is {state}"
+            what = f"NVIDIA's MIG manager is to give {one.name} another layout ({labels})"
             why = "and the driver changes none that mpsd's MPS servers use"
             yield Finding(f"{what}, {why}", f"kubectl mps drain {one.name}, then as docs/hardware.md says")
 
