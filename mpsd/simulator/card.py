@@ -67,7 +67,7 @@ EXCLUSIVE_PROCESS: Final = 3
 _HEADER = struct.Struct("<QQIIII")  # bytes in all, pid namespace of the machine, compute mode, lost, MIG, quirks
 _MODE_AT, _LOST_AT, _MIG_AT, _QUIRKS_AT = 16, 20, 24, 28
 _FLAG = struct.Struct("<I")
-_SLOT = struct.Struct("<QQIIIIII")  # start time in ticks, bytes, pid, kind, busy SMs, managed MiB, priority, nothing
+_SLOT = struct.Struct("<QQIHHII")  # start time in ticks, bytes, pid, kind, priority, busy SMs, MiB of managed memory
 _BYTES_AT, _BUSY_AT, _MANAGED_AT = 8, 24, 28
 _SLOTS_AT = 64
 _SLOTS = 256
@@ -209,9 +209,8 @@ class CardView:
             taken = {holding.slot for holding in living}
             slot = next(slot for slot in range(_SLOTS) if slot not in taken)
             start = process_start_ticks(claim.pid)
-            _SLOT.pack_into(
-                self._map, _at(slot), start, claim.wanted_bytes, claim.pid, claim.kind, 0, 0, claim.priority, 0
-            )
+            values = start, claim.wanted_bytes, claim.pid, claim.kind, claim.priority, 0, 0
+            _SLOT.pack_into(self._map, _at(slot), *values)
             return slot
 
     def held_bytes(self, slot: int) -> int:
@@ -303,9 +302,9 @@ def process_start_ticks(pid: int) -> int:
 
 def _holdings(slots: bytes) -> Iterator[tuple[ProcessHolding, int]]:
     """Every slot in use, with the start time of its process."""
-    for slot, (start, held_bytes, pid, kind, *rest, _nothing) in enumerate(_SLOT.iter_unpack(slots)):
+    for slot, (start, held_bytes, pid, kind, priority, busy_sms, managed_mib) in enumerate(_SLOT.iter_unpack(slots)):
         if kind:
-            yield ProcessHolding(slot, pid, kind, held_bytes, *rest), start
+            yield ProcessHolding(slot, pid, kind, held_bytes, busy_sms, managed_mib, priority), start
 
 
 def _clients(living: list[ProcessHolding]) -> int:

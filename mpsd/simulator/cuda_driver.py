@@ -194,7 +194,7 @@ class CudaProcess:
         if given["status"] == SUCCESS:
             card = CardView(card_path(self._folder, gpu))
             self.context = SimulatedContext(gpu, card, given["slot"], given["sms"], given["limit_bytes"])
-            if kib := gpu.reserved_kib_by_sms[given["sms"]]:
+            if gpu.reserved_kib_by_sms and (kib := gpu.reserved_kib_by_sms[given["sms"]]):
                 self._reservation = AddressRange(kib * 1024, device_path(self._folder, gpu))
         return int(given["status"])
 

@@ -41,7 +41,7 @@ class SimulatedGpu:
     server_mib: int
     sms_by_percent: Sequence[int]
     context_mib_by_sms: Sequence[int]
-    reserved_kib_by_sms: Sequence[int]
+    reserved_kib_by_sms: Sequence[int] = ()  # as in a file of an earlier simulator
     parent: str = ""
     profile: str = ""
     gpu_instance: int = 0

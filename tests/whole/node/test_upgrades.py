@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mpsd.simulator.gpus import gpus_path
 from tests.whole.machine.machine import MPSD, Service, eventually, quick
 from tests.whole.node.cluster import NODE, Cluster, Object, pod
 from tests.whole.node.test_claims import ClaimCluster
@@ -26,7 +27,7 @@ from tests.whole.webhook.api_server import api_server
 from tests.whole.webhook.world import bundles, gpu_pod, is_registered, put_shipped_objects, review_of, webhook
 
 EARLIER = "3a3c612"  # before GPUs were joined on demand and claims were served; at a release, the tag of the one before
-EARLIER_CLAIMS = "f128366"  # when a claim had one CDI device, whatever its GPUs
+EARLIER_CLAIMS = "190ca66"  # when a claim had one CDI device, whatever its GPUs
 _TOP = Path(__file__).parents[3]
 # An MPSNode as a scheduler, `kubectl mps` and a bundle read it.
 _READS = """
@@ -67,12 +68,25 @@ def _environment_of(commit: str, folder: Path) -> Mapping[str, str]:
     return {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "MPSD_LIMITS": str(policy.parent)}
 
 
+def _keep_what_is_known(simulation: Path, earlier: Mapping[str, str]) -> None:
+    """Of the simulated GPUs, which an earlier simulator reads: no earlier driver is told of facts that are new."""
+    program = (
+        "import dataclasses, mpsd.simulator.gpus as g; print(*(f.name for f in dataclasses.fields(g.SimulatedGpu)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=earlier, timeout=60, check=True)
+    path, known = gpus_path(simulation), done.stdout.decode().split()
+    gpus = json.loads(path.read_text())
+    path.write_text(json.dumps([{name: gpu[name] for name in known if name in gpu} for gpu in gpus]))
+
+
 class Mixed(Cluster):
     """A cluster whose control and agent may be of the earlier mpsd. later: what this one has in its environment."""
 
     def __init__(self, control: Mapping[str, str], agent: Mapping[str, str]) -> None:
         super().__init__("A30")
         self._control, self._agent = control, agent
+        for earlier in (control, agent):
+            _keep_what_is_known(self.simulation.folder, earlier)
 
     def service(self, verb: str, environment: Mapping[str, str] | None = None) -> Service:
         return super().service(verb, self._control | dict(environment or {}))
@@ -152,6 +166,7 @@ class MixedClaims(ClaimCluster):
     def __init__(self, agent: Mapping[str, str]) -> None:
         super().__init__()
         self._agent = agent
+        _keep_what_is_known(self.simulation.folder, agent)
 
     def launch_agent(self) -> Service:
         return self._started(Service([str(MPSD), *self.agent_words], self.environment | self._agent, self._said))
