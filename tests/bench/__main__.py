@@ -17,6 +17,7 @@ from tests.bench.decisions import decisions
 from tests.bench.extender import extender
 from tests.bench.first_output import first_output
 from tests.bench.fragmentation import fragmentation
+from tests.bench.growth import growth
 from tests.bench.idle import idle
 from tests.bench.metrics import metrics
 from tests.bench.page import page
@@ -48,6 +49,7 @@ ALONE = (
     api_load,
     claims,
     watchdog,
+    growth,
     metrics,
     runtime,
     page,
