@@ -21,10 +21,12 @@ from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.control_daemon import ControlPipe
+from mpsd.mps.memory_caps import CapFiles
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.mps.rules.control_protocol import ControlFailed
-from mpsd.platform import records
+from mpsd.mps.rules.memory_caps import wanted_caps
+from mpsd.platform import processes, records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
@@ -202,6 +204,7 @@ class AgentRole:
         self.cycle_lock = asyncio.Lock()
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
+        self._caps = CapFiles(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
         self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
         self._ledger, self.domains = ledger, domains
@@ -256,6 +259,8 @@ class AgentRole:
         for stage in stages(actions):
             await asyncio.gather(*(self._act_on(domain, own, troubles) for domain, own in stage.items()))
         self._troubles = troubles
+        with self._shortages.survived("ask for memory caps"):
+            self._caps.ask(wanted_caps(self._ledger.view, processes.boot_id(), pods_known=self._ledger.pods_known))
         before, self.view = self.view, self.look() if actions else view
         self.events.compare(before, self.view)
         if self.on_view:
@@ -340,7 +345,7 @@ class AgentRole:
     def look(self) -> NodeView:
         now, ledger, records = time.time(), self._ledger.view, self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
-        scan = self.watchdog.scan()
+        scan, caps = self.watchdog.scan(), self._caps.in_force()
         every = [(self.domains.ends(record), self._limits.view(record, now)) for record in records]
         view = NodeView(
             now=now,
@@ -356,6 +361,8 @@ class AgentRole:
             unknown=(*ledger.unknown, *scan.unknown),
             unexplained_mib=scan.unexplained_mib,
             unreadable=ledger.unreadable,
+            capped=frozenset(caps.grants),
+            uncapped=caps.troubles or {},
         )
         return replace(view, unknown=(*dict.fromkeys(view.withheld.values()), *view.unknown))
 

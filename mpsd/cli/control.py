@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 from mpsd.cli import foreground
@@ -22,6 +23,7 @@ from mpsd.mps.canary import CanarySetup
 from mpsd.mps.compute_modes import Released, ReleaseOutcome
 from mpsd.mps.daemon import DaemonPlace
 from mpsd.mps.daemon_cgroup import DaemonCgroup
+from mpsd.mps.memory_caps import CapFiles, CapProbe, MemoryCaps
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
@@ -51,6 +53,8 @@ class ControlRole:
         self._hurry = asyncio.Event()
         wanted = {(domain.name, domain.gpus) for domain in domains.now}
         gate.remove_all_but(settings.run_directory, {name for name, _gpus in wanted})
+        self._probe = CapProbe(node.nvml, settings.daemon_cgroup or Path("/sys/fs/cgroup"))
+        self._caps = MemoryCaps(CapFiles(settings.run_directory, self._log), self._probe, policy, self._log)
         self._no_gate = gate.why_impossible(settings.run_directory)
         if self._no_gate:
             self._log.info("no gates", reason=f"{self._no_gate}; a container would not wait for its domain to serve")
@@ -67,7 +71,8 @@ class ControlRole:
     def _add(self, domain: Domain) -> None:
         settings, node, name = self._settings, self._node, domain.name
         cgroup = DaemonCgroup(settings.daemon_cgroup, name) if settings.daemon_cgroup else None
-        canary = CanarySetup(node.canary, [gpu for gpu in node.gpus if gpu.uuid in domain.gpus], node.nvml.driver)
+        gpus = [gpu for gpu in node.gpus if gpu.uuid in domain.gpus]
+        canary = CanarySetup(node.canary, gpus, node.nvml.driver, self._probe, name)
         place = DaemonPlace(settings.domain(name), node.environment, not self._no_gate, cgroup, canary)
         self._supervisors[name] = DomainSupervisor(domain, place, node.nvml, self._policy)
 
@@ -91,6 +96,8 @@ class ControlRole:
                     for supervisor in self._supervisors.values():
                         with self._shortages.survived("look at files"):
                             supervisor.look_at_files()
+                    with self._shortages.survived("follow memory caps"):
+                        self._caps.follow([supervisor.record for supervisor in self._supervisors.values()])
 
         async with asyncio.TaskGroup() as tasks:
             for name in self._supervisors:
@@ -104,6 +111,7 @@ class ControlRole:
                 supervisor.wake()
         every = (*self._supervisors.values(), *self._leaving.values(), *self._replaced.values())
         await asyncio.gather(*(supervisor.stop(_LAST_WORDS_S) for supervisor in every))
+        self._caps.end()
 
     def _follow_domains(self, tasks: asyncio.TaskGroup) -> None:
         """Ends what is no domain any more once it is empty, and begins the others once their GPUs, and the names that

@@ -40,6 +40,10 @@ class ProgramGrant(Grant):
     holder: ProcessIdentity
     cgroups: tuple[Cgroup, ...] = ()
 
+    @property
+    def own_cgroups(self) -> tuple[str, ...]:
+        return _in_v2(self.cgroups)
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerGrant(Grant):
@@ -51,6 +55,14 @@ class ContainerGrant(Grant):
     oom_script: str = ""
     runtime: str = "runc"
     cgroups: tuple[Cgroup, ...] = ()
+
+    @property
+    def own_cgroups(self) -> tuple[str, ...]:
+        return _in_v2(self.cgroups)
+
+
+def _in_v2(cgroups: tuple[Cgroup, ...]) -> tuple[str, ...]:
+    return tuple(one.path for one in cgroups if not one.hierarchy)
 
 
 KeptGrant = ProgramGrant | ContainerGrant

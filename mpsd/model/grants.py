@@ -184,6 +184,11 @@ class Grant:
         return self.holder if isinstance(self.holder, HostContainer) else None
 
     @property
+    def own_cgroups(self) -> tuple[str, ...]:
+        """The paths, in v2, of cgroups in which its processes are and no others. None of pods, whose uids are known."""
+        return ()
+
+    @property
     def claim(self) -> str | None:
         """The resource claim that it is of, namespace and name, whose uid is its id; None where it is of none."""
         return None

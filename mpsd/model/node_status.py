@@ -129,7 +129,9 @@ class GrantStatus:
     memory_mib is the most of them. cgroup: the one that mpsd made for a program; empty where there is none, so that its
     processes are known by MPSD_GRANT and by descent alone; None of a pod or a container. claim: the resource claim that
     it is of, namespace and name, whose uid is the id; None where it is of none. shared_with: the pods that hold the
-    claim beside this one, namespace and name. priority: of its clients, 0 or 1, which is below normal.
+    claim beside this one, namespace and name. priority: of its clients, 0 or 1, which is below normal. memory_cap:
+    `cgroup` where memory limits of its cgroups are in force, else `mps`; empty where an older agent does not report it.
+    memory_cap_why: why they are not, where that is known.
     """
 
     id: str
@@ -151,6 +153,8 @@ class GrantStatus:
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
     priority: int = 0
+    memory_cap: str = ""
+    memory_cap_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

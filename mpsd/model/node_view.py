@@ -52,7 +52,8 @@ class Fault:
 class Canary:
     """What a CUDA client of our own found under known limits. problem: why this driver cannot be relied on, or empty.
     boot_id, driver: what it holds for. context_mib: measured with sms SMs; None where there was no context. warning:
-    what is not as limits/gpus.yaml has it, or empty.
+    what is not as limits/gpus.yaml has it, or empty. memory_cap: CAP_HOLDS where a memory limit of its cgroup held a
+    client, why it did not, or empty where that was not tried.
     """
 
     boot_id: str
@@ -62,6 +63,10 @@ class Canary:
     context_mib: int | None
     sms: int | None
     warning: str = ""
+    memory_cap: str = ""
+
+
+CAP_HOLDS = "holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +233,8 @@ class NodeView:
     unexplained_mib: by GPU, where that much is in use of no process that is known.
     unreadable: as in LedgerView. leaving: domains that `mpsd control` ends, since their GPUs are of others from now on.
     A MIG instance that was removed is not among `gpus`; its domain is one of `domains` until its programs have ended.
+    capped: the grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have none; of
+    one that is in neither nothing is known.
     """
 
     now: float
@@ -243,6 +250,8 @@ class NodeView:
     unexplained_mib: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[UnreadableGrant, ...] = ()
     leaving: tuple[DomainView, ...] = ()
+    capped: frozenset[str] = frozenset()
+    uncapped: Mapping[str, str] = field(default_factory=dict)
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)

@@ -37,6 +37,7 @@ _LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 ResourceName = Annotated[
     str, Meta(pattern=rf"^{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")
 ]
+MemoryCap = Literal["auto", "cgroup", "mps"]  # what holds a grant's memory as a whole, in the moment of an allocation
 EvictingState = Literal["fault", "down", "wedged", "refused", "draining", "drained"]
 Text = Annotated[str, Meta(min_length=1)]
 Pattern = Annotated[str, Meta(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
@@ -311,3 +312,4 @@ class Policy:
     evict_claims_when: tuple[EvictingState, ...] = ()  # states of a GPU: then Kubernetes deletes its pods with claims
     driver_upgrade: Literal["wait", "evict"] = "wait"  # what an upgrade of the driver does with the pods on its GPUs
     gpu_priority: GpuPriority = field(default_factory=GpuPriority)
+    memory_cap: MemoryCap = "auto"

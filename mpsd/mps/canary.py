@@ -8,17 +8,19 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpsd.model.grants import Gpu
-from mpsd.model.node_view import Canary, ServerLimit
+from mpsd.model.node_view import CAP_HOLDS, Canary, ServerLimit
 from mpsd.model.policy import Policy
 from mpsd.mps.control_daemon import ControlPipe, communicate
+from mpsd.mps.memory_caps import CapProbe
 from mpsd.mps.rules import canary, control_protocol
-from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, CanaryScope, Outcome, Trial
+from mpsd.mps.rules.canary import CAP, DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, CanaryScope, Outcome, Trial
 from mpsd.platform import processes
 from mpsd.platform.logs import Logger
+from mpsd.platform.nvml import NvmlFailed
 
 # A process of its own, so that a driver that hangs or crashes takes nothing of mpsd's with it. By its path, without
 # site-packages or anything of the caller's, so that it starts in a few milliseconds.
@@ -37,11 +39,14 @@ async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s
 
 @dataclass(frozen=True, slots=True)
 class CanarySetup:
-    """program: the command line of its client. gpus: the domain's. driver: asks NVML for the version; NvmlFailed."""
+    """program: the command line of its client. gpus: the domain's. driver: asks NVML for the version; NvmlFailed. caps:
+    None where no memory limits of cgroups are tried. name: of the domain."""
 
     program: Sequence[str]
     gpus: Sequence[Gpu]
     driver: Callable[[], str]
+    caps: CapProbe | None = None
+    name: str = ""
 
 
 class DomainCanary:
@@ -64,13 +69,29 @@ class DomainCanary:
 
     def obstacle(self, policy: Policy) -> str:
         """Why the domain cannot serve; NvmlFailed."""
-        return canary.obstacle(self.result, self._here(), policy.canary)
+        why = canary.obstacle(self.result, self._here(), policy.canary)
+        return why or (canary.cap_obstacle(self.result, self._here()) if policy.memory_cap == "cgroup" else "")
+
+    def why_no_caps(self, policy: Policy) -> str:
+        """Why memory limits of cgroups, which the policy insists on, cannot be set here; else empty. NvmlFailed."""
+        caps = self._setup.caps
+        if policy.memory_cap != "cgroup" or caps is None:
+            return ""
+        why = caps.why_not(gpu.uuid for gpu in self._setup.gpus)
+        return f"memory_cap is cgroup, and {why}; set memory_cap: auto, or change that" if why else ""
+
+    def _tries_caps(self, policy: Policy) -> bool:
+        caps, gpus = self._setup.caps, [gpu.uuid for gpu in self._setup.gpus]
+        return policy.memory_cap != "mps" and caps is not None and not caps.why_not(gpus)
 
     def is_due(self, policy: Policy, *, in_use: bool) -> bool:
         """Whether it is to be run now, before anything else is set. NvmlFailed."""
         if self._left_alone:
             return False
-        return self._task is not None or canary.is_due(self.result, self._here(), policy.canary, in_use=in_use)
+        if self._task is not None:
+            return True
+        caps = self._tries_caps(policy)
+        return canary.is_due(self.result, self._here(), policy.canary, in_use=in_use, tries_cap=caps)
 
     def _here(self) -> CanaryScope:
         return CanaryScope(processes.boot_id(), self._setup.driver())
@@ -135,16 +156,33 @@ class DomainCanary:
         await self._limit(pipe, (None, *servers), SERVER_LIMIT)
         served = await self._clients(pipe, (SERVER_LIMIT, OWN_LIMIT), deadline_s)
         findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in self._setup.gpus]
+        cap = await self._try_caps(pipe, deadline_s) if self._tries_caps(policy) else ""
         self.servers = await pipe.ask(control_protocol.server_list())
         await self._limit(pipe, self.servers, DENIAL)
         denials: list[str] = []
         if not any(one.problem for one in findings):
             denied = await self._clients(pipe, (DENIAL,), deadline_s)
             denials = [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
-        result = canary.in_one(findings, denials, here, time.time())
+        result = replace(canary.in_one(findings, denials, here, time.time()), memory_cap=cap)
         if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
         return result
+
+    async def _try_caps(self, pipe: ControlPipe, deadline_s: float) -> str:
+        """CAP_HOLDS, or every reason why memory limits of cgroups do not hold a client here."""
+        problems = [await self._try_cap(gpu, pipe, deadline_s) for gpu in self._setup.gpus]
+        return "; ".join(filter(None, problems)) or CAP_HOLDS
+
+    async def _try_cap(self, gpu: Gpu, pipe: ControlPipe, deadline_s: float) -> str:
+        caps, environment = self._setup.caps, CAP.environment(gpu.uuid, str(pipe.directory))
+        if caps is None:
+            return ""
+        try:
+            with caps.limited(f"canary-{self._setup.name}", gpu.uuid, CAP.limit_mib) as entering:
+                program = (*entering, *self._setup.program)
+                return canary.cap_problem(gpu, await run(program, {**self._environment, **environment}, deadline_s))
+        except (NvmlFailed, OSError) as error:
+            return f"{gpu.label}: {error}"
 
     async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
         """For every device that a client may see; server None: the default for new servers."""

@@ -193,6 +193,8 @@ class DomainSupervisor:
                 if self._nvml.mig_enabled(uuid):
                     remedy = "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi -mig 0)"
                     return f"MIG is on for {uuid}, which has no instance yet; {remedy}"
+            if why := self._daemon.canary.why_no_caps(policy):
+                return why
             unreliable = self._daemon.canary.obstacle(policy)
         except NvmlFailed as error:
             return f"{error}; see that the driver works (nvidia-smi)"

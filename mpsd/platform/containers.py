@@ -123,6 +123,20 @@ def pid_namespace(pid: int | str) -> int:
         return 0
 
 
+def v2_tree(tree: Path) -> Path | None:
+    """Where cgroup v2 is mounted: there, or beside v1; None where it is not."""
+    return next((one for one in (tree, tree / "unified") if (one / "cgroup.controllers").exists()), None)
+
+
+def let_count(root: Path, folder: Path) -> None:
+    """Has the kernel count device memory in a cgroup of mpsd's own, where it can (dmem, 6.14): only cgroups whose
+    parents pass that on can have limits of their own. It limits nothing by itself."""
+    for above in [each for each in reversed(folder.parents) if each == root or root in each.parents]:
+        with suppress(OSError):
+            if "dmem" in (above / "cgroup.controllers").read_text().split():
+                (above / "cgroup.subtree_control").write_text("+dmem")
+
+
 class ProgramCgroups:
     """The cgroups that mpsd makes for programs: in v2, or the controller pids or memory of v1, whichever is first there
     and writable (v1 has the named hierarchy too, but there systemd lets users move their processes). why_not: why there
@@ -152,6 +166,8 @@ class ProgramCgroups:
         folder = self._folder(made)
         try:
             folder.mkdir(mode=0o755)
+            if not made.hierarchy:
+                let_count(self._folders[""], folder)
             if processes.is_alive(program):
                 (folder / _MEMBERS).write_text(str(program.pid))
         except OSError as error:

@@ -239,6 +239,47 @@ class Nvml:
         (nvidia-smi, in NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
 
+    # -- memory limits of a cgroup (nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed) --------
+
+    def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
+        """Whether the driver, and what calls it, have these functions at all. cgroup: any. NvmlFailed for a GPU that
+        is lost; what the functions answer is for whoever sets a limit."""
+        if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
+            return False
+        try:
+            self._memory_limits(uuid, cgroup)
+        except NvmlFailed as error:
+            if isinstance(error.__cause__, self._library.NVMLError_GpuIsLost):
+                raise
+            return not isinstance(error.__cause__, self._library.NVMLError_FunctionNotFound)
+        return True
+
+    def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
+        """What the processes below this cgroup of v2 may have of this GPU together; None where it sets no limit, or
+        there is no such cgroup. NvmlFailed."""
+        try:
+            hard = int(self._memory_limits(uuid, cgroup).hardLimit)
+        except NvmlFailed as error:
+            if isinstance(error.__cause__, (self._library.NVMLError_NotFound, self._library.NVMLError_NotSupported)):
+                return None
+            raise
+        return None if hard == self._library.NVML_DEVICE_MEMORY_LIMIT_MAX else hard // 1024**2
+
+    def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
+        """Sets the hard limit, and no soft one; None takes it away. cgroup: its folder, which NVML opens. NvmlFailed:
+        also for a MIG instance, whose handles it rejects."""
+        limits = self._library.c_nvmlSetMemoryLimits_v1_t()
+        limits.nameSpace, limits.softLimit = str(cgroup).encode(), 0
+        unlimited = self._library.NVML_DEVICE_MEMORY_LIMIT_MAX
+        limits.hardLimit = unlimited if memory_mib is None else memory_mib * 1024**2
+        self._ask("nvmlDeviceSetMemoryLimits_v1", self._handle(uuid), limits)
+
+    def _memory_limits(self, uuid: str, cgroup: Path) -> Any:
+        limits = self._library.c_nvmlGetMemoryLimits_v1_t()
+        limits.nameSpace = str(cgroup).encode()
+        self._ask("nvmlDeviceGetMemoryLimits_v1", self._handle(uuid), limits)
+        return limits
+
     def _handle(self, uuid: str) -> Any:
         """Also of a GPU that nobody has asked for with `gpus`."""
         if uuid not in self._handles:

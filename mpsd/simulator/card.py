@@ -81,6 +81,7 @@ class Quirk(IntFlag):
     IGNORES_MEMORY_LIMITS = 1
     IGNORES_THREAD_PERCENT = 2
     DEAR_CONTEXTS = 4
+    IGNORES_MEMORY_CAPS = 8
 
 
 class CardRefusal(Exception):

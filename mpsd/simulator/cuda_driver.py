@@ -37,6 +37,7 @@ from mpsd.simulator.gpus import (
     uvm_path,
     visible_gpus,
 )
+from mpsd.simulator.memory_limits import MemoryLimits
 from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.simulator.mps.messages import Message
@@ -92,6 +93,7 @@ class CudaProcess:
             raise CudaFailure("cuInit", NO_DEVICE)
         self.context: SimulatedContext | None = None  # None: not created yet, or destroyed
         self.error = SUCCESS
+        self._limits = MemoryLimits(self._folder)
         self._managed: list[mmap.mmap] = []
         self._reservation: AddressRange | None = None  # of the context; None where nobody has seen what it reserves
 
@@ -114,19 +116,23 @@ class CudaProcess:
         return SUCCESS if result == MPS_CLIENT_TERMINATED else result
 
     def memory_info(self) -> CudaMemoryInfo:
-        """Free within the limit, and the whole card."""
+        """Free within the limit, and the whole card; a limit of the cgroup is the total too."""
         if self.context is None:
             return CudaMemoryInfo(0, 0)
-        free = self.context.card.free_bytes()
+        free, total_mib = self.context.card.free_bytes(), self.context.gpu.memory_mib
+        if room := self._limits.room(self.context.gpu.uuid, self._pid, self.context.card):
+            free, total_mib = min(free, room.free), min(total_mib, room.limit // MIB)
         if self.context.limit_bytes is not None:
             free = min(free, self.context.limit_bytes - self._counted_bytes(self.context))
-        return CudaMemoryInfo(free // MIB, self.context.gpu.memory_mib)
+        return CudaMemoryInfo(free // MIB, total_mib)
 
     def allocate(self, more_bytes: int) -> int:
         """Take memory, or give some back when negative; the result."""
         if self.check() != SUCCESS or self.context is None:
             return self.error or INVALID_CONTEXT
-        fits = self._is_within_limit(self.context, more_bytes)
+        fits = self._is_within_limit(self.context, more_bytes) and self._has_room(
+            self.context.gpu, self.context.card, more_bytes
+        )
         return SUCCESS if fits and self.context.card.add(self.context.slot, more_bytes) else OUT_OF_MEMORY
 
     def allocate_managed(self, mib: int) -> int:
@@ -152,6 +158,11 @@ class CudaProcess:
 
     def _is_within_limit(self, context: SimulatedContext, more_bytes: int) -> bool:
         return context.limit_bytes is None or self._counted_bytes(context) + more_bytes <= context.limit_bytes
+
+    def _has_room(self, gpu: SimulatedGpu, card: CardView, more_bytes: int) -> bool:
+        """Below a limit of its cgroup."""
+        room = self._limits.room(gpu.uuid, self._pid, card) if more_bytes > 0 else None
+        return room is None or more_bytes <= room.free
 
     def fault(self) -> int:
         """Touch an address that is not there; the result, once the driver has noticed."""
@@ -201,6 +212,8 @@ class CudaProcess:
     def _create_outside(self, gpu: SimulatedGpu) -> int:
         card = CardView(card_path(self._folder, gpu))
         cost_mib = gpu.context_mib_by_sms[gpu.sms] + OUTSIDE_MIB + (0 if card.holdings() else FIRST_MIB)
+        if not self._has_room(gpu, card, cost_mib * MIB):
+            return OUT_OF_MEMORY
         try:
             slot = card.claim(ContextClaim(self._pid, OUTSIDE_MPS, cost_mib * MIB))
         except CardRefusal as refused:

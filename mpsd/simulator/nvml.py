@@ -5,6 +5,8 @@ Names, arguments, attributes and errors are pynvml's (nvidia-ml-py), so that not
 the difference.
 """
 
+import ctypes
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import ClassVar
 from mpsd.simulator import card
 from mpsd.simulator.card import CardView, ProcessHolding
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, gpus_path, read_gpus
+from mpsd.simulator.memory_limits import UNLIMITED, MemoryLimits, cgroup_path
 
 # Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver 580.159.04).
 UNLISTED_SERVER_MIB = 10
@@ -53,11 +56,25 @@ class NVMLError_NotSupported(NVMLError):
         super().__init__(3)
 
 
+class NVMLError_NoPermission(NVMLError):
+    _words = "Insufficient Permissions"
+
+    def __init__(self) -> None:
+        super().__init__(4)
+
+
 class NVMLError_NotFound(NVMLError):
     _words = "Not Found"
 
     def __init__(self) -> None:
         super().__init__(6)
+
+
+class NVMLError_FunctionNotFound(NVMLError):
+    _words = "Function Not Found"
+
+    def __init__(self) -> None:
+        super().__init__(13)
 
 
 class NVMLError_GpuIsLost(NVMLError):
@@ -132,6 +149,18 @@ class Utilization:
     memory: int
 
 
+class SetMemoryLimits(ctypes.Structure):
+    """nameSpace: the folder of a cgroup. Limits in bytes."""
+
+    _fields_ = [("nameSpace", ctypes.c_char_p), ("softLimit", ctypes.c_ulonglong), ("hardLimit", ctypes.c_ulonglong)]
+
+
+class GetMemoryLimits(ctypes.Structure):
+    """The same, and what is used."""
+
+    _fields_ = [*SetMemoryLimits._fields_, ("currentUsed", ctypes.c_ulonglong)]
+
+
 class SimulatedNvml:
     """The module `pynvml`, on the machine in `folder`."""
 
@@ -142,16 +171,21 @@ class SimulatedNvml:
     NVML_DEVICE_MIG_DISABLE = 0
     NVML_DEVICE_MIG_ENABLE = 1
     MOST_INSTANCES = 7  # of the GPUs with MIG that limits/gpus.yaml lists instances of
+    NVML_DEVICE_MEMORY_LIMIT_MAX = UNLIMITED
     driver = "580.159.04"
+    c_nvmlSetMemoryLimits_v1_t = SetMemoryLimits
+    c_nvmlGetMemoryLimits_v1_t = GetMemoryLimits
     NVMLError = NVMLError
+    NVMLError_FunctionNotFound = NVMLError_FunctionNotFound
     NVMLError_GpuIsLost = NVMLError_GpuIsLost
     NVMLError_InvalidArgument = NVMLError_InvalidArgument
+    NVMLError_NoPermission = NVMLError_NoPermission
     NVMLError_NotFound = NVMLError_NotFound
     NVMLError_NotSupported = NVMLError_NotSupported
     NVMLError_Uninitialized = NVMLError_Uninitialized
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._limits = folder, MemoryLimits(folder)
         self._gpus: tuple[SimulatedGpu, ...] = ()
         self._cards: list[CardView] = []
         self._users = 0
@@ -298,6 +332,33 @@ class SimulatedNvml:
             raise NVMLError_InvalidArgument
         return self._card(handle)
 
+    # -- memory limits of cgroups: nvml.h of release 615 (documented, not observed) ------------------------------------
+
+    def nvmlDeviceSetMemoryLimits_v1(self, device: Handle, limits: SetMemoryLimits) -> None:
+        self._require_memory_limits(device)
+        if os.geteuid():
+            raise NVMLError_NoPermission
+        try:
+            self._limits.put(self._gpu(device).uuid, Path(os.fsdecode(limits.nameSpace)), *_bounds(limits))
+        except FileNotFoundError:
+            raise NVMLError_NotFound from None
+
+    def nvmlDeviceGetMemoryLimits_v1(self, device: Handle, limits: GetMemoryLimits) -> None:
+        self._require_memory_limits(device)
+        cgroup = Path(os.fsdecode(limits.nameSpace))
+        try:
+            limits.softLimit, limits.hardLimit = self._limits.get(self._gpu(device).uuid, cgroup)
+        except FileNotFoundError:
+            raise NVMLError_NotFound from None
+        limits.currentUsed = self._limits.used(self._card(device), cgroup_path(cgroup))
+
+    def _require_memory_limits(self, device: Handle) -> None:
+        """MIG handles are rejected, and a driver before 615 has no such functions."""
+        if int(self.nvmlSystemGetDriverVersion().partition(".")[0]) < 615:
+            raise NVMLError_FunctionNotFound
+        if device.instance:
+            raise NVMLError_InvalidArgument
+
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:
         """MPS clients, MPS servers and processes outside MPS: all of them."""
         return [one for one, kind in self._processes(handle) if kind != card.GRAPHICS]
@@ -375,6 +436,10 @@ class SimulatedNvml:
     def _gpu(self, handle: Handle) -> SimulatedGpu:
         self._card(handle)
         return self._instances[handle.instance][0] if handle.instance else self._gpus[handle.ordinal]
+
+
+def _bounds(limits: SetMemoryLimits) -> tuple[int, int]:
+    return int(limits.softLimit), int(limits.hardLimit)
 
 
 def _listed(holding: ProcessHolding, gpu: SimulatedGpu) -> ProcessInfo:

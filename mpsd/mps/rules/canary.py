@@ -12,7 +12,7 @@ from mpsd.model import client_limits
 from mpsd.model.client_limits import DENY_MIB, ClientLimit
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY, THREAD_PERCENT
 from mpsd.model.grants import Gpu
-from mpsd.model.node_view import Canary
+from mpsd.model.node_view import CAP_HOLDS, Canary
 from mpsd.model.policy import CanaryRule
 from mpsd.model.problem import printable
 
@@ -46,6 +46,7 @@ class Trial:
 SERVER_LIMIT = Trial(1024, own=False)
 OWN_LIMIT = Trial(512, own=True)
 DENIAL = Trial(DENY_MIB, own=False)
+CAP = Trial(512, own=False)  # of its cgroup, below the server's limit of that time
 
 
 # -- what became of a client ---------------------------------------------------------------------------------------
@@ -141,6 +142,20 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
             return f"{gpu.label}: {DENIAL} {how}"
 
 
+def cap_problem(gpu: Gpu, outcome: Outcome) -> str:
+    """Why a memory limit of its cgroup does not hold a client on this GPU; empty where it does."""
+    what = f"{gpu.label}: a client in a cgroup with a limit of {CAP.limit_mib} MiB"
+    match outcome:
+        case ProbeResult(_uuid, free_mib, _sms) if free_mib <= CAP.limit_mib:
+            return ""
+        case ProbeResult(_uuid, free_mib, _sms):
+            return f"{what} saw {free_mib} MiB free"
+        case NoContext(step, error):
+            return f"{what} got no context: {error} at {step}"
+        case Broken(how):
+            return f"{what} {how}"
+
+
 def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
     match outcome:
         case ProbeResult(uuid) if uuid != gpu.uuid:
@@ -203,13 +218,17 @@ def in_one(findings: Iterable[CanaryFinding], denials: Iterable[str], here: Cana
     )
 
 
-def is_due(canary: Canary | None, here: CanaryScope, rule: CanaryRule, *, in_use: bool) -> bool:
+def is_due(
+    canary: Canary | None, here: CanaryScope, rule: CanaryRule, *, in_use: bool, tries_cap: bool = False
+) -> bool:
     """Whether it must be run before the domain serves. in_use: somebody holds a grant, and waits for nothing but this.
+    tries_cap: whether memory limits of cgroups are to be tried too.
 
     A canary that passed holds until the next boot or driver; a restart that programs wait for is not held up.
     """
     if canary is not None and _holds(canary, here):
         again = bool(canary.problem) and (rule is CanaryRule.REQUIRE or not in_use)
+        again = again or (tries_cap and not canary.memory_cap and not in_use)
         return again and rule is not CanaryRule.SKIP
     return rule is not CanaryRule.SKIP and not in_use
 
@@ -219,6 +238,14 @@ def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
     if canary is None or rule is not CanaryRule.REQUIRE or not canary.problem or not _holds(canary, here):
         return ""
     return f"the canary failed under driver {canary.driver}: {canary.problem}"
+
+
+def cap_obstacle(canary: Canary | None, here: CanaryScope) -> str:
+    """Why the domain cannot serve where the policy wants memory limits of cgroups; empty where they hold, or were not
+    tried."""
+    if canary is None or canary.memory_cap in {"", CAP_HOLDS} or not _holds(canary, here):
+        return ""
+    return f"memory_cap is cgroup, and the canary found under driver {canary.driver}: {canary.memory_cap}"
 
 
 def _holds(canary: Canary, here: CanaryScope) -> bool:

@@ -25,6 +25,7 @@ from mpsd.simulator.card import (
     ContextClaim,
 )
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path
+from mpsd.simulator.memory_limits import MemoryLimits
 from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps import messages as listening
 from mpsd.simulator.mps.client_share import ClientShare, Wish, device_table
@@ -162,7 +163,7 @@ class MpsServer:
 
     def __init__(self, setup: ServerSetup, link: socket.socket) -> None:
         self._gpus = setup.gpus
-        self._log = setup.log
+        self._log, self._limits = setup.log, MemoryLimits(setup.folder)
         self._link = link
         self._cards = tuple(CardView(card_path(setup.folder, gpu)) for gpu in setup.gpus)
         for ordinal, (gpu, card) in enumerate(zip(setup.gpus, self._cards, strict=True)):
@@ -273,7 +274,8 @@ class MpsServer:
         share = self._share(Wish(**asked["wish"]), self._gpus[ordinal], asked["ordinal"])
         if quirks := self._cards[ordinal].quirks:
             share = client_share.with_quirks(share, quirks, self._gpus[ordinal])
-        if not share.holds_its_context:
+        room = self._limits.room(self._gpus[ordinal].uuid, client.pid, self._cards[ordinal])
+        if not share.holds_its_context or (room and share.context_bytes > room.free):
             return {"status": OUT_OF_MEMORY}
         most, priority = self._gpus[ordinal].clients, self._priority(asked["wish"])
         claim = ContextClaim(client.pid, MPS_CLIENT, share.context_bytes, most, priority)

@@ -1,0 +1,294 @@
+"""Sets the memory limits of cgroups by NVML, reads them back, and takes them away: `mpsd control` alone, since that
+needs root's rights over the driver and the host's cgroups, which the agent has not.
+
+The agent, which knows every grant, writes down what is to be held; what is in force is written down here. Nothing is
+ever written into a file `dmem.*`: NVML finds its key of a GPU and keeps the sums of the cgroups above.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mpsd.model.grants import is_instance
+from mpsd.model.node_view import CAP_HOLDS, DomainRecord
+from mpsd.model.policy import Policy
+from mpsd.mps.rules.memory_caps import Cap, CapActions, CappedGrant, CapsInForce, FoundCgroup, WantedCap, WantedCaps
+from mpsd.mps.rules.memory_caps import decide as decide_caps
+from mpsd.platform import processes, records
+from mpsd.platform.containers import let_count, v2_tree
+from mpsd.platform.logs import Logger
+from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.rules.cgroups import node_cgroup, pod_of_cgroup
+
+WANTED, IN_FORCE = "memory-caps-wanted.json", "memory-caps.json"  # in the run directory
+_POD_DEPTH = 4  # of a pod's cgroup below the node's: a slice of kubelet's, kubepods, the class, the pod
+_READ_AGAIN = 60  # looks between two at which limits are read back that were set before
+
+
+@dataclass(frozen=True, slots=True)
+class CapProbe:
+    """Whether memory limits of cgroups can be set here. tree: where the host's cgroups are mounted."""
+
+    nvml: Nvml
+    tree: Path
+
+    def why_not(self, gpus: Iterable[str]) -> str:
+        """Why not on these GPUs; empty where the driver has the functions. NvmlFailed."""
+        for uuid in gpus:
+            if is_instance(uuid):
+                return f"NVML sets no memory limits of cgroups for MIG instances such as {uuid}"
+            if (root := v2_tree(self.tree)) is None:
+                return f"cgroup v2 is not mounted at {self.tree}"
+            if not self.nvml.has_memory_limits(uuid, root):
+                return f"driver {self.nvml.driver()} has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+        return ""
+
+    @contextmanager
+    def limited(self, name: str, gpu: str, memory_mib: int) -> Iterator[tuple[str, ...]]:
+        """A cgroup with this limit, while in it; what a command line begins with that runs in there. NvmlFailed,
+        OSError."""
+        root = v2_tree(self.tree)
+        if root is None:
+            raise FileNotFoundError(f"cgroup v2 is not mounted at {self.tree}")
+        folder = root / "mpsd" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            let_count(root, folder)
+            self.nvml.limit_memory(gpu, folder, memory_mib)
+            found = self.nvml.memory_limit_mib(gpu, folder)
+            if found != memory_mib:
+                raise NvmlFailed(f"NVML: a limit of {memory_mib} MiB for a cgroup reads back as {found}")
+            yield "/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', str(folder / "cgroup.procs")
+        finally:
+            with suppress(NvmlFailed):
+                self.nvml.limit_memory(gpu, folder, None)
+            for each in (folder, folder.parent):
+                with suppress(OSError):
+                    each.rmdir()
+
+
+class CapFiles:
+    """The files between the agent and `mpsd control`."""
+
+    def __init__(self, run_directory: Path, log: Logger) -> None:
+        self._wanted, self._in_force = run_directory / WANTED, run_directory / IN_FORCE
+        self._log = log
+        self._asked: WantedCaps | None = None  # what was written last
+        self._seen: tuple[tuple[int, int], CapsInForce] | None = None  # as read last
+
+    def ask(self, wanted: WantedCaps) -> None:
+        """Writes it where it is another. OSError."""
+        if wanted != self._asked or not self._wanted.exists():
+            if wanted.caps or self._wanted.exists():
+                records.write(self._wanted, wanted)
+            self._asked = wanted
+
+    def wanted(self) -> WantedCaps | None:
+        """None where nobody has asked in this boot, or it cannot be read: then everything stays as it is."""
+        found = self._read(self._wanted, WantedCaps)
+        return found if found and found.boot_id == processes.boot_id() else None
+
+    def in_force(self) -> CapsInForce:
+        try:
+            status = self._in_force.stat()
+        except OSError:
+            return CapsInForce(processes.boot_id())
+        stamp = status.st_ino, status.st_mtime_ns
+        if self._seen is None or self._seen[0] != stamp:
+            found = self._read(self._in_force, CapsInForce)
+            is_now = found and found.boot_id == processes.boot_id()
+            self._seen = stamp, found if found and is_now else CapsInForce(processes.boot_id())
+        return self._seen[1]
+
+    def put(self, caps: CapsInForce) -> None:
+        """OSError."""
+        if caps != self.in_force():
+            records.write(self._in_force, caps, mode=0o644)
+
+    def clear(self) -> None:
+        for path in (self._wanted, self._in_force):
+            path.unlink(missing_ok=True)
+
+    def _read(self, path: Path, kind: type[records.Value]) -> records.Value | None:
+        try:
+            return records.read(path, kind)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            return None
+
+
+class MemoryCaps:
+    """Follows what the agent asks. A limit counts as in force once it was read back; what is in force outlives this
+    process, and the next one finds it in its file and in NVML."""
+
+    def __init__(self, files: CapFiles, probe: CapProbe, policy: Callable[[], Policy], log: Logger) -> None:
+        self._files, self._probe, self._policy, self._log = files, probe, policy, log
+        self._ours: dict[tuple[str, int, str], Cap] | None = None  # by place; None before the first look
+        self._pods: dict[str, Path] = {}  # by uid, its cgroup
+        self._looks = 0
+        self._troubles: dict[str, str] = {}
+
+    def follow(self, domains: Collection[DomainRecord]) -> None:
+        """Looks, decides and acts once. OSError where the outcome cannot be written down."""
+        wanted = self._files.wanted()
+        if self._ours is None:
+            self._ours = {cap.place: cap for cap in self._files.in_force().caps}
+            self._looks = _READ_AGAIN
+        root = v2_tree(self._probe.tree)
+        if wanted is None or root is None or not (wanted.caps or self._ours):
+            return
+        self._drop(root)
+        grants = [CappedGrant(one, tuple(self._find(one, root))) for one in wanted.caps]
+        why_not = self._why_not({gpu for one in wanted.caps for gpu in one.memory_mib}, domains)
+        policy = self._policy().memory_cap
+        actions = decide_caps(policy, grants, self._ours.values(), why_not, complete=wanted.complete)
+        failed = self._act(actions, root)
+        troubles = dict(actions.without)
+        for grant in grants:
+            if failures := [failed[cap.place] for cap in grant.caps() if cap.place in failed]:
+                troubles.setdefault(grant.wanted.grant, failures[0])
+        self._tell(troubles)
+        held = tuple(one.grant for one in wanted.caps if one.grant not in troubles)
+        caps = tuple(self._ours.values())
+        self._files.put(CapsInForce(processes.boot_id(), caps, held, troubles or None))
+
+    def end(self) -> None:
+        """Takes away whatever mpsd has set."""
+        ours = self._ours if self._ours is not None else {cap.place: cap for cap in self._files.in_force().caps}
+        self._ours = ours
+        if ours and (root := v2_tree(self._probe.tree)):
+            self._drop(root)
+            self._act(CapActions(tuple(ours.values()), (), {}), root)
+        self._files.clear()
+
+    # -- look --------------------------------------------------------------------------------------------------------
+
+    def _drop(self, root: Path) -> None:
+        """Forgets cgroups that are gone: their limits went with them. Now and then, also what NVML does not have."""
+        self._looks += 1
+        ours = {
+            place: cap for place, cap in (self._ours or {}).items() if _inode(_folder(root, cap.cgroup)) == cap.inode
+        }
+        if self._looks >= _READ_AGAIN:
+            self._looks = 0
+            for place, cap in tuple(ours.items()):
+                with suppress(NvmlFailed):
+                    found = self._probe.nvml.memory_limit_mib(cap.gpu, _folder(root, cap.cgroup))
+                    if found is None:
+                        del ours[place]
+                    else:
+                        ours[place] = replace(cap, memory_mib=found)
+        self._ours = ours
+
+    def _why_not(self, gpus: Collection[str], domains: Collection[DomainRecord]) -> dict[str, str]:
+        """By GPU: the driver has no such functions, or the canary found that they hold nobody."""
+        found: dict[str, str] = {}
+        canaries = {gpu: one.canary for one in domains for gpu in one.gpus if one.canary}
+        for gpu in gpus:
+            try:
+                why = self._probe.why_not([gpu])
+                canary = canaries.get(gpu)
+                is_now = canary and canary.driver == self._probe.nvml.driver()
+                if not why and canary and is_now and canary.memory_cap not in {"", CAP_HOLDS}:
+                    why = f"the canary found: {canary.memory_cap}"
+            except NvmlFailed as error:
+                why = str(error)
+            if why:
+                found[gpu] = why
+        return found
+
+    def _find(self, wanted: WantedCap, root: Path) -> Iterator[FoundCgroup]:
+        for path in wanted.cgroups:
+            if found := _found(root, _folder(root, path)):
+                yield found
+        for uid in wanted.pods:
+            if (pod := self._pod(uid, root)) and (found := _found(root, pod)):
+                yield found
+                for each in _folders_in(pod):
+                    if inner := _found(root, each, inside=True):
+                        yield inner
+
+    def _pod(self, uid: str, root: Path) -> Path | None:
+        """The cgroup of the pod with this uid in its path."""
+        if uid not in self._pods or not self._pods[uid].is_dir():
+            self._pods = _pod_folders(root)
+        return self._pods.get(uid)
+
+    # -- act ---------------------------------------------------------------------------------------------------------
+
+    def _act(self, actions: CapActions, root: Path) -> dict[tuple[str, int, str], str]:
+        """By place, why a limit could not be set."""
+        ours, nvml = self._ours or {}, self._probe.nvml
+        failed: dict[tuple[str, int, str], str] = {}
+        for cap in actions.resets:
+            try:
+                nvml.limit_memory(cap.gpu, _folder(root, cap.cgroup), None)
+                self._log.info("memory cap removed", cgroup=cap.cgroup, gpu=cap.gpu)
+            except NvmlFailed as error:
+                if _inode(_folder(root, cap.cgroup)) == cap.inode:
+                    self._log.warning("memory cap not removed", cgroup=cap.cgroup, gpu=cap.gpu, reason=str(error))
+                    continue
+            ours.pop(cap.place, None)
+        for cap in actions.sets:
+            folder = _folder(root, cap.cgroup)
+            try:
+                nvml.limit_memory(cap.gpu, folder, cap.memory_mib)
+                if (found := nvml.memory_limit_mib(cap.gpu, folder)) != cap.memory_mib:
+                    raise NvmlFailed(f"a limit of {cap.memory_mib} MiB reads back as {found}")
+                ours[cap.place] = cap
+                self._log.info("memory cap set", cgroup=cap.cgroup, gpu=cap.gpu, memory_mib=cap.memory_mib)
+            except NvmlFailed as error:
+                failed[cap.place] = f"the limit of cgroup {cap.cgroup} could not be set: {error}"
+        self._ours = ours
+        return failed
+
+    def _tell(self, troubles: dict[str, str]) -> None:
+        """Each reason once, not for each grant."""
+        known = set(self._troubles.values())
+        for why in dict.fromkeys(troubles.values()):
+            if why not in known:
+                self._log.info("held by MPS's own limit alone", reason=why)
+        self._troubles = troubles
+
+
+def _folder(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")
+
+
+def _inode(folder: Path) -> int:
+    """0 where there is no such folder."""
+    try:
+        return folder.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _found(root: Path, folder: Path, *, inside: bool = False) -> FoundCgroup | None:
+    inode = _inode(folder)
+    counts = (folder / "dmem.max").exists()
+    return FoundCgroup(f"/{folder.relative_to(root)}", inode, inside, counts) if inode else None
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return [Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _pod_folders(root: Path) -> dict[str, Path]:
+    """By uid, the cgroup of every pod of this node: it is the outermost below the node's own."""
+    node = node_cgroup(Path("/proc/self/cgroup").read_text())
+    found: dict[str, Path] = {}
+    level = [_folder(root, node)]
+    for _depth in range(_POD_DEPTH + 1):
+        below = [each for folder in level for each in _folders_in(folder)]
+        level = []
+        for folder in below:
+            if uid := pod_of_cgroup(f"0::/{folder.relative_to(root)}", node):
+                found[uid] = folder
+            else:
+                level.append(folder)
+    return found

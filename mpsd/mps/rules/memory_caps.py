@@ -1,0 +1,138 @@
+"""Which memory limits of cgroups are to be set, and which are to be taken away.
+
+Documented, not observed (NVIDIA, "MPS v3 Memory Partitioning", releases 615 and 620): a hard limit fails the allocation
+that would exceed it, of all processes below the cgroup together, whatever limit of MPS they have lifted. Where the
+kernel counts (dmem), a cgroup with files of its own shows its processes its own limit, and those above it hold as well.
+Where the driver counts, the nearest limit alone holds: so there a pod has one limit, and its containers none.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from mpsd.model.grants import is_instance
+from mpsd.model.node_view import LedgerView
+from mpsd.model.policy import MemoryCap
+
+INSTANCE = "it is on a MIG instance, for which NVML sets no memory limits of cgroups"
+NO_CGROUP = "none of its processes is in a cgroup (v2) of its own yet"
+BY_POLICY = "the policy has memory_cap: mps"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCap:
+    """A grant that its cgroups are to hold. memory_mib: what it has of each GPU, by UUID. pods: which hold it, by the
+    uid in their cgroups; several that share a claim have a limit each, as large as the grant. cgroups: paths in v2, of
+    the program or container that holds it."""
+
+    grant: str
+    memory_mib: dict[str, int]
+    pods: tuple[str, ...] = ()
+    cgroups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedCaps:
+    """What the agent asks of `mpsd control`. complete: whether these are the grants of all; else none loses a limit."""
+
+    boot_id: str
+    caps: tuple[WantedCap, ...]
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """The limit of one cgroup on one GPU. inode: of its folder: a later cgroup of the same path is another one."""
+
+    cgroup: str
+    inode: int
+    gpu: str
+    memory_mib: int
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        return self.cgroup, self.inode, self.gpu
+
+
+@dataclass(frozen=True, slots=True)
+class CapsInForce:
+    """What `mpsd control` has set and read back in this boot. grants: those that are held by all of their cgroups.
+    troubles: by grant, why another is not."""
+
+    boot_id: str
+    caps: tuple[Cap, ...] = ()
+    grants: tuple[str, ...] = ()
+    troubles: dict[str, str] | None = None  # None as an empty one
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCgroup:
+    """inside: it lies below the cgroup of a pod. counts: the kernel counts there (it has dmem.max)."""
+
+    path: str
+    inode: int
+    inside: bool = False
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CappedGrant:
+    """A grant with the cgroups that were found of it."""
+
+    wanted: WantedCap
+    cgroups: tuple[FoundCgroup, ...]
+
+    def caps(self) -> Iterator[Cap]:
+        """Those that hold it, outer ones first."""
+        places = sorted((one for one in self.cgroups if one.counts or not one.inside), key=lambda one: one.inside)
+        for place in places:
+            for gpu, memory_mib in self.wanted.memory_mib.items():
+                yield Cap(place.path, place.inode, gpu, memory_mib)
+
+
+@dataclass(frozen=True, slots=True)
+class CapActions:
+    """To be done in this order. without: by grant, why it gets no limit."""
+
+    resets: tuple[Cap, ...]
+    sets: tuple[Cap, ...]
+    without: dict[str, str]
+
+
+def wanted_caps(ledger: LedgerView, boot_id: str, *, pods_known: bool) -> WantedCaps:
+    """What the cgroups of all grants are to hold. pods_known: whether pods hold the grants here."""
+    uids: dict[str, list[str]] = {}
+    for uid, grant_id in ledger.pods.items() if pods_known else ():
+        uids.setdefault(grant_id, []).append(uid)
+    caps = []
+    for grant in (held.grant for held in ledger.held):
+        parts = {part.gpu: part.memory_mib for part in grant.parts}
+        caps.append(WantedCap(grant.id, parts, tuple(sorted(uids.get(grant.id, ()))), grant.own_cgroups))
+    return WantedCaps(boot_id, tuple(caps), complete=not (ledger.unknown or ledger.unreadable))
+
+
+def decide(
+    policy: MemoryCap, grants: Iterable[CappedGrant], ours: Collection[Cap], why_not: dict[str, str], *, complete: bool
+) -> CapActions:
+    """What is to be done. ours: what mpsd has set, of cgroups that are still there. why_not: by GPU, why no limits can
+    be set on it. A limit that is larger, or smaller, is set in the place of the other, so that there is always one."""
+    sets, without, places = [], dict[str, str](), set()
+    for grant in grants:
+        if why := _why_without(policy, grant, why_not):
+            without[grant.wanted.grant] = why
+            continue
+        caps = tuple(grant.caps())
+        places |= {cap.place for cap in caps}
+        sets += [cap for cap in caps if cap not in ours]
+    kept = places if complete or policy == "mps" else {*places, *(cap.place for cap in ours)}
+    return CapActions(tuple(cap for cap in ours if cap.place not in kept), tuple(sets), without)
+
+
+def _why_without(policy: MemoryCap, grant: CappedGrant, why_not: dict[str, str]) -> str:
+    gpus = grant.wanted.memory_mib
+    if policy == "mps":
+        return BY_POLICY
+    if any(map(is_instance, gpus)):
+        return INSTANCE
+    if why := next((why_not[gpu] for gpu in gpus if gpu in why_not), ""):
+        return why
+    return "" if grant.cgroups else NO_CGROUP

@@ -1,0 +1,213 @@
+"""Memory limits of cgroups as NVIDIA documents them of driver 615: a grant is held in the moment of an allocation.
+
+As root, and where cgroups of v2 may be made.
+"""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
+from mpsd.model.domain import State
+from mpsd.model.node_view import CAP_HOLDS
+from mpsd.model.violations import ViolationKind
+from mpsd.mps.rules.memory_caps import BY_POLICY
+from mpsd.platform.containers import ProgramCgroups, v2_tree
+from mpsd.simulator.card import Quirk
+from mpsd.simulator.gpus import MIB
+from tests.whole.machine.conftest import on_machine
+from tests.whole.machine.machine import Machine, Program, eventually
+
+_TREE = v2_tree(Path("/sys/fs/cgroup"))
+_WHY_NOT = ProgramCgroups().why_not or ("" if _TREE else "cgroup v2 is not mounted")
+pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
+
+GRANTED_GIB, TAKEN_MIB = 2, 4000
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """One A30 under driver 615, nothing running."""
+    for made in on_machine("A30"):
+        set_driver(made, "615.71.09")
+        yield made
+
+
+def set_driver(machine: Machine, version: str) -> None:
+    (machine.simulation.folder / "driver").write_text(version)
+
+
+def limits(machine: Machine) -> dict[str, int]:
+    """MiB by cgroup, as the simulated driver has them."""
+    file = machine.simulation.folder / "memory-limits.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    return {path: row[1] // MIB for rows in known.values() for path, row in rows.items()}
+
+
+def v2_folder(cgroup: str | None) -> Path:
+    assert cgroup
+    assert _TREE
+    return _TREE / cgroup.lstrip("/")
+
+
+def is_capped(machine: Machine, program: Program) -> bool:
+    return machine.grant_of(program).memory_cap == "cgroup"
+
+
+def waiting(machine: Machine) -> tuple[Program, Path]:
+    """A program that has lifted its limit and is held by its cgroup, and the file that lets it allocate."""
+    go = machine.run_directory / "go"
+    words = f"until test -e {go}; do sleep 0.02; done; exec sim-cuda alloc={TAKEN_MIB} hold"
+    program = machine.run(f"--gpu-mem {GRANTED_GIB}", "env", f"{MEMORY_LIMIT}=garbage", "sh", "-c", words)
+    eventually(lambda: program.pid in machine.holders, "it has its grant")
+    return program, go
+
+
+def scans(machine: Machine) -> int:
+    seen = machine.node().violations
+    assert seen is not None
+    return seen.looks
+
+
+def violations(machine: Machine) -> list[ViolationKind]:
+    seen = machine.node().violations
+    assert seen is not None
+    return [one.kind for one in seen.last]
+
+
+def test_a_client_that_lifts_its_limit_is_stopped_at_its_allocation(machine: Machine) -> None:
+    machine.up()
+    canary = machine.record().canary
+    assert canary
+    assert canary.memory_cap == CAP_HOLDS
+    program, go = waiting(machine)
+    eventually(lambda: is_capped(machine, program), "its cgroup holds it")
+    assert list(limits(machine).values()) == [GRANTED_GIB * 1024]
+    go.touch()
+
+    assert program.heard("rc").startswith("2:CUDA_ERROR_OUT_OF_MEMORY")
+
+    program.heard("ready")
+    assert program.heard("meminfo_total_MiB") == GRANTED_GIB * 1024
+    before = scans(machine)
+    eventually(lambda: scans(machine) > before + 3, "the watchdog has looked")
+    assert ViolationKind.MEMORY_OVER_GRANT not in violations(machine)
+    assert program.running
+    go.unlink()
+
+
+def test_processes_of_a_grant_are_held_together(machine: Machine) -> None:
+    """MPS's own limit is each process's."""
+    machine.up()
+    go = machine.run_directory / "go"
+    each = f"(until test -e {go}; do sleep 0.02; done; exec sim-cuda alloc=1500 hold) &"
+    program = machine.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{each} {each} wait")
+    eventually(lambda: program.pid in machine.holders and is_capped(machine, program), "its cgroup holds it")
+    go.touch()
+
+    def results() -> list[str]:
+        return sorted(line["rc"] for line in program.lines if "rc" in line)
+
+    eventually(lambda: len(results()) == 2, "both have asked for memory")
+    assert results() == ["0:CUDA_SUCCESS", "2:CUDA_ERROR_OUT_OF_MEMORY"]
+    assert ViolationKind.MEMORY_OVER_GRANT not in violations(machine)
+    go.unlink()
+    for line in program.lines:
+        if "pid" in line:
+            machine.kill(line["pid"])
+
+
+def test_an_agent_and_a_control_that_restart_keep_the_limits(machine: Machine) -> None:
+    control, agent = machine.apart()
+    program = machine.client(GRANTED_GIB)
+    eventually(lambda: is_capped(machine, program), "its cgroup holds it")
+    before = limits(machine)
+    agent.kill()
+    assert limits(machine) == before
+    machine.service("agent")
+    machine.until_ready()
+    eventually(lambda: is_capped(machine, program), "the new agent knows it")
+    control.kill()
+    again = machine.service("control")
+    eventually(lambda: again.logged("daemon adopted"), "the new control has its daemon")
+    other = machine.client(3)
+    eventually(lambda: is_capped(machine, other), "the new control sets limits")
+    assert before.items() <= limits(machine).items()
+    assert not [line for line in again.logged("memory cap set") if line["cgroup"] in before]
+
+
+def test_limits_go_with_their_grant_and_with_the_policy(machine: Machine) -> None:
+    service = machine.up()
+    first, second = machine.client(GRANTED_GIB), machine.client(3)
+    eventually(lambda: is_capped(machine, first) and is_capped(machine, second), "their cgroups hold them")
+    assert sorted(limits(machine).values()) == [GRANTED_GIB * 1024, 3 * 1024]
+    cgroup = machine.grant_of(first).cgroup
+    first.kill()
+    eventually(lambda: first.pid not in machine.holders, "its grant has come back")
+    assert not v2_folder(cgroup).exists()
+
+    machine.set_policy(memory_cap="mps")
+
+    eventually(lambda: not is_capped(machine, second), "the policy holds it by MPS alone")
+    assert machine.grant_of(second).memory_cap_why == BY_POLICY
+    assert service.logged("memory cap removed")
+    assert 3 * 1024 not in limits(machine).values()
+    machine.set_policy(memory_cap="auto")
+    eventually(lambda: is_capped(machine, second), "it is held again")
+
+
+def test_a_stop_takes_away_every_limit(machine: Machine) -> None:
+    control, agent = machine.apart()
+    program = machine.client(GRANTED_GIB)
+    eventually(lambda: is_capped(machine, program), "its cgroup holds it")
+    agent.send(signal.SIGTERM)
+    assert agent.exit_code() == 0
+    control.send(signal.SIGTERM)
+    control.send(signal.SIGTERM)
+    folder = machine.simulation.folder
+    assert control.exit_code() == 0
+    assert not folder.exists()
+    assert control.logged("memory cap removed")
+
+
+def test_a_driver_without_memory_limits_works_as_before(machine: Machine) -> None:
+    set_driver(machine, "580.159.04")
+    machine.up()
+    program, go = waiting(machine)
+    why = eventually(lambda: machine.grant_of(program).memory_cap_why, "it is known why")
+    assert why == "driver 580.159.04 has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+    assert machine.grant_of(program).memory_cap == "mps"
+    go.touch()
+    eventually(lambda: ViolationKind.MEMORY_OVER_GRANT in violations(machine), "the watchdog ends it")
+    assert limits(machine) == {}
+    go.unlink()
+
+
+def test_a_policy_that_insists_refuses_gpus_of_a_driver_without_them(machine: Machine) -> None:
+    set_driver(machine, "580.159.04")
+    machine.set_policy(memory_cap="cgroup")
+    machine.service("up")
+    machine.until_known()
+    found = machine.in_state(State.REFUSED)
+    assert found.reason.startswith("memory_cap is cgroup, and driver 580.159.04 has no memory limits of cgroups")
+    asked = machine.run("--gpu-mem 4", "true")
+    assert asked.exit_code() == 1
+    assert "memory_cap is cgroup" in asked.errors
+
+    machine.set_policy(memory_cap="auto")
+
+    machine.until_ready()
+    machine.client(4)
+
+
+def test_limits_that_hold_nobody_are_not_relied_on(machine: Machine) -> None:
+    """As where the kernel does not count what a client of this MPS takes."""
+    machine.card().quirks = Quirk.IGNORES_MEMORY_CAPS
+    machine.up()
+    program = machine.client(GRANTED_GIB)
+    why = eventually(lambda: machine.grant_of(program).memory_cap_why, "it is known why")
+    assert why.startswith("the canary found: gpu0: a client in a cgroup with a limit of 512 MiB saw ")
+    assert limits(machine) == {}
