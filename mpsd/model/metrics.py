@@ -165,6 +165,11 @@ SHARE_BELOW_NORMAL = _metric(
     "1 where its work gets what others leave of the GPU, else 0; no series for programs.",
     _SHARE,
 )
+SHARE_CAPPED = _metric(
+    "mpsd_grant_memory_capped",
+    "1 where memory limits of cgroups hold the holder's processes together, 0 where MPS's limit and the watchdog do.",
+    _SHARE,
+)
 GRANT_CLAIM = _metric(
     "mpsd_grant_claim_info",
     "The resource claim of each pod that has one; the other series of its grant name the first of its pods.",

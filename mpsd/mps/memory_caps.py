@@ -14,7 +14,17 @@ from pathlib import Path
 from mpsd.model.grants import is_instance
 from mpsd.model.node_view import CAP_HOLDS, DomainRecord
 from mpsd.model.policy import Policy
-from mpsd.mps.rules.memory_caps import Cap, CapActions, CappedGrant, CapsInForce, FoundCgroup, WantedCap, WantedCaps
+from mpsd.mps.rules.memory_caps import (
+    CANARY_FOUND,
+    NOT_SET,
+    Cap,
+    CapActions,
+    CappedGrant,
+    CapsInForce,
+    FoundCgroup,
+    WantedCap,
+    WantedCaps,
+)
 from mpsd.mps.rules.memory_caps import decide as decide_caps
 from mpsd.platform import processes, records
 from mpsd.platform.containers import let_count, v2_tree
@@ -76,7 +86,7 @@ class CapFiles:
         self._wanted, self._in_force = run_directory / WANTED, run_directory / IN_FORCE
         self._log = log
         self._asked: WantedCaps | None = None  # what was written last
-        self._seen: tuple[tuple[int, int], CapsInForce] | None = None  # as read last
+        self._known: dict[Path, tuple[tuple[int, int], WantedCaps | CapsInForce | None]] = {}  # as read last
 
     def ask(self, wanted: WantedCaps) -> None:
         """Writes it where it is another. OSError."""
@@ -88,19 +98,11 @@ class CapFiles:
     def wanted(self) -> WantedCaps | None:
         """None where nobody has asked in this boot, or it cannot be read: then everything stays as it is."""
         found = self._read(self._wanted, WantedCaps)
-        return found if found and found.boot_id == processes.boot_id() else None
+        return found if isinstance(found, WantedCaps) else None
 
     def in_force(self) -> CapsInForce:
-        try:
-            status = self._in_force.stat()
-        except OSError:
-            return CapsInForce(processes.boot_id())
-        stamp = status.st_ino, status.st_mtime_ns
-        if self._seen is None or self._seen[0] != stamp:
-            found = self._read(self._in_force, CapsInForce)
-            is_now = found and found.boot_id == processes.boot_id()
-            self._seen = stamp, found if found and is_now else CapsInForce(processes.boot_id())
-        return self._seen[1]
+        found = self._read(self._in_force, CapsInForce)
+        return found if isinstance(found, CapsInForce) else CapsInForce(processes.boot_id())
 
     def put(self, caps: CapsInForce) -> None:
         """OSError."""
@@ -111,12 +113,21 @@ class CapFiles:
         for path in (self._wanted, self._in_force):
             path.unlink(missing_ok=True)
 
-    def _read(self, path: Path, kind: type[records.Value]) -> records.Value | None:
+    def _read(self, path: Path, kind: type[WantedCaps | CapsInForce]) -> WantedCaps | CapsInForce | None:
+        """What is in the file; None where there is none, it is of another boot, or cannot be read."""
         try:
-            return records.read(path, kind)
-        except records.UnreadableRecord as error:
-            self._log.warning("record ignored", reason=str(error))
+            status = path.stat()
+        except OSError:
             return None
+        stamp = status.st_ino, status.st_mtime_ns
+        if path not in self._known or self._known[path][0] != stamp:
+            found = None
+            try:
+                found = records.read(path, kind)
+            except records.UnreadableRecord as error:
+                self._log.warning("record ignored", reason=str(error))
+            self._known[path] = stamp, found if found and found.boot_id == processes.boot_id() else None
+        return self._known[path][1]
 
 
 class MemoryCaps:
@@ -192,7 +203,7 @@ class MemoryCaps:
                 canary = canaries.get(gpu)
                 is_now = canary and canary.driver == self._probe.nvml.driver()
                 if not why and canary and is_now and canary.memory_cap not in {"", CAP_HOLDS}:
-                    why = f"the canary found: {canary.memory_cap}"
+                    why = f"{CANARY_FOUND}: {canary.memory_cap}"
             except NvmlFailed as error:
                 why = str(error)
             if why:
@@ -201,7 +212,7 @@ class MemoryCaps:
 
     def _find(self, wanted: WantedCap, root: Path) -> Iterator[FoundCgroup]:
         for path in wanted.cgroups:
-            if found := _found(root, _folder(root, path)):
+            if ".." not in path.split("/") and (found := _found(root, _folder(root, path))):
                 yield found
         for uid in wanted.pods:
             if (pod := self._pod(uid, root)) and (found := _found(root, pod)):
@@ -240,7 +251,7 @@ class MemoryCaps:
                 ours[cap.place] = cap
                 self._log.info("memory cap set", cgroup=cap.cgroup, gpu=cap.gpu, memory_mib=cap.memory_mib)
             except NvmlFailed as error:
-                failed[cap.place] = f"the limit of cgroup {cap.cgroup} could not be set: {error}"
+                failed[cap.place] = f"{NOT_SET} {cap.cgroup} could not be set: {error}"
         self._ours = ours
         return failed
 

@@ -69,8 +69,11 @@ class Daemon:
         environment: Environment | None = None,
         uid: int | None = None,
         directory: Directory | None = None,
+        cgroup: Path | None = None,
     ) -> Client:
-        client = self._world.client(*actions, environment=environment, uid=uid, directory=directory or self.pipe)
+        client = self._world.client(
+            *actions, environment=environment, uid=uid, directory=directory or self.pipe, cgroup=cgroup
+        )
         self._clients.append(client)
         return client
 
@@ -228,12 +231,17 @@ class World:
         uid: int | None = None,
         directory: Directory | None = None,
         gpus: Sequence[Gpu] | None = None,
+        cgroup: Path | None = None,
     ) -> Client:
-        """A CUDA client that connects through this directory; without one it finds no daemon."""
+        """A CUDA client that connects through this directory; without one it finds no daemon. cgroup: the folder of the
+        one that it is in from its start."""
         uid = os.getuid() if uid is None else uid
         directory = directory or self.nowhere
         program, pipe = _seen_from(directory, self._platform.client(uid))
-        client = Client([*program.argv, *actions], self._environment(pipe, environment, gpus), self._fresh("errors"))
+        entering = ("/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', f"{cgroup}/cgroup.procs") if cgroup else ()
+        client = Client(
+            [*entering, *program.argv, *actions], self._environment(pipe, environment, gpus), self._fresh("errors")
+        )
         self._clients.append(client)
         self._journal.note_client(client, actions, environment or {}, directory.name, uid)
         return client

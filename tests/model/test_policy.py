@@ -184,6 +184,11 @@ def test_a_policy_that_is_older_than_priorities_gives_none_and_reports_what_lift
     assert older.violations.priority_raised.action is Response.WARN
 
 
+def test_a_policy_that_is_older_than_memory_caps_is_as_shipped() -> None:
+    assert read_policy(POLICY_DATA, "policy.yaml").memory_cap == POLICY.memory_cap == "auto"
+    assert refused("memory_cap", "dmem").where == "memory_cap"
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("by", "class"), ("below_normal_under", 2**31), ("below_normal_under", 0.5), ("under", 1)]
 )

@@ -12,6 +12,7 @@ from mpsd.model.domain import GONE, State
 from mpsd.model.names import SCHEDULER
 from mpsd.model.node_status import ClientStatus, DomainStatus, GpuStatus, GrantStatus, NodeStatus
 from mpsd.model.node_view import Canary
+from mpsd.mps.rules.memory_caps import CANARY_FOUND
 from mpsd.operations.doctor.rules.checks import Check, CheckVerdict, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.components import RIGHTS
@@ -107,6 +108,11 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "agent-silent": [{"agent": AgentSilent("mpsd does not answer; see its log")}],
     "outside-books": [{"agent": agent(clients=CLIENTS)}],
     "agent-blind": [{"agent": agent(unknown=("NVML: GPU is lost",))}],
+    "memory-caps": [
+        {"agent": agent(grants=(replace(CLAIMED, memory_cap="cgroup"),))},
+        {"agent": agent(grants=(replace(CLAIMED, memory_cap="cgroup"), replace(CLAIMED, memory_cap="cgroup")))},
+        {"agent": agent(grants=(replace(CLAIMED, memory_cap="mps", memory_cap_why=f"{CANARY_FOUND}: gpu0: …"),))},
+    ],
     "version-skew": [{"agent": agent("0.2.0")}],
     "version-behind": [{"agent": agent("0.0.9")}, {"ours": "0.0.9"}, {"ours": "0.2.0"}],
     "claims-unserved": [{"agent": agent(claim_driver="gpu.mpsd.io", claims_trouble="not registered with kubelet")}],

@@ -223,6 +223,15 @@ def test_who_is_below_normal_is_told_of_pods_and_not_of_programs() -> None:
     assert by_name(status, "mpsd_grant_below_normal", holder="program") == {}
 
 
+def test_who_is_held_by_a_cgroup_is_told_and_of_programs_whether_all_are() -> None:
+    grants = {held("a", 1, pod="capped"): True, held("b", 1): True, held("c", 1): True}
+    status = of(grants, capped=frozenset({"a", "b"}))
+    assert by_name(status, "mpsd_grant_memory_capped", gpu="gpu0", uuid=UUIDS[0], container="") == {
+        ("pod", "default", "capped"): 1,
+        ("program", "", ""): 0,
+    }
+
+
 def test_programs_are_told_together_for_their_number_and_pids_know_no_bound() -> None:
     status = of({held("a", 1): True, held("b", 2): False}, client(1, 100, "a"), client(2, 200, "b"))
     assert by_name(status, "mpsd_grant_limit_bytes", holder="program", pod="") == {

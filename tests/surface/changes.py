@@ -6,6 +6,9 @@ release the list is written anew (`python -m tests.surface.made`) and this table
 
 _CLOSED = "manifests: overlays/cert-manager-fail-closed:"
 CHANGES: dict[str, str] = {
+    "policy.yaml: memory_cap": "driver 615 can hold a pod's memory in the moment of an allocation",
+    "doctor checks: memory-caps": "what is documented and not observed of these limits",
+    "metrics: mpsd_grant_memory_capped": "which grants they hold",
     "variables of containers: CUDA_MPS_CLIENT_PRIORITY": "batch work can run below programs that serve requests",
     "crd: MPSNode/v1alpha1 .status.domains[].kind": "schedulers must know which GPUs may be joined",
     "crd: MPSNode/v1alpha1 .status.gpus[].label": "a MIG instance has no index of its own",

@@ -15,6 +15,7 @@ from mpsd.model.policy import MemoryCap
 
 INSTANCE = "it is on a MIG instance, for which NVML sets no memory limits of cgroups"
 NO_CGROUP = "none of its processes is in a cgroup (v2) of its own yet"
+CANARY_FOUND, NOT_SET = "the canary found", "the limit of cgroup"  # how the reasons begin that are faults
 BY_POLICY = "the policy has memory_cap: mps"
 
 
@@ -135,4 +136,4 @@ def _why_without(policy: MemoryCap, grant: CappedGrant, why_not: dict[str, str])
         return INSTANCE
     if why := next((why_not[gpu] for gpu in gpus if gpu in why_not), ""):
         return why
-    return "" if grant.cgroups else NO_CGROUP
+    return "" if next(grant.caps(), None) else NO_CGROUP

@@ -25,7 +25,9 @@ from mpsd.model.node_status import NodeStatus, without_arguments
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.drain import DrainRequest
+from mpsd.mps.memory_caps import IN_FORCE
 from mpsd.mps.records import DOMAINS_FILE, JoinedGroups
+from mpsd.mps.rules.memory_caps import CapsInForce
 from mpsd.operations.bundle.archive import Output, bundle_to
 from mpsd.operations.bundle.rules import contents
 from mpsd.operations.bundle.rules.contents import MOST_BYTES, BundlePart, json_text, log_kept, missing_part
@@ -116,6 +118,8 @@ def _sources(survey: node.NodeSurvey) -> Iterator[Source]:
     run_directory = survey.settings.socket_to_ask.parent
     if (joined := run_directory / DOMAINS_FILE).exists():
         yield DOMAINS_FILE, "GPUs that are joined on demand", partial(_record, joined, JoinedGroups)
+    if (caps := run_directory / IN_FORCE).exists():
+        yield IN_FORCE, "memory limits of cgroups that are in force", partial(_record, caps, CapsInForce)
     for path in sorted(run_directory.glob("gpu*")):
         yield from _domain(DomainFolder(path))
     if survey.host:

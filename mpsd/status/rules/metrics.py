@@ -143,6 +143,7 @@ def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part], clients: M
     used_mib = total([card.used_mib for card in cards])
     found.add(names.SHARE_LIMIT, sum([card.memory_mib for card in cards]), labels)
     found.add(names.SHARE_RESERVED, sum([card.reserved_percent for card in cards]), labels)
+    found.add(names.SHARE_CAPPED, all(grant.memory_cap == "cgroup" for grant, _card in own), labels)
     if labels["holder"] != _PROGRAM:
         found.add(names.SHARE_THREADS, max([grant.thread_percent for grant, _card in own]), labels)
         found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant, _card in own), labels)

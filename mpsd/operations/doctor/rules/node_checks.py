@@ -12,6 +12,7 @@ from mpsd.model.cluster_status import grant_rows
 from mpsd.model.domain import GONE, State, after_is, remedy
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
+from mpsd.mps.rules.memory_caps import CANARY_FOUND, NOT_SET
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Severity, Unknown, at_most, known
 from mpsd.operations.doctor.rules.components import claim_left, skews
 from mpsd.operations.doctor.rules.machine_checks import MACHINE_CHECKS, RECORDS, AgentSilent, NodeFacts, domains, parted
@@ -131,6 +132,20 @@ def _agent_blind(facts: NodeFacts) -> Iterator[Finding]:
     to_do = "the agent's log has details; until this is fixed, nothing that depends on it is granted"
     for what in known(facts.agent).unknown:
         yield Finding(f"the agent cannot read: {what}", to_do)
+
+
+@_check("memory-caps", _NOTE, "no grant relies on memory limits of cgroups", how=f"{_AGENT}: grants[].memory_cap")
+def _memory_caps(facts: NodeFacts) -> Iterator[Finding]:
+    """What mpsd expects of them follows from NVIDIA's documentation alone."""
+    grants = known(facts.agent).grants
+    if held := sum(grant.memory_cap == "cgroup" for grant in grants):
+        who = "a grant is" if held == 1 else f"{held} grants are"
+        what = f"{who} held by memory limits of cgroups: how these hold programs on MPS is documented, not observed"
+        yield Finding(what, "run the contract tests on this driver; `memory_cap: mps` in policy.yaml does without them")
+    reasons = (grant.memory_cap_why for grant in grants if grant.memory_cap_why.startswith((CANARY_FOUND, NOT_SET)))
+    for why in dict.fromkeys(reasons):
+        what = f"grants are held by MPS's own limit and the watchdog alone: {why}"
+        yield Finding(what, "see the log of `mpsd control` and the driver's (`dmesg`)")
 
 
 def _skews(facts: NodeFacts, *, normal: bool) -> Iterator[Finding]:
