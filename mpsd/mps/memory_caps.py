@@ -44,13 +44,17 @@ class CapProbe:
     nvml: Nvml
     tree: Path
 
+    @property
+    def no_tree(self) -> str:
+        return f"cgroup v2 is not mounted at {self.tree}"
+
     def why_not(self, gpus: Iterable[str]) -> str:
         """Why not on these GPUs; empty where the driver has the functions. NvmlFailed."""
         for uuid in gpus:
             if is_instance(uuid):
                 return f"NVML sets no memory limits of cgroups for MIG instances such as {uuid}"
             if (root := v2_tree(self.tree)) is None:
-                return f"cgroup v2 is not mounted at {self.tree}"
+                return self.no_tree
             if not self.nvml.has_memory_limits(uuid, root):
                 return f"driver {self.nvml.driver()} has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
         return ""
@@ -61,7 +65,7 @@ class CapProbe:
         OSError."""
         root = v2_tree(self.tree)
         if root is None:
-            raise FileNotFoundError(f"cgroup v2 is not mounted at {self.tree}")
+            raise FileNotFoundError(self.no_tree)
         folder = root / "mpsd" / name
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -148,7 +152,11 @@ class MemoryCaps:
             self._ours = {cap.place: cap for cap in self._files.in_force().caps}
             self._looks = _READ_AGAIN
         root = v2_tree(self._probe.tree)
-        if wanted is None or root is None or not (wanted.caps or self._ours):
+        if wanted is None or not (wanted.caps or self._ours):
+            return
+        if root is None:
+            troubles = {one.grant: self._probe.no_tree for one in wanted.caps}
+            self._files.put(CapsInForce(processes.boot_id(), troubles=troubles))
             return
         self._drop(root)
         grants = [CappedGrant(one, tuple(self._find(one, root))) for one in wanted.caps]

@@ -302,6 +302,12 @@ def test_without_cgroup_v2_there_are_none(nvml: Nvml, tmp_path: Path, node: Simu
     assert "MIG instances such as MIG-a" in probe.why_not(["MIG-a"])
 
 
+def test_on_cgroup_v1_it_is_said_why_nobody_is_limited(ground: Ground) -> None:
+    for path in ground.tree.rglob("cgroup.controllers"):
+        path.unlink()
+    assert ground.ask(ground.of_program()).troubles == {"one": f"cgroup v2 is not mounted at {ground.tree}"}
+
+
 def test_an_older_nvidia_ml_py_has_no_such_functions(nvml: Nvml, tree: Path, node: SimulatedNode) -> None:
     class Older:
         """What it has of everything else."""
