@@ -1,8 +1,8 @@
 """Whether the watchdog grows: it looks as often as it can, while clients come, go, change their memory and are killed.
 
 The watchdog, its scanner and its ledger are those of `mpsd up`, alone in this process, without the pauses between
-their looks. MPSD_LOOKS says how many; a day of the watchdog is 345 600. A slope is a least-squares line through samples.
-Those of the first looks are left out: caches of bounded length fill until then.
+their looks. MPSD_LOOKS says how many; a day of the watchdog is 345 600. A slope is a least-squares line; the
+samples of the first looks are left out, while caches of bounded length fill.
 """
 
 import asyncio
