@@ -11,20 +11,35 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mpsd.agent.rules.decide import Action, Admit, EndGrant, Forget, Refuse, SetLimit, decide, stages, why_closed
+from mpsd.agent.partitions import DomainPartitions
+from mpsd.agent.rules.decide import (
+    Action,
+    Admit,
+    EndGrant,
+    Forget,
+    Refuse,
+    RemovePartition,
+    RenewPartition,
+    SetLimit,
+    decide,
+    stages,
+    why_closed,
+)
 from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
 from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import SERVING
 from mpsd.model.events import Event, PastEvent
+from mpsd.model.grants import Grant, rooms
 from mpsd.model.identity import ProcessIdentity, process_of
 from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest
+from mpsd.model.partitions import HeldPartition, chunks_for, chunks_needed
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.control_daemon import ControlPipe
 from mpsd.mps.memory_caps import CapFiles
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords, NodeDomains
-from mpsd.mps.rules.control_protocol import ControlFailed
+from mpsd.mps.rules.control_protocol import ControlFailed, NoPartition
 from mpsd.mps.rules.memory_caps import wanted_caps
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import DeathWatch, Shortages
@@ -206,6 +221,7 @@ class AgentRole:
         self._records = DomainRecords(settings.run_directory, self._log)
         self._caps = CapFiles(settings.run_directory, self._log)
         self._limits = DomainLimits(settings, node.environment, policy)
+        self.partitions = DomainPartitions(settings, node.environment, policy, self._log)
         self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
         self._ledger, self.domains = ledger, domains
         self._troubles: dict[str, str] = {}
@@ -253,6 +269,7 @@ class AgentRole:
             await self._ledger.refresh()
         with self._shortages.survived("keep the domains"):
             self._keep_domains()
+        await self.partitions.look(self._records.read(), self._ledger.view)
         view = self.look()
         actions = decide(view, self._policy())
         troubles: dict[str, str] = {}
@@ -346,7 +363,7 @@ class AgentRole:
         now, ledger, records = time.time(), self._ledger.view, self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
         scan, caps = self.watchdog.scan(), self._caps.in_force()
-        every = [(self.domains.ends(record), self._limits.view(record, now)) for record in records]
+        every = [(self.domains.ends(record), self._view(record, now)) for record in records]
         view = NodeView(
             now=now,
             driver=self._driver,
@@ -365,6 +382,9 @@ class AgentRole:
             uncapped=caps.troubles or {},
         )
         return replace(view, unknown=(*dict.fromkeys(view.withheld.values()), *view.unknown))
+
+    def _view(self, record: DomainRecord, now: float) -> DomainView:
+        return replace(self._limits.view(record, now), partitions=self.partitions.table(record))
 
     async def _act_on(self, domain: str, actions: Sequence[Action], troubles: dict[str, str]) -> None:
         for action in actions:
@@ -386,6 +406,10 @@ class AgentRole:
                 if await self._limits.set(domain, limit, time.time()):
                     of_whom = limit.server or "default for new servers"
                     self._log.info("limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib)
+            case RemovePartition(domain, name):
+                await self.partitions.remove(domain, name)
+            case RenewPartition(grant, held):
+                await self._renew(grant, held)
             case Admit(grant, joins):
                 if not self.queue.get(grant.id):  # its program has gone while a limit was raised for it
                     return
@@ -393,8 +417,13 @@ class AgentRole:
                     return  # decided again in the next cycle
                 if not any(one.name == grant.domain and {*grant.gpus} <= {*one.gpus} for one in self.domains.now):
                     return  # likewise
+                try:
+                    grant = replace(grant, partitions=await self._partitions_for(grant))
+                except NoPartition as error:  # nothing tells how large the next one could be
+                    self.queue.answer(Refuse(grant.id, str(error), for_ever=False))
+                    return
                 self._ledger.add(grant)
-                self.queue.answer(action)
+                self.queue.answer(replace(action, grant=grant))
                 size = {"gpus": grant.gpus, "memory_mib": grant.memory_mib}
                 self._log.info("granted", grant=grant.id, holder=str(grant.holder), **size)
             case Refuse(waiting, reason):
@@ -405,3 +434,35 @@ class AgentRole:
             case Forget(waiting):
                 self.queue.forget(waiting)
                 self._log.info("request dropped", request=waiting, reason="its program is gone")
+
+    async def _partitions_for(self, grant: Grant) -> tuple[HeldPartition, ...]:
+        """What a new grant gets where its GPU has static SM partitions. ControlFailed, OSError."""
+        record = next((one for one in self._records.read() if one.domain == grant.domain), None)
+        if record is None or not record.partitioned:
+            return ()
+        return (await self.partition_for(grant.domain, grant.gpus[0], grant.reserved_percent),)
+
+    async def partition_for(self, domain: str, gpu: str, percent: int) -> HeldPartition:
+        """A new static SM partition for this share of its threads. To be called while cycle_lock is held, and until the
+        ledger has it. NoPartition with what is free; ControlFailed, OSError."""
+        view = self.look()
+        grants = [held.grant for held in view.grants]
+        room = rooms(
+            [one for one in view.gpus if one.uuid == gpu], {gpu: domain}, grants, self._policy(), (), view.tables
+        )
+        if not room or room[0].chunks is None:
+            raise NoPartition(f"{domain} has not said yet which SM partitions it has")
+        if not room[0].chunks.holds(percent):
+            raise NoPartition(chunks_needed(percent, room[0].chunks))
+        return await self.partitions.add(domain, gpu, chunks_for(percent, room[0].chunks.chunks))
+
+    async def _renew(self, grant: Grant, held: HeldPartition) -> None:
+        """The same programs go on with it where the daemon gives it the same name, or they can be told the new one."""
+        try:
+            new = await self.partitions.add(grant.domain, grant.gpus[0], held.chunks)
+        except NoPartition:
+            self.partitions.lose(grant.domain, held.name)
+            return
+        if new.name != held.name and not self._ledger.renew(grant, held, new):
+            self.partitions.lose(grant.domain, held.name)
+            await self.partitions.remove(grant.domain, new.name)

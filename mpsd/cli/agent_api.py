@@ -143,7 +143,8 @@ class AgentApi:
             raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         grant = answer.grant
         pipe_directory = str(sources.settings.domain(grant.domain).client)
-        variables = environment(ClientLimit(grant.memory_mib, grant.thread_percent), pipe_directory)
+        limit = ClientLimit(grant.memory_mib, grant.thread_percent)
+        variables = environment(limit, pipe_directory, None, grant.partition)
         variables |= {CUDA_VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
         # A user's own mpsd may create none, and serves nobody else.
         loose = os.geteuid() == 0 and not sources.ledger.has_cgroup(grant.id)

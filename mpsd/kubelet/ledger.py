@@ -21,6 +21,7 @@ from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, LedgerView
+from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
@@ -265,6 +266,10 @@ class KubeletGrants:
     def end(self, grant: Grant) -> None:
         """Kubelet ends those of devices itself."""
         self.end_claim(grant.id)
+
+    def renew(self, _grant: Grant, _old: HeldPartition, _new: HeldPartition) -> bool:
+        """Kubelet starts a pod's containers with what Allocate answered."""
+        return False
 
     def close(self) -> None:
         """The journal stays for the next agent."""

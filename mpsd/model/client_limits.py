@@ -7,7 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY, MEMORY_LIMIT, PARTITIONING, PIPE_DIRECTORY, THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import (
+    CLIENT_PRIORITY,
+    MEMORY_LIMIT,
+    PARTITIONING,
+    PIPE_DIRECTORY,
+    SM_PARTITION,
+    THREAD_PERCENT,
+)
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.pod import PRIORITY, PodPriority
 from mpsd.model.policy import GpuPriority
@@ -27,15 +34,18 @@ class ClientLimit:
     thread_percent: int
 
 
-def environment(limit: ClientLimit, pipe_directory: str, priority: int | None = None) -> dict[str, str]:
+def environment(
+    limit: ClientLimit, pipe_directory: str, priority: int | None = None, partition: str = ""
+) -> dict[str, str]:
     """The variables that hold a client to its limit, and to its priority where it is given one. The one entry `0=` is
     right for every client, whichever GPU it got and however it narrows its devices: the ordinal counts the devices the
-    process sees, and an entry for one it does not see would lift every limit.
+    process sees, and an entry for one it does not see would lift every limit. partition: the SM partition that it has
+    in place of a percentage; empty where it has none.
     """
     variables = {
         PIPE_DIRECTORY: pipe_directory,
         MEMORY_LIMIT: f"0={limit.memory_mib}M",
-        THREAD_PERCENT: str(limit.thread_percent),
+        **({SM_PARTITION: partition} if partition else {THREAD_PERCENT: str(limit.thread_percent)}),
         PARTITIONING: "0",
     }
     return variables if priority is None else {**variables, CLIENT_PRIORITY: str(priority)}

@@ -313,3 +313,4 @@ class Policy:
     driver_upgrade: Literal["wait", "evict"] = "wait"  # what an upgrade of the driver does with the pods on its GPUs
     gpu_priority: GpuPriority = field(default_factory=GpuPriority)
     memory_cap: MemoryCap = "auto"
+    threads: Literal["shared", "exclusive"] = "shared"  # exclusive: a share of the threads is SMs that no one else has

@@ -50,6 +50,18 @@ def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> I
     yield from _memory(asked, policy, facts)
     if asked.percent is not None:
         yield from problems_with_percent(asked.percent, asked.gpus, asked.percent_where, policy)
+    if policy.threads == "exclusive":
+        yield from _without_partition(asked)
+
+
+def _without_partition(asked: GpuRequest) -> Iterator[Problem]:
+    """Why it cannot have a static SM partition, which every program needs where the policy has threads: exclusive."""
+    if asked.percent is None:
+        message = "is missing: the policy has threads: exclusive, and a program without a share gets no SMs"
+        yield Problem("partition-without-share", asked.percent_where, "", message, "request one")
+    if asked.gpus > 1:
+        message = f"cannot be spread over {asked.gpus} GPUs: the policy has threads: exclusive, and a share is of one"
+        yield Problem("partition-of-several", asked.memory_where, "", message, "request a share of one GPU")
 
 
 def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -> Iterator[Problem]:

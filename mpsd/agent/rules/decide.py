@@ -13,6 +13,7 @@ from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.model.domain import ANSWERING, SERVING, after_is
 from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, Grant, evenly, rooms
 from mpsd.model.node_view import DomainView, NodeView, ServerLimit, WaitingRequest
+from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 
 
@@ -29,6 +30,22 @@ class SetLimit:
 
     domain: str
     limit: ServerLimit
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePartition:
+    """Remove a static SM partition that belongs to no grant, and that no client is in."""
+
+    domain: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenewPartition:
+    """Make a grant's partition anew, since the domain's daemon is another one."""
+
+    grant: Grant
+    held: HeldPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +72,15 @@ class Forget:
     id: str
 
 
-Action = EndGrant | SetLimit | Admit | Refuse | Forget
+Action = EndGrant | SetLimit | RemovePartition | RenewPartition | Admit | Refuse | Forget
 
 
 def domain_of(action: Action) -> str:
     """The domain whose daemon or ledger the action changes; empty for an answer that changes none."""
     match action:
-        case EndGrant(grant) | Admit(grant, _):
+        case EndGrant(grant) | Admit(grant, _) | RenewPartition(grant, _):
             return grant.domain
-        case SetLimit(domain, _limit):
+        case SetLimit(domain, _) | RemovePartition(domain, _):
             return domain
         case Refuse() | Forget():
             return ""
@@ -99,7 +116,20 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
     raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
     lowered = [limit for limit in limits if limit not in raised]
-    return (*map(EndGrant, ended), *raised, *answers, *lowered)
+    divided = [action for domain in domains for action in _partitions(domain, kept)]
+    return (*map(EndGrant, ended), *divided, *raised, *answers, *lowered)
+
+
+def _partitions(domain: DomainView, kept: Sequence[Grant]) -> Iterator[RemovePartition | RenewPartition]:
+    """domain: one all of whose grants are known."""
+    table = domain.partitions
+    if table is None or domain.state not in ANSWERING:
+        return
+    own = [grant for grant in kept if not {*grant.gpus}.isdisjoint(domain.record.gpus)]
+    for stray in table.strays(held for grant in own for held in grant.partitions):
+        if not stray.in_use:
+            yield RemovePartition(domain.name, stray.name)
+    yield from (RenewPartition(grant, held) for grant in own for held in table.missing(grant.partitions))
 
 
 def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
@@ -139,7 +169,7 @@ def _answer(
         reason = placed.reason
     others: list[str] = []
     if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
-        others = [why_closed(domain) for domain in view.domains if domain.state not in SERVING]
+        others = [why_closed(domain) for domain in view.domains if not is_open(domain)]
         others += map(_no_daemon, _without_domain(view))
         others += dict.fromkeys(view.withheld.values())
     return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
@@ -189,13 +219,20 @@ def _closed_gpus(view: NodeView) -> Mapping[str, str]:
     return {**view.withheld, **{gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)}} | {
         uuid: f"{label.get(uuid, uuid)} accepts no programs now: {why_closed(domain)}"
         for domain in view.domains
-        if domain.state not in SERVING
+        if not is_open(domain)
         for uuid in domain.record.gpus
     }
 
 
+def is_open(domain: DomainView) -> bool:
+    """Whether it takes new programs."""
+    return domain.state in SERVING and not domain.is_unsure
+
+
 def why_closed(domain: DomainView) -> str:
-    """Why a domain that does not serve takes no new programs."""
+    """Why a domain that is not open takes no new programs."""
+    if domain.state in SERVING:
+        return f"{domain.name} has not said yet which SM partitions it has"
     why = f": {domain.record.reason}" if domain.record.reason else ""
     return f"{domain.name} is {after_is(domain.state)}{why}"
 
@@ -227,12 +264,12 @@ def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
 def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
     gpus = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
-    return rooms(gpus, domain_of, grants, policy, view.on_demand)
+    return rooms(gpus, domain_of, grants, policy, view.on_demand, view.tables)
 
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     """The rooms of domains that serve, but for GPUs that a grant may be on which cannot be read."""
-    serving = {domain.name for domain in view.domains if domain.state in SERVING}
+    serving = {domain.name for domain in view.domains if is_open(domain)}
     withheld = view.withheld
     rooms_now = _all_rooms(view, grants, policy)
     return tuple(room for room in rooms_now if room.domain in serving and room.gpu.uuid not in withheld)

@@ -84,7 +84,8 @@ def container_answer(
     with_gate: whether gates can be made here; without one, a container that is started while its domain does not serve
     comes up without a GPU.
     """
-    given = memory_answer(Allocation(grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent), around)
+    size = (grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent)
+    given = memory_answer(Allocation(*size, partition=grant.partition), around)
     return ContainerAnswer(
         grant=grant.id,
         # Which of the driver's libraries a container without Kubernetes gets is its engine's business.

@@ -179,6 +179,9 @@ class ClaimDriver:
             claim = again or claim
         else:
             wrong = wrong or rules.why_no_room(claim, others, self._node, self._policy())
+        seen = self._agent.view.domain(claim.domain) if self._agent.view else None
+        if seen and seen.record.partitioned:
+            wrong = f"{claim.domain} has static SM partitions (threads: exclusive in the policy), and no claim gets one"
         if wrong:
             raise StartDeferred(wrong)
         self._keep_one(claim)

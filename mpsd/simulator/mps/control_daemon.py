@@ -77,6 +77,12 @@ TYPE_CHECKING = False  # in place of typing's, which takes half as long to impor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+# The controller that is played: of driver 580, as observed, unless a rehearsal names another. From 13010 on it has static
+# SM partitions (documented, not observed).
+VERSION = "MPSD_SIMULATION_MPS"
+OBSERVED = 13000
+WITH_PARTITIONS = 13010
+
 PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108  the driver's own default
 
 _FLAGS = {
@@ -94,6 +100,13 @@ _FLAGS = {
     "-q": "ready",
     "--ready-devices": "ready",
 }
+_LATER_FLAGS = {"-S": "partitioned", "--static-partitioning": "partitioned"}
+
+
+def version() -> int:
+    """Such as 13000 of CUDA 13.0."""
+    named = os.environ.get(VERSION, "")
+    return int(named) if named.isdecimal() else OBSERVED
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
@@ -102,15 +115,16 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     options = [argument for argument in given if argument.startswith("-")]
     if given and not given[0].startswith("-"):
         return _ask([" ".join(given)])
-    if any(option not in _FLAGS for option in options):
+    known = _FLAGS | (_LATER_FLAGS if version() >= WITH_PARTITIONS else {})
+    if any(option not in known for option in options):
         print(f"Unrecognized option \0\n{HELP}", end="")  # it does print that zero
         return 1
-    flags = {_FLAGS[option] for option in options}
+    flags = {known[option] for option in options}
     if "help" in flags or "version" in flags:
-        print(HELP if "help" in flags else BANNER, end="")
+        print(HELP if "help" in flags else BANNER.replace(str(OBSERVED), str(version())), end="")
         return 0
     if flags & {"background", "foreground"}:
-        return _start(multiuser="multiuser" in flags, foreground="foreground" in flags)
+        return _start(flags)
     return _ask(sys.stdin)
 
 
@@ -120,13 +134,15 @@ def _ask(commands: "Iterable[str]") -> int:
     return ask(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or PIPE_DIRECTORY, commands)
 
 
-def _start(*, multiuser: bool, foreground: bool) -> int:
+def _start(flags: "set[str]") -> int:
     from mpsd.simulator.mps.daemon import start
 
+    multiuser = "multiuser" in flags
     if multiuser and os.geteuid() != 0:
         print("Only root user may enable -multiuser-server!", file=sys.stderr)
         return 1
-    return start(os.environ, multiuser=multiuser, foreground=foreground)
+    partitioned = "partitioned" in flags
+    return start(os.environ, multiuser=multiuser, foreground="foreground" in flags, partitioned=partitioned)
 
 
 if __name__ == "__main__":

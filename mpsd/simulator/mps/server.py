@@ -14,6 +14,7 @@ from typing import Any
 
 from mpsd.simulator.card import (
     ILLEGAL_ADDRESS,
+    INVALID_RESOURCE_CONFIGURATION,
     MPS_CLIENT,
     MPS_CLIENT_TERMINATED,
     MPS_SERVER,
@@ -57,6 +58,7 @@ class ServerClient:
     number: int = 0
     device: int = 0
     torn_down: bool = False
+    partition: str = ""
 
     @property
     def pid(self) -> int:
@@ -170,6 +172,7 @@ class MpsServer:
             self._log.server(f"Creating server context on device {ordinal} ({gpu.name})")
             card.claim(ContextClaim(os.getpid(), MPS_SERVER, gpu.server_mib * MIB))
         self._settings: Message = {"thread_percent": 100.0, "priority": 0, "limits": {}}
+        self._partitions: dict[str, int] | None = None  # SMs by name; None where the daemon has no static partitions
         self._started = False
         self._running = True
         self._clients: list[ServerClient] = []
@@ -198,6 +201,8 @@ class MpsServer:
             self._accept(socket.socket(fileno=files[0]))
         elif "settings" in message:
             self._set(message["settings"])
+        elif "partitions" in message:
+            self._partitions = message["partitions"]
         elif "ask" in message:
             self._answer(message["ask"], message["words"])
         else:
@@ -228,6 +233,10 @@ class MpsServer:
                 text = device_client_list(listed, self._gpus)
             case "ps":
                 text = process_table(listed, os.getpid(), self._gpus)
+            case "partitions in use":
+                used = [client.partition for client in self._clients if client.context]
+                messages.send(self._link, {"in_use": used, "question": list(words)})
+                return
             case "terminate_client":
                 text = self._terminate("".join(words[:1]))
             case _:
@@ -271,7 +280,12 @@ class MpsServer:
         if self.in_fault:
             return {"status": MPS_SERVER_NOT_READY}
         ordinal = next(n for n, gpu in enumerate(self._gpus) if gpu.uuid == asked["uuid"])
-        share = self._share(Wish(**asked["wish"]), self._gpus[ordinal], asked["ordinal"])
+        wanted = Wish(**asked["wish"])
+        share = self._share(wanted, self._gpus[ordinal], asked["ordinal"])
+        if self._partitions is not None:
+            if not wanted.partition.startswith(f"{asked['uuid']}/") or wanted.partition not in self._partitions:
+                return {"status": INVALID_RESOURCE_CONFIGURATION}
+            share = client_share.in_partition(share, self._partitions[wanted.partition], self._gpus[ordinal])
         if quirks := self._cards[ordinal].quirks:
             share = client_share.with_quirks(share, quirks, self._gpus[ordinal])
         room = self._limits.room(self._gpus[ordinal].uuid, client.pid, self._cards[ordinal])
@@ -285,6 +299,7 @@ class MpsServer:
             return {"status": refused.code}
         self._contexts_made += not client.number
         client.take(ServerContext(ordinal, slot), self._contexts_made)
+        client.partition = wanted.partition
         gpu = self._gpus[ordinal]
         self._log.server(f"Device {gpu.name} (uuid {gpu.uuid}) is associated")
         self._log.server(f"Status of client {client.shown} is ACTIVE")
