@@ -14,7 +14,7 @@ from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
 from mpsd.model.policy import Policy
 from mpsd.mps.control_daemon import ControlPipe
 from mpsd.mps.rules import control_protocol
-from mpsd.mps.rules.control_protocol import ControlFailed
+from mpsd.mps.rules.control_protocol import ControlFailed, NoPartition
 from mpsd.platform.logs import Logger
 from mpsd.platform.settings import Settings
 
@@ -76,7 +76,13 @@ class DomainPartitions:
     async def add(self, domain: str, gpu: str, chunks: int) -> HeldPartition:
         """A new partition, once the daemon lists it with so many chunks. NoPartition; ControlFailed; OSError."""
         pipe = self._pipe(domain)
-        name = await pipe.ask(control_protocol.add_partition(gpu, chunks))
+        try:
+            name = await pipe.ask(control_protocol.add_partition(gpu, chunks))
+        except NoPartition as error:
+            before = known.table if (known := self._known.get(domain)) else None
+            if await self._read_back(domain, gpu) != before:  # somebody else has changed them: to be decided again
+                raise ControlFailed(str(error)) from error
+            raise
         found = (await self._read_back(domain, gpu)).of([name])
         if [one.chunks for one in found] != [chunks]:
             await pipe.ask(control_protocol.remove_partition(name))

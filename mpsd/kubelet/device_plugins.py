@@ -100,8 +100,8 @@ class NodeDevices:
         ledger = self.ledger
         seen = [domain.record for domain in self.agent.view.domains] if self.agent.view else []
         records = tuple(record for record in seen if not self.domains.replaced(record))
-        found = {one.name: one.partitions for one in (self.agent.view.domains if self.agent.view else ())}
-        tables = {domain: table for domain, table in found.items() if table}
+        known = {one.domain: self.agent.partitions.table(one) for one in records}  # newer than the last view
+        tables = {domain: table for domain, table in known.items() if table}
         return StartContext(self.node.gpus, records, ledger.held_devices, ledger.entries, ledger.pods_seen, tables)
 
     async def container_for(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:

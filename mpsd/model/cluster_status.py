@@ -19,7 +19,7 @@ from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.mpsnode import ReportedDomain, ReportedGpu
-    from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, NodeStatus
+    from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, NodeStatus, PartitionStatus
 
 
 class GpuRow(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +79,8 @@ class GrantRow(msgspec.Struct, frozen=True):
     gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
     False where that is not reported. violations: None where they are not reported. claim: namespace and name of the
     resource claim that it is of; None where it is of none. shared_with: the pods that hold the claim beside `pod`.
-    priority: of its clients, 0 or 1, which is below normal.
+    priority: of its clients, 0 or 1, which is below normal. partitions: its static SM partitions, where those are
+    reported.
     """
 
     node: str
@@ -103,6 +104,7 @@ class GrantRow(msgspec.Struct, frozen=True):
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
     priority: int = 0
+    partitions: tuple["PartitionStatus", ...] = ()
 
 
 def gpu_row(
@@ -191,6 +193,7 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
             claim=grant.claim,
             shared_with=grant.shared_with,
             priority=grant.priority,
+            partitions=grant.partitions,
         )
         for grant in node.grants
     )

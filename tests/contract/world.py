@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mpsd.mps.rules.control_protocol import read_version
 from tests.contract.gpus import Gpu
 from tests.contract.journal import Journal
 from tests.contract.platforms import Platform, Program
@@ -144,8 +145,18 @@ class World:
         return self._platform.nvml
 
     @property
+    def platform(self) -> Platform:
+        return self._platform
+
+    @property
     def gpu(self) -> Gpu:
         return self.gpus[0]
+
+    def control_version(self, environment: Environment) -> int | None:
+        """What the controller says of itself with these variables."""
+        argv = [*self._platform.control(os.getuid()).argv, "-v"]
+        answer = self._run("-v", argv, self._environment(self.nowhere, environment, None), "", SOON_S, {})
+        return read_version(answer.stdout)
 
     def daemon(
         self,

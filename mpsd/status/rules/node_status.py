@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mpsd.model import node_status as shape
 from mpsd.model.cluster_status import total
-from mpsd.model.grants import Gpu, GpuShare, promised_mib
+from mpsd.model.grants import Gpu, GpuShare, Grant, promised_mib
 from mpsd.model.identity import PodName, process_of
 from mpsd.model.node_view import Client, HeldGrant, NodeView, pod_names
 from mpsd.model.violations import most_mib
@@ -42,7 +42,7 @@ def node_status(
         domains=tuple(_domains(view)),
         grants=tuple(
             replace(
-                _grant(held, of_grants if here.issuperset(held.grant.gpus) else None, policy),
+                _grant(held, of_grants if here.issuperset(held.grant.gpus) else None, view, policy),
                 memory_cap="cgroup" if held.grant.id in view.capped else "mps",
                 memory_cap_why=view.uncapped.get(held.grant.id, ""),
             )
@@ -94,9 +94,9 @@ def _gpu(
 
 
 def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
-    records = [domain.record for domain in view.domains]
-    names = pod_names(view) if any(record.faults for record in records) else {}
-    for record in records:
+    names = pod_names(view) if any(domain.record.faults for domain in view.domains) else {}
+    for domain in view.domains:
+        record, table = domain.record, domain.partitions
         yield shape.DomainStatus(
             name=record.domain,
             gpus=record.gpus,
@@ -110,11 +110,14 @@ def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
             canary=record.canary,
             version=record.written_by,
             kind=record.kind,
+            partitioned=record.partitioned,
+            chunks=table.chunks if table else None,
+            free_chunks=table.chunks - sum(one.chunks for one in table.partitions) if table else None,
         )
 
 
 def _grant(
-    held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, policy: "Policy"
+    held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, view: NodeView, policy: "Policy"
 ) -> shape.GrantStatus:
     grant = held.grant
     pod, container = grant.pod, grant.container
@@ -144,7 +147,14 @@ def _grant(
         claim=grant.claim,
         shared_with=tuple(map(str, grant.pods[1:])),
         priority=grant.priority,
+        partitions=tuple(_partitions(grant, view)) if grant.partitions else (),
     )
+
+
+def _partitions(grant: Grant, view: NodeView) -> Iterator[shape.PartitionStatus]:
+    table = view.tables.get(grant.gpus[0])
+    sms = {one.name: one.sms for one in table.partitions} if table else {}
+    yield from (shape.PartitionStatus(one.chunks, sms.get(one.name)) for one in grant.partitions)
 
 
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:
