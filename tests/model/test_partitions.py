@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.grants.rules.placement import InsufficientResources, Placed, place
-from mpsd.model.grants import Grant, GpuShare, Request, rooms
+from mpsd.model.grants import GpuShare, Grant, Request, rooms
 from mpsd.model.identity import PodName
 from mpsd.model.partitions import ChunkRoom, HeldPartition, Partition, PartitionTable, chunks_for
 from mpsd.platform.limits_files import load_limits

@@ -25,6 +25,7 @@ from mpsd.operations.doctor.rules.machine_checks import (
     RunDirectorySeen,
 )
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
+from tests.model.worlds import POLICY
 from tests.operations import broken_clusters
 from tests.operations.test_doctor import RECORD, UUID, WELL
 
@@ -104,6 +105,10 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "draining": [
         {"domains": domain(state=State.DRAINED, reason="asked by ops")},
         {"domains": domain(state=State.DRAINING, reason=GONE)},
+    ],
+    "sm-partitions": [
+        {"domains": domain(partitioned=True)},
+        {"policy": replace(POLICY, threads="exclusive"), "domains": domain()},
     ],
     "agent-silent": [{"agent": AgentSilent("mpsd does not answer; see its log")}],
     "outside-books": [{"agent": agent(clients=CLIENTS)}],

@@ -125,6 +125,10 @@ CHANGES: dict[str, str] = {
     "policy.yaml: violations.threads_lifted.action": "a program took more threads than its share, and nobody knew",
     "event reasons: GPUThreadsLifted": "the same",
     "gpus.yaml: capabilities[].sms_per_reservation": "by which they are found",
+    "policy.yaml: threads": "a share of the threads can be SMs that nobody else has",
+    "variables of containers: CUDA_MPS_SM_PARTITION": "the same",
+    "gpus.yaml: capabilities[].sms_per_chunk": "in what steps such a share comes",
+    "doctor checks: sm-partitions": "what is documented and not observed of them",
     "commands: kubectl mps autoscaling": "autoscalers add a first node only where they are told of its GPUs",
     **{
         f"commands: kubectl mps autoscaling {option}": "its options"

@@ -65,8 +65,8 @@ def test_pods_have_partitions_of_their_own_until_they_end(cluster: Cluster) -> N
 def test_a_pod_without_a_share_gets_none(cluster: Cluster) -> None:
     cluster.apply(pod("whole", 2))
     eventually(lambda: cluster.phase("whole") == "Failed", "it has no partition")
-    messages = cluster.events("AllocationRefused")
-    assert any("a program without a share of the threads can have none" in message for message in messages)
+    why = "a program without a share of the threads can have none"
+    eventually(lambda: any(why in message for message in cluster.events("AllocationRefused")), "an event says why")
 
 
 def test_a_restart_of_the_agent_keeps_what_pods_have(cluster: Cluster) -> None:

@@ -99,24 +99,20 @@ def _draining(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(what, "nothing is to be done" if one.record.reason == GONE else back)
 
 
-@_check("threads-pending", _BREAKS, "threads are divided as the policy says", how=f"{RECORDS}; policy.yaml")
-def _threads_pending(facts: NodeFacts) -> Iterator[Finding]:
-    wanted = known(facts.policy).threads
-    for one in domains(facts):
+@_check("sm-partitions", _NOTE, "threads are shared", how="record.json of each domain")
+def _sm_partitions(facts: NodeFacts) -> Iterator[Finding]:
+    """What mpsd does there follows from NVIDIA's documentation alone."""
+    seen, wanted = domains(facts), known(facts.policy).threads
+    if divided := [one.record.domain for one in seen if one.record.partitioned]:
+        what = f"the SMs of {', '.join(divided)} are divided into static partitions: documented, not observed"
+        yield Finding(what, "read docs/hardware.md, and run the contract tests on a GPU whose driver has them")
+    for one in seen:
         if one.daemon_lives and one.record.partitioned is not (wanted == "exclusive"):
             has = "exclusive" if one.record.partitioned else "shared"
             what = (
                 f"{one.record.domain}: its control daemon was started with threads: {has}, and the policy has {wanted}"
             )
             yield Finding(what, "drain the GPU and restart `mpsd control`; a daemon keeps its mode until it ends")
-
-
-@_check("sm-partitions", _NOTE, "no GPU has static SM partitions", how=RECORDS)
-def _sm_partitions(facts: NodeFacts) -> Iterator[Finding]:
-    """What mpsd does there follows from NVIDIA's documentation alone."""
-    if divided := [one.record.domain for one in domains(facts) if one.record.partitioned]:
-        what = f"the SMs of {', '.join(divided)} are divided into static partitions: documented, not observed"
-        yield Finding(what, "read docs/hardware.md, and run the contract tests on a GPU whose driver has them")
 
 
 # -- the agent ---------------------------------------------------------------------------------------------------------
