@@ -29,7 +29,7 @@ from mpsd.platform.nvml import Nvml, NvmlFailed
 _PROBE_S = {State.READY: 20.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
-_TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
+_TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively, and two such questions
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
 
@@ -211,10 +211,11 @@ class DomainSupervisor:
         return unreliable if self._daemon.alive else ""
 
     async def _ask_version(self, deadline_s: float) -> None:
-        """Of the controller that is to be started, once for each program that is on PATH."""
-        program = control_daemon.program_stamp(self._place.environment)
-        if program != self._version_of:
+        """Of the controller that is to be started: again where another is on PATH, or it has not said."""
+        program, now = control_daemon.program_stamp(self._place.environment), time.monotonic()
+        if program != self._version_of or (self._version is None and now >= self._try_at):
             self._version, self._version_of = await control_daemon.version(self._place.environment, deadline_s), program
+            self._try_at = now + _TRY_S
 
     def _why_no_partitions(self) -> str:
         """Why its daemon cannot have static SM partitions, with the remedy; empty where it can."""

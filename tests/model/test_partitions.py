@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.grants.rules.placement import InsufficientResources, Placed, place
-from mpsd.model.grants import GpuShare, Grant, Request, rooms
+from mpsd.grants.rules.placement import InsufficientResources, Placed, place, place_there
+from mpsd.model.grants import CardsRequest, GpuShare, Grant, Request, rooms
 from mpsd.model.identity import PodName
 from mpsd.model.partitions import ChunkRoom, HeldPartition, Partition, PartitionTable, chunks_for
 from mpsd.platform.limits_files import load_limits
@@ -103,5 +103,25 @@ class TestARequest:
     @pytest.mark.parametrize("request_", [replace(ASKED, thread_percent=None), replace(ASKED, gpus=2)])
     def test_without_a_share_or_over_several_gpus_never_fits(self, request_: Request) -> None:
         found = placed(request_, PartitionTable(16))
+        assert isinstance(found, InsufficientResources)
+        assert not found.ever
+
+
+class TestAContainerThatNamesItsGpu:
+    def placed(self, percent: int, table: PartitionTable) -> Placed | InsufficientResources:
+        asked = CardsRequest((GpuShare(GPU.uuid, 1024, percent),), percent or 100)
+        return place_there(asked, rooms([GPU], {GPU.uuid: "gpu0"}, (), POLICY, (), {GPU.uuid: table}), POLICY, {})
+
+    def test_gets_chunks_for_its_share(self) -> None:
+        assert self.placed(30, PartitionTable(16)) == Placed("gpu0", (GPU.uuid,))
+
+    def test_waits_for_chunks(self) -> None:
+        found = self.placed(30, PartitionTable(16, (in_daemon("a", 12),)))
+        assert isinstance(found, InsufficientResources)
+        assert found.ever
+        assert "30 % of its threads take 5 of the 16 chunks of its SMs, and 4 are free" in found.reason
+
+    def test_without_a_share_never_fits(self) -> None:
+        found = self.placed(0, PartitionTable(16))
         assert isinstance(found, InsufficientResources)
         assert not found.ever
