@@ -41,6 +41,7 @@ class DomainPartitions:
     policy: Callable[[], Policy]
     log: Logger
     _known: dict[str, _Known] = field(default_factory=dict)
+    _staying: set[str] = field(default_factory=set)  # the partitions that were to be removed, and were not
 
     def table(self, record: DomainRecord) -> PartitionTable | None:
         """What this very daemon said last; None where it has no partitions, or has not said yet."""
@@ -91,10 +92,15 @@ class DomainPartitions:
         return HeldPartition(name, chunks)
 
     async def remove(self, domain: str, name: str) -> None:
-        """ControlFailed where it is still there; OSError."""
+        """One that a client is still in stays, and is tried again in the next cycle. ControlFailed, OSError."""
         await self._pipe(domain).ask(control_protocol.remove_partition(name))
         if found := (await self._read_back(domain, name.partition("/")[0])).of([name]):
-            raise ControlFailed(f"SM partition {name} was removed, and lspart lists {_shown(found)}")
+            if name not in self._staying:
+                reason = f"lspart still lists {_shown(found)}"
+                self.log.warning("partition not removed", domain=domain, partition=name, reason=reason)
+            self._staying.add(name)
+            return
+        self._staying.discard(name)
         self.log.info("partition removed", domain=domain, partition=name)
 
     async def _read_back(self, domain: str, gpu: str) -> PartitionTable:
