@@ -134,7 +134,7 @@ def slices(cluster: Cluster) -> list[Object]:
 
 
 def devices(cluster: Cluster) -> list[Object]:
-    return [device for one in slices(cluster) for device in one["spec"]["devices"]]
+    return [device for one in slices(cluster) for device in one["spec"].get("devices", ())]
 
 
 @contextmanager
