@@ -269,7 +269,8 @@ class Kube:
                 metadata = answer.get("metadata") or {}
                 if more := metadata.get("continue"):  # asked for while this piece is read
                     asked = {**asked, "continue": more}
-                    asked.pop("resourceVersion", None)  # in the token; servers refuse both
+                    for name in ("resourceVersion", "resourceVersionMatch"):  # in the token; servers refuse both
+                        asked.pop(name, None)
                     coming = asyncio.create_task(self._object(Ask("list", resource, "", namespace, query=asked)))
                 yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
                 if not more:

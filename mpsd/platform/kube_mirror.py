@@ -271,6 +271,8 @@ class Mirror(Generic[T]):
 
     async def _list(self) -> None:
         query = {**self._selection.query, "resourceVersion": self._version}
+        if self._version:  # else a server takes a list in pages for one of exactly that version, old as it may be
+            query["resourceVersionMatch"] = "NotOlderThan"
         objects: dict[tuple[str, str], T] = {}
         version = ""
         try:

@@ -105,6 +105,22 @@ def test_a_list_in_pages_is_of_one_version(world: World) -> None:
     world.run(questions)
 
 
+def test_a_list_in_pages_is_of_exactly_the_version_asked_for_unless_newer_ones_will_do(world: World) -> None:
+    async def questions(kube: Kube) -> None:
+        await kube.create(MAPS, config_map("first"), world.namespace)
+        since = (await listing(kube, MAPS, world.namespace)).version
+        await kube.delete(MAPS, "first", world.namespace)
+        await kube.create(MAPS, config_map("second"), world.namespace)
+        asked = {"fieldSelector": "metadata.name!=kube-root-ca.crt", "resourceVersion": since}
+        exactly = await listing(kube, MAPS, world.namespace, asked)
+        assert [one["metadata"]["name"] for one in exactly.items] == ["first"]
+        assert exactly.version == since
+        newer = await listing(kube, MAPS, world.namespace, asked | {"resourceVersionMatch": "NotOlderThan"})
+        assert int(newer.version) >= int(since)
+
+    world.run(questions)
+
+
 def test_a_watch_tells_every_change_after_the_list_in_order(world: World) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MAPS, config_map("before"), world.namespace)

@@ -57,6 +57,7 @@ class Store:
     def __init__(self, history: int = HISTORY) -> None:
         self._objects: dict[ObjectKey, Object] = {}
         self._history: deque[Stored] = deque(maxlen=history)
+        self._forgotten = 0  # the version up to which watches are not told any more
         self._waiting: set[asyncio.Event] = set()
         self.version = 1
 
@@ -71,6 +72,21 @@ class Store:
             if (key.group, key.plural) == (kind.group, kind.plural) and namespace in ("", key.namespace)
         ]
         return sorted(found, key=lambda pair: pair[0])
+
+    def all_at(self, version: int, kind: ObjectKind, namespace: str = "") -> list[tuple[ObjectKey, Object]]:
+        """The same as it was at this version. Refused where that is no longer known."""
+        if self._history and version < self._history[0].version - 1:
+            raise expired(f"{version} ({self._history[0].version - 1})")
+        found = dict(self.all(kind, namespace))
+        for change in reversed(self._history):
+            if change.version > version and (change.key in found or change.now is None):
+                if change.before is None:
+                    found.pop(change.key, None)
+                elif (change.key.group, change.key.plural) == (kind.group, kind.plural) and (
+                    namespace in ("", change.key.namespace)
+                ):
+                    found[change.key] = change.before
+        return sorted(found.items(), key=lambda pair: pair[0])
 
     def everything(self) -> list[tuple[ObjectKey, Object]]:
         return list(self._objects.items())
@@ -92,7 +108,7 @@ class Store:
         self.version += 1
         before = self._objects.pop(key)
         last: Object = {**before, "metadata": {**before["metadata"], "resourceVersion": str(self.version)}}
-        self._note(Stored(self.version, key, last, None))
+        self._note(Stored(self.version, key, before, None))
         return last
 
     def since(self, version: int) -> Iterator[Stored]:
@@ -104,11 +120,11 @@ class Store:
     @property
     def oldest(self) -> int:
         """The oldest version that a watch may start from."""
-        return self._history[0].version - 1 if self._history else self.version
+        return max(self._forgotten, self._history[0].version - 1 if self._history else self.version)
 
     def forget(self) -> None:
-        """Forgets every change, as a server does with the old ones."""
-        self._history.clear()
+        """Tells watches no change of before, as a server that has started anew; it can still list what was."""
+        self._forgotten = self.version
 
     async def changed(self, version: int) -> None:
         """Returns once there is a change after this version."""

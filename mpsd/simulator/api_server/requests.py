@@ -79,13 +79,15 @@ def _has(kind: ObjectKind, subresource: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """version None: the newest there is. after, first_version: of a list that goes on. limit 0: everything."""
+    """version None: the newest there is. is_exact: that very version is listed, else none that is older. after,
+    first_version: of a list that goes on. limit 0: everything."""
 
     fields: str
     labels: str
     watch: bool
     bookmarks: bool
     version: int | None
+    is_exact: bool
     timeout_s: float
     limit: int
     after: ObjectKey | None
@@ -106,14 +108,18 @@ def list_options(query: Mapping[str, str]) -> ListOptions:
     first_version, last = _going_on(after) if after else (None, None)
     if after and version:
         raise bad_request("specifying resource version is not allowed when using continue")
+    match, limit = query.get("resourceVersionMatch", ""), _number(query, "limit") or 0
+    if match and (after or version is None):
+        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided, and with continue")
     return ListOptions(
         fields=query.get("fieldSelector", ""),
         labels=query.get("labelSelector", ""),
         watch=query.get("watch", "").lower() in {"1", "true"},
         bookmarks=query.get("allowWatchBookmarks", "").lower() in {"1", "true"},
         version=version,
+        is_exact=match == "Exact" or (not match and bool(version and limit)),  # as servers have always taken a limit
         timeout_s=float(_number(query, "timeoutSeconds") or 0),
-        limit=_number(query, "limit") or 0,
+        limit=limit,
         after=last,
         first_version=first_version,
     )

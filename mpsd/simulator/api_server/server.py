@@ -314,10 +314,14 @@ class ApiServer:
         if options.version is not None and options.version > store.version:
             raise kinds.too_new(str(options.version))
         test = options.test(target.kind)
-        found = [(key, thing) for key, thing in store.all(target.kind, target.namespace) if test(thing)]
+        if options.is_exact and options.version is not None:
+            every = store.all_at(options.version, target.kind, target.namespace)
+        else:
+            every = store.all(target.kind, target.namespace)
+        found = [(key, thing) for key, thing in every if test(thing)]
         rest = [(key, thing) for key, thing in found if options.after is None or key > options.after]
         page = rest[: options.limit] if options.limit else rest
-        version = options.first_version or store.version
+        version = options.first_version or (options.version if options.is_exact else None) or store.version
         metadata = {"resourceVersion": str(version)}
         if len(page) < len(rest):
             metadata["continue"] = options.token(version, page[-1][0])
