@@ -14,7 +14,7 @@ LIMITS = {
     "lines without simulator and bench": 44_984,
     "largest room, % of these lines": 15,
     "class names defined twice or more": 0,
-    "modules that `mpsd control` can load where GPUs are real": 57,
+    "modules that `mpsd control` can load where GPUs are real": 58,
 }
 WAYS = {"request": 9, "review": 8, "violation": 11}  # files of each, as above
 PACKAGE = {

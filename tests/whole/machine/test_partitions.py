@@ -53,8 +53,8 @@ def names(machine: Machine) -> set[str]:
 
 
 def holding(machine: Machine, percent: int, *, environment: dict[str, str] | None = None) -> Program:
-    """A program with this share that has its context."""
-    program = machine.run(f"--gpu-mem 2 --gpu-core {percent}", "sim-cuda", "hold", environment=environment)
+    """A program with this share that has its context; it waits where a daemon or its control has just been started."""
+    program = machine.run(f"--gpu-mem 2 --gpu-core {percent} --wait", "sim-cuda", "hold", environment=environment)
     program.heard("ready")
     return program
 
