@@ -7,7 +7,7 @@ to accept a client of its size. That the percents on each GPU add up is checked 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.agent.agent import AgentRole
@@ -31,7 +31,7 @@ from mpsd.model.domain import Domain
 from mpsd.model.events import Reason
 from mpsd.model.grants import rooms
 from mpsd.model.node_view import NodeView
-from mpsd.model.partitions import HeldPartition
+from mpsd.model.partitions import HeldPartition, PartitionTable
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.node_gpus import Node
@@ -69,13 +69,14 @@ class NodeDevices:
         # With MIG instances that are gone while pods may still hold devices of them, which stay unhealthy.
         self._gpus = self.node.gpus
         self.on_demand: frozenset[str] = frozenset()  # the GPUs that `mpsd control` joins and divides
+        self.tables: Mapping[str, PartitionTable] = {}  # of static SM partitions, by domain, at the last look
         self.one_at_a_time = asyncio.Lock()  # the guess for one Allocate relies on the journal entry of the one before
 
     def update(self, view: NodeView, *, is_left: bool = False) -> None:
         """Brings the devices up to date with this look at the node. is_left: its daemons may end for longer than a
         restart, so that a GPU which is down does not come back soon."""
         policy, seen = self.policy(), {gpu for domain in view.domains for gpu in domain.record.gpus}
-        self.on_demand = view.on_demand | self.on_demand - seen
+        self.on_demand, self.tables = view.on_demand | self.on_demand - seen, view.tables
         serving = (
             domain.record
             for domain in view.domains
@@ -198,9 +199,8 @@ class MemoryPlugin:
             held.update(*listed, *noted)
         domain_of = {uuid: domain.name for domain in node.domains.now for uuid in domain.gpus}
         on_demand = frozenset() if ledger.view.unknown else node.on_demand
-        tables = node.agent.view.tables if node.agent.view else {}
         grants = [one.grant for one in ledger.view.held]
-        here = rooms(node.node.gpus, domain_of, grants, node.policy(), on_demand, tables)
+        here = rooms(node.node.gpus, domain_of, grants, node.policy(), on_demand, node.tables)
         offer = Offer(available, must_include, size, container.request.gpus if container else 1)
         return preferred(offer, container, here, node.policy(), tuple(held))
 
