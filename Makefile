@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHOLE := tests/whole
 SOAK := $(WHOLE)/node/test_soak.py $(WHOLE)/machine/test_random_faults.py
+CONTRACT := tests/contract
 HOST := tests/host
 SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
@@ -29,11 +30,12 @@ lint: $(READY)
 	$(BIN)/mpsd check limits
 
 units: $(READY)
-	$(TESTS) $(WHOLE:%=--ignore=%) $(HOST:%=--ignore=%) $(SEE:%=--ignore=%)
+	$(TESTS) $(patsubst %,--ignore=%,$(WHOLE) $(CONTRACT) $(HOST) $(SEE))
 
-# Every role as it runs, on whole simulated machines, nodes and clusters; mpsd bench; and what takes longest of the rest.
+# Every role as it runs, on whole simulated machines, nodes and clusters; what GPUs do, on simulated ones; mpsd bench; and
+# what takes longest of the rest.
 check-node: $(READY)
-	$(TESTS) $(WHOLE) $(SOAK:%=--ignore=%)
+	$(TESTS) $(WHOLE) $(CONTRACT) $(SOAK:%=--ignore=%)
 
 # Containers without Kubernetes, by Debian's runc, containerd, dockerd and podman: as root. What of them is not there is
 # fetched and unpacked where Debian's apt is; else its tests are skipped, and say so.
