@@ -47,7 +47,7 @@ check-see: $(READY)
 	PATH="$$PATH:$$(tests/prometheus/programs.sh)" PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile -rs $(SEE)
 
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
-# 18 minutes the first time, then 13. RECORD=tests/e2e/records keeps what it ran on and how it ended, for `make docs`.
+# about 20 minutes on two shared cores. RECORD=tests/e2e/records keeps what it ran on and how it ended, for `make docs`.
 RECORD ?=
 UNRECORDED := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG"
 E2E := $(UNRECORDED) $(RECORD:%=--record %)
