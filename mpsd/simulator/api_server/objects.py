@@ -66,11 +66,7 @@ class Store:
 
     def all(self, kind: ObjectKind, namespace: str = "") -> list[tuple[ObjectKey, Object]]:
         """In the order of namespace and name. namespace: empty for all."""
-        found = [
-            (key, thing)
-            for key, thing in self._objects.items()
-            if (key.group, key.plural) == (kind.group, kind.plural) and namespace in ("", key.namespace)
-        ]
+        found = [(key, thing) for key, thing in self._objects.items() if _is_of(key, kind, namespace)]
         return sorted(found, key=lambda pair: pair[0])
 
     def all_at(self, version: int, kind: ObjectKind, namespace: str = "") -> list[tuple[ObjectKey, Object]]:
@@ -79,13 +75,14 @@ class Store:
             raise expired(f"{version} ({self._history[0].version - 1})")
         found = dict(self.all(kind, namespace))
         for change in reversed(self._history):
-            if change.version > version and (change.key in found or change.now is None):
-                if change.before is None:
-                    found.pop(change.key, None)
-                elif (change.key.group, change.key.plural) == (kind.group, kind.plural) and (
-                    namespace in ("", change.key.namespace)
-                ):
-                    found[change.key] = change.before
+            if change.version <= version:
+                break
+            if not _is_of(change.key, kind, namespace):
+                continue
+            if change.before is None:
+                del found[change.key]
+            else:
+                found[change.key] = change.before
         return sorted(found.items(), key=lambda pair: pair[0])
 
     def everything(self) -> list[tuple[ObjectKey, Object]]:
@@ -141,6 +138,11 @@ class Store:
         self._history.append(change)
         for waiting in self._waiting:
             waiting.set()
+
+
+def _is_of(key: ObjectKey, kind: ObjectKind, namespace: str) -> bool:
+    """namespace: empty for all."""
+    return (key.group, key.plural) == (kind.group, kind.plural) and namespace in ("", key.namespace)
 
 
 def _unversioned(thing: Object) -> Any:

@@ -79,8 +79,23 @@ def _keep_what_is_known(simulation: Path, earlier: Mapping[str, str]) -> None:
     path.write_text(json.dumps([{name: gpu[name] for name in known if name in gpu} for gpu in gpus]))
 
 
-class Mixed(Cluster):
-    """A cluster whose control and agent may be of the earlier mpsd. later: what this one has in its environment."""
+class Rolled(Cluster):
+    """A cluster whose agent may be of an earlier mpsd. _agent: what that one has in its environment."""
+
+    _agent: Mapping[str, str]
+
+    def launch_agent(self) -> Service:
+        return self._started(Service([str(MPSD), *self.agent_words], self.environment | self._agent, self._said))
+
+    def roll_agent(self, to: Mapping[str, str]) -> None:
+        self.agent.send(signal.SIGTERM)
+        assert self.agent.exit_code() == 0
+        self._agent = to
+        self.agent = self.start_agent()
+
+
+class Mixed(Rolled):
+    """Its control, too, may be of the earlier mpsd."""
 
     def __init__(self, control: Mapping[str, str], agent: Mapping[str, str]) -> None:
         super().__init__("A30")
@@ -91,14 +106,8 @@ class Mixed(Cluster):
     def service(self, verb: str, environment: Mapping[str, str] | None = None) -> Service:
         return super().service(verb, self._control | dict(environment or {}))
 
-    def launch_agent(self) -> Service:
-        return self._started(Service([str(MPSD), *self.agent_words], self.environment | self._agent, self._said))
-
     def roll_agent(self, to: Mapping[str, str]) -> None:
-        self.agent.send(signal.SIGTERM)
-        assert self.agent.exit_code() == 0
-        self._agent = to
-        self.agent = self.start_agent()
+        super().roll_agent(to)
         self.until_offered()
 
 
@@ -160,22 +169,13 @@ def test_an_earlier_agent_serves_with_this_control(old_agent: Mixed) -> None:
     eventually(lambda: _kinds(old_agent) == ["alone"], "this agent reports")
 
 
-class MixedClaims(ClaimCluster):
-    """Its agent may be of an earlier mpsd; claims are what the test asks for as scheduler and kubelet."""
+class MixedClaims(Rolled, ClaimCluster):
+    """Claims are what the test asks for as scheduler and kubelet."""
 
     def __init__(self, agent: Mapping[str, str]) -> None:
         super().__init__()
         self._agent = agent
         _keep_what_is_known(self.simulation.folder, agent)
-
-    def launch_agent(self) -> Service:
-        return self._started(Service([str(MPSD), *self.agent_words], self.environment | self._agent, self._said))
-
-    def roll_agent(self, to: Mapping[str, str]) -> None:
-        self.agent.send(signal.SIGTERM)
-        assert self.agent.exit_code() == 0
-        self._agent = to
-        self.agent = self.start_agent()
 
 
 def test_a_claim_that_an_earlier_agent_prepared_keeps_its_grant_and_the_device_that_kubelet_knows(
