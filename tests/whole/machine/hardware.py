@@ -37,8 +37,13 @@ class RealMachine(Machine):
         total_mib = sum(pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles) // MIB
         assert total_mib, "the driver shows no GPU"
         self.nvml: Any = pynvml
+        self._uuids = {pynvml.nvmlDeviceGetUUID(handle) for handle in handles}
         super().__init__(f"A30×{len(handles)}", tried=False)
         shutil.rmtree(self.run_directory / "simulation")
+
+    @property
+    def uuids(self) -> set[str]:
+        return self._uuids
 
     @property
     def environment(self) -> dict[str, str]:

@@ -245,6 +245,11 @@ class Machine:
         divided = {gpu.parent for gpu in self.simulation.gpus}
         return tuple(gpu for gpu in self.simulation.gpus if gpu.uuid not in divided)
 
+    @property
+    def uuids(self) -> set[str]:
+        """Of the GPUs that programs can have a part of."""
+        return {gpu.uuid for gpu in self.shared}
+
     def divide(self, *profiles: str, ordinal: int = 0) -> tuple[str, ...]:
         """Changes the MIG layout of a GPU to these instances; their labels."""
         whole = self.simulation.gpus[ordinal]
@@ -317,7 +322,7 @@ class Machine:
         """The domains, once they hold every GPU."""
         with suppress(local_api.NotRunning):
             domains = self.node().domains
-            return domains if {gpu for one in domains for gpu in one.gpus} == {gpu.uuid for gpu in self.shared} else ()
+            return domains if {gpu for one in domains for gpu in one.gpus} == self.uuids else ()
         return ()
 
     def daemon(self, name: str = "gpu0") -> int:
