@@ -7,6 +7,7 @@ often on a card that is too small for some of it. mpsd does not import PyTorch: 
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,11 +182,13 @@ def clients(context: BenchContext) -> Iterator[ClientsRow]:
             if programs > testbed.gpu.memory_mib // 1024:
                 return
             context.step(f"{programs} programs at once")
-            group = gather(testbed, WorkKind.SMALL, [BenchShare(1)] * programs, context.window_s)
-            found = group.total()
+            group = gather(testbed, WorkKind.SMALL, [BenchShare(1)] * programs, context.window_s, _WINDOWS)
+            began, spent_s = time.monotonic(), testbed.mpsd.cpu_s()
+            found = group.total(_WINDOWS)
+            cores = (testbed.mpsd.cpu_s() - spent_s) / (time.monotonic() - began)
             testbed.end_programs()
             rates = (found.launches_per_s, found.p50_ms, found.p99_ms)
-            yield ClientsRow(programs, WorkKind.SMALL, *rates, group.starts_s)
+            yield ClientsRow(programs, WorkKind.SMALL, *rates, group.starts_s, cores, testbed.mpsd.resident_mib())
 
 
 # -- priority: requests at a fixed rate beside batch work that fills the GPU, by its priority -------------------------

@@ -178,6 +178,8 @@ _CLIENTS: tuple[Column[ClientsRow], ...] = (
     Column("P50", lambda row: _ms(row.p50_ms)),
     Column("P99", lambda row: _ms(row.p99_ms)),
     Column("ALL STARTED AFTER", lambda row: f"{row.starts_s:.1f} s"),
+    Column("MPSD, OF A CORE", lambda row: "?" if row.mpsd_cores is None else f"{row.mpsd_cores:.2%}"),
+    Column("RESIDENT", lambda row: "?" if row.mpsd_mib is None else f"{row.mpsd_mib:.0f} MiB"),
 )
 
 

@@ -49,6 +49,13 @@ class OwnMpsd:
         """Of `mpsd up`."""
         return self._up.pid
 
+    def cpu_s(self) -> float:
+        """Processor time of `mpsd up` so far, its control commands included."""
+        return sum(psutil.Process(self.pid).cpu_times()[:4])
+
+    def resident_mib(self) -> float:
+        return psutil.Process(self.pid).memory_info().rss / 1024**2
+
     @property
     def run_directory(self) -> Path:
         return self._settings.run_directory

@@ -116,7 +116,10 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class ClientsRow:
-    """So many programs under mpsd. starts_s: from the first start until the last had its context."""
+    """So many programs under mpsd. starts_s: from the first start until the last had its context.
+
+    mpsd_cores, mpsd_mib: what `mpsd up` takes meanwhile, of a core and resident; None in files of before.
+    """
 
     programs: int
     work: WorkKind
@@ -124,6 +127,8 @@ class ClientsRow:
     p50_ms: float
     p99_ms: float
     starts_s: float
+    mpsd_cores: float | None = None
+    mpsd_mib: float | None = None
 
 
 class BatchWork(StrEnum):
