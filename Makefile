@@ -75,7 +75,8 @@ e2e-gpu: $(READY)
 demo: $(READY)
 	$(BIN)/mpsd demo
 
-# BENCH names the groups to measure, and none means all. AGAINST=FILE compares with the build/bench.json of another run.
+# BENCH names the groups to measure, and none means all. AGAINST=FILE compares with the build/bench.json of another run,
+# AGAINST=last with the last record in docs/benchmarks.
 AGAINST ?=
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(AGAINST:%=--against %) $(BENCH)

@@ -1,13 +1,19 @@
-"""Runs the benchmarks, prints the table, writes build/bench.json; exits with 1 where a limit does not hold."""
+"""Runs the benchmarks, prints the table, writes build/bench.json; exits with 1 where a limit does not hold.
+
+`--against last` compares with the last record in docs/benchmarks.
+"""
 
 import argparse
 import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
+from mpsd.bench.rules.claims import ClaimVerdict
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.agent import agent
@@ -29,6 +35,7 @@ from tests.bench.watchdog import watchdog
 from tests.bench.webhook import webhook
 
 RESULT = Path("build/bench.json")
+_RECORDS, _LAST = Path("docs/benchmarks"), "last"
 
 
 def _limits(folder: Path) -> Path:
@@ -69,25 +76,29 @@ def _on_a_machine(gpus: str, measure: Callable[[DemoMachine], Iterable[tuple[str
             machine.stop()
 
 
+def _before(against: str) -> dict[str, Row]:
+    return read(max(_RECORDS.glob("*-make-bench.json")) if against == _LAST else Path(against))
+
+
 def main() -> int:
-    groups = {measure.__name__: measure for measure in (*ALONE, *ON_A_MACHINE)}
+    on_a_machine = {one.__name__: partial(_on_a_machine, gpus, one) for one, gpus in ON_A_MACHINE.items()}
+    groups = {one.__name__: one for one in ALONE} | on_a_machine
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all unless named: {', '.join(groups)}")
-    parser.add_argument("--against", type=Path, metavar="FILE", help="compare with what an earlier run wrote")
+    parser.add_argument("--against", metavar="FILE", help=f"what an earlier run wrote, or {_LAST}")
     asked = parser.parse_args()
-    chosen, before = asked.groups, read(asked.against) if asked.against else None
+    chosen, before = asked.groups, _before(asked.against) if asked.against else None
     if unknown := [name for name in chosen if name not in groups]:
         parser.error(f"{', '.join(unknown)}: no such group; there are {', '.join(groups)}")
     rows: dict[str, Row] = {}
-    for measure in ALONE:
-        if not chosen or measure.__name__ in chosen:
+    for name, measure in groups.items():
+        if not chosen or name in chosen:
+            began = time.monotonic()
             rows |= measure()
-    for measure, gpus in ON_A_MACHINE.items():
-        if not chosen or measure.__name__ in chosen:
-            rows |= _on_a_machine(gpus, measure)
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     show(rows, before)
     write(rows, RESULT)
-    broken = [name for name, row in rows.items() if not row.holds]
+    broken = [name for name, row in rows.items() if row.verdict is ClaimVerdict.BROKEN]
     if broken:
         print(f"over its limit: {', '.join(broken)}", file=sys.stderr)
     return 1 if broken else 0

@@ -8,10 +8,10 @@ import psutil
 
 from mpsd.simulator.demo.machine import DemoMachine
 from mpsd.simulator.programs import wait_until
-from tests.bench.rows import Row
+from tests.bench.rows import Row, median_row
 
 GPUS, GRANTS_A_GPU, CLIENTS_A_GRANT = 8, 5, 4
-_WINDOWS, _WINDOW_S = 5, 6.0
+_WINDOWS, _WINDOW_S = 8, 4.0
 _CLIENTS_OF_A_GRANT = " & ".join(["sim-cuda hold"] * (CLIENTS_A_GRANT - 1) + ["exec sim-cuda hold"])
 _CLIENTS = GPUS * GRANTS_A_GPU * CLIENTS_A_GRANT
 
@@ -32,7 +32,7 @@ def idle(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
         spent_s = after.children_user - before.children_user + after.children_system - before.children_system
         commands.append(spent_s / took_s)
     about = f"mpsd up, {GPUS} GPUs × {_CLIENTS // GPUS} clients"
-    yield "idle_cpu", Row(statistics.median(own), "of a core", 0.015, None, about)
+    yield "idle_cpu", median_row(own, "of a core", 0.015, None, about)
     yield (
         "idle_nvml",
         Row(statistics.median(nvml), "of a core", None, None, "the same, in simulated NVML: not in that row"),

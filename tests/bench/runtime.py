@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.bench.rows import Row
+from tests.bench.rows import Row, median_row
 from tests.host.bundle import RUNC, why_not
 from tests.host.container import Container
 from tests.host.host import Host, host_of
@@ -34,8 +34,8 @@ def _row(host: Host, environment: Mapping[str, str], about: str) -> Row:
         for by_mpsd in (True, False) if number % 2 else (False, True):
             took[by_mpsd] = _start_ms(host, environment if by_mpsd else {}, by_mpsd)
         pairs.append(took)
-    more_ms = statistics.median(pair[True] - pair[False] for pair in pairs)
-    return Row(more_ms, "ms", _LIMIT_MS, statistics.median(pair[False] for pair in pairs), about)
+    more_ms = (pair[True] - pair[False] for pair in pairs)
+    return median_row(more_ms, "ms", _LIMIT_MS, statistics.median(pair[False] for pair in pairs), about)
 
 
 def _start_ms(host: Host, environment: Mapping[str, str], by_mpsd: bool) -> float:

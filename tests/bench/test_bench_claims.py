@@ -25,6 +25,7 @@ from mpsd.bench.rules.rows import (
     SizeRow,
     WorkKind,
 )
+from tests.bench.rows import median_row
 
 MACHINE = MachineRow(
     "2026-11-22T05:00:00Z", "0.1.0", "NVIDIA H200", 143155, 132, "580.159.04", "13.0", 16, "3.12.3", simulated=False
@@ -301,3 +302,13 @@ def test_no_record_makes_it_fail(
     """A file that somebody shows may hold any number."""
     benchmark = replace(EMPTY, shares=tuple(shares), ratio=tuple(ratio), sizes=tuple(sizes), cost=tuple(cost))
     assert all(claim.what and isinstance(claim.verdict, ClaimVerdict) for claim in claims(benchmark))
+
+
+def test_a_row_of_make_bench_is_judged_by_the_interval_of_its_samples() -> None:
+    far_apart = median_row([0.5, 0.8, 0.9, 1.1, 1.2, 1.5], "×", 1.0, None, "")
+    assert (far_apart.value, far_apart.interval, far_apart.verdict) == (1.0, (0.5, 1.5), CANNOT_TELL)
+    assert median_row([0.7, 0.8, 0.9, 0.9, 0.95, 1.0], "×", 1.0, None, "").verdict is HOLDS
+    assert median_row([1.1, 1.2, 1.3, 1.4, 1.5, 1.6], "×", 1.0, None, "").verdict is BROKEN
+    few = median_row([0.9, 1.5], "×", 1.0, None, "")
+    assert (few.interval, few.verdict) == (None, BROKEN)
+    assert median_row([9.0], "ms", None, None, "").verdict is ClaimVerdict.NO_LIMIT
