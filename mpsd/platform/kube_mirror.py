@@ -34,7 +34,7 @@ _QUIET_S, _ANSWER_S = 10.0, 5.0
 _PIECE = 1 << 16  # bytes that are read at once
 _ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
 _SHORTEST_S = 1.0  # a watch that ends sooner shows that the server is in trouble
-_BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
+BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class Mirror(Generic[T]):
     async def run(self) -> None:
         while True:
             again = retry_if_exception_type(KubeError)
-            await AsyncRetrying(wait=_BACK_OFF, retry=again, before_sleep=self._note_away)(self._follow)
+            await AsyncRetrying(wait=BACK_OFF, retry=again, before_sleep=self._note_away)(self._follow)
 
     async def _follow(self) -> None:
         """One watch from its beginning to its end. KubeError where it lasted so short that the server needs a rest."""

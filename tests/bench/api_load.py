@@ -6,22 +6,28 @@ no other traffic to the API server than what is counted.
 """
 
 import asyncio
+import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from tenacity import AsyncRetrying, RetryCallState
 
 from mpsd.platform.event_loop import until
+from mpsd.platform.kube_mirror import BACK_OFF
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from tests.bench.agent import DEADLINE_S, PODS, fill, serving
 from tests.bench.cluster import OneNode, one_node
 from tests.bench.rows import Row
 
 AGENTS = 1000
+WATCHES = 3  # of an agent: its pods, its MPSNode, its Node
+AWAY_S = 10.0
 STEADY_S, SETTLE_S = 60.0, 20.0
 _LEASE_S = 10.0  # how often a kubelet renews its Node's lease: nodeLeaseDurationSeconds 40 of its configuration, by 4
 
@@ -29,6 +35,21 @@ _LEASE_S = 10.0  # how often a kubelet renews its Node's lease: nodeLeaseDuratio
 def api_load() -> Iterator[tuple[str, Row]]:
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
         yield from asyncio.run(_measured(Path(folder))).items()
+    every = AGENTS * WATCHES
+    about = f"of {AGENTS} agents' {every} watches, in the busiest second once a server is back after {AWAY_S:g} s"
+    yield "api_herd", Row(_herd(every) / every, "of them", 0.25, 1.0, f"{about}; baseline: all at once")
+
+
+def _herd(watches: int) -> int:
+    """How many try again in the same second, the first time that there is a server, by the pauses of the mirrors."""
+    found = Counter[int]()
+    for _watch in range(watches):
+        state, at_s = RetryCallState(AsyncRetrying(), None, (), {}), random.uniform(0, 1)
+        while at_s < AWAY_S:
+            at_s += BACK_OFF(state)
+            state.attempt_number += 1
+        found[int(at_s)] += 1
+    return max(found.values())
 
 
 @dataclass(slots=True)
