@@ -68,6 +68,7 @@ class KubeletGrants:
         self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_requesting` was made from
         self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what `view` was made from
+        self._made: rules.MadeGrants | None = None  # the grants of pods in it; None before the first
         self._counted_rows: tuple[NodePod | Bystander, ...] = ()
         self._facts: tuple[object, ...] = ()  # what of these counts
         self._unallocated: frozenset[str] = frozenset()
@@ -172,7 +173,9 @@ class KubeletGrants:
         if self._trouble:
             self._log.info("kubelet lists devices again")
         if answer.held != self.held_devices:
-            self.held_devices, self._changed_at = answer.held, time.monotonic()
+            known = {one.container: one for one in self.held_devices}  # the same object tells that nothing changed
+            self.held_devices = tuple([old if (old := known.get(one.container)) == one else one for one in answer.held])
+            self._changed_at = time.monotonic()
         self.listed, self._trouble = answer.pods, ""
         if self._pods.synced:
             self._prove()
@@ -243,7 +246,8 @@ class KubeletGrants:
         if are_same(sources, self._counted):
             return
         self._counted = sources
-        grants = rules.pod_grants(self.held_devices, self.entries, pods, domains, policy)
+        self._made = rules.made_grants(self._made, self.held_devices, self.entries, pods, domains, policy)
+        grants = self._made.in_order
         holders = claim_holders(claims, self._rows) if claims else {}
         claimed = tuple(self._held(claim, holders[claim.uid]) for claim in claims)
         of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}

@@ -15,6 +15,7 @@ from mpsd.kubelet.rules.ledger import (
     by_cgroup,
     by_devices,
     corrected,
+    made_grants,
     pod_grants,
     served,
     still_needed,
@@ -61,6 +62,7 @@ def test_a_pod_s_containers_have_one_grant_together() -> None:
 
 BELOW = {"mpsd.io/gpu-priority": "below-normal"}
 BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
+SMALL = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))
 
 
 def priority(*held: ContainerDevices, journal: tuple[JournalEntry, ...], policy: Policy = BY_ANNOTATION) -> int:
@@ -220,7 +222,6 @@ def test_what_kubelet_said_before_an_answer_says_nothing_of_it() -> None:
 
 def test_what_was_given_in_another_unit_is_worth_what_it_was() -> None:
     """Else a smaller unit in the policy would make everybody who runs take too much."""
-    small = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))
     old = replace(entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a"), unit_mib=1024)
     new = replace(entry(mem_ids(8, first=7), named("b"), 100, 2.0, "uid-of-b"), unit_mib=128)
     held = (
@@ -228,7 +229,7 @@ def test_what_was_given_in_another_unit_is_worth_what_it_was() -> None:
         devices(named("b"), mem_ids(8, first=7)),
         devices(named("c"), mem_ids(1, 1)),
     )
-    made = pod_grants(held, (old, new), [node_pod("a"), node_pod("b")], APART, small)
+    made = pod_grants(held, (old, new), [node_pod("a"), node_pod("b")], APART, SMALL)
     assert {one.command: one.memory_mib for one in made} == {"default/a": 7168, "default/b": 1024, "default/c": 128}
 
 
@@ -437,6 +438,46 @@ RESTARTS = st.one_of(
     st.tuples(st.just("end"), st.sampled_from("abcd")),
     st.tuples(st.just("says"), st.sets(st.sampled_from("abcd"))),
 )
+
+
+@given(st.lists(RESTARTS, min_size=4, max_size=15))
+def test_what_is_made_again_only_of_what_has_changed_is_as_if_made_of_all(
+    steps: list[tuple[str, Any, Any, Any]],
+) -> None:
+    kubelet, made, policy = Restarting(), None, POLICY
+    for step in steps:
+        getattr(kubelet, step[0])(*step[1:])
+        now = kubelet.held, kubelet.journal, tuple(kubelet.pods.values())
+        made = made_grants(made, *now, APART, policy)
+        assert made.in_order == pod_grants(*now, APART, policy)
+
+
+@given(st.randoms(), st.lists(STEPS, max_size=8), st.sampled_from([APART, TOGETHER]))
+def test_so_it_is_where_answers_were_guessed_wrong_and_pods_are_not_known(
+    random: Random, steps: list[tuple[str, int, int, str]], domains: tuple[Domain, ...]
+) -> None:
+    kubelet, made = Kubelet(random), None
+    for name, init, main, guess in steps:
+        if name in kubelet.pods:
+            kubelet.end(name)
+        else:
+            kubelet.admit(name, init, main, guess)
+        if kubelet.pods and random.random() < 0.3:
+            ended = random.choice(sorted(kubelet.pods))
+            kubelet.pods[ended] = replace(kubelet.pods[ended], phase="Succeeded")
+        pods = tuple(kubelet.pods.values()) if random.random() < 0.5 else ()
+        now = tuple(kubelet.held), tuple(kubelet.journal), pods
+        made = made_grants(made, *now, domains, POLICY)
+        assert made.in_order == pod_grants(*now, domains, POLICY)
+
+
+def test_other_domains_or_another_policy_change_every_grant() -> None:
+    """A pod with parts of two GPUs has what holds in one domain, and another unit is worth less."""
+    held, pods = (devices(named("a"), IDS[:2] + IDS[-2:]),), (node_pod("a"),)
+    made = made_grants(None, held, (), pods, APART, POLICY)
+    for domains, policy in ((TOGETHER, POLICY), (APART, SMALL)):
+        again = made_grants(made, held, (), pods, domains, policy)
+        assert again.in_order == pod_grants(held, (), pods, domains, policy) != made.in_order
 
 
 @example(  # kubelet still lists the second c, and what the first one had is partly a's

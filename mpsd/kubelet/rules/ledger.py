@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from mpsd.kubelet.rules.allocation import gpu_of
 from mpsd.kubelet.rules.node_pods import CLAIM, DEVICE_CLASS, KINDS, Bystander, ContainerName, Kind, NodePod, PodKey
@@ -80,6 +81,7 @@ class JournalEntry:
 Held = Sequence[ContainerDevices]
 Journal = Sequence[JournalEntry]
 Pods = Sequence[NodePod]
+Item = TypeVar("Item")
 
 
 def counted(rows: Iterable[NodePod | Bystander]) -> tuple[object, ...]:
@@ -103,7 +105,7 @@ def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:
 
 def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
     """The last answer for each set of devices."""
-    return {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at)}
+    return {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at) if entry.ids}
 
 
 def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozenset[ContainerName]:
@@ -130,15 +132,14 @@ def corrected(journal: Journal, asked_with: Journal, held: Held, pods: Pods) -> 
     it holds while kubelet, which forgets at a restart, lists nothing. asked_with: the entries that existed when kubelet
     was asked; its answer says nothing about later ones."""
     known = by_name(pods)
-    last = {id(entry) for entry in by_devices(asked_with).values()}
     holders = {ids: one.container for one in held for ids in one.sets}
-
-    def correct(entry: JournalEntry) -> JournalEntry:
-        container = holders.get(frozenset(entry.ids)) if id(entry) in last else None
+    right: dict[int, JournalEntry] = {}
+    for ids, entry in by_devices(asked_with).items():
+        container = holders.get(ids)
         pod = known.get(container.pod_key) if container else None
-        return entry if pod is None or entry.pod_key == pod.key else replace(entry, pod=container, uid=pod.uid)
-
-    return tuple(map(correct, journal))
+        if pod and entry.pod_key != pod.key:
+            right[id(entry)] = replace(entry, pod=container, uid=pod.uid)
+    return tuple([right.get(id(entry), entry) for entry in journal])
 
 
 def still_needed(journal: Journal, held: Held, pods: Pods, not_before: float) -> tuple[JournalEntry, ...]:
@@ -167,12 +168,81 @@ def pod_grants(
     out init containers. journal: of this boot, for init containers and for what was allocated after kubelet was asked.
     Where a pod's devices lie in two domains, or unevenly, its grant is the least that holds on all its GPUs: Allocate
     and PreStartContainer refuse such a pod."""
+    return made_grants(None, held, journal, pods, domains, policy).in_order
+
+
+@dataclass(frozen=True, slots=True)
+class MadeGrants:
+    """The grants by pod, and what they were made of."""
+
+    held: Held
+    journal: Journal
+    pods: Pods
+    domains: Sequence[Domain]
+    policy: Policy
+    by_pod: Mapping[PodKey, Grant]
+
+    @property
+    def in_order(self) -> tuple[Grant, ...]:
+        return tuple(sorted(self.by_pod.values(), key=lambda grant: grant.id))
+
+
+def made_grants(
+    before: MadeGrants | None, held: Held, journal: Journal, pods: Pods, domains: Sequence[Domain], policy: Policy
+) -> MadeGrants:
+    """As `pod_grants`. before: None, or made earlier; of pods that nothing has changed for since, its grants stay. What
+    is the very same object has not changed."""
+    if before is None or before.domains is not domains or before.policy is not policy:
+        return MadeGrants(held, journal, pods, domains, policy, _grants_of(held, journal, pods, domains, policy))
+    keys, ids = _concerned(before, held, journal, pods)
+    anew = _grants_of(
+        [one for one in held if one.pod in keys],
+        [entry for entry in journal if entry.pod_key in keys or not ids.isdisjoint(entry.ids)],
+        [pod for pod in pods if pod.key in keys],
+        domains,
+        policy,
+    )
+    kept = {key: grant for key, grant in before.by_pod.items() if key not in keys}
+    return MadeGrants(held, journal, pods, domains, policy, kept | anew)
+
+
+def _concerned(before: MadeGrants, held: Held, journal: Journal, pods: Pods) -> tuple[set[PodKey], set[str]]:
+    """The pods whose grants may be others than before, and the devices that these are made of: what has changed, and
+    whatever shares a pod or a device with that, also by way of others. Nothing else has a say in a pod's grant."""
+    keys = {pod.key for pod in _changed(before.pods, pods)}
+    ids = set[str]()
+    rows = _rows(_changed(before.held, held), _changed(before.journal, journal))
+    rest = _rows(held, journal)
+    while True:
+        keys.update(key for key, _ids in rows if key)
+        ids.update(*(own for _key, own in rows))
+        rows = [row for row in rest if row[0] in keys or not ids.isdisjoint(row[1])]
+        if not rows:
+            return keys, ids
+        rest = [row for row in rest if row[0] not in keys and ids.isdisjoint(row[1])]
+
+
+def _rows(held: Held, journal: Journal) -> list[tuple[PodKey | None, tuple[str, ...]]]:
+    """The pod of each, where it is known, and its devices."""
+    rows: list[tuple[PodKey | None, tuple[str, ...]]] = [(one.pod, (*one.memory, *one.percent)) for one in held]
+    return rows + [(entry.pod_key, entry.ids) for entry in journal]
+
+
+def _changed(before: Sequence[Item], now: Sequence[Item]) -> list[Item]:
+    """What has come and what has gone."""
+    earlier, later = {id(one) for one in before}, {id(one) for one in now}
+    return [one for one in now if id(one) not in earlier] + [one for one in before if id(one) not in later]
+
+
+def _grants_of(
+    held: Held, journal: Journal, pods: Pods, domains: Sequence[Domain], policy: Policy
+) -> dict[PodKey, Grant]:
     known = by_name(pods)
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
     worth, last = _worth_mib(journal, policy), by_devices(journal)
     noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, last)
-    grants = []
+    grants = {}
     for key, holding in holdings.items():
         uids = {known[key].uid} if key in known else noted.get(key, set())
         name = PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
@@ -180,8 +250,8 @@ def pod_grants(
         if grant:
             priority, partitions = _priority(holding, last, known.get(key), policy), _partitions(holding, last)
             grant = replace(grant, priority=priority, partitions=partitions)
-            grants.append(grant if holding.entries else _with_init_containers(grant, known.get(key)))
-    return tuple(sorted(grants, key=lambda grant: grant.id))
+            grants[key] = grant if holding.entries else _with_init_containers(grant, known.get(key))
+    return grants
 
 
 @dataclass(slots=True)

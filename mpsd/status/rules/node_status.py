@@ -5,7 +5,6 @@ them for each GPU and each grant.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from mpsd.model import node_status as shape
@@ -41,12 +40,7 @@ def node_status(
         gpus=tuple(_gpu(gpu, view, parts.get(gpu.uuid, ()), on_gpus, policy) for gpu in view.gpus),
         domains=tuple(_domains(view)),
         grants=tuple(
-            replace(
-                _grant(held, of_grants if here.issuperset(held.grant.gpus) else None, view, policy),
-                memory_cap="cgroup" if held.grant.id in view.capped else "mps",
-                memory_cap_why=view.uncapped.get(held.grant.id, ""),
-            )
-            for held in view.grants
+            _grant(held, of_grants if here.issuperset(held.grant.gpus) else None, view, policy) for held in view.grants
         ),
         clients=None if view.clients is None else tuple(clients),
         waiting=tuple(_waiting(view, policy)) if view.waiting else (),
@@ -148,6 +142,8 @@ def _grant(
         shared_with=tuple(map(str, grant.pods[1:])),
         priority=grant.priority,
         partitions=tuple(_partitions(grant, view)) if grant.partitions else (),
+        memory_cap="cgroup" if grant.id in view.capped else "mps",
+        memory_cap_why=view.uncapped.get(grant.id, ""),
     )
 
 
