@@ -51,7 +51,7 @@ class FieldReader:
 
     def mapping(self, fields: Fields, key: str, path: str) -> Fields:
         """The mapping at `key` of the mapping at `path`, empty where there is none."""
-        return self._read(fields, key, path, dict) or {}
+        return {} if fields.get(key) is None else self._read(fields, key, path, dict) or {}  # most are absent
 
     def needed(self, fields: Fields, key: str, path: str) -> Fields | None:
         """The mapping at `key`, without which Kubernetes takes no such object; None where there is none."""
@@ -62,14 +62,18 @@ class FieldReader:
 
     def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
         """The mappings of the list at `key`, each with its path by position."""
-        found: list[object] = self._read(fields, key, path, list) or []
-        if not found:
+        if fields.get(key) is None:
             return []
         listed = at(path, key)
-        entries: list[tuple[str, Fields]]
-        entries = [(f"{listed}[{index}]", entry) for index, entry in enumerate(found) if isinstance(entry, dict)]
+        return [(f"{listed}[{position}]", entry) for position, entry in self.numbered(fields, key, path)]
+
+    def numbered(self, fields: Fields, key: str, path: str) -> list[tuple[int, Fields]]:
+        """The same with its position alone: a path costs more than to read what is there."""
+        found: list[object] = self._read(fields, key, path, list) or []
+        entries: list[tuple[int, Fields]]
+        entries = [(position, entry) for position, entry in enumerate(found) if isinstance(entry, dict)]
         if len(entries) < len(found):
-            self._note_others(found, listed, dict)
+            self._note_others(found, at(path, key), dict)
         return entries
 
     def text(self, fields: Fields, key: str, path: str) -> str:

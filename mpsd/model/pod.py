@@ -144,7 +144,7 @@ def read_container(shape: FieldReader, fields: Fields, path: str, role: Role, po
             shape.text(entry, "name", entry_path)
             for entry_path, entry in shape.entries(resources, "claims", resources_path)
         ),
-        variables=tuple(_variables(shape, fields, path)),
+        variables=_variables(shape, fields, path),
         sources=tuple(_sources(shape, fields, path)),
         privileged=shape.flag(security, "privileged", security_path),
         capabilities=shape.texts(capabilities, "add", f"{security_path}.capabilities"),
@@ -175,10 +175,15 @@ def read_run_as(shape: FieldReader, security: Fields, path: str, otherwise: RunA
     )
 
 
-def _variables(shape: FieldReader, container: Fields, path: str) -> Iterator[Variable]:
-    for entry_path, entry in shape.entries(container, "env", path):
-        name, value = shape.text(entry, "name", entry_path), shape.text(entry, "value", entry_path)
-        yield Variable(name, None if entry.get("valueFrom") is not None else value, path)
+def _variables(shape: FieldReader, container: Fields, path: str) -> tuple[Variable, ...]:
+    found = []
+    for position, entry in shape.numbered(container, "env", path):
+        name, value = entry.get("name"), entry.get("value")
+        if type(name) is not str or type(value) is not str:  # nearly every one has both
+            where = f"{path}.env[{position}]"
+            name, value = shape.text(entry, "name", where), shape.text(entry, "value", where)
+        found.append(Variable(name, None if entry.get("valueFrom") is not None else value, path))
+    return tuple(found)
 
 
 def _sources(shape: FieldReader, container: Fields, path: str) -> Iterator[VariableSource]:
@@ -272,15 +277,19 @@ def read_priority(shape: FieldReader, metadata: Fields, spec: Fields, path: str)
     annotations, written = metadata.get("annotations"), None
     if isinstance(annotations, dict) and annotations.get(PRIORITY) is not None:
         written = shape.text(annotations, PRIORITY, at(path, "metadata", "annotations"))
-    value = shape.number(spec, "priority", at(path, "spec"), absent=None)
-    return PodPriority(value, shape.text(spec, "priorityClassName", at(path, "spec")), written)
+    spec_path = at(path, "spec")
+    value = shape.number(spec, "priority", spec_path, absent=None)
+    return PodPriority(value, shape.text(spec, "priorityClassName", spec_path), written)
 
 
 def _selects_claim_nodes(shape: FieldReader, spec: Fields, path: str) -> bool:
     """By its nodeSelector, or in every term of its required node affinity, of which any may be met."""
     if shape.mapping(spec, "nodeSelector", path).get(CLAIMS_LABEL) == "true":
         return True
-    affinity, where = shape.mapping(spec, "affinity", path), at(path, "affinity", "nodeAffinity")
+    affinity = shape.mapping(spec, "affinity", path)
+    if not affinity:
+        return False
+    where = at(path, "affinity", "nodeAffinity")
     key = "requiredDuringSchedulingIgnoredDuringExecution"
     required = shape.mapping(shape.mapping(affinity, "nodeAffinity", at(path, "affinity")), key, where)
     wanted = {"key": CLAIMS_LABEL, "operator": "In", "values": ["true"]}

@@ -4,6 +4,8 @@ import base64
 import copy
 import json
 import re
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ from hypothesis import strategies as st
 
 import mpsd.cli
 from mpsd.admission.rules.review import (
+    AdmissionAnswer,
     AdmissionContext,
     MalformedReview,
     ReviewNeeds,
     needed_to_mutate,
     needed_to_validate,
     read_review,
+    validate,
 )
 from mpsd.admission.rules.verdict import review
 from mpsd.model.policy import HostIPC, RuleId, RuleMode
@@ -91,7 +95,8 @@ def test_templates_are_refused_as_the_pods_would_be(version: str, kind: str) -> 
 )
 def test_what_touches_no_gpu_needs_nothing_and_costs_no_word(thing: Fields) -> None:
     review = review_of(thing)
-    assert needed_to_validate(read_review(review), POLICY, FACTS) == ReviewNeeds()
+    needs = needed_to_validate(read_review(review), POLICY, FACTS)
+    assert replace(needs, is_faultless=False) == ReviewNeeds()
     assert validated(review) == ALLOWED
 
 
@@ -264,6 +269,27 @@ def answered(review: object) -> None:
 def test_any_json_is_answered_or_is_no_review(document: object) -> None:
     answered(document)
     answered({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": document})
+
+
+@given(broken_objects(), broken_objects() | st.none())
+def test_what_is_called_faultless_before_anything_is_looked_up_is_allowed_without_a_word(
+    thing: Fields, old: Fields | None
+) -> None:
+    named = {**thing, "apiVersion": "v1", "kind": "Pod"}
+    for asked in (review_of(named, old=old), review_of(pod(container()), old=named), review_of(named)):
+        with suppress(MalformedReview):
+            question = read_review(asked)
+            if needed_to_validate(question, POLICY, FACTS).is_faultless:
+                assert validate(question, POLICY, FACTS, AdmissionContext()) == AdmissionAnswer(question.uid)
+
+
+def test_only_what_has_no_fault_and_asks_for_no_gpu_is_called_faultless() -> None:
+    def is_faultless(thing: Fields) -> bool:
+        return needed_to_validate(read_review(review_of(thing)), POLICY, FACTS).is_faultless
+
+    assert is_faultless(pod(container()))
+    assert not is_faultless(pod(container(limits={MEMORY: 7})))
+    assert not is_faultless(with_volume("/", asks=False))
 
 
 @given(broken_objects(), broken_objects() | st.none(), ANY_JSON)

@@ -101,15 +101,18 @@ def _load(server: psutil.Process, port: int, bundle: Path, path: str, held_s: fl
     return found | {"cpu_us": spent_s / found["answered"] * 1e6}
 
 
-def review() -> bytes:
+def review(*, asks: bool = True) -> bytes:
     """A review of the sample Job as a cluster has it: with some options, what kubectl notes down beside every object
-    (the whole of it again, and who owns which field), and annotations up to the size that is measured."""
+    (the whole of it again, and who owns which field), and annotations up to the size that is measured. asks: for a
+    GPU."""
     job: Any = yaml.safe_load((Path(mpsd.cli.__file__).parent / "mps-sample.yaml").read_text())
     template = job["spec"]["template"]
     template["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     (container,) = template["spec"]["containers"]
     container["env"] = [{"name": f"OPTION_{number}", "value": "x" * 40} for number in range(_VARIABLES)]
     container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    if not asks:
+        del container["resources"], template["spec"]["hostIPC"], template["spec"]["hostPID"]
     owned = {f"f:{path}": {} for path in _paths(job)}
     applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(job)}
     job["metadata"] |= {"namespace": "default", "annotations": applied, "uid": "0" * 36}

@@ -224,11 +224,12 @@ class AdmissionContext:
 @dataclass(frozen=True, slots=True)
 class ReviewNeeds:
     """What an answer needs to know. namespace: whose labels, empty for none; config_maps, claims: names in it. Most
-    objects need nothing."""
+    objects need nothing. is_faultless: whatever else is known, nothing is wrong with it."""
 
     namespace: str = ""
     config_maps: tuple[str, ...] = ()
     claims: tuple[ClaimName, ...] = ()
+    is_faultless: bool = False
 
 
 def probed(review: Review) -> str:
@@ -248,7 +249,8 @@ def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> Revie
     if claims or asks_for_gpu(pod, policy.resources) or claiming(pod, policy, {}):
         config_maps = tuple(dict.fromkeys(config_maps_within_reach(pod, policy)))
         return ReviewNeeds(review.found.namespace, config_maps, claims)
-    return ReviewNeeds(review.found.namespace if _found(review, policy, facts, AdmissionContext()) else "")
+    found = _found(review, policy, facts, AdmissionContext())
+    return ReviewNeeds(review.found.namespace) if found else ReviewNeeds(is_faultless=True)
 
 
 def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
