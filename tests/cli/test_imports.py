@@ -103,3 +103,26 @@ def test_a_process_that_lasts_loads_nothing_that_it_does_without(
     assert f"mpsd.cli.{program}" in loaded
     assert not {name.partition(".")[0] for name in loaded} & without
     assert [name for name in loaded if name.startswith("mpsd.simulator.")] in ([], ["mpsd.simulator.machine"])
+
+
+@pytest.mark.parametrize(
+    ("words", "most", "without"),
+    [
+        (["--help"], 18, {"msgspec", "ssl"}),
+        (["status", "--run-dir", "/nowhere"], 30, {"typer"}),
+    ],
+)
+def test_a_short_answer_loads_what_it_is_made_of_and_no_more(words: list[str], most: int, without: set[str]) -> None:
+    """most: modules of mpsd. Where each ten of whatever package cost 5 ms, these keep an answer within its time."""
+    heavy = {"aiohttp", "asyncio", "cryptography", "grpc", "kubernetes", "numpy", "pydantic", "urllib3", "yaml"}
+    code = (
+        f"import sys\nfrom mpsd.cli.plain import mpsd\nsys.argv = ['mpsd', *{words}]\n"
+        "try: mpsd()\nexcept SystemExit: print(); print(*sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert not {name.partition(".")[0] for name in loaded} & (heavy | without)
+    ours = [name for name in loaded if name.partition(".")[0] == "mpsd"]
+    assert "mpsd.cli.plain" in ours
+    assert not [name for name in ours if name.startswith("mpsd.simulator")]
+    assert len(ours) <= most, ours
