@@ -1,8 +1,8 @@
-"""What `mpsd agent` costs beside a kubelet: 8 simulated H200, 20 clients on each, 200 pods on the node.
+"""What `mpsd agent` costs beside a kubelet: 8 simulated H200, 40 clients on each, 250 pods on the node.
 
-`mpsd control` and `mpsd agent` are processes as they always are, and 160 of the pods run a program that holds a context
-under its limit, in a cgroup of its pod where the machine lets cgroups be made. Simplified: the GPUs, kubelet, the API
-server and the containers are the simulator's; kubelet speaks as 1.36 does, with an entry for each device.
+`mpsd control` and `mpsd agent` are processes as they always are, and 160 of the pods run two programs that each hold a
+context under its limit, in a cgroup of the pod where the machine lets cgroups be made. Simplified: the GPUs, kubelet,
+the API server and the containers are the simulator's; kubelet speaks as 1.36 does, with an entry for each device.
 """
 
 import asyncio
@@ -31,10 +31,11 @@ from mpsd.platform.limits_files import shipped_folder
 from tests.bench.cluster import MEMORY, NODE, PERCENT, OneNode, one_node, pod
 from tests.bench.rows import Row
 
-GPUS, CLIENTS_A_GPU, PODS = 8, 20, 200
+GPUS, PODS_A_GPU, CLIENTS_A_POD, PODS = 8, 20, 2, 250
 UNITS, SHARE = 6, 4  # GiB and percent of each pod that has a client; both leave room for guests
 EMPTY_S, STEADY_S, CHURN_S = 20.0, 60.0, 60.0
-_CLIENTS = GPUS * CLIENTS_A_GPU
+_HOLDERS = GPUS * PODS_A_GPU
+_CLIENTS = _HOLDERS * CLIENTS_A_POD
 _SETTLE_S = 12.0  # by then what was allocated just now has been told and written down
 _GUESTS = 3  # pods that come and go, at a time
 DEADLINE_S = 240.0
@@ -60,10 +61,10 @@ async def measured(folder: Path) -> dict[str, Row]:
         rate = (node.logged("allocated") - served) / (CHURN_S + _SETTLE_S)
         guests.cancel()
         await asyncio.gather(guests, return_exceptions=True)
-    about = f"mpsd agent, {GPUS} GPUs × {CLIENTS_A_GPU} clients, {PODS} pods"
+    about = f"mpsd agent, {GPUS} GPUs × {_CLIENTS // GPUS} clients, {PODS} pods"
     still, changing = "nothing changes; baseline: no pods", f"{rate:.1f} pods/s come and go; baseline: no change"
     return {
-        "agent_cpu": Row(steady.cores, "of a core", 0.015, empty.cores, f"{about}, {still}"),
+        "agent_cpu": Row(steady.cores, "of a core", 0.02, empty.cores, f"{about}, {still}"),
         "agent_nvml": Row(
             steady.nvml_cores, "of a core", None, empty.nvml_cores, "the same, in simulated NVML: not in the row above"
         ),
@@ -109,10 +110,11 @@ def _spent_s(before: Any, after: Any) -> float:
 
 
 async def fill(cluster: OneNode, node: "_Node") -> None:
-    """160 pods with a client each, and 40 that ask for no GPU."""
-    for number in range(_CLIENTS):
-        await cluster.create(pod(f"client-{number}", node.client, {MEMORY: UNITS, PERCENT: SHARE}))
-    for number in range(PODS - _CLIENTS):
+    """160 pods with two clients each, and 90 that ask for no GPU."""
+    clients = ["sh", "-c", " & ".join([*[node.client] * (CLIENTS_A_POD - 1), f"exec {node.client}"])]
+    for number in range(_HOLDERS):
+        await cluster.create(pod(f"client-{number}", clients, {MEMORY: UNITS, PERCENT: SHARE}))
+    for number in range(PODS - _HOLDERS):
         await cluster.create(pod(f"other-{number}", ["sleep", "infinity"], {}))
     await until(lambda: set(cluster.phases().values()) == {"Running"}, DEADLINE_S, "every pod runs", 0.5)
 
@@ -133,7 +135,7 @@ async def _let_guests_come_and_go(cluster: OneNode) -> None:
 
 
 class _Node:
-    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: what a container runs to be one. resources:
+    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: the command of one. resources:
     how many of the agent's kubelet has to register."""
 
     def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]], resources: int) -> None:
@@ -141,7 +143,7 @@ class _Node:
         self._programs, self._resources = programs, resources
         self._before = 0  # how many resources earlier agents have registered
         self.agent, self.control = (psutil.Process(programs[name].pid) for name in ("agent", "control"))
-        self.client = [str(folder / "run" / "simulation" / "bin" / "sim-cuda"), "hold"]
+        self.client = f"{folder}/run/simulation/bin/sim-cuda hold"
 
     def status(self) -> NodeStatus:
         _status, body = local_api.ask(self._folder / "run" / "mpsd.sock", "GET", "/v1/node")
@@ -218,7 +220,5 @@ def _limits(folder: Path) -> Path:
     """The limits shipped, but for the number of clients that a pod may have, of which a GPU has 60 in all."""
     shutil.copytree(shipped_folder(), folder)
     policy = folder / "policy.yaml"
-    policy.write_text(
-        re.sub(r"clients_per_grant: \d+", f"clients_per_grant: {60 // CLIENTS_A_GPU}", policy.read_text())
-    )
+    policy.write_text(re.sub(r"clients_per_grant: \d+", f"clients_per_grant: {60 // PODS_A_GPU}", policy.read_text()))
     return folder

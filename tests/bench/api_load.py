@@ -1,4 +1,4 @@
-"""What agents ask of the API server: one of them on a node with 200 pods, counted there, and a thousand of them.
+"""What agents ask of the API server: one of them on a node with 250 pods, counted there, and a thousand of them.
 
 Requests are counted as they come, with the bytes of their bodies and answers; a watch counts as one, with the bytes of
 what it brings. The kubelet beside it reads pods through another server, so that nothing here is its own. An agent has
