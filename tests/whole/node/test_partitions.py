@@ -2,13 +2,19 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from mpsd.model.cuda_limit_parser import SM_PARTITION, THREAD_PERCENT
+from mpsd.model.grants import Request
+from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.node_status import PartitionStatus
+from mpsd.platform.limits_files import load_limits
 from mpsd.platform.processes import environment_of
+from mpsd.scheduler.rules.capacity import Terms, node_capacity
+from mpsd.scheduler.rules.filter import why_not
 from mpsd.simulator.mps.control_daemon import VERSION, WITH_PARTITIONS
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import Cluster, PodProgram, pod
@@ -40,6 +46,12 @@ def names(cluster: Cluster) -> set[str]:
     return {row.split()[1] for row in cluster.ask_daemon("lspart").splitlines() if row.endswith(("Yes", "No"))}
 
 
+def why_not_by_mpsnode(cluster: Cluster, percent: int) -> str:
+    """Why a scheduler would place no pod of 2 GiB with this share there; empty where it would."""
+    node = read_mpsnode(cluster.mpsnode(), time.time())
+    return why_not(Request(2 * 1024, percent, 1), node_capacity(node, "", [], [], Terms(load_limits(None).policy, 48)))
+
+
 def partition_of(program: PodProgram) -> str:
     return given(program)[SM_PARTITION].partition("/")[2]
 
@@ -50,6 +62,8 @@ def test_pods_have_partitions_of_their_own_until_they_end(cluster: Cluster) -> N
     assert names(cluster) == {partition_of(a), partition_of(b)}
     assert THREAD_PERCENT not in given(a)
     assert cluster.grant("a").partitions == (PartitionStatus(5, 40),)
+    eventually(lambda: "gpu0 has 1 of 2 chunks of its SMs free" in why_not_by_mpsnode(cluster, 10), "schedulers see it")
+    assert not why_not_by_mpsnode(cluster, 6)
 
     cluster.apply(pod("c", 2, 10))
     eventually(lambda: cluster.phase("c") == "Failed", "no partition is left for it")
