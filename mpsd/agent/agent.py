@@ -29,19 +29,18 @@ from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
 from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import SERVING
 from mpsd.model.events import Event, PastEvent
-from mpsd.model.grants import Grant, rooms
+from mpsd.model.grants import Grant
 from mpsd.model.identity import ProcessIdentity, process_of
 from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest
-from mpsd.model.partitions import HeldPartition, chunks_for, chunks_needed
+from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.control_daemon import ControlPipe
-from mpsd.mps.memory_caps import CapFiles
+from mpsd.mps.memory_caps import CapFiles, CapRequests
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.mps.rules.control_protocol import ControlFailed, NoPartition
-from mpsd.mps.rules.memory_caps import wanted_caps
-from mpsd.platform import processes, records
+from mpsd.platform import records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
@@ -219,7 +218,7 @@ class AgentRole:
         self.cycle_lock = asyncio.Lock()
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
-        self._caps = CapFiles(settings.run_directory, self._log)
+        self._caps = CapRequests(CapFiles(settings.run_directory, self._log), node.nvml, policy)
         self._limits = DomainLimits(settings, node.environment, policy)
         self.partitions = DomainPartitions(settings, node.environment, policy, self._log)
         self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
@@ -277,7 +276,7 @@ class AgentRole:
             await asyncio.gather(*(self._act_on(domain, own, troubles) for domain, own in stage.items()))
         self._troubles = troubles
         with self._shortages.survived("ask for memory caps"):
-            self._caps.ask(wanted_caps(self._ledger.view, processes.boot_id(), pods_known=self._ledger.pods_known))
+            self._caps.ask(self._ledger.view, pods_known=self._ledger.pods_known)
         before, self.view = self.view, self.look() if actions else view
         self.events.compare(before, self.view)
         if self.on_view:
@@ -362,7 +361,7 @@ class AgentRole:
     def look(self) -> NodeView:
         now, ledger, records = time.time(), self._ledger.view, self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
-        scan, caps = self.watchdog.scan(), self._caps.in_force()
+        scan, (capped, uncapped) = self.watchdog.scan(), self._caps.in_force()
         every = [(self.domains.ends(record), self._view(record, now)) for record in records]
         view = NodeView(
             now=now,
@@ -378,8 +377,8 @@ class AgentRole:
             unknown=(*ledger.unknown, *scan.unknown),
             unexplained_mib=scan.unexplained_mib,
             unreadable=ledger.unreadable,
-            capped=frozenset(caps.grants),
-            uncapped=caps.troubles or {},
+            capped=capped,
+            uncapped=uncapped,
         )
         return replace(view, unknown=(*dict.fromkeys(view.withheld.values()), *view.unknown))
 
@@ -409,7 +408,7 @@ class AgentRole:
             case RemovePartition(domain, name):
                 await self.partitions.remove(domain, name)
             case RenewPartition(grant, held):
-                await self._renew(grant, held)
+                await self.partitions.renew(grant, held, self._ledger)
             case Admit(grant, joins):
                 if not self.queue.get(grant.id):  # its program has gone while a limit was raised for it
                     return
@@ -440,29 +439,4 @@ class AgentRole:
         record = next((one for one in self._records.read() if one.domain == grant.domain), None)
         if record is None or not record.partitioned:
             return ()
-        return (await self.partition_for(grant.domain, grant.gpus[0], grant.reserved_percent),)
-
-    async def partition_for(self, domain: str, gpu: str, percent: int) -> HeldPartition:
-        """A new static SM partition for this share of its threads. To be called while cycle_lock is held, and until the
-        ledger has it. NoPartition with what is free; ControlFailed, OSError."""
-        view = self.look()
-        grants = [held.grant for held in view.grants]
-        room = rooms(
-            [one for one in view.gpus if one.uuid == gpu], {gpu: domain}, grants, self._policy(), (), view.tables
-        )
-        if not room or room[0].chunks is None:
-            raise NoPartition(f"{domain} has not said yet which SM partitions it has")
-        if not room[0].chunks.holds(percent):
-            raise NoPartition(chunks_needed(percent, room[0].chunks))
-        return await self.partitions.add(domain, gpu, chunks_for(percent, room[0].chunks.chunks))
-
-    async def _renew(self, grant: Grant, held: HeldPartition) -> None:
-        """The same programs go on with it where the daemon gives it the same name, or they can be told the new one."""
-        try:
-            new = await self.partitions.add(grant.domain, grant.gpus[0], held.chunks)
-        except NoPartition:
-            self.partitions.lose(grant.domain, held.name)
-            return
-        if new.name != held.name and not self._ledger.renew(grant, held, new):
-            self.partitions.lose(grant.domain, held.name)
-            await self.partitions.remove(grant.domain, new.name)
+        return (await self.partitions.add_for(self.look(), grant.domain, grant.gpus[0], grant.reserved_percent),)

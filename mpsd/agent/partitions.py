@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import ANSWERING
+from mpsd.model.grants import Grant, rooms
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import DomainRecord, LedgerView
-from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
+from mpsd.model.node_view import DomainRecord, LedgerView, NodeView
+from mpsd.model.partitions import HeldPartition, Partition, PartitionTable, chunks_for, chunks_needed
 from mpsd.model.policy import Policy
 from mpsd.mps.control_daemon import ControlPipe
 from mpsd.mps.rules import control_protocol
@@ -91,6 +93,30 @@ class DomainPartitions:
         self.log.info("partition added", domain=domain, partition=name, chunks=chunks, sms=found[0].sms)
         return HeldPartition(name, chunks)
 
+    async def add_for(self, view: NodeView, domain: str, gpu: str, percent: int) -> HeldPartition:
+        """A new one for this share of its threads. view: of now; to be called while the agent's cycle_lock is held, and
+        until the ledger has it. NoPartition with what is free; ControlFailed, OSError."""
+        grants = [held.grant for held in view.grants]
+        room = rooms(
+            [one for one in view.gpus if one.uuid == gpu], {gpu: domain}, grants, self.policy(), (), view.tables
+        )
+        if not room or room[0].chunks is None:
+            raise NoPartition(f"{domain} has not said yet which SM partitions it has")
+        if not room[0].chunks.holds(percent):
+            raise NoPartition(chunks_needed(percent, room[0].chunks))
+        return await self.add(domain, gpu, chunks_for(percent, room[0].chunks.chunks))
+
+    async def renew(self, grant: Grant, held: HeldPartition, ledger: Ledger) -> None:
+        """The same programs go on with it where the daemon gives it the same name, or they can be told the new one."""
+        try:
+            new = await self.add(grant.domain, grant.gpus[0], held.chunks)
+        except NoPartition:
+            self._lose(grant.domain, held.name)
+            return
+        if new.name != held.name and not ledger.renew(grant, held, new):
+            self._lose(grant.domain, held.name)
+            await self.remove(grant.domain, new.name)
+
     async def remove(self, domain: str, name: str) -> None:
         """One that a client is still in stays, and is tried again in the next cycle. ControlFailed, OSError."""
         await self._pipe(domain).ask(control_protocol.remove_partition(name))
@@ -109,7 +135,7 @@ class DomainPartitions:
             known.table = table
         return table
 
-    def lose(self, domain: str, name: str) -> None:
+    def _lose(self, domain: str, name: str) -> None:
         """Counts a partition of an earlier daemon as gone for good."""
         if known := self._known.get(domain):
             known.lost |= {name}

@@ -236,7 +236,8 @@ class MemoryPlugin:
         percent = rules.partition_percent(container, allocation.gpus, node.policy())
         try:
             async with asyncio.timeout(_ANSWER_S), node.agent.cycle_lock:
-                held = await node.agent.partition_for(allocation.domain, allocation.gpus[0], percent)
+                agent, gpu = node.agent, allocation.gpus[0]
+                held = await agent.partitions.add_for(agent.look(), allocation.domain, gpu, percent)
                 node.note("memory", ids, container, allocation.thread_percent, allocation.priority, held)
         except (ControlFailed, TimeoutError, OSError) as error:
             remedy = "request a smaller share of its threads, or wait until others have ended"

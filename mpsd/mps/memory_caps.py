@@ -6,14 +6,14 @@ ever written into a file `dmem.*`: NVML finds its key of a GPU and keeps the sum
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpsd.model.grants import is_instance
-from mpsd.model.node_view import CAP_HOLDS, DomainRecord
-from mpsd.model.policy import Policy
+from mpsd.model.node_view import CAP_HOLDS, DomainRecord, LedgerView
+from mpsd.model.policy import MemoryCap, Policy
 from mpsd.mps.rules.memory_caps import (
     CANARY_FOUND,
     NOT_SET,
@@ -24,6 +24,8 @@ from mpsd.mps.rules.memory_caps import (
     FoundCgroup,
     WantedCap,
     WantedCaps,
+    wanted_caps,
+    why_never,
 )
 from mpsd.mps.rules.memory_caps import decide as decide_caps
 from mpsd.platform import processes, records
@@ -55,8 +57,8 @@ class CapProbe:
                 return f"NVML sets no memory limits of cgroups for MIG instances such as {uuid}"
             if (root := v2_tree(self.tree)) is None:
                 return self.no_tree
-            if not self.nvml.has_memory_limits(uuid, root):
-                return f"driver {self.nvml.driver()} has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+            if why := _too_old(self.nvml, uuid, root):
+                return why
         return ""
 
     @contextmanager
@@ -81,6 +83,13 @@ class CapProbe:
             for each in (folder, folder.parent):
                 with suppress(OSError):
                     each.rmdir()
+
+
+def _too_old(nvml: Nvml, gpu: str, cgroup: Path) -> str:
+    """Why the driver sets no limits at all; empty where it has the functions. NvmlFailed for a GPU that is lost."""
+    if nvml.has_memory_limits(gpu, cgroup):
+        return ""
+    return f"driver {nvml.driver()} has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
 
 
 class CapFiles:
@@ -132,6 +141,42 @@ class CapFiles:
                 self._log.warning("record ignored", reason=str(error))
             self._known[path] = stamp, found if found and found.boot_id == processes.boot_id() else None
         return self._known[path][1]
+
+
+class CapRequests:
+    """The agent's part: it asks for limits of those grants that can have one, and knows what became of them."""
+
+    def __init__(self, files: CapFiles, nvml: Nvml, policy: Callable[[], Policy]) -> None:
+        self._files, self._nvml, self._policy = files, nvml, policy
+        self._too_old: str | None = None  # None until NVML has said; it stays, for a driver outlives who uses it
+        self._made_of: tuple[LedgerView, MemoryCap] | None = None  # what the two below were made of
+        self._wanted = WantedCaps(processes.boot_id(), ())
+        self._never: Mapping[str, str] = {}  # by grant, why it can have none
+
+    def ask(self, ledger: LedgerView, *, pods_known: bool) -> None:
+        """Writes down what is to be held, made anew only from another ledger or policy. OSError."""
+        policy = self._policy().memory_cap
+        if self._made_of is None or self._made_of[0] is not ledger or self._made_of[1] != policy:
+            why_not = self._why_not(ledger.gpus)
+            reasons = {held.grant.id: why_never(policy, held.grant.gpus, why_not) for held in ledger.held}
+            self._never = {grant: why for grant, why in reasons.items() if why}
+            held = tuple(one for one in ledger.held if one.grant.id not in self._never)
+            self._wanted = wanted_caps(replace(ledger, held=held), processes.boot_id(), pods_known=pods_known)
+            self._made_of = ledger, policy
+        self._files.ask(self._wanted)
+
+    def _why_not(self, gpus: Collection[str]) -> Mapping[str, str]:
+        for gpu in gpus if self._too_old is None else ():
+            with suppress(NvmlFailed):
+                self._too_old = _too_old(self._nvml, gpu, Path("/"))
+                break
+        return dict.fromkeys(gpus, self._too_old) if self._too_old else {}
+
+    def in_force(self) -> tuple[frozenset[str], Mapping[str, str]]:
+        """The grants whose cgroups hold them, and by grant why another's do not."""
+        found = self._files.in_force()
+        held = frozenset(found.grants)
+        return held, (found.troubles or {}) | {grant: why for grant, why in self._never.items() if grant not in held}
 
 
 class MemoryCaps:

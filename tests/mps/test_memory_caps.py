@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.model.grants import GpuShare
 from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
 from mpsd.model.policy import MemoryCap, Policy
-from mpsd.mps.memory_caps import CapFiles, CapProbe, MemoryCaps
+from mpsd.mps.memory_caps import CapFiles, CapProbe, CapRequests, MemoryCaps
 from mpsd.mps.rules.canary import CAP, Broken, NoContext, ProbeResult, cap_problem
 from mpsd.mps.rules.memory_caps import (
     BY_POLICY,
@@ -284,9 +285,79 @@ def test_a_record_of_another_boot_or_a_damaged_one_changes_nothing(ground: Groun
 def test_a_driver_without_them_is_said_and_never_asked_to_set_one(ground: Ground, node: SimulatedNode) -> None:
     (node.folder / "driver").write_text("580.159.04")
     found = ground.ask(ground.of_program())
-    why = "driver 580.159.04 has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
-    assert (found.grants, found.troubles) == ((), {"one": why})
+    assert (found.grants, found.troubles) == ((), {"one": OLD})
     assert not (node.folder / "memory-limits.json").exists()
+
+
+OLD = "driver 580.159.04 has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+
+
+class Asking:
+    """An agent's part, on a ledger that it is given."""
+
+    def __init__(self, folder: Path, nvml: Nvml, gpu: str) -> None:
+        self.files, self.nvml = CapFiles(folder, logger()), nvml
+        self.policy: Policy = POLICY
+        self.requests = self.started()
+        self.gpu = gpu
+        self.hold(2048)
+
+    def hold(self, memory_mib: int) -> None:
+        grant = replace(granted("one", 2), parts=(GpuShare(self.gpu, memory_mib, 0),))
+        self.ledger = LedgerView(held=(HeldGrant(grant, True),))
+
+    def started(self) -> CapRequests:
+        return CapRequests(self.files, self.nvml, lambda: self.policy)
+
+    def asked(self) -> dict[str, str] | None:
+        """What of each grant is asked of control; None where nobody has asked."""
+        self.requests.ask(self.ledger, pods_known=False)
+        wanted = self.files.wanted()
+        return wanted and {cap.grant: sum(cap.memory_mib.values()) for cap in wanted.caps}
+
+
+@pytest.fixture
+def asking(tmp_path: Path, nvml: Nvml, node: SimulatedNode) -> Asking:
+    return Asking(tmp_path, nvml, node.gpus[0].uuid)
+
+
+def test_under_a_driver_without_them_nothing_is_asked_and_it_is_known_why(asking: Asking, node: SimulatedNode) -> None:
+    (node.folder / "driver").write_text("580.159.04")
+    assert asking.asked() is None
+    assert asking.requests.in_force() == (frozenset(), {"one": OLD})
+
+
+def test_what_was_asked_under_another_driver_is_taken_back(asking: Asking, node: SimulatedNode) -> None:
+    assert asking.asked() == {"one": 2048}
+    (node.folder / "driver").write_text("580.159.04")
+    asking.requests = asking.started()
+    assert asking.asked() == {}
+
+
+def test_a_grant_or_policy_that_changes_is_asked_for_at_once(asking: Asking) -> None:
+    assert asking.asked() == {"one": 2048}
+    asking.policy = replace(POLICY, memory_cap="mps")
+    assert asking.asked() == {}
+    assert asking.requests.in_force() == (frozenset(), {"one": BY_POLICY})
+    asking.policy = POLICY
+    assert asking.asked() == {"one": 2048}
+    assert asking.requests.in_force() == (frozenset(), {})
+    asking.hold(4096)
+    assert asking.asked() == {"one": 4096}
+
+
+def test_what_somebody_has_removed_is_asked_for_again(asking: Asking, tmp_path: Path) -> None:
+    asking.asked()
+    (tmp_path / "memory-caps-wanted.json").unlink()
+    assert asking.asked() == {"one": 2048}
+
+
+def test_a_grant_that_is_still_held_counts_as_held_whatever_is_asked(asking: Asking) -> None:
+    asking.asked()
+    asking.files.put(CapsInForce(processes.boot_id(), grants=("one",)))
+    asking.policy = replace(POLICY, memory_cap="mps")
+    asking.asked()
+    assert asking.requests.in_force() == (frozenset({"one"}), {})
 
 
 def test_the_policy_may_take_them_all_away(ground: Ground) -> None:

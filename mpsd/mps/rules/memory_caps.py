@@ -6,7 +6,7 @@ kernel counts (dmem), a cgroup with files of its own shows its processes its own
 Where the driver counts, the nearest limit alone holds: so there a pod has one limit, and its containers none.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mpsd.model.grants import is_instance
@@ -129,11 +129,14 @@ def decide(
 
 
 def _why_without(policy: MemoryCap, grant: CappedGrant, why_not: dict[str, str]) -> str:
-    gpus = grant.wanted.memory_mib
+    why = why_never(policy, grant.wanted.memory_mib, why_not)
+    return why or ("" if next(grant.caps(), None) else NO_CGROUP)
+
+
+def why_never(policy: MemoryCap, gpus: Collection[str], why_not: Mapping[str, str]) -> str:
+    """Why a grant of these GPUs gets no limit in whatever cgroup it is; empty where it may. why_not: by GPU."""
     if policy == "mps":
         return BY_POLICY
     if any(map(is_instance, gpus)):
         return INSTANCE
-    if why := next((why_not[gpu] for gpu in gpus if gpu in why_not), ""):
-        return why
-    return "" if next(grant.caps(), None) else NO_CGROUP
+    return next((why_not[gpu] for gpu in gpus if gpu in why_not), "")
