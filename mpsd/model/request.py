@@ -51,10 +51,10 @@ def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> I
     if asked.percent is not None:
         yield from problems_with_percent(asked.percent, asked.gpus, asked.percent_where, policy)
     if policy.threads == "exclusive":
-        yield from _without_partition(asked)
+        yield from without_partition(asked)
 
 
-def _without_partition(asked: GpuRequest) -> Iterator[Problem]:
+def without_partition(asked: GpuRequest) -> Iterator[Problem]:
     """Why it cannot have a static SM partition, which every program needs where the policy has threads: exclusive."""
     if asked.percent is None:
         message = "is missing: the policy has threads: exclusive, and a program without a share gets no SMs"
