@@ -288,7 +288,7 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
     where its node does not report them. claim: the resource claim (namespace and name) that it got it by; None where it
     is by none. shared_with: the other pods of the claim, which hold the same. priority, partitions: as in GrantRow.
-    memory_cap, memory_cap_why: as in GrantStatus.
+    memory_cap: `cgroup` where memory limits of its cgroups are in force; empty where that is not reported.
     """
 
     node: str
@@ -308,7 +308,6 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     partitions: tuple["PartitionStatus", ...] = ()
     memory_cap: str = ""
-    memory_cap_why: str = ""
 
     @property
     def pods(self) -> "tuple[PodStatus, ...]":

@@ -147,7 +147,7 @@ class ReportedPartition(Reported, frozen=True):
 class ReportedGrant(ReportedPod, frozen=True):
     """What a pod got, or a resource claim (namespace and name) of which it is the first pod. memory_mib: on each of its
     GPUs. shared_with: the other pods of the claim. priority: absent where it is normal. partitions: absent where its
-    GPU has none. memory_cap, memory_cap_why: as in GrantStatus."""
+    GPU has none. memory_cap: `cgroup`, absent where no memory limit of its cgroups is in force."""
 
     gpus: Texts = None
     memory_mib: Amount = None
@@ -162,7 +162,6 @@ class ReportedGrant(ReportedPod, frozen=True):
     priority: Amount = None
     partitions: list[ReportedPartition] | None = None
     memory_cap: Text = None
-    memory_cap_why: Text = None
 
 
 class ReportedSummary(Reported, frozen=True):
@@ -363,7 +362,6 @@ def _pods(
                 priority=grant.priority or 0,
                 partitions=_partitions(grant.partitions) if grant.partitions else (),
                 memory_cap=grant.memory_cap or "",
-                memory_cap_why=grant.memory_cap_why or "",
             )
         )
     return tuple(pods)

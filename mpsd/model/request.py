@@ -173,6 +173,12 @@ class PodRequest:
         """Percent of each GPU's threads that are reserved for the pod when most are; 0 where it asks for no share."""
         return _at_peak(self.requests, lambda request: request.thread_percent or 0)
 
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Percent of each container with memory, 0 for none; () where one alone has some, or none asks for a share."""
+        own = tuple(request.thread_percent or 0 for request in self.requests if request.memory_units)
+        return own if len(own) > 1 and any(own) else ()
+
 
 def client_limit(request: ContainerRequest, policy: Policy) -> ClientLimit:
     """The limit that each process of the container gets on each of its GPUs."""

@@ -106,7 +106,7 @@ def read_reported(thing: Object) -> ReportedNode:
     # What changes while the capacity stays the same goes, so that busy programs cause no work here. A UUID is reported
     # of a GPU, of its domain and of each pod there, and the names of GPUs and domains of every node: each is kept once.
     pods = node.pods and tuple(
-        structs.replace(pod, **_UNCOUNTED, node=node.name, gpus=_once(pod.gpus)) for pod in node.pods
+        structs.replace(pod, used_mib=None, clients=None, node=node.name, gpus=_once(pod.gpus)) for pod in node.pods
     )
     gpus = tuple(
         structs.replace(
@@ -129,7 +129,6 @@ def read_reported(thing: Object) -> ReportedNode:
 
 
 _NAMES = ("uuid", "label", "name")
-_UNCOUNTED = {"used_mib": None, "clients": None, "memory_cap": "", "memory_cap_why": ""}
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:

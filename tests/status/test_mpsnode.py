@@ -301,13 +301,10 @@ def test_a_gpu_whose_partitions_are_not_known_says_that_it_has_some() -> None:
     assert (gpu.partitioned, gpu.chunks) == (True, None)
 
 
-def test_a_grant_says_what_holds_its_memory_and_why_its_cgroup_does_not() -> None:
+def test_a_grant_says_where_a_memory_limit_of_its_cgroup_holds_it() -> None:
     told = status(parted(PARTED))
     pods = read_mpsnode({"metadata": {"name": "n"}, "status": told}, 0.0).pods or ()
-    assert [(one.memory_cap, one.memory_cap_why) for one in pods] == [("cgroup", ""), ("mps", "why")]
-    older = {**told, "grants": [{"pod": "default/a"}]}
-    (pod_of_older,) = read_mpsnode({"metadata": {"name": "n"}, "status": older}, 0.0).pods or ()
-    assert pod_of_older.memory_cap == ""
+    assert [one.memory_cap for one in pods] == ["cgroup", ""]
 
 
 # -- resource claims -----------------------------------------------------------------------------------------------

@@ -137,7 +137,6 @@ CHANGES: dict[str, str] = {
         )
     },
     "crd: MPSNode/v1alpha1 .status.grants[].memoryCap": "whether a memory limit of its cgroup holds a pod",
-    "crd: MPSNode/v1alpha1 .status.grants[].memoryCapWhy": "why it does not",
     "commands: kubectl mps autoscaling": "autoscalers add a first node only where they are told of its GPUs",
     **{
         f"commands: kubectl mps autoscaling {option}": "its options"

@@ -212,15 +212,10 @@ def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
     if pod is None or not isinstance(thing, dict):
         return None
     share, shape = PodRequest(pod.requests, ()), FieldReader()
-    spec, shares = thing["spec"], tuple(one.thread_percent or 0 for one in pod.requests if one.memory_units)
+    spec = thing["spec"]
     return SharedPod(
         name=pod.identity,
-        request=Request(
-            share.memory_mib,
-            share.thread_percent or None,
-            pod.requests[0].gpus,
-            shares=shares if len(shares) > 1 and share.thread_percent else (),
-        ),
+        request=Request(share.memory_mib, share.thread_percent or None, pod.requests[0].gpus, shares=share.shares),
         node=shape.text(spec, "nodeName", "spec"),
         choice={key: pod.annotations[key] for key in CHOICE_KEYS if key in pod.annotations},
         scheduler=shape.text(spec, "schedulerName", "spec"),

@@ -169,8 +169,7 @@ def _grants(view: NodeView, node: NodeStatus) -> list[mpsnode.ReportedGrant]:
             shared_with=[mpsnode.ReportedPod(str(other), other.uid or None) for other in others] or None,
             priority=grant.priority or None,
             partitions=[mpsnode.ReportedPartition(one.chunks, one.sms) for one in grant.partitions] or None,
-            memory_cap=grant.memory_cap,
-            memory_cap_why=grant.memory_cap_why or None,
+            memory_cap=grant.memory_cap if grant.memory_cap == "cgroup" else None,
         )
         for pod, others, grant in sorted(held, key=lambda each: (str(each[0]), each[0].uid))
     ]
