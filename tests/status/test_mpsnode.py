@@ -10,7 +10,9 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
+from mpsd.model.cluster_status import pod_rows
 from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import ReportedViolation, read_mpsnode
@@ -30,6 +32,7 @@ from mpsd.status.rules.mpsnode import (
     mpsnode_status,
     write_due,
 )
+from mpsd.status.tables import CLUSTER_POD_COLUMNS
 from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node, with_violations
 from tests.model.worlds import POLICY, UUIDS, grant
 from tests.model.worlds import view as local_view
@@ -292,6 +295,10 @@ def test_partitions_are_told_by_their_sizes_and_never_by_their_names() -> None:
     assert (a.partitions, b.partitions) == ((PartitionStatus(5, 40), PartitionStatus(3, None)), ())
     assert [(gpu.partitioned, gpu.chunks) for gpu in found.gpus[:2]] == [(True, 16), (False, None)]
     assert found.domains[0].free_chunks == 9
+    (column,) = (one for one in CLUSTER_POD_COLUMNS if one.title == "PARTITION")
+    assert [str(column.cell(row)) for row in pod_rows(found)] == ["gone", ""]
+    kept = replace(found, pods=(changed(a, partitions=a.partitions[:1]), b))
+    assert [str(column.cell(row)) for row in pod_rows(kept)] == ["40 SMs", ""]
 
 
 def test_a_gpu_whose_partitions_are_not_known_says_that_it_has_some() -> None:
