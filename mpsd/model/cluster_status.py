@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # as in model.grants
 
 class GpuRow(msgspec.Struct, frozen=True, gc=False):
     """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU. cordoned:
-    an operator has asked that it takes no new pods, or that a GPU of its domain does.
+    an operator has asked that it takes no new pods, or that a GPU of its domain does. partitioned, chunks: as of its
+    domain.
     """
 
     node: str
@@ -44,6 +45,8 @@ class GpuRow(msgspec.Struct, frozen=True, gc=False):
     context_mib: int | None = None
     promised_percent: int | None = None
     promised_clients: int | None = None
+    partitioned: bool = False
+    chunks: int | None = None
 
 
 class DomainRow(msgspec.Struct, frozen=True, gc=False):
@@ -51,7 +54,8 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     and how many faults that were. context_mib: what a context costs there, as the canary measured it. doubt: what else
     it found, empty where nothing. version: of the `mpsd control` that holds it; empty where it is not reported. faults:
     of this boot; last_fault: seconds since 1970; None where there was none, or where it is not reported. kind: `alone`,
-    `listed` by the policy, or `joined` on demand; empty where it is not reported.
+    `listed` by the policy, or `joined` on demand; empty where it is not reported. partitioned, chunks, free_chunks: as
+    in DomainStatus.
     """
 
     node: str
@@ -68,6 +72,9 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     faults: int | None = None
     last_fault: float | None = None
     kind: str = ""
+    partitioned: bool = False
+    chunks: int | None = None
+    free_chunks: int | None = None
 
 
 class GrantRow(msgspec.Struct, frozen=True):
@@ -128,6 +135,8 @@ def gpu_row(
         context_mib=domain.context_mib if domain else None,
         promised_percent=gpu.promised_percent,
         promised_clients=gpu.promised_clients,
+        partitioned=domain.partitioned if domain else False,
+        chunks=domain.chunks if domain else None,
     )
 
 
@@ -151,6 +160,9 @@ def domain_row(
         faults=(faults.count or None) if faults else None,
         last_fault=last_fault,
         kind=domain.kind or "",
+        partitioned=bool(domain.partitioned),
+        chunks=domain.chunks,
+        free_chunks=domain.free_chunks,
     )
 
 
@@ -207,8 +219,9 @@ def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
         own, name = tuple([labels.get(uuid, uuid) for uuid in pod.gpus]), f"{pod.namespace}/{pod.pod}"
         amounts = pod.memory_mib, pod.thread_percent, pod.used_mib, pod.clients, pod.reserved_percent
         row = GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations, claim=pod.claim)
-        if pod.shared_with or pod.priority:
-            row = msgspec.structs.replace(row, shared_with=pod.names[1:], priority=pod.priority)
+        if pod.shared_with or pod.priority or pod.partitions:
+            own_way = {"priority": pod.priority, "partitions": pod.partitions}
+            row = msgspec.structs.replace(row, shared_with=pod.names[1:], **own_way)
         rows.append(row)
     return tuple(rows)
 
@@ -274,7 +287,8 @@ class SharingPod(msgspec.Struct, frozen=True, gc=False):
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
     where its node does not report them. claim: the resource claim (namespace and name) that it got it by; None where it
-    is by none. shared_with: the other pods of the claim, which hold the same. priority: as in GrantRow.
+    is by none. shared_with: the other pods of the claim, which hold the same. priority, partitions: as in GrantRow.
+    memory_cap: `cgroup` where memory limits of its cgroups are in force; empty where that is not reported.
     """
 
     node: str
@@ -292,6 +306,8 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     claim_uid: str = ""
     shared_with: tuple[SharingPod, ...] = ()
     priority: int = 0
+    partitions: tuple["PartitionStatus", ...] = ()
+    memory_cap: str = ""
 
     @property
     def pods(self) -> "tuple[PodStatus, ...]":

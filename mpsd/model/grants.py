@@ -102,12 +102,24 @@ def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of the threads,
-    clients None for as many as the policy gives."""
+    clients None for as many as the policy gives. shares: of a pod with several containers, the percent of each: each
+    has a static SM partition of its own, where GPUs have such.
+    """
 
     memory_mib: int
     thread_percent: int | None
     gpus: int
     clients: int | None = None
+    shares: tuple[int, ...] = ()
+
+    @property
+    def own_shares(self) -> tuple[int | None, ...]:
+        """The shares that are to have partitions; None or 0 for one that names none, and so can have none."""
+        return (self.shares or (self.thread_percent,)) if self.gpus == 1 else (None,)
+
+    def chunks(self, all_of_them: int) -> int:
+        """How many chunks these partitions have on a GPU of so many."""
+        return sum(chunks_for(percent, all_of_them) for percent in self.own_shares if percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +252,7 @@ class GpuCapacity:
     chunks: ChunkRoom | None = None
 
     def holds(self, request: Request, policy: "Policy") -> bool:
-        if self.chunks and not (request.gpus == 1 and self.chunks.holds(request.thread_percent)):
+        if self.chunks and not self.chunks.holds(*request.own_shares):
             return False
         return (
             request.memory_mib <= self.memory_mib

@@ -64,9 +64,10 @@ class ChunkRoom:
     free: int
     chunks: int
 
-    def holds(self, percent: int | None) -> bool:
-        """Nothing where no share is asked for: a client without a partition gets no context."""
-        return percent is not None and percent > 0 and chunks_for(percent, self.chunks) <= self.free
+    def holds(self, *percents: int | None) -> bool:
+        """Each of these shares has chunks of its own. Nothing where one asks for none: a client without a partition
+        gets no context."""
+        return all(percents) and sum(chunks_for(percent or 0, self.chunks) for percent in percents) <= self.free
 
 
 def chunks_for(percent: int, chunks: int) -> int:

@@ -181,12 +181,12 @@ class Binder:
             fits_when_empty = can_ever(request, ledger) and has_domain(request, ledger)
             failure = BindFailure.OVERTAKEN if fits_when_empty and not ledger.shut else BindFailure.NO_ROOM
             raise _NotReserved(failure.format(node=known.name, why=why_not(request, ledger)))
-        reservation = Reservation(
-            pod.name, found.gpus, request.memory_mib, request.thread_percent or 0, stamp(time.time())
-        )
-        known.reservations.pending = reservation
-        self._ledger.reservations_changed(known)
         rooms = {room.gpu.uuid: room for room in ledger.rooms}
+        divided = rooms[found.gpus[0]].chunks
+        chunks = request.chunks(divided.chunks) if divided else 0
+        amounts = request.memory_mib, request.thread_percent or 0
+        known.reservations.pending = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()), chunks)
+        self._ledger.reservations_changed(known)
         gpus, dev_mib = tuple(rooms[uuid].gpu for uuid in found.gpus), rooms[found.gpus[0]].memory_mib_total
         return Chosen(gpus, request.memory_mib, dev_mib, ledger.policy, self._ledger.now())
 

@@ -129,6 +129,14 @@ CHANGES: dict[str, str] = {
     "variables of containers: CUDA_MPS_SM_PARTITION": "the same",
     "gpus.yaml: capabilities[].sms_per_chunk": "in what steps such a share comes",
     "doctor checks: sm-partitions": "what is documented and not observed of them",
+    **{
+        f"crd: MPSNode/v1alpha1 .status.{field}": "schedulers count chunks of SMs, and kubectl mps shows who has them"
+        for field in (
+            *(f"domains[].{each}" for each in ("partitioned", "chunks", "freeChunks")),
+            *(f"grants[].partitions{each}" for each in ("", "[]", "[].chunks", "[].sms")),
+        )
+    },
+    "crd: MPSNode/v1alpha1 .status.grants[].memoryCap": "whether a memory limit of its cgroup holds a pod",
     "commands: kubectl mps autoscaling": "autoscalers add a first node only where they are told of its GPUs",
     **{
         f"commands: kubectl mps autoscaling {option}": "its options"

@@ -62,8 +62,12 @@ def _invalid(grant: Grant, change: GrantChangeRequest, targets: Sequence[GpuShar
         message, remedy = "is not a percentage", "write 1 to 100, or 0 for no cap"
         yield Problem("percent-range", "the percentage", str(percent), message, remedy)
     if grant.partitions and (percent is not None or weight is not None):
-        message, remedy = "cannot be changed: an SM partition keeps its size", "end the program, and start it again"
-        yield Problem("partition-fixed", "the threads", "", message, remedy)
+        where, value = ("the weight", weight) if percent is None else ("the percentage", percent)
+        message, remedy = (
+            "cannot be set: an SM partition keeps its size",
+            "end it, and start it with that share",
+        )
+        yield Problem("partition-fixed", where, str(value), message, remedy)
     if weight is not None and weight < 1:
         yield Problem("weight-range", "the weight", str(weight), "is less than 1", "write 1 or more")
 

@@ -215,7 +215,7 @@ def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
     spec = thing["spec"]
     return SharedPod(
         name=pod.identity,
-        request=Request(share.memory_mib, share.thread_percent or None, pod.requests[0].gpus),
+        request=Request(share.memory_mib, share.thread_percent or None, pod.requests[0].gpus, shares=share.shares),
         node=shape.text(spec, "nodeName", "spec"),
         choice={key: pod.annotations[key] for key in CHOICE_KEYS if key in pod.annotations},
         scheduler=shape.text(spec, "schedulerName", "spec"),

@@ -194,7 +194,9 @@ def test_a_share_cannot_be_changed_and_memory_can(apart: Machine) -> None:
     grant = apart.grant_of(program).id
     refused = apart.start([MPSD, "set", grant, "--percent", "20"])
     assert refused.exit_code() != 0
-    assert "an SM partition keeps its size" in refused.errors
+    why = "the percentage is 20: cannot be set: an SM partition keeps its size; end it, and start it with that"
+    assert why in " ".join(refused.errors.split())
+    assert apart.grant_of(program).partitions == (PartitionStatus(5, 40),)
     assert apart.start([MPSD, "set", grant, "--mem", "4GiB"]).exit_code() == 0
 
 

@@ -30,15 +30,19 @@ def owner_of(driver: str, file: str) -> str:
     return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
 
 
-def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
-    """The number that a file of `spec_of` gives its containers in this variable; None where it gives none."""
+def given(spec: object, variable: str) -> str:
+    """What a file of `spec_of` gives its containers in this variable; empty where it gives nothing."""
     fields = FieldReader()
     devices = fields.entries(spec, "devices", "") if isinstance(spec, dict) else []
-    given = (fields.texts(fields.mapping(each, "containerEdits", ""), "env", "") for _where, each in devices)
-    values = (
-        value for texts in given for name, _is, value in [text.partition("=") for text in texts] if name == variable
-    )
-    return next((int(value) for value in values if value.isascii() and value.isdecimal()), None)
+    texts = (fields.texts(fields.mapping(each, "containerEdits", ""), "env", "") for _where, each in devices)
+    pairs = (text.partition("=") for each in texts for text in each)
+    return next((value for name, _is, value in pairs if name == variable), "")
+
+
+def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
+    """The same as a number; None where it is none."""
+    value = given(spec, variable)
+    return int(value) if value.isascii() and value.isdecimal() else None
 
 
 def spec_of(driver: str, claim: PreparedClaim, answer: Answer) -> Mapping[str, Any]:
