@@ -49,6 +49,7 @@ class SchedulerRole:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. CannotListen where it cannot listen."""
+        event_loop.expect_long_life()  # else a third of reading the lists is to look for garbage in what they brought
         await self._plain_server.start()
         await self._readers.start()
         limits = watch_limits(self._files, self._log, self._note_limits)
