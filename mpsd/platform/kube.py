@@ -24,7 +24,7 @@ Fields = TypeVar("Fields")
 
 _PAGE = 500  # objects a page of a list, as kubectl asks
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
-_CALLS_AT_ONCE = 4
+_CALLS_AT_ONCE = 16
 _EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it reports it
 _DRY_RUN_S = 10.0  # the API server waits for webhooks meanwhile, for 5 s for mpsd's
 _LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2  # the server cuts the first lines off, and then the last bytes

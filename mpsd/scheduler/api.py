@@ -137,6 +137,8 @@ class ExtenderApi:
         asked = self._candidates.read(body)
         try:
             pod = self._asking(asked.pod)
+            if pod:
+                await self._binder.few_under_way()
         except (_Trouble, UnreadablePod) as error:
             return RequestVerdict.TROUBLE, wire.filter_error(str(error))
         if pod is None:

@@ -147,7 +147,8 @@ def _once(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 class KnownNode:
-    """One node. turn: the lock of the bind under way. placement: the Node's label, empty where not known."""
+    """One node. turn: the lock of whoever writes reservations. binds: how many are under way. placement: the Node's
+    label, empty where not known."""
 
     def __init__(self, name: str, longest_s: float) -> None:
         self.name = name
@@ -158,13 +159,14 @@ class KnownNode:
         self.indexed: frozenset[str] = frozenset()  # uids of pods by whose reservations it is found
         self.granted: frozenset[str | PodName] = frozenset()  # uids; names without one where none is reported
         self.turn = asyncio.Lock()
+        self.binds = 0
         self._shown_stale = False  # in its last capacity
         self._answered_at = float("-inf")  # when an answer last took precedence over the watch
 
     @property
     def is_known(self) -> bool:
         """Whether anything is known of it, or a bind to it is under way."""
-        return bool(self.reported or self.pods or self.placement) or self.turn.locked()
+        return bool(self.reported or self.pods or self.placement or self.binds)
 
     def take_watched(self, reported: ReportedNode | None, now: float) -> bool:
         """Takes a message of the watch. Returns whether the capacity may have changed."""
