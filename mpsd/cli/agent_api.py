@@ -60,7 +60,7 @@ def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) 
     asked = GpuRequest(memory_units, percent, gpus, _MEMORY, _PERCENT)
     if found := [*problems_with_asked(asked, policy, facts)]:
         raise InvalidInput("mpsd run", found)
-    return Request(each_mib(asked, policy), each_percent(asked), gpus)
+    return Request(each_mib(asked, policy.resources), each_percent(asked), gpus)
 
 
 class AgentApi:

@@ -3,24 +3,29 @@
 import asyncio
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from mpsd.platform import event_loop, logs
 from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.imports import lasting
 from mpsd.platform.kube import Kube, Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.listener import Listener, ListenerSettings, Shutdown, health_routes
 from mpsd.platform.logs import logger
-from mpsd.platform.readers import ReadersPort, TokenReviewer
 from mpsd.platform.settings import CannotListen, ListenAddress, taking
 from mpsd.scheduler.api import ExtenderApi, ExtenderListener, SchedulerMetrics, each_capacity
 from mpsd.scheduler.bind import Binder
 from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.settings import SCHEDULER_SETTINGS, SchedulerSettings, scheduler_settings
-from mpsd.status.page.cluster import ClusterPage
-from mpsd.status.page.server import PageApi
+
+if TYPE_CHECKING:
+    from mpsd.platform.readers import ReadersPort
+    from mpsd.status.page.server import PageApi
+
+    _Server = Listener | ReadersPort | PageApi
 
 _LOOK_S = 0.2
 _LONGEST_PROBE = 1024  # bytes; probes have no body
@@ -36,11 +41,17 @@ class SchedulerRole:
         plain = ListenAddress(settings.metrics_address, settings.metrics_port)
         metrics = {"GET /metrics": self._show_metrics}
         routes = {**health_routes(self._trouble), **metrics}
-        self._plain_server = Listener(routes, plain, ListenerSettings(_LONGEST_PROBE))
-        self._page = PageApi(ClusterPage(kube, self._ledger))
-        listen = settings.listen
-        reviewer = TokenReviewer(settings.kubeconfig) if listen.asks_who else None
-        self._readers = ReadersPort({**metrics, **self._page.routes}, listen.addresses, reviewer, listen.certificate)
+        self._servers: list[_Server] = [Listener(routes, plain, ListenerSettings(_LONGEST_PROBE))]
+        if (listen := settings.listen).addresses:
+            with lasting():  # bring TLS: only where it was asked for
+                from mpsd.platform.readers import ReadersPort, TokenReviewer
+                from mpsd.status.page.cluster import ClusterPage
+                from mpsd.status.page.server import PageApi
+
+            page = PageApi(ClusterPage(kube, self._ledger))
+            reviewer = TokenReviewer(settings.kubeconfig) if listen.asks_who else None
+            port = ReadersPort({**metrics, **page.routes}, listen.addresses, reviewer, listen.certificate)
+            self._servers += (port, page)
         self._usable_since: float | None = None  # monotonic; None while the ledger cannot be used
         self._policy = files.policy  # by which the ledger counts
         self._log = logger(role="scheduler")
@@ -49,8 +60,9 @@ class SchedulerRole:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. CannotListen where it cannot listen."""
-        await self._plain_server.start()
-        await self._readers.start()
+        event_loop.expect_long_life()  # else a third of reading the lists is to look for garbage in what they brought
+        for server in self._servers:
+            await server.start()
         limits = watch_limits(self._files, self._log, self._note_limits)
         loops = [self._ledger.run(), self._listener.keep(), self._watch_ledger(), limits, stop.wait()]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
@@ -61,9 +73,8 @@ class SchedulerRole:
             await self._listener.close()  # the last binds count on the ledger
             for task in tasks:
                 task.cancel()
-            await self._page.stop()
-            await self._readers.stop()
-            await self._plain_server.stop()
+            for server in reversed(self._servers):  # a stream ends before its server waits for answers under way
+                await server.stop()
 
     async def _watch_ledger(self) -> None:
         """Notes since when the ledger is usable, and logs each change."""

@@ -36,8 +36,8 @@ class GpuRequest:
     percent_where: str
 
 
-def each_mib(asked: GpuRequest, policy: Policy) -> int:
-    return asked.memory_units * policy.resources.memory_unit_mib // asked.gpus
+def each_mib(asked: GpuRequest, resources: Resources) -> int:
+    return asked.memory_units * resources.memory_unit_mib // asked.gpus
 
 
 def each_percent(asked: GpuRequest) -> int | None:
@@ -88,7 +88,7 @@ def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Prob
         nearest = _nearest(units, gpus, gpus, units + gpus)
         yield Problem("memory-uneven", asked.memory_where, str(units), message, nearest)
         return
-    memory_mib = each_mib(asked, policy)
+    memory_mib = each_mib(asked, policy.resources)
     # A percentage that cannot be is a problem of its own; here the nearest that could be counts.
     percent = min(100, max(1, each_percent(asked) or policy.requests.default_thread_percent))
     if not any(room.context_mib(percent) < memory_mib <= room.mib for room in facts.rooms):
@@ -196,20 +196,20 @@ def asks_for_gpu(pod: Pod, resources: Resources) -> bool:
     return any(asks(container, resources) for container in pod.containers)
 
 
-def read_allocated(pod: Pod, policy: Policy) -> PodRequest:
+def read_allocated(pod: Pod, resources: Resources) -> PodRequest:
     """All that kubelet allocates for, whether or not admission would refuse it; problems: of numbers that are none.
     Such a number counts as 0, and where it is the number of GPUs, as 1.
     """
-    count = gpu_count(pod, policy.resources)
+    count = gpu_count(pod, resources)
     gpus = 1 if isinstance(count, Problem) else count
     requests, problems = [], list[Problem]()
     for container in pod.containers:
-        found = {name: _limit(container, name, unit) for name, unit in _units(policy.resources)}
+        found = {name: _limit(container, name, unit) for name, unit in _units(resources)}
         wrong = {name: one for name, one in found.items() if isinstance(one, Problem)}
         problems.extend(one for name, one in wrong.items() if not is_zero(container.limits[name]))
         units, percent = (one if isinstance(one, int) else 0 for one in found.values())
         if (units or percent) and container.role is not Role.EPHEMERAL:
-            requests.append(_request(container, GpuRequest(units, percent or None, gpus, "", ""), policy))
+            requests.append(_request(container, GpuRequest(units, percent or None, gpus, "", ""), resources))
     return PodRequest(tuple(requests), tuple(problems))
 
 
@@ -252,7 +252,7 @@ def _read(
     if gpus is not None and memory_units is not None:
         asked = GpuRequest(memory_units, percent, gpus, memory_where, percent_where)
         problems.extend(problems_with_asked(asked, policy, facts))
-        return tuple(problems) or _request(container, asked, policy)
+        return tuple(problems) or _request(container, asked, policy.resources)
     if gpus is not None and percent is not None:
         problems.extend(problems_with_percent(percent, gpus, percent_where, policy))
     return tuple(problems)
@@ -312,8 +312,8 @@ def _number(container: Container, name: str, unit: QuantityUnit, problems: list[
     return limit
 
 
-def _request(container: Container, asked: GpuRequest, policy: Policy) -> ContainerRequest:
-    memory_mib, percent = each_mib(asked, policy), each_percent(asked)
+def _request(container: Container, asked: GpuRequest, resources: Resources) -> ContainerRequest:
+    memory_mib, percent = each_mib(asked, resources), each_percent(asked)
     return ContainerRequest(container.name, container.role, asked.memory_units, memory_mib, percent, asked.gpus)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -20,10 +20,11 @@ import urllib3
 from mpsd.model.mpsnode import API
 
 Object = dict[str, Any]
+Fields = TypeVar("Fields")
 
 _PAGE = 500  # objects a page of a list, as kubectl asks
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
-_CALLS_AT_ONCE = 4
+_CALLS_AT_ONCE = 16
 _EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it reports it
 _DRY_RUN_S = 10.0  # the API server waits for webhooks meanwhile, for 5 s for mpsd's
 _LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2  # the server cuts the first lines off, and then the last bytes
@@ -151,9 +152,9 @@ class Access:
             raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
 
 
-def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse) -> Object:
-    """The object in an answer; raises what a refusal is called."""
-    answer = decoded(response.data)
+def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse, kind: Any = object) -> Object:
+    """The object in an answer; raises what a refusal is called. kind: as for `decoded`."""
+    answer = decoded(response.data, kind if response.status == 200 else object)
     if not 200 <= response.status < 300:
         raise refusal(ask, response.status, answer)
     if isinstance(answer, dict):
@@ -185,11 +186,17 @@ def _encoded(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def decoded(body: bytes) -> object:
-    """None for what is no JSON."""
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(body, type=object)
+def decoded(body: bytes, kind: Any = object) -> object:
+    """None for what is no JSON. kind: a TypedDict of what is wanted; all comes of a body that does not fit it."""
+    for one in dict.fromkeys((kind, object)):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.decode(body, type=one)
     return None
+
+
+class _Page(TypedDict, Generic[Fields], total=False):
+    metadata: Any
+    items: list[Fields] | None
 
 
 @asynccontextmanager
@@ -254,15 +261,20 @@ class Kube:
         return [one async for page in self.pages(resource, namespace, query) for one in page.items]
 
     async def pages(
-        self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
+        self,
+        resource: Resource,
+        namespace: str = "",
+        query: Mapping[str, str] | None = None,
+        fields: type[Any] | None = None,
     ) -> AsyncIterator[Listing]:
-        """As `list`, piece by piece, so that all objects of a large cluster need not be in memory at once.
+        """As `list`, piece by piece, so that all objects of a large cluster need not be in memory at once. fields: a
+        TypedDict of what is wanted of each object, whose other fields may be missing then; None: everything.
 
         The last page's version is the one to watch from. Expired where the server cannot go on with many pages, or
         lacks the version asked for.
         """
-        asked = {**(query or {}), "limit": str(_PAGE)}
-        coming = asyncio.create_task(self._object(Ask("list", resource, "", namespace, query=asked)))
+        asked, kind = {**(query or {}), "limit": str(_PAGE)}, cast("Any", _Page)[fields] if fields else object
+        coming = asyncio.create_task(self._object(Ask("list", resource, "", namespace, query=asked), kind=kind))
         try:
             while True:
                 answer = await coming
@@ -271,7 +283,8 @@ class Kube:
                     asked = {**asked, "continue": more}
                     for name in ("resourceVersion", "resourceVersionMatch"):  # in the token; servers refuse both
                         asked.pop(name, None)
-                    coming = asyncio.create_task(self._object(Ask("list", resource, "", namespace, query=asked)))
+                    ask = Ask("list", resource, "", namespace, query=asked)
+                    coming = asyncio.create_task(self._object(ask, kind=kind))
                 yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
                 if not more:
                     return
@@ -332,8 +345,8 @@ class Kube:
             _read_answer(ask, answer)
         return answer.data
 
-    async def _object(self, ask: Ask, deadline_s: float | None = None) -> Object:
-        return _read_answer(ask, await self._send(ask, deadline_s or self.deadline_s))
+    async def _object(self, ask: Ask, deadline_s: float | None = None, kind: Any = object) -> Object:
+        return _read_answer(ask, await self._send(ask, deadline_s or self.deadline_s), kind)
 
     async def _send(self, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         async with within(deadline_s, ask):

@@ -28,7 +28,7 @@ from mpsd.platform.kube import Access, Kube, Unavailable
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST = "KUBERNETES_SERVICE_HOST"
 _READ_AGAIN_S = 60.0  # kubelet replaces a token well before it expires
-_CONNECTIONS = 8  # that are kept: those of four calls at once, and of watches
+_CONNECTIONS = 24  # that are kept: those of all calls at once, and of watches; another would cost a handshake each time
 _USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
 _KNOWN_OF_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"}
 

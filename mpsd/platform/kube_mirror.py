@@ -39,11 +39,13 @@ BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`."""
+    """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict of what is read of each
+    object, where that is little; of a list nothing else is decoded then, unless an object does not fit it."""
 
     resource: Resource
     namespace: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
+    fields: type[Any] | None = None  # None: everything is read
 
 
 # -- watches -----------------------------------------------------------------------------------------------------------
@@ -276,7 +278,8 @@ class Mirror(Generic[T]):
         objects: dict[tuple[str, str], T] = {}
         version = ""
         try:
-            async for page in self._kube.pages(self._selection.resource, self._selection.namespace, query):
+            selected = self._selection
+            async for page in self._kube.pages(selected.resource, selected.namespace, query, selected.fields):
                 read = ((_name(found), self._read(found)) for found in page.items)
                 objects |= {name: value for name, value in read if value is not None}
                 version = page.version

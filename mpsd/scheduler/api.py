@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -21,7 +21,7 @@ from prometheus_client import Gauge
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model import metrics as names
-from mpsd.platform.certificates import Certificates, FolderCertificates, UnusableCertificate, fingerprints, load_into
+from mpsd.platform.imports import lasting
 from mpsd.platform.listener import BodyRefused, Handler, Listener, ListenerSettings, json_answer, read_json, tls_context
 from mpsd.platform.logs import logger
 from mpsd.platform.server_metrics import ServerMetrics
@@ -36,6 +36,9 @@ from mpsd.scheduler.rules.inspect_formats import inspected, inspection
 from mpsd.scheduler.rules.preemption import victims
 from mpsd.scheduler.settings import SchedulerSettings
 from mpsd.scheduler.wire import LONGEST_BODY
+
+if TYPE_CHECKING:
+    from mpsd.platform.certificates import Certificates
 
 
 class ExtenderVerb(StrEnum):
@@ -134,6 +137,8 @@ class ExtenderApi:
         asked = self._candidates.read(body)
         try:
             pod = self._asking(asked.pod)
+            if pod:
+                await self._binder.few_under_way()
         except (_Trouble, UnreadablePod) as error:
             return RequestVerdict.TROUBLE, wire.filter_error(str(error))
         if pod is None:
@@ -231,6 +236,9 @@ class ExtenderListener:
             await self._open(None)
             await asyncio.get_running_loop().create_future()
             return
+        with lasting():  # 8 MiB: only where there is TLS
+            from mpsd.platform.certificates import FolderCertificates, UnusableCertificate
+
         source = FolderCertificates(folder)
         while True:
             try:
@@ -249,7 +257,9 @@ class ExtenderListener:
             await self._server.stop()
             self._server = None
 
-    async def _look(self, found: Certificates, authority: Path) -> None:
+    async def _look(self, found: "Certificates", authority: Path) -> None:
+        from mpsd.platform.certificates import UnusableCertificate, load_into
+
         authorities = _read_authorities(authority)
         if self._context is None or authorities != self._authorities:
             try:
@@ -282,6 +292,8 @@ class ExtenderListener:
 
 
 def _read_authorities(path: Path) -> str:
+    from mpsd.platform.certificates import UnusableCertificate, fingerprints
+
     try:
         found = path.read_bytes()
     except OSError as error:

@@ -1,18 +1,20 @@
 """Binds a pod to a node and to GPUs of it, with a reservation first, so that no scheduler gives them away twice.
 
 The reservation is written with the resourceVersion by which the capacity was counted; after a conflict it is counted
-again. An interruption before the binding leaves a reservation, which ends by itself; one after it leaves a pod whose
-annotations say which GPUs it has.
+again. It counts here from the moment a bind comes, and those of all binds to a node that wait are written at once. An
+interruption before the binding leaves a reservation, which ends by itself; one after it leaves a pod whose annotations
+say which GPUs it has.
 
 Rights: get and patch mpsnodes; get pods; create pods/binding.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from weakref import WeakValueDictionary
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, annotations_at_bind
 from mpsd.model.grants import GpuName
@@ -28,6 +30,21 @@ from mpsd.scheduler.wire import BindArgs
 
 _TRIES = 5  # agents and other schedulers write the same object
 _TURN_S = 5.0  # how long a bind waits for others to the same node
+# kube-scheduler asks for binds without waiting for the last ones, and gives each up after its httpTimeout. So that none
+# waits so long, it gets no further nodes while more are under way than the API server answers in a second or two.
+_MOST_BINDS = 64
+_HELD_S = 2.0
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A bind that needs a reservation. chosen: None where nothing fits any more, and `refusal` says why. is_reserved:
+    the server has `chosen`."""
+
+    pod: SharedPod
+    chosen: "Chosen | None" = None
+    refusal: str = ""
+    is_reserved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +93,21 @@ class _IsBound(Exception):
 
 
 class Binder:
-    """Binds pods. Any number of binds may run at once; those to one node wait for each other."""
+    """Binds pods. Any number of binds may run at once; those of one pod wait for each other. Of those to one node, one
+    at a time writes reservations, for all that wait."""
 
     def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
         self._ledger = ledger
+        self._wanted: dict[str, dict[str, _Wanted]] = {}  # by node, by uid
+        self._under_way = 0
+        self._fewer = asyncio.Condition()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by uid of a pod being bound
         self._log = logger(role="scheduler")
 
     async def bind(self, args: BindArgs) -> str:
         """Empty if the pod is bound there, else why not."""
+        self._under_way += 1
         try:
             await self._bind(args)
         except _IsBound:
@@ -92,39 +115,56 @@ class Binder:
         except _NotBound as error:
             self._log.info("not bound", pod=args.pod, node=args.node, reason=str(error))
             return str(error)
+        finally:
+            self._under_way -= 1
+            async with self._fewer:
+                self._fewer.notify_all()
         return ""
+
+    async def few_under_way(self) -> None:
+        """Returns once few binds are under way, or soon anyhow."""
+        if self._under_way < _MOST_BINDS:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HELD_S), self._fewer:
+                await self._fewer.wait_for(lambda: self._under_way < _MOST_BINDS)
 
     async def _bind(self, args: BindArgs) -> None:
         if trouble := self._ledger.trouble:
             raise _NotBound(BindFailure.UNHEARD.format(why=trouble))
         known = self._ledger.known(args.node)
-        async with self._turn(known) if known else nullcontext():
-            pod = await self._pod(args)
-            if pod is None:  # it requests nothing of mpsd
-                await self._post(args, {})
-                return
-            if known is None:
-                raise _NotBound(BindFailure.NO_GPUS.format(node=args.node))
-            try:
-                chosen = await self._reserve(pod, known)
-            except _NotReserved:
-                await self._unbound(args)  # it may be bound already, and take the room
-                raise
-            await self._confirm(args, known, chosen)
-            gpus = ",".join(gpu.label for gpu in chosen.gpus)
-            self._log.info("bound", pod=args.pod, node=args.node, gpus=gpus, memory_mib=chosen.memory_mib)
+        turn = self._turns.setdefault(args.pod_uid, asyncio.Lock())
+        with _under_way(known) if known else nullcontext():
+            async with self._turn(turn, args.node):
+                await self._bind_in_turn(args, known)
+
+    async def _bind_in_turn(self, args: BindArgs, known: KnownNode | None) -> None:
+        pod = await self._pod(args)
+        if pod is None:  # it requests nothing of mpsd
+            await self._post(args, {})
+            return
+        if known is None:
+            raise _NotBound(BindFailure.NO_GPUS.format(node=args.node))
+        try:
+            chosen = await self._reserve(pod, known)
+        except _NotReserved:
+            await self._unbound(args)  # it may be bound already, and take the room
+            raise
+        await self._confirm(args, known, chosen)
+        gpus = ",".join(gpu.label for gpu in chosen.gpus)
+        self._log.info("bound", pod=args.pod, node=args.node, gpus=gpus, memory_mib=chosen.memory_mib)
 
     @asynccontextmanager
-    async def _turn(self, known: KnownNode) -> AsyncIterator[None]:
+    async def _turn(self, turn: asyncio.Lock, node: str) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(_TURN_S):
-                await known.turn.acquire()
+                await turn.acquire()
         except TimeoutError:
-            raise _NotBound(BindFailure.BUSY.format(node=known.name)) from None
+            raise _NotReserved(BindFailure.BUSY.format(node=node)) from None
         try:
             yield
         finally:
-            known.turn.release()
+            turn.release()
 
     async def _pod(self, args: BindArgs) -> SharedPod | None:
         """None where it requests no GPU."""
@@ -160,18 +200,38 @@ class Binder:
 
     async def _reserve(self, pod: SharedPod, known: KnownNode) -> Chosen:
         """The GPUs that the pod gets, once the server has the reservation. _NotReserved where it gets none."""
+        wanted, uid = self._wanted.setdefault(known.name, {}), pod.name.uid
+        wanted[uid] = one = _Wanted(pod)
         try:
-            for _try in range(_TRIES):
-                chosen = self._choose(pod, known)
-                if await self._write(known):
-                    return chosen
+            self._choose(one, known)
+            async with self._turn(known.turn, known.name) if one.chosen else nullcontext():
+                for _try in range(_TRIES):
+                    if one.chosen is None:
+                        raise _NotReserved(one.refusal)
+                    if one.is_reserved:  # perhaps by whoever had the turn before
+                        return one.chosen
+                    await self._write(known)
+            if one.chosen and one.is_reserved:
+                return one.chosen
         finally:
-            known.reservations.pending = None
+            del wanted[uid]
+            if not wanted:
+                del self._wanted[known.name]
+            known.reservations.pending.pop(uid, None)
             self._ledger.reservations_changed(known)
         raise _NotReserved(BindFailure.CONFLICTS.format(node=known.name))
 
-    def _choose(self, pod: SharedPod, known: KnownNode) -> Chosen:
+    def _choose(self, one: _Wanted, known: KnownNode) -> None:
         """Chooses GPUs, and counts the reservation at once, before another task runs."""
+        one.chosen = None
+        try:
+            one.chosen = self._chosen(one.pod, known)
+        except _NotReserved as error:
+            one.refusal = str(error)
+            known.reservations.pending.pop(one.pod.name.uid, None)
+        self._ledger.reservations_changed(known)
+
+    def _chosen(self, pod: SharedPod, known: KnownNode) -> Chosen:
         request, uid = pod.request, pod.name.uid
         ledger, earlier = self._ledger.without(known, uid), known.reservations.of(uid)
         if ledger is None:
@@ -185,14 +245,19 @@ class Binder:
         divided = rooms[found.gpus[0]].chunks
         chunks = request.chunks(divided.chunks) if divided else 0
         amounts = request.memory_mib, request.thread_percent or 0
-        known.reservations.pending = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()), chunks)
-        self._ledger.reservations_changed(known)
+        reservation = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()), chunks)
+        known.reservations.pending[uid] = reservation
         gpus, dev_mib = tuple(rooms[uuid].gpu for uuid in found.gpus), rooms[found.gpus[0]].memory_mib_total
         return Chosen(gpus, request.memory_mib, dev_mib, ledger.policy, self._ledger.now())
 
     async def _write(self, known: KnownNode) -> bool:
-        """Writes the reservations that count. False after a conflict; the new MPSNode is known then."""
-        assert known.reported, "its room was counted"
+        """Writes the reservations that count, and those of all binds that wait, once more by what is known of the node
+        now. False after a conflict; the new MPSNode is known then."""
+        waiting = [one for one in self._wanted.get(known.name, {}).values() if not one.is_reserved]
+        for one in waiting:
+            self._choose(one, known)
+        if known.reported is None:
+            return False
         version, text = known.reported.version, written(self._ledger.reservations(known))
         patch = {"metadata": {"resourceVersion": version, "annotations": {KEY: text}}}
         try:
@@ -206,6 +271,8 @@ class Binder:
         except KubeError as error:
             raise _NotReserved(str(error)) from None
         self._ledger.take_answer(known, answer)
+        for one in waiting:
+            one.is_reserved = one.chosen is not None
         return True
 
     async def _withdraw(self, uid: str, known: KnownNode) -> None:
@@ -213,10 +280,11 @@ class Binder:
         known.reservations.withdraw(uid)
         self._ledger.reservations_changed(known)
         try:
-            for _try in range(_TRIES):
-                if known.reported is None or await self._write(known):
-                    return
-                known.reservations.withdraw(uid)
+            async with self._turn(known.turn, known.name):
+                for _try in range(_TRIES):
+                    known.reservations.withdraw(uid)
+                    if known.reported is None or await self._write(known):
+                        return
         except _NotReserved as error:
             self._log.warning("reservation stays", pod_uid=uid, node=known.name, reason=str(error))
 
@@ -248,3 +316,13 @@ class Binder:
             raise _NotBound(str(error)) from None
         except KubeError as error:
             raise _NotBound(str(error)) from None
+
+
+@contextmanager
+def _under_way(known: KnownNode) -> Iterator[None]:
+    """What is known of the node stays meanwhile."""
+    known.binds += 1
+    try:
+        yield
+    finally:
+        known.binds -= 1

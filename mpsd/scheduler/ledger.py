@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from sys import intern
-from typing import Any
+from typing import Any, TypedDict
 
 from msgspec import structs
 
@@ -106,7 +106,15 @@ def read_reported(thing: Object) -> ReportedNode:
     # What changes while the capacity stays the same goes, so that busy programs cause no work here. A UUID is reported
     # of a GPU, of its domain and of each pod there, and the names of GPUs and domains of every node: each is kept once.
     pods = node.pods and tuple(
-        structs.replace(pod, used_mib=None, clients=None, node=node.name, gpus=_once(pod.gpus)) for pod in node.pods
+        structs.replace(
+            pod,
+            namespace=intern(pod.namespace),
+            used_mib=None,
+            clients=None,
+            node=node.name,
+            gpus=_once(pod.gpus),
+        )
+        for pod in node.pods
     )
     gpus = tuple(
         structs.replace(
@@ -120,9 +128,12 @@ def read_reported(thing: Object) -> ReportedNode:
         )
         for gpu in node.gpus
     )
-    domains = tuple(
-        DomainRow("", intern(one.name), _once(one.gpus), "", None, "", None, kind=one.kind) for one in node.domains
-    )
+    # A GPU says which domain it is of. Of domains only the kind counts, so those of a kind are one.
+    of_kind: dict[str, list[str]] = {}
+    for one in node.domains:
+        if one.kind:
+            of_kind.setdefault(one.kind, []).extend(one.gpus)
+    domains = tuple(DomainRow("", "", _once(held), "", None, "", None, kind=kind) for kind, held in of_kind.items())
     still = replace(node, ready=False, stale=False, driver="", conditions=(), domains=domains, unreadable=())
     lean = replace(still, gpus=gpus, pods=pods)
     return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else "")
@@ -136,7 +147,8 @@ def _once(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 class KnownNode:
-    """One node. turn: the lock of the bind under way. placement: the Node's label, empty where not known."""
+    """One node. turn: the lock of whoever writes reservations. binds: how many are under way. placement: the Node's
+    label, empty where not known."""
 
     def __init__(self, name: str, longest_s: float) -> None:
         self.name = name
@@ -147,13 +159,14 @@ class KnownNode:
         self.indexed: frozenset[str] = frozenset()  # uids of pods by whose reservations it is found
         self.granted: frozenset[str | PodName] = frozenset()  # uids; names without one where none is reported
         self.turn = asyncio.Lock()
+        self.binds = 0
         self._shown_stale = False  # in its last capacity
         self._answered_at = float("-inf")  # when an answer last took precedence over the watch
 
     @property
     def is_known(self) -> bool:
         """Whether anything is known of it, or a bind to it is under way."""
-        return bool(self.reported or self.pods or self.placement) or self.turn.locked()
+        return bool(self.reported or self.pods or self.placement or self.binds)
 
     def take_watched(self, reported: ReportedNode | None, now: float) -> bool:
         """Takes a message of the watch. Returns whether the capacity may have changed."""
@@ -246,6 +259,53 @@ class Rows:
 
 _SYNC_LOOK_S = 0.05  # between two looks at whether everything has been listed
 
+# What is read of Nodes and pods here, by `read_kubernetes_node` and `read_shared_pod`.
+_Labels = dict[str, Any] | None
+
+
+class _NodeMetadata(TypedDict, total=False):
+    name: str
+    labels: _Labels
+
+
+class NodeFields(TypedDict, total=False):
+    metadata: _NodeMetadata
+
+
+class _ContainerFields(TypedDict, total=False):
+    name: Any
+    restartPolicy: Any
+    resources: Any
+
+
+class _PodSpec(TypedDict, total=False):
+    containers: list[_ContainerFields]
+    initContainers: list[_ContainerFields] | None
+    nodeName: Any
+    schedulerName: Any
+    priority: Any
+
+
+class _PodStatus(TypedDict, total=False):
+    phase: Any
+
+
+class _PodMetadata(TypedDict, total=False):
+    namespace: str
+    name: str
+    uid: Any
+    creationTimestamp: Any
+    deletionTimestamp: Any
+    labels: _Labels
+    annotations: dict[str, Any] | None
+
+
+class PodFields(TypedDict, total=False):
+    metadata: _PodMetadata
+    spec: _PodSpec
+    status: _PodStatus
+
+
 _Labelled = tuple[str, str]  # of a Node with GPUs of ours, its name and PLACEMENT_LABEL, empty where it has none
 
 
@@ -279,8 +339,8 @@ class ClusterLedger:
         self._is_listed = False  # whether all that a row is made of has been: before that each would be written thrice
         self.mirrors: Sequence[Mirror[Any]] = (
             Mirror(kube, Selection(MPS_NODES), read_reported, each=self._mpsnode_changed),
-            Mirror(kube, Selection(NODES), _read_node, each=self._node_changed),
-            Mirror(kube, Selection(PODS), self._read_pod, each=self._pod_changed),
+            Mirror(kube, Selection(NODES, fields=NodeFields), _read_node, each=self._node_changed),
+            Mirror(kube, Selection(PODS, fields=PodFields), self._read_pod, each=self._pod_changed),
         )
 
     async def run(self) -> None:
@@ -376,7 +436,16 @@ class ClusterLedger:
 
     def _read_pod(self, thing: Object) -> SharedPod | None:
         pod = read_shared_pod(thing, self._policy())
-        return None if pod is None or pod.finished else pod
+        if pod is None or pod.finished:
+            return None
+        # Tens of thousands of pods are in a few namespaces, and each GPU's UUID is there already.
+        return replace(
+            pod,
+            name=PodName(intern(pod.name.namespace), pod.name.name, pod.name.uid),
+            node=intern(pod.node),
+            choice={key: intern(text) for key, text in pod.choice.items()},
+            scheduler=intern(pod.scheduler),
+        )
 
     def _mpsnode_changed(self, before: ReportedNode | None, now: ReportedNode | None) -> None:
         either = now or before

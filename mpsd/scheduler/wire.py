@@ -13,7 +13,7 @@ from mpsd.scheduler.rules.gpu_table import RecentValues
 
 LONGEST_BODY = 32 * 1024**2  # 5 000 Nodes as Kubernetes writes them; their names alone are 150 kB
 _KEPT = 4  # lists of names: of each scheduler that asks, those of its filter and of its prioritize
-_LONGEST_KEPT = 1024**2
+_LONGEST_KEPT = 2 * 1024**2  # 65 000 names
 _NULL = msgspec.Raw(b"null")
 
 T = TypeVar("T")

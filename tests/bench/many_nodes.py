@@ -43,7 +43,7 @@ def name(number: int) -> str:
     return f"node-{number:05}.example.internal"
 
 
-class _Node:
+class NodeObjects:
     """One node, and what its agent, its kubelet and the API server say of it and its pods."""
 
     def __init__(self, number: int, pods: int) -> None:
@@ -58,10 +58,8 @@ class _Node:
 
     def objects(self, mpsnodes: ObjectKind) -> Iterator[tuple[ObjectKind, Object]]:
         """Everything that the API server keeps of it."""
-        yield NODES, self._node()
-        thing = mpsnode_for(name(self._number), self._uid(2))
-        condition = condition_object(_READY, None, stamp(time.time()))
-        yield mpsnodes, {**thing, "status": mpsnode_status(self._view(), POLICY, condition)}
+        yield NODES, self.node()
+        yield mpsnodes, self.mpsnode(self._uid(2))
         for grant in self._grants:
             yield PODS, self._pod(grant)
 
@@ -102,7 +100,13 @@ class _Node:
         ]
         return thing | {"status": {"phase": "Running", "conditions": conditions, "podIP": "10.0.0.7"}}
 
-    def _node(self) -> Object:
+    def mpsnode(self, uid: str) -> Object:
+        """As the agent of the Node with this uid writes it now."""
+        condition = condition_object(_READY, None, stamp(time.time()))
+        status = mpsnode_status(self._view(), POLICY, condition)
+        return {**mpsnode_for(name(self._number), uid), "status": status}
+
+    def node(self) -> Object:
         labels = {"kubernetes.io/hostname": name(self._number), "ack.node.gpu.schedule": "mps"}
         labels |= {f"node.example.com/feature-{number}": "true" for number in range(20)}
         conditions = [
@@ -141,7 +145,7 @@ async def _serve(folder: Path, nodes: int, pods: int) -> None:
     await cluster.create(CRDS, "v1", "", yaml.safe_load(_DEFINITION.read_text()))
     (mpsnodes,) = (kind for kind in cluster.kinds if kind.name == KIND)
     for number in range(nodes):
-        for kind, thing in _Node(number, pods // nodes).objects(mpsnodes):
+        for kind, thing in NodeObjects(number, pods // nodes).objects(mpsnodes):
             metadata = thing["metadata"]
             key = cluster.objects.key(kind, metadata.get("namespace", ""), metadata["name"])
             cluster.store.put(key, thing)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, read_bystander, read_node_pod
+from mpsd.kubelet.rules.gpu_choice import read_shared_pod
+from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, read_bystander, read_node_pod, requested
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.pod import PodPriority, Role
 from tests.model.worlds import POLICY
@@ -212,6 +213,20 @@ def test_no_json_whatever_raises(thing: object, spec: object, limits: object) ->
     read_node_pod({**pod_object(), "spec": spec}, POLICY)
     pod = read_node_pod(pod_object("a", container(resources={"limits": limits})), POLICY)
     assert pod is None or all(request.memory_units + request.percents >= 0 for request in pod.requests)
+
+
+@given(JSON, JSON)
+def test_what_a_pod_requests_is_the_same_however_often_the_like_was_read(spec: object, limits: object) -> None:
+    for thing in ({**pod_object(), "spec": spec}, pod_object("a", container(resources={"limits": limits}))):
+        pod, again = read_node_pod(thing, POLICY), [requested(thing, POLICY) for _ in range(2)]
+        assert again[0] == again[1]
+        assert (pod.requests if pod else ()) == again[0].requests
+        shared = read_shared_pod(thing, POLICY)
+        assert (shared is None) == (pod is None)
+
+
+def test_a_number_of_hundreds_of_digits_is_one_that_cannot_be_read() -> None:
+    assert requested(pod_object("a", container(resources={"limits": {MEM: 10**400}})), POLICY).problems
 
 
 def test_a_pod_says_of_its_priority_what_kubernetes_and_its_annotation_say() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -82,6 +82,31 @@ def test_a_list_is_whole_however_many_pages_it_has(server: ApiServer, ask: Ask) 
 
     ask(questions)
     assert [asked.verb for asked in server.asked] == ["list"] * 3
+
+
+class _Named(TypedDict):
+    name: str
+
+
+class _MapFields(TypedDict, total=False):
+    metadata: _Named
+    data: dict[str, str] | None
+
+
+def test_of_a_list_only_the_fields_that_are_wanted_come_unless_an_object_does_not_fit(
+    server: ApiServer, ask: Ask
+) -> None:
+    server.put(f"{AT}/m", named("m", key="1"))
+
+    async def listed(kube: Kube) -> None:
+        (page,) = [page async for page in kube.pages(MAPS, "a", fields=_MapFields)]
+        assert page.items == [{"metadata": {"name": "m"}, "data": {"key": "1"}}]
+        server.put(f"{AT}/n", named("n") | {"data": 1})
+        (page,) = [page async for page in kube.pages(MAPS, "a", fields=_MapFields)]
+        assert [one["data"] for one in page.items] == [{"key": "1"}, 1]
+        assert all(len(one["metadata"]) > 1 for one in page.items)
+
+    ask(listed)
 
 
 SECOND: dict[str, Callable[[Kube, dict[str, Any]], Awaitable[object]]] = {

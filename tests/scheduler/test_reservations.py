@@ -81,9 +81,9 @@ def test_an_age_goes_on_while_the_promise_is_the_same() -> None:
 def test_what_is_decided_goes_before_what_is_written() -> None:
     reservations = NodeReservations(LONGEST_S)
     reservations.update([promised("a", 7)], 0)
-    reservations.pending = promised("a", 7, ordinal=1)
+    reservations.pending["a-uid"] = promised("a", 7, ordinal=1)
     assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 500)] == [(uuid("node1", 1),)]
-    reservations.pending = None
+    reservations.pending.clear()
     assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 50)] == [(uuid("node1", 0),)]
     reservations.withdraw("a-uid")
     assert counting(reservations, ReservationFate.UNSEEN, 50) == []

@@ -10,11 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mpsd.grants.rules.placement import by_preference, together
 from mpsd.kubelet.rules.allocation import gpu_of, number_of
 from mpsd.kubelet.rules.ledger import ContainerDevices
-from mpsd.kubelet.rules.node_pods import NodePod, RequestingContainer, read_node_pod
+from mpsd.kubelet.rules.node_pods import FINISHED, NO_BOUND, NodePod, RequestingContainer, requested
 from mpsd.model.fields import FieldReader
 from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Request, promised_mib
 from mpsd.model.identity import PodName
@@ -208,19 +209,28 @@ class SharedPod:
 
 def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
     """The pod in a decoded object of the API; None for what asks for no GPU or cannot be read."""
-    pod = read_node_pod(thing, policy)
-    if pod is None or not isinstance(thing, dict):
+    if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
         return None
-    share, shape = PodRequest(pod.requests, ()), FieldReader()
-    spec = thing["spec"]
+    share, shape = requested(thing, policy), FieldReader(NO_BOUND)
+    metadata, spec, status = (shape.mapping(thing, part, "") for part in ("metadata", "spec", "status"))
+    named = [shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid", "creationTimestamp")]
+    if not share.requests or not all(named):
+        return None
+    namespace, name, uid, created = named
+    annotations = shape.mapping(metadata, "annotations", "metadata")
     return SharedPod(
-        name=pod.identity,
-        request=Request(share.memory_mib, share.thread_percent or None, pod.requests[0].gpus, shares=share.shares),
+        name=PodName(namespace, name, uid),
+        request=_request(share),
         node=shape.text(spec, "nodeName", "spec"),
-        choice={key: pod.annotations[key] for key in CHOICE_KEYS if key in pod.annotations},
+        choice={key: text for key in CHOICE_KEYS if isinstance(text := annotations.get(key), str)},
         scheduler=shape.text(spec, "schedulerName", "spec"),
         priority=shape.number(spec, "priority", "spec", absent=0) or 0,
-        created=pod.created,
-        finished=pod.is_finished,
-        terminating=pod.terminating,
+        created=created,
+        finished=shape.text(status, "phase", "status") in FINISHED,
+        terminating=metadata.get("deletionTimestamp") is not None,
     )
+
+
+@lru_cache(maxsize=1024)
+def _request(share: PodRequest) -> Request:
+    return Request(share.memory_mib, share.thread_percent or None, share.requests[0].gpus, shares=share.shares)

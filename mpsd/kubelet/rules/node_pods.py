@@ -6,13 +6,16 @@ name it.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.identity import PodName
 from mpsd.model.names import MIRROR
 from mpsd.model.pod import Pod, PodPriority, Role, read_pod
-from mpsd.model.policy import Policy
+from mpsd.model.policy import Policy, Resources
 from mpsd.model.quantity import is_zero
 from mpsd.model.request import ContainerRequest, PodRequest, read_allocated
 
@@ -23,8 +26,9 @@ CLAIM = "a resource claim"
 DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"  # before a class: the resource by which pods request it
 _OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one here
 _OF_SPEC = ("priority", "priorityClassName")
-_NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
+NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
 BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
+FINISHED = frozenset({"Succeeded", "Failed"})  # phases of a pod that holds nothing any more
 _NANOSECONDS = 19  # digits, until the year 2286
 
 
@@ -74,7 +78,7 @@ class NodePod:
 
     @property
     def is_finished(self) -> bool:
-        return self.phase in ("Succeeded", "Failed")
+        return self.phase in FINISHED
 
     @property
     def came(self) -> tuple[str, str, str]:
@@ -114,10 +118,10 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     has taken it already."""
     if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
         return None
-    shape = FieldReader(_NO_BOUND)
+    shape = FieldReader(NO_BOUND)
     pod = _read(shape, thing)
     metadata = shape.mapping(thing, "metadata", "")
-    requests = read_allocated(pod, policy).requests
+    requests = read_allocated(pod, policy.resources).requests
     names = [shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid", "creationTimestamp")]
     if not requests or not all(names):
         return None
@@ -131,18 +135,35 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
 
 
 def requested(thing: object, policy: Policy) -> PodRequest:
-    """What kubelet allocates for. problems: numbers that cannot be read, so that what the pod needs is not known."""
-    return read_allocated(_read(FieldReader(_NO_BOUND), thing if isinstance(thing, dict) else {}), policy)
+    """What kubelet allocates for. problems: numbers that cannot be read, so that what the pod needs is not known. It is
+    read once of pods that ask alike, as those of a Job do."""
+    metadata, spec = ((thing.get(part) if isinstance(thing, dict) else None) for part in ("metadata", "spec"))
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    count = labels.get(policy.resources.count) if isinstance(labels, dict) else None
+    lean: Fields = {"metadata": {"labels": {policy.resources.count: count}}, "spec": _lean_spec(spec)}
+    try:
+        written = msgspec.json.encode(lean)
+    except (ValueError, OverflowError, RecursionError, TypeError):  # a number of hundreds of digits
+        return read_allocated(_read(FieldReader(NO_BOUND), lean), policy.resources)
+    return _requested(written, policy.resources)
+
+
+@lru_cache(maxsize=1024)
+def _requested(lean: bytes, resources: Resources) -> PodRequest:
+    return read_allocated(_read(FieldReader(NO_BOUND), msgspec.json.decode(lean)), resources)
 
 
 def _read(shape: FieldReader, thing: Fields) -> Pod:
     """The pod with the containers that may ask for something, without what costs time to read."""
-    spec = thing.get("spec")
-    if isinstance(spec, dict):
-        lists = {key: spec.get(key) for key in ("containers", "initContainers")}
-        lean = {key: [*map(_lean, each)] if isinstance(each, list) else each for key, each in lists.items()}
-        spec = {key: spec.get(key) for key in _OF_SPEC} | lean
-    return read_pod(shape, {**thing, "spec": spec}, "")
+    return read_pod(shape, {**thing, "spec": _lean_spec(thing.get("spec"))}, "")
+
+
+def _lean_spec(spec: object) -> object:
+    if not isinstance(spec, dict):
+        return spec
+    lists = {key: spec.get(key) for key in ("containers", "initContainers")}
+    lean = {key: [*map(_lean, each)] if isinstance(each, list) else each for key, each in lists.items()}
+    return {key: spec.get(key) for key in _OF_SPEC} | lean
 
 
 def _lean(container: object) -> object:
@@ -225,7 +246,7 @@ def read_bystander(thing: object) -> Bystander | None:
     many annotations or variables is read too: it may share a claim, and its processes count for that."""
     if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
         return None
-    shape = FieldReader(_NO_BOUND)
+    shape = FieldReader(NO_BOUND)
     pod, claims = _read(shape, thing), claims_of(shape, thing)
     metadata = shape.mapping(thing, "metadata", "")
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))

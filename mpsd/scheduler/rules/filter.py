@@ -133,9 +133,7 @@ def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mappi
 def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> dict[str, str]:
     words = {lack: _words(request, Lack(lack)) for lack in set(failing.values())}
     failed = {node: words[lack] for node, lack in failing.items()}
-    if not _MAYBE_SHUT.isdisjoint(words):
-        found = ((node, table.ledger(node)) for node, lack in failing.items() if lack in _MAYBE_SHUT)
-        failed.update((node, ledger.shut) for node, ledger in found if ledger and ledger.shut)
+    failed.update((node, why) for node, why in table.shut.items() if failing.get(node) in _MAYBE_SHUT)
     return failed
 
 

@@ -119,6 +119,7 @@ class GpuTable:
         self._slots: dict[str, int] = {}
         self._ledger: list[NodeCapacity | None] = []
         self._free: list[int] = []  # slots of nodes that have gone
+        self.shut: dict[str, str] = {}  # by node that takes no pods at all: why, a sentence
         self._lists: RecentValues[tuple[str, ...], _Listed] = RecentValues(_KEPT)
         self._found: RecentValues[Request, _Found] = RecentValues(_KEPT)
 
@@ -129,6 +130,9 @@ class GpuTable:
                 self._ledger.append(None)
                 self._found.clear()
             self._lists.clear()
+        self.shut.pop(ledger.node, None)
+        if ledger.shut:
+            self.shut[ledger.node] = ledger.shut
         rooms, clients = ledger.rooms, ledger.policy.requests.clients_per_grant
         gpus = max(len(rooms), len(ledger.totals))
         _kinds, wide, long = self._gpus.shape
@@ -158,6 +162,7 @@ class GpuTable:
     def drop(self, node: str) -> None:
         """Forgets a node; one that is not there is no error."""
         slot = self._slots.pop(node, None)
+        self.shut.pop(node, None)
         if slot is not None:
             self._write(slot, None)
             self._free.append(slot)

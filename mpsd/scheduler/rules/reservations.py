@@ -93,19 +93,18 @@ Fates = Callable[[Reservation], ReservationFate]
 
 
 class NodeReservations:
-    """The reservations of one node: those on its MPSNode, and the one that this scheduler is about to write there."""
+    """The reservations of one node: those on its MPSNode, and those that this scheduler is about to write there."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
         # by uid, with when each was first seen, in seconds of the reader's clock
         self._written: dict[str, tuple[Reservation, float]] = {}
-        # Counts from now on, before it is written; None while nothing is about to be.
-        self.pending: Reservation | None = None
+        self.pending: dict[str, Reservation] = {}  # by uid; they count from now on, before they are written
 
     @property
     def uids(self) -> frozenset[str]:
         """Of all pods with a reservation, also one that has ended."""
-        return frozenset(self._written) | ({self.pending.pod.uid} if self.pending else frozenset())
+        return frozenset(self._written).union(self.pending)
 
     def update(self, written: Iterable[Reservation], now: float) -> None:
         """Takes those on the MPSNode now; those that were there before keep their age."""
@@ -119,17 +118,16 @@ class NodeReservations:
         self._written.pop(uid, None)
 
     def of(self, uid: str) -> Reservation | None:
-        if self.pending and self.pending.pod.uid == uid:
-            return self.pending
+        if uid in self.pending:
+            return self.pending[uid]
         return self._written[uid][0] if uid in self._written else None
 
     def counting(self, fate: Fates, now: float) -> Iterator[Reservation]:
-        if self.pending:
-            yield self.pending
+        yield from self.pending.values()
         for uid, (one, since) in self._written.items():
             known = fate(one)
             is_over = known in _OVER or (known in _EXPIRES and now - since >= self._longest_s)
-            if not is_over and not (self.pending and uid == self.pending.pod.uid):
+            if not is_over and uid not in self.pending:
                 yield one
 
     def ends_at(self, fate: Fates, now: float) -> float | None:

@@ -127,6 +127,26 @@ def test_binds_to_one_node_at_once_wait_for_each_other(api: SimulatedApi, tmp_pa
     run(api, tmp_path, test)
 
 
+def test_binds_that_wait_for_one_that_writes_are_written_together(api: SimulatedApi, tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.add_node(gib=(40, 9))
+        with between(world.kubeconfig) as (here, kube):
+            scheduler = await world.scheduler(kube)
+            pods = [await world.add_pod(f"p{n}", 7) for n in range(7)]
+            await scheduler.sees(lambda: scheduler.ledger.pod("default", "p6"), "the pods are heard of")
+            binds = asyncio.gather(*(scheduler.bind(pod) for pod in pods))
+            await asyncio.sleep(0)
+            assert scheduler.free() == [5, 2], "they count before they are written"
+            answers = await binds
+            assert sorted(map(bool, answers)) == [False] * 6 + [True]
+            assert (here.calls.count("PATCH mpsnodes"), here.calls.count("POST binding")) == (2, 6)
+            await scheduler.die()
+        gpus = [gpu for each in pods if (gpu := gpu_of(await world.pod(each["metadata"]["name"])))]
+        assert Counter(gpus) == {uuid("node1", 0): 5, uuid("node1", 1): 1}
+
+    run(api, tmp_path, test)
+
+
 def test_a_pod_keeps_the_gpu_that_it_was_promised(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()
