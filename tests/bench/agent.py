@@ -69,7 +69,7 @@ async def measured(folder: Path) -> dict[str, Row]:
             steady.nvml_cores, "of a core", None, empty.nvml_cores, "the same, in simulated NVML: not in the row above"
         ),
         "agent_memory": Row(
-            steady.resident_mib, "MiB", 80, empty.resident_mib, f"{about}, resident; baseline: no pods"
+            steady.resident_mib, "MiB", None, empty.resident_mib, f"{about}, resident; baseline: no pods"
         ),
         "agent_memory_share": Row(
             steady.share_mib, "MiB", None, empty.share_mib, "the same, shared pages by their part"
