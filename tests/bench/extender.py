@@ -71,7 +71,7 @@ def _rows(served: Served, ready_s: float) -> Iterator[tuple[str, Row]]:
     yield "extender_p50", Row(statistics.median(took) * 1e3, "ms", None, None, filter_and)
     yield "extender_p99", Row(took[len(took) * 99 // 100] * 1e3, "ms", None, None, f"p99 of {CALLS} of them")
     least = "reading and writing the same bodies with msgspec"
-    ratio = Row(spent_s / calls.plain_s, "×", 2.5, None, f"the CPU that the scheduler took for them, by that of {least}")
+    ratio = Row(spent_s / calls.plain_s, "×", 2.5, None, f"CPU that the scheduler took for them, by {least}")
     yield "extender_cpu_ratio", ratio
     yield "extender_rate", Row(CALLS / spent_s, "pods/s", None, None, "the same, by the CPU that the scheduler took")
     resident = process.memory_info().rss / 1024**2
