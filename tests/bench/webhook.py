@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
@@ -34,18 +34,24 @@ from mpsd.platform.event_loop import until
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.listener import json_answer
-from tests.bench.rows import Row, median_row
-from tests.whole.webhook.api_server import ApiServer, api_server
-from tests.whole.webhook.world import NAMESPACE, put_shipped_objects
+
+if TYPE_CHECKING:
+    from tests.bench.rows import Row
+    from tests.whole.webhook.api_server import ApiServer
 
 RATE, HELD_S, WARM_S, ROUNDS, CONNECTIONS = 500, 12.0, 2.0, 6, 20
 _OBJECT_BYTES, _VARIABLES = 10_000, 16
-_NAME = "mpsd-webhook.mpsd-system.svc"
+_NAMESPACE = "mpsd-system"
+_NAME = f"mpsd-webhook.{_NAMESPACE}.svc"
 _FIRST_LINES = "Host: x\r\nContent-Type: application/json\r\n"
 
 
-def webhook() -> Iterator[tuple[str, Row]]:
+def webhook() -> Iterator[tuple[str, "Row"]]:
     """p99 and CPU of a review, medians over rounds in turns with the handler that does nothing; resident memory."""
+    # Not where the server runs, whose memory is measured: they bring pytest.
+    from tests.whole.webhook.api_server import api_server
+    from tests.whole.webhook.world import put_shipped_objects
+
     with api_server() as api, tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
         put_shipped_objects(api)
         kubeconfig = api.kubeconfig(Path(folder))
@@ -61,7 +67,7 @@ def webhook() -> Iterator[tuple[str, Row]]:
                 server.stdout.close()
 
 
-def _bundle(api: ApiServer, folder: Path) -> Path:
+def _bundle(api: "ApiServer", folder: Path) -> Path:
     """The authorities as the API server was told them."""
     configuration = api.get("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/mpsd-webhook")
     path = folder / "bundle.pem"
@@ -69,7 +75,9 @@ def _bundle(api: ApiServer, folder: Path) -> Path:
     return path
 
 
-def _rows(server: psutil.Process, port: int, bundle: Path) -> Iterator[tuple[str, Row]]:
+def _rows(server: psutil.Process, port: int, bundle: Path) -> Iterator[tuple[str, "Row"]]:
+    from tests.bench.rows import Row, median_row
+
     figures: dict[str, list[dict[str, float]]] = {"/nothing": [], "/validate": []}
     for path in figures:
         _load(server, port, bundle, path, WARM_S)
@@ -262,7 +270,7 @@ def main() -> None:
     os.sched_setaffinity(0, {cores[0] if role == "serve" else cores[-1]})
     if role == "serve":
         logs.configure("json")
-        flags = {"kubeconfig": rest[0], "namespace": NAMESPACE, "port": "0", "metrics_port": "0", "drain": "0s"}
+        flags = {"kubeconfig": rest[0], "namespace": _NAMESPACE, "port": "0", "metrics_port": "0", "drain": "0s"}
         settings = webhook_settings(flags | {"address": "127.0.0.1"})
         sys.exit(event_loop.run(_serve(settings)))
     _generate(int(rest[0]), rest[1], rest[2], float(rest[3]))
