@@ -361,7 +361,7 @@ class AgentRole:
     def look(self) -> NodeView:
         now, ledger, records = time.time(), self._ledger.view, self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
-        scan, (capped, uncapped) = self.watchdog.scan(), self._caps.in_force()
+        scan, (capped, uncapped) = self.watchdog.scan(), self._caps.in_force(ledger)
         every = [(self.domains.ends(record), self._view(record, now)) for record in records]
         view = NodeView(
             now=now,

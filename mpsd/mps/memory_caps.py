@@ -149,21 +149,26 @@ class CapRequests:
     def __init__(self, files: CapFiles, nvml: Nvml, policy: Callable[[], Policy]) -> None:
         self._files, self._nvml, self._policy = files, nvml, policy
         self._too_old: str | None = None  # None until NVML has said; it stays, for a driver outlives who uses it
-        self._made_of: tuple[LedgerView, MemoryCap] | None = None  # what the two below were made of
-        self._wanted = WantedCaps(processes.boot_id(), ())
+        self._judged: tuple[LedgerView, MemoryCap] | None = None  # what the two below were made of
         self._never: Mapping[str, str] = {}  # by grant, why it can have none
+        self._wanted: WantedCaps | None = None  # None: to be made anew
 
     def ask(self, ledger: LedgerView, *, pods_known: bool) -> None:
         """Writes down what is to be held, made anew only from another ledger or policy. OSError."""
+        never = self._reasons(ledger)
+        if self._wanted is None:
+            held = tuple(one for one in ledger.held if one.grant.id not in never)
+            self._wanted = wanted_caps(replace(ledger, held=held), processes.boot_id(), pods_known=pods_known)
+        self._files.ask(self._wanted)
+
+    def _reasons(self, ledger: LedgerView) -> Mapping[str, str]:
         policy = self._policy().memory_cap
-        if self._made_of is None or self._made_of[0] is not ledger or self._made_of[1] != policy:
+        if self._judged is None or self._judged[0] is not ledger or self._judged[1] != policy:
             why_not = self._why_not(ledger.gpus)
             reasons = {held.grant.id: why_never(policy, held.grant.gpus, why_not) for held in ledger.held}
             self._never = {grant: why for grant, why in reasons.items() if why}
-            held = tuple(one for one in ledger.held if one.grant.id not in self._never)
-            self._wanted = wanted_caps(replace(ledger, held=held), processes.boot_id(), pods_known=pods_known)
-            self._made_of = ledger, policy
-        self._files.ask(self._wanted)
+            self._judged, self._wanted = (ledger, policy), None
+        return self._never
 
     def _why_not(self, gpus: Collection[str]) -> Mapping[str, str]:
         for gpu in gpus if self._too_old is None else ():
@@ -172,11 +177,11 @@ class CapRequests:
                 break
         return dict.fromkeys(gpus, self._too_old) if self._too_old else {}
 
-    def in_force(self) -> tuple[frozenset[str], Mapping[str, str]]:
+    def in_force(self, ledger: LedgerView) -> tuple[frozenset[str], Mapping[str, str]]:
         """The grants whose cgroups hold them, and by grant why another's do not."""
-        found = self._files.in_force()
+        found, never = self._files.in_force(), self._reasons(ledger)
         held = frozenset(found.grants)
-        return held, (found.troubles or {}) | {grant: why for grant, why in self._never.items() if grant not in held}
+        return held, (found.troubles or {}) | {grant: why for grant, why in never.items() if grant not in held}
 
 
 class MemoryCaps:

@@ -323,8 +323,9 @@ def asking(tmp_path: Path, nvml: Nvml, node: SimulatedNode) -> Asking:
 
 def test_under_a_driver_without_them_nothing_is_asked_and_it_is_known_why(asking: Asking, node: SimulatedNode) -> None:
     (node.folder / "driver").write_text("580.159.04")
+    assert asking.requests.in_force(asking.ledger) == (frozenset(), {"one": OLD})
     assert asking.asked() is None
-    assert asking.requests.in_force() == (frozenset(), {"one": OLD})
+    assert asking.requests.in_force(asking.ledger) == (frozenset(), {"one": OLD})
 
 
 def test_what_was_asked_under_another_driver_is_taken_back(asking: Asking, node: SimulatedNode) -> None:
@@ -338,10 +339,10 @@ def test_a_grant_or_policy_that_changes_is_asked_for_at_once(asking: Asking) -> 
     assert asking.asked() == {"one": 2048}
     asking.policy = replace(POLICY, memory_cap="mps")
     assert asking.asked() == {}
-    assert asking.requests.in_force() == (frozenset(), {"one": BY_POLICY})
+    assert asking.requests.in_force(asking.ledger) == (frozenset(), {"one": BY_POLICY})
     asking.policy = POLICY
     assert asking.asked() == {"one": 2048}
-    assert asking.requests.in_force() == (frozenset(), {})
+    assert asking.requests.in_force(asking.ledger) == (frozenset(), {})
     asking.hold(4096)
     assert asking.asked() == {"one": 4096}
 
@@ -357,7 +358,7 @@ def test_a_grant_that_is_still_held_counts_as_held_whatever_is_asked(asking: Ask
     asking.files.put(CapsInForce(processes.boot_id(), grants=("one",)))
     asking.policy = replace(POLICY, memory_cap="mps")
     asking.asked()
-    assert asking.requests.in_force() == (frozenset({"one"}), {})
+    assert asking.requests.in_force(asking.ledger) == (frozenset({"one"}), {})
 
 
 def test_the_policy_may_take_them_all_away(ground: Ground) -> None:
