@@ -63,7 +63,10 @@ class Claims:
         self.mpsd.cluster.do("delete", "pods", "-n", self.pods.namespace, "--wait=false", "--ignore-not-found", *names)
         gone = ("get", "pods", "-n", self.pods.namespace, "--ignore-not-found", *names)
         eventually(lambda: not self.mpsd.cluster.do(*gone).out, f"{names} gone", within_s=60.0)
-        self.mpsd.cluster.do("delete", "resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
+        claims = ("resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
+        self.mpsd.cluster.do("delete", "--wait=false", *claims)
+        # Kubernetes' controller lets go of each, and may hear late of it after an API server that was killed.
+        eventually(lambda: not self.mpsd.cluster.do("get", *claims).out, f"claims {names} gone", within_s=180.0)
 
     def files(self) -> set[str]:
         """The uids of the claims that the container runtime knows."""
