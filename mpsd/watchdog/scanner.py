@@ -260,6 +260,8 @@ class GpuProcessScanner:
                 who, env, only_draws = known.identity, known.environment, pid not in one.pids
                 is_read = is_on and grant in self._owners.capped and self._count_gpus(pid) == 1
                 kib = self._reserved_kib(known, used_bytes, now) if is_read else 0
+                if pid not in before and self._count_gpus(pid) > 1:
+                    self._settled = False  # what its other GPUs said of it was of one GPU
                 client = Client(who, uuid, used_mib, is_on, known.command, grant, known.pod, env, only_draws, kib)
                 one.clients[pid] = before[pid] if before.get(pid) == client else client
         return True

@@ -373,7 +373,11 @@ def test_a_process_without_a_context_is_read_again_once_its_memory_has_changed(
     assert reserving.kib("a") == 4096
 
 
-def test_of_a_process_on_two_gpus_nobody_can_say_whose_reservation_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart_s", [0.0, 60.0])
+def test_of_a_process_on_two_gpus_nobody_can_say_whose_reservation_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart_s: float
+) -> None:
+    monkeypatch.setattr("mpsd.watchdog.scanner.RESERVED_APART_S", apart_s)
     facts = load_limits(None).facts
     node = create_node(tmp_path / "node", cards_asked("H200x2", facts), facts.capabilities)
     nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
