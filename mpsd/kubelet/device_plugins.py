@@ -186,11 +186,12 @@ class MemoryPlugin:
         return self._node.memory.follow()
 
     async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Asks kubelet first: for a pod that came a moment ago the journal may have guessed another's percent. Kubelet
-        answers meanwhile: it holds no lock while it asks this (callGetPreferredAllocationIfAvailable of its
-        pkg/kubelet/cm/devicemanager/manager.go)."""
+        """Asks kubelet first where anything was given since its last answer: for a pod that came a moment ago the
+        journal may have guessed another's percent. Kubelet answers meanwhile: it holds no lock while it asks this
+        (callGetPreferredAllocationIfAvailable of its pkg/kubelet/cm/devicemanager/manager.go)."""
         node, ledger = self._node, self._node.ledger
-        await ledger.refresh_now(_PREFER_S)
+        if not ledger.is_current:
+            await ledger.refresh_now(_PREFER_S)
         container = await node.container_for("memory", size)
         held: set[str] = set()
         if container:  # its pod's other containers may hold devices already

@@ -2,7 +2,7 @@
 
 While kubelet does not answer, its last list stands. The journal, which is of this boot only, adds what kubelet does not
 list (init containers) or does not list yet. Kubelet's list changes with pods and with what it is answered, and the
-agent sees both: so kubelet is asked at every look after such a change, and otherwise rarely.
+agent sees both: so cycles ask kubelet once a second for a while after such a change, and otherwise rarely.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
 
 _NEWS_S = 30.0  # how long kubelet and the API may lag behind what was answered
+_NEWS_PAUSE_S = 1.0  # between two questions to kubelet so long
 _PROCESSES_S = 1.0  # between two looks at whether processes live of a claim that has left
 _QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S
 _ASK_AGAIN_S = 0.25  # when kubelet did not answer while a container starts
@@ -63,6 +64,7 @@ class KubeletGrants:
             None  # the pods of which only that journal may know; None: not asked yet
         )
         self._questions = self._answered = 0  # how many there were, and the last that kubelet has answered
+        self._noted = 0  # the last question asked before the last answer to Allocate
         self._asked_at = self._changed_at = time.monotonic()
         self._asked_with: tuple[object, ...] = ()  # what was known when kubelet was asked
         self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_requesting` was made from
@@ -110,6 +112,11 @@ class KubeletGrants:
         """Whether kubelet answered when it was last asked."""
         return self._answered > 0 and not self._trouble
 
+    @property
+    def is_current(self) -> bool:
+        """Whether kubelet has listed what each container holds since anything was last given here."""
+        return self.is_answered and self._answered > self._noted
+
     def set_unallocated(self, uids: frozenset[str]) -> None:
         """Sets the pods that have long been without what they ask for: they count as holding nothing."""
         if uids != self._unallocated:
@@ -135,7 +142,8 @@ class KubeletGrants:
             self._changed_at = now
         self._look_at_left(now)
         unsure = not self.is_answered or self._pods.out_of_sync_since is not None
-        if unsure or now - self._changed_at < _NEWS_S or now - self._asked_at >= _QUIET_S:
+        pause_s = _NEWS_PAUSE_S if now - self._changed_at < _NEWS_S else _QUIET_S
+        if unsure or now - self._asked_at >= pause_s:
             await self._ask(_DEADLINE_S)
         self.count()
 
@@ -221,6 +229,7 @@ class KubeletGrants:
             raise
 
     def note(self, entry: JournalEntry) -> None:
+        self._noted = self._questions
         self._keep((*self.entries, entry))
         self.count()
 

@@ -9,6 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from typing import TypeVar
 
 from mpsd.kubelet.rules.allocation import gpu_of
@@ -112,29 +114,30 @@ def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozense
     """The containers that have their devices of this resource, according to kubelet or the journal. An entry does not
     count where kubelet has given one of its devices to another pod: it named the wrong pod. If it counted, every second
     of several identical pods that start together would appear to be served already."""
-    known = by_name(pods)
-    listed = {one.container for one in held if one.of(resource)}
-    owners = {device_id: one for one in held for device_id in one.of(resource)}
-    noted = {
-        entry.pod
-        for entry in journal
-        if entry.resource == resource
-        and entry.pod
-        and entry.pod not in listed
-        and entry.names_one_of(known)
-        and {owners[device_id].pod for device_id in entry.ids if device_id in owners} <= {entry.pod_key}
-    }
-    return frozenset(listed | noted)
+    listed = frozenset(one.container for one in held if one.of(resource))
+    noted = [entry for entry in journal if entry.resource == resource and entry.pod and entry.pod not in listed]
+    known = by_name(pods) if noted else {}
+    noted = [entry for entry in noted if entry.names_one_of(known)]
+    if not noted:
+        return listed
+    owners = {device_id: one.pod for one in held for device_id in one.of(resource)}
+    right = (entry for entry in noted if {owners[one] for one in entry.ids if one in owners} <= {entry.pod_key})
+    return listed | {entry.pod for entry in right if entry.pod}
 
 
 def corrected(journal: Journal, asked_with: Journal, held: Held, pods: Pods) -> tuple[JournalEntry, ...]:
     """The entries, each with the container to which kubelet has by now given exactly its devices. So a pod keeps what
     it holds while kubelet, which forgets at a restart, lists nothing. asked_with: the entries that existed when kubelet
     was asked; its answer says nothing about later ones."""
+    listed = {(min(ids), len(ids)): one for one in held for ids in (one.memory, one.percent) if ids}
+    noted = [((min(entry.ids), len(entry.ids)), entry) for entry in asked_with if entry.ids]
+    doubtful = {key for key, entry in noted if key in listed and listed[key].pod != entry.pod_key}
+    if not doubtful:
+        return tuple(journal)
     known = by_name(pods)
-    holders = {ids: one.container for one in held for ids in one.sets}
+    holders = {ids: one.container for key in doubtful for one in [listed[key]] for ids in one.sets}
     right: dict[int, JournalEntry] = {}
-    for ids, entry in by_devices(asked_with).items():
+    for ids, entry in by_devices([entry for key, entry in noted if key in doubtful]).items():
         container = holders.get(ids)
         pod = known.get(container.pod_key) if container else None
         if pod and entry.pod_key != pod.key:
@@ -211,21 +214,23 @@ def _concerned(before: MadeGrants, held: Held, journal: Journal, pods: Pods) -> 
     whatever shares a pod or a device with that, also by way of others. Nothing else has a say in a pod's grant."""
     keys = {pod.key for pod in _changed(before.pods, pods)}
     ids = set[str]()
-    rows = _rows(_changed(before.held, held), _changed(before.journal, journal))
+    near = _rows(_changed(before.held, held), _changed(before.journal, journal))
     rest = _rows(held, journal)
     while True:
-        keys.update(key for key, _ids in rows if key)
-        ids.update(*(own for _key, own in rows))
-        rows = [row for row in rest if row[0] in keys or not ids.isdisjoint(row[1])]
-        if not rows:
+        for key, *own in near:
+            ids.update(*own)
+            if key:
+                keys.add(key)
+        is_near = [row[0] in keys or not ids.isdisjoint(row[1]) or not ids.isdisjoint(row[2]) for row in rest]
+        near = list(compress(rest, is_near))
+        if not near:
             return keys, ids
-        rest = [row for row in rest if row[0] not in keys and ids.isdisjoint(row[1])]
+        rest = list(compress(rest, map(not_, is_near)))
 
 
-def _rows(held: Held, journal: Journal) -> list[tuple[PodKey | None, tuple[str, ...]]]:
+def _rows(held: Held, journal: Journal) -> list[tuple[PodKey | None, tuple[str, ...], tuple[str, ...]]]:
     """The pod of each, where it is known, and its devices."""
-    rows: list[tuple[PodKey | None, tuple[str, ...]]] = [(one.pod, (*one.memory, *one.percent)) for one in held]
-    return rows + [(entry.pod_key, entry.ids) for entry in journal]
+    return [(one.pod, one.memory, one.percent) for one in held] + [(entry.pod_key, entry.ids, ()) for entry in journal]
 
 
 def _changed(before: Sequence[Item], now: Sequence[Item]) -> list[Item]:

@@ -1,4 +1,4 @@
-"""When kubelet is asked who holds what: at once after any change, and seldom while there is none."""
+"""When kubelet is asked who holds what: soon after any change, and seldom while there is none."""
 
 import asyncio
 import tempfile
@@ -137,6 +137,7 @@ async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
 @pytest.fixture(autouse=True)
 def _soon_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_NEWS_S", 0.5)
+    monkeypatch.setattr(ledger, "_NEWS_PAUSE_S", 0.0)
 
 
 def test_a_journal_that_cannot_be_read_is_unknown_until_kubelet_has_made_up_for_it() -> None:
@@ -171,6 +172,20 @@ def test_while_nothing_changes_kubelet_is_asked_seldom(monkeypatch: pytest.Monke
         assert await world.asks(3) == 0
         monkeypatch.setattr(ledger, "_QUIET_S", 0.0)
         assert await world.asks(3) == 3
+
+    tell(story)
+
+
+def test_while_pods_come_and_go_cycles_leave_kubelet_alone_for_a_while_after_each_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        monkeypatch.setattr(ledger, "_NEWS_PAUSE_S", DEADLINE_S)
+        assert await world.asks(3) == 0
+        await world.kubelet.stop()
+        await world.ledger.refresh_now()
+        await world.kubelet.start()
+        assert await world.asks(3) == 1  # until it has answered there is no pause
 
     tell(story)
 
@@ -307,6 +322,21 @@ def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
         available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
         chosen = await _plugin(world.ledger).preferred(available, (), 4)
         assert set(map(gpu_of, chosen)) == {UUIDS[1]}  # both on the first would have 120 percent of its threads
+
+    tell(story)
+
+
+def test_where_nothing_was_given_since_its_answer_kubelet_is_not_asked_before_devices_are_chosen() -> None:
+    async def story(world: World) -> None:
+        world.create(pod_object("next", container(mem=4)))
+        await until(lambda: len(world.ledger.pods_seen) == 2, DEADLINE_S, "it is seen")
+        available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
+        before = world.kubelet.asked
+        await _plugin(world.ledger).preferred(available, (), 4)
+        assert world.kubelet.asked == before
+        world.ledger.note(JournalEntry("memory", tuple(available[:4]), named("next"), None, processes.boot_id(), 1.0))
+        await _plugin(world.ledger).preferred(available[4:], (), 4)
+        assert world.kubelet.asked == before + 1
 
     tell(story)
 
