@@ -17,7 +17,6 @@ from mpsd.bench.rules.claims import ClaimVerdict
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.agent import agent
-from tests.bench.api_load import api_load
 from tests.bench.claims import claims
 from tests.bench.decisions import decisions
 from tests.bench.extender import extender
@@ -53,7 +52,6 @@ ALONE = (
     extender,
     webhook,
     agent,
-    api_load,
     claims,
     watchdog,
     growth,

@@ -28,12 +28,13 @@ from mpsd.model.node_status import NodeStatus
 from mpsd.platform import local_api
 from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import shipped_folder
+from tests.bench.api_load import after_roll, after_server, counting, herd, steadily
 from tests.bench.cluster import MEMORY, NODE, PERCENT, OneNode, one_node, pod
 from tests.bench.rows import Row
 
 GPUS, PODS_A_GPU, CLIENTS_A_POD, PODS = 8, 20, 2, 250
 UNITS, SHARE = 6, 4  # GiB and percent of each pod that has a client; both leave room for guests
-EMPTY_S, STEADY_S, CHURN_S = 20.0, 60.0, 60.0
+EMPTY_S, STEADY_S, CHURN_S = 20.0, 60.0, 45.0
 _HOLDERS = GPUS * PODS_A_GPU
 _CLIENTS = _HOLDERS * CLIENTS_A_POD
 _SETTLE_S = 12.0  # by then what was allocated just now has been told and written down
@@ -42,25 +43,35 @@ DEADLINE_S = 240.0
 
 
 def agent() -> Iterator[tuple[str, Row]]:
-    """The agent's share of a core and its memory, with everything there and nothing changing, then with changes."""
+    """The agent's share of a core, its memory and what it asks of the API server, with everything there and nothing
+    changing, then with changes."""
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
         yield from asyncio.run(measured(Path(folder))).items()
 
 
 async def measured(folder: Path) -> dict[str, Row]:
-    async with one_node(folder) as cluster, serving(folder, cluster) as node:
+    async with (
+        one_node(folder) as simulated,
+        counting(folder, simulated) as (cluster, server),
+        serving(folder, cluster) as node,
+    ):
         await until(node.is_ready, DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
         empty = await _cost(node, EMPTY_S)
         await fill(cluster, node)
+        await asyncio.sleep(_SETTLE_S)
         control, before, began = node.control, node.control.cpu_times(), time.monotonic()
+        traffic = server.traffic.now()
         steady = await _cost(node, STEADY_S)
-        at_rest = _spent_s(before, control.cpu_times()) / (time.monotonic() - began)
+        at_rest = _spent_s(before, control.cpu_times()) / (took_s := time.monotonic() - began)
+        of_api = steadily(server.traffic.since(traffic), took_s, PODS)
         resident_mib = control.memory_info().rss / 1024**2
+        of_api |= await after_server(server)
         guests, served = asyncio.create_task(_let_guests_come_and_go(cluster)), node.logged("allocated")
         busy = await _cost(node, CHURN_S)
         rate = (node.logged("allocated") - served) / (CHURN_S + _SETTLE_S)
         guests.cancel()
         await asyncio.gather(guests, return_exceptions=True)
+        of_api |= await after_roll(server, partial(_roll, node))
     about = f"mpsd agent, {GPUS} GPUs × {_CLIENTS // GPUS} clients, {PODS} pods"
     still, changing = "nothing changes; baseline: no pods", f"{rate:.1f} pods/s come and go; baseline: no change"
     return {
@@ -78,7 +89,15 @@ async def measured(folder: Path) -> dict[str, Row]:
         "control_memory": Row(resident_mib, "MiB", 40, None, "the same, resident; without NVML's library"),
         "agent_cpu_churn": Row(busy.cores, "of a core", None, steady.cores, f"the same, {changing}"),
         "agent_memory_churn": Row(busy.resident_mib, "MiB", None, steady.resident_mib, "the same, resident"),
+        **of_api,
+        "api_herd": herd(),
     }
+
+
+async def _roll(node: "_Node") -> None:
+    node.agent.kill()
+    node.start_agent_again()
+    await until(node.is_ready, DEADLINE_S, "the next agent has registered", 0.2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from tests.bench.rows import Row
 GPUS, CLIENTS_A_GPU, GRANTED_MIB = 8, 40, 3072
 CHANGING = 32  # clients that take or give back memory between two looks
 MANAGING_OF, MANAGED_MIB, MAPPINGS = CLIENTS_A_GPU, 256, 500
-WINDOW_S = 15.0
+WINDOW_S = 12.0
 MOST_CORES, MOST_CORES_MANAGED = 0.03, 0.02
 LEAST_LOOKS = 4.0  # a second
 
