@@ -267,7 +267,10 @@ class AgentRole:
         with self._shortages.survived("refresh the ledger"):
             await self._ledger.refresh()
         with self._shortages.survived("keep the domains"):
-            self._keep_domains()
+            ledger = self._ledger.view
+            self.domains.keep()
+            if self.view and not ledger.unknown and not ledger.unreadable:
+                self.domains.divide_idle(ledger.gpus)
         await self.partitions.look(self._records.read(), self._ledger.view)
         view = self.look()
         actions = decide(view, self._policy())
@@ -282,12 +285,6 @@ class AgentRole:
         if self.on_view:
             self.on_view(self.view)
         return not troubles
-
-    def _keep_domains(self) -> None:
-        ledger = self._ledger.view
-        self.domains.keep()
-        if self.view and not ledger.unknown and not ledger.unreadable:
-            self.domains.divide_idle(ledger.gpus)
 
     async def granted(self, waiting: WaitingRequest) -> Admit | Refuse:
         """The answer to a request; where GPUs are joined for it, once they serve it, else the grant is taken back."""

@@ -60,9 +60,8 @@ class KubeletGrants:
     def __post_init__(self) -> None:
         self._trouble = ""  # why kubelet did not answer when it was last asked
         self._unreadable = ""  # why the journal is not known; empty where it is, or kubelet has made up for it
-        self._unproven: frozenset[str] | None = (
-            None  # the pods of which only that journal may know; None: not asked yet
-        )
+        # The pods of which only that journal may know; None: not asked yet.
+        self._unproven: frozenset[str] | None = None
         self._questions = self._answered = 0  # how many there were, and the last that kubelet has answered
         self._noted = 0  # the last question asked before the last answer to Allocate
         self._asked_at = self._changed_at = time.monotonic()
@@ -142,8 +141,7 @@ class KubeletGrants:
             self._changed_at = now
         self._look_at_left(now)
         unsure = not self.is_answered or self._pods.out_of_sync_since is not None
-        pause_s = _NEWS_PAUSE_S if now - self._changed_at < _NEWS_S else _QUIET_S
-        if unsure or now - self._asked_at >= pause_s:
+        if unsure or now - self._asked_at >= (_NEWS_PAUSE_S if now - self._changed_at < _NEWS_S else _QUIET_S):
             await self._ask(_DEADLINE_S)
         self.count()
 

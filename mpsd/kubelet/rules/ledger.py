@@ -9,8 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
-from operator import not_
 from typing import TypeVar
 
 from mpsd.kubelet.rules.allocation import gpu_of
@@ -118,9 +116,7 @@ def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozense
     noted = [entry for entry in journal if entry.resource == resource and entry.pod and entry.pod not in listed]
     known = by_name(pods) if noted else {}
     noted = [entry for entry in noted if entry.names_one_of(known)]
-    if not noted:
-        return listed
-    owners = {device_id: one.pod for one in held for device_id in one.of(resource)}
+    owners = {device_id: one.pod for one in held for device_id in one.of(resource)} if noted else {}
     right = (entry for entry in noted if {owners[one] for one in entry.ids if one in owners} <= {entry.pod_key})
     return listed | {entry.pod for entry in right if entry.pod}
 
@@ -132,10 +128,7 @@ def corrected(journal: Journal, asked_with: Journal, held: Held, pods: Pods) -> 
     listed = {(min(ids), len(ids)): one for one in held for ids in (one.memory, one.percent) if ids}
     noted = [((min(entry.ids), len(entry.ids)), entry) for entry in asked_with if entry.ids]
     doubtful = {key for key, entry in noted if key in listed and listed[key].pod != entry.pod_key}
-    if not doubtful:
-        return tuple(journal)
-    known = by_name(pods)
-    holders = {ids: one.container for key in doubtful for one in [listed[key]] for ids in one.sets}
+    known, holders = by_name(pods), {ids: listed[key].container for key in doubtful for ids in listed[key].sets}
     right: dict[int, JournalEntry] = {}
     for ids, entry in by_devices([entry for key, entry in noted if key in doubtful]).items():
         container = holders.get(ids)
@@ -214,18 +207,15 @@ def _concerned(before: MadeGrants, held: Held, journal: Journal, pods: Pods) -> 
     whatever shares a pod or a device with that, also by way of others. Nothing else has a say in a pod's grant."""
     keys = {pod.key for pod in _changed(before.pods, pods)}
     ids = set[str]()
-    near = _rows(_changed(before.held, held), _changed(before.journal, journal))
-    rest = _rows(held, journal)
+    near, rest = _rows(_changed(before.held, held), _changed(before.journal, journal)), _rows(held, journal)
     while True:
-        for key, *own in near:
-            ids.update(*own)
-            if key:
-                keys.add(key)
-        is_near = [row[0] in keys or not ids.isdisjoint(row[1]) or not ids.isdisjoint(row[2]) for row in rest]
-        near = list(compress(rest, is_near))
+        keys.update(row[0] for row in near if row[0])
+        ids.update(*(own for row in near for own in row[1:]))
+        near = [row for row in rest if row[0] in keys or not (ids.isdisjoint(row[1]) and ids.isdisjoint(row[2]))]
         if not near:
             return keys, ids
-        rest = list(compress(rest, map(not_, is_near)))
+        seen = set(map(id, near))
+        rest = [row for row in rest if id(row) not in seen]
 
 
 def _rows(held: Held, journal: Journal) -> list[tuple[PodKey | None, tuple[str, ...], tuple[str, ...]]]:
