@@ -213,22 +213,25 @@ def test_whatever_is_cut_off_or_flipped_no_card_is_granted_twice_and_no_limit_fa
 ) -> None:
     """flip: the bits of the byte there; 0 cuts the file off there."""
     holder = start(**(given_variables(tmp_path) if marked else {}))
-    path = write(tmp_path, granted(holder))
-    sound = bytearray(path.read_bytes())
-    at %= len(sound)
-    sound[at] ^= flip
-    path.write_bytes(bytes(sound) if flip else bytes(sound[:at]))
+    try:
+        path = write(tmp_path, granted(holder))
+        sound = bytearray(path.read_bytes())
+        at %= len(sound)
+        sound[at] ^= flip
+        path.write_bytes(bytes(sound) if flip else bytes(sound[:at]))
 
-    ledger = loaded(tmp_path)
+        ledger = loaded(tmp_path)
 
-    asks = replace(seen(ledger), waiting=(waiting("new", gib), waiting("more", 23)))
-    actions = decide(asks, POLICY)
-    now = [granted(holder), *(one.grant for one in actions if isinstance(one, Admit))]
-    for gpu in GPUS:
-        assert sum(grant.part_of(gpu.uuid).memory_mib for grant in now) <= 23 * 1024
-    on_gpu0 = [one.limit.memory_mib for one in actions if isinstance(one, SetLimit) and one.domain == "gpu0"]
-    assert all(limit_mib >= 20 * 1024 for limit_mib in on_gpu0)
-    os.kill(holder.pid, signal.SIGKILL)
+        asks = replace(seen(ledger), waiting=(waiting("new", gib), waiting("more", 23)))
+        actions = decide(asks, POLICY)
+        now = [granted(holder), *(one.grant for one in actions if isinstance(one, Admit))]
+        for gpu in GPUS:
+            assert sum(grant.part_of(gpu.uuid).memory_mib for grant in now) <= 23 * 1024
+        on_gpu0 = [one.limit.memory_mib for one in actions if isinstance(one, SetLimit) and one.domain == "gpu0"]
+        assert all(limit_mib >= 20 * 1024 for limit_mib in on_gpu0)
+    finally:  # while it lives it would prove this grant to the next example
+        os.kill(holder.pid, signal.SIGKILL)
+        wait_until(lambda: not processes.is_alive(holder), 20, "it has ended")
 
 
 def test_the_domains_of_these_tests_are_those_of_the_policy() -> None:
