@@ -30,7 +30,7 @@ from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
 
 _NEWS_S = 30.0  # how long kubelet and the API may lag behind what was answered
-_NEWS_PAUSE_S = 1.0  # between two questions to kubelet so long
+_NEWS_PAUSE_S = 1.0  # between two questions of cycles to kubelet meanwhile
 _PROCESSES_S = 1.0  # between two looks at whether processes live of a claim that has left
 _QUIET_S = 10.0  # between two questions to kubelet while nothing has changed in _NEWS_S
 _ASK_AGAIN_S = 0.25  # when kubelet did not answer while a container starts
