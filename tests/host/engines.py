@@ -225,10 +225,10 @@ class Podman(Engine):
     """podman 4.3 with runc; `podman --runtime mpsd-runtime run --rootfs`."""
 
     def __init__(self, host: Host, next_runtime: str = "") -> None:
-        """next_runtime: which mpsd-runtime hands on to; empty for the one that it finds, runc."""
+        """next_runtime: which mpsd-runtime hands on to; empty for runc, by its path, as conmon keeps no PATH."""
         self._podman, conmon = _found("podman"), _found("conmon")
         super().__init__(host, "podman")
-        launcher = host.write_launcher("mpsd-runtime-podman", next_runtime) if next_runtime else host.launcher
+        launcher = host.write_launcher("mpsd-runtime-podman", next_runtime or _found("runc"))
         self._rootfs = self._folder / "rootfs"
         make_rootfs(self._rootfs)
         config = self._folder / "containers.conf"
