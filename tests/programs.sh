@@ -6,12 +6,13 @@
 set -euo pipefail
 folder=$(realpath -m "${XDG_CACHE_HOME:-$HOME/.cache}/$1")
 shift
-export PATH=$PATH:$folder/usr/sbin:$folder/usr/bin
 
 missing=()
 for wanted; do
-  read -ra packages <<<"${wanted#*=}"
-  command -v "${wanted%%=*}" >/dev/null || missing+=("${packages[@]}")
+  command -v "${wanted%%=*}" >/dev/null && continue
+  for package in ${wanted#*=}; do
+    [[ -e $folder/.$package ]] || missing+=("$package") # a package that an older list did not name, too
+  done
 done
 
 if ((${#missing[@]})); then
@@ -26,5 +27,6 @@ if ((${#missing[@]})); then
   apt=(apt-get -qq -o APT::Sandbox::User=root)
   "${apt[@]}" download "${missing[@]}" >&2 || { "${apt[@]}" update && "${apt[@]}" download "${missing[@]}"; } >&2
   for archive in *.deb; do dpkg -x "$archive" "$folder"; done
+  for package in "${missing[@]}"; do touch "$folder/.$package"; done
 fi
 echo "$folder/usr/sbin:$folder/usr/bin"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.asking import Done, ask
+from tests.host.engines import libraries_of
 
 LAUNCHER = "usr/local/bin/mpsd-runtime"
 DOCKER, CONTAINERD = "etc/docker/daemon.json", "etc/containerd/config.toml"
@@ -272,13 +273,14 @@ def test_dockerd_takes_the_file(root: Path) -> None:
 
 
 def test_podman_knows_the_runtime(tmp_path: Path) -> None:
-    podman, conmon = engine_program("podman"), engine_program("conmon")
+    podman, conmon, runc = (engine_program(name) for name in ("podman", "conmon", "runc"))
     to, config = tmp_path / "mpsd-runtime", tmp_path / "mpsd.conf"
     done = ask("install", "podman", "--to", str(to), "--config", str(config))
     assert f"mpsd uninstall podman --to {to} --config {config}" in done.stdout
     write(tmp_path / "all.conf", config.read_text() + '[engine]\nlock_type = "file"\n')  # nothing is left in /dev/shm
     asked = ["--runtime", "mpsd", "info", "--format", "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}"]
     environment = os.environ | {"CONTAINERS_CONF": str(tmp_path / "all.conf"), "HOME": str(tmp_path)}
+    environment |= {"LD_LIBRARY_PATH": libraries_of(podman), "PATH": f"{os.environ['PATH']}:{Path(runc).parent}"}
     with tempfile.TemporaryDirectory() as short:  # podman takes no more than 50 characters
         own = [f"--{name}={short}/{name}" for name in ("root", "runroot", "tmpdir")]
         command = [podman, "--conmon", conmon, "--storage-driver", "vfs", *own, *asked]

@@ -240,7 +240,7 @@ class Podman(Engine):
         )
         self._environment = host.environment | {
             "CONTAINERS_CONF": str(config),
-            "LD_LIBRARY_PATH": _libraries_of(self._podman),
+            "LD_LIBRARY_PATH": libraries_of(self._podman),
         }
 
     def podman(self, *words: str | Path) -> Ended:
@@ -278,7 +278,7 @@ class PodmanOnCrun(Podman):
     def __init__(self, host: Host) -> None:
         program = _found("crun")
         wrapper = host.folder / "crun"
-        wrapper.write_text(_CRUN.format(program=program, libraries=_libraries_of(program)))
+        wrapper.write_text(_CRUN.format(program=program, libraries=libraries_of(program)))
         wrapper.chmod(0o755)
         self._states_were_there = _CRUN_STATES.exists()
         super().__init__(host, str(wrapper))
@@ -305,7 +305,7 @@ def _found(program: str) -> str:
     return found
 
 
-def _libraries_of(program: str) -> str:
+def libraries_of(program: str) -> str:
     """Where its libraries are: beside it, where programs.sh has unpacked it."""
     return str(Path(program).parents[1] / "lib" / _TRIPLET)
 
