@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from weakref import WeakValueDictionary
 
+from mpsd.grants.rules.placement import find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod, annotations_at_bind
 from mpsd.model.grants import GpuName
 from mpsd.model.policy import Policy
@@ -23,7 +24,7 @@ from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
 from mpsd.platform.logs import logger
 from mpsd.scheduler.ledger import ClusterLedger, KnownNode
-from mpsd.scheduler.rules.capacity import can_ever, choose, has_domain
+from mpsd.scheduler.rules.capacity import can_ever, has_domain
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, read_asking, why_not
 from mpsd.scheduler.rules.reservations import KEY, LONGEST_S, Reservation, written
 from mpsd.scheduler.wire import BindArgs
@@ -72,6 +73,7 @@ class BindFailure(StrEnum):
     CONFLICTS = "node {node}: its MPSNode changes too often to reserve a GPU; try again"
     NO_ROOM = "node {node}: {why}"
     OVERTAKEN = "node {node}: another pod took the capacity: {why}"
+    HELD = "node {node}: the GPU that is reserved for the pod has no room for it now; try again"
     TOO_LATE = "node {node}: reserving a GPU took too long; try again"
     UNKNOWN = "pod {pod} may or may not be bound: {why}"
 
@@ -233,13 +235,14 @@ class Binder:
 
     def _chosen(self, pod: SharedPod, known: KnownNode) -> Chosen:
         request, uid = pod.request, pod.name.uid
-        ledger, earlier = self._ledger.without(known, uid), known.reservations.of(uid)
+        ledger, earlier = self._ledger.without(known, uid), self._ledger.written_for(known, uid)
         if ledger is None:
             raise _NotReserved(BindFailure.NO_GPUS.format(node=known.name))
-        found = choose(request, ledger, earlier.gpus if earlier else ())
+        found = find_gpus(request, ledger.rooms, ledger.policy, earlier.gpus if earlier else None)
         if ledger.shut or found is None:
             fits_when_empty = can_ever(request, ledger) and has_domain(request, ledger)
             failure = BindFailure.OVERTAKEN if fits_when_empty and not ledger.shut else BindFailure.NO_ROOM
+            failure = BindFailure.HELD if earlier and not ledger.shut else failure
             raise _NotReserved(failure.format(node=known.name, why=why_not(request, ledger)))
         rooms = {room.gpu.uuid: room for room in ledger.rooms}
         divided = rooms[found.gpus[0]].chunks

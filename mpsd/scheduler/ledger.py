@@ -418,6 +418,10 @@ class ClusterLedger:
     def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
         return tuple(known.reservations.counting(partial(self._fate, known), self.now()))
 
+    def written_for(self, known: KnownNode, uid: str) -> Reservation | None:
+        """The pod's reservation on the MPSNode, if it counts."""
+        return known.reservations.written(partial(self._fate, known), self.now()).get(uid)
+
     def take_answer(self, known: KnownNode, thing: Object, refused: str = "") -> None:
         """Takes an MPSNode from an answer of the server, ahead of the watch. refused: as in `KnownNode`."""
         if known.take_answer(read_reported(thing), self.now(), refused):

@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.grants.rules.placement import InsufficientResources, Placed
 from mpsd.model.identity import PodName
 from mpsd.scheduler.ledger import KnownPods
-from mpsd.scheduler.rules.capacity import choose, node_capacity
 from mpsd.scheduler.rules.reservations import NodeReservations, Reservation, ReservationFate, read_reservations, written
-from tests.status.cluster_worlds import TERMS, cluster_node, promised, requests, shared_pod, uuid
-from tests.status.cluster_worlds import ledger as any_books
+from tests.status.cluster_worlds import promised, shared_pod, uuid
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
 _RESERVATIONS = st.builds(
@@ -78,31 +75,15 @@ def test_an_age_goes_on_while_the_promise_is_the_same() -> None:
     assert [one.pod.name for one in counting(reservations, ReservationFate.WAITING, 200)] == ["a"]
 
 
-def test_what_is_decided_goes_before_what_is_written() -> None:
+def test_what_is_written_goes_before_what_is_decided_as_long_as_it_counts() -> None:
     reservations = NodeReservations(LONGEST_S)
     reservations.update([promised("a", 7)], 0)
     reservations.pending["a-uid"] = promised("a", 7, ordinal=1)
+    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 50)] == [(uuid("node1", 0),)]
     assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 500)] == [(uuid("node1", 1),)]
     reservations.pending.clear()
-    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 50)] == [(uuid("node1", 0),)]
     reservations.withdraw("a-uid")
     assert counting(reservations, ReservationFate.UNSEEN, 50) == []
-
-
-def test_a_pod_keeps_the_gpu_it_was_promised_while_that_has_room() -> None:
-    ledger = node_capacity(cluster_node(gib=(23, 8)), "", [], [], TERMS)
-    request = shared_pod("a", 7).request
-    assert choose(request, ledger, ()) == Placed("gpu1", (uuid("node1", 1),))
-    assert choose(request, ledger, (uuid("node1", 0),)) == Placed("gpu0", (uuid("node1", 0),))
-    large = shared_pod("a", 9).request
-    assert choose(large, ledger, (uuid("node1", 1),)) == Placed("gpu0", (uuid("node1", 0),))
-
-
-@given(any_books("node1"), requests, st.lists(st.integers(0, 3)))
-def test_a_pod_finds_room_whatever_it_was_promised(ledger, request, earlier) -> None:  # type: ignore[no-untyped-def]
-    without = choose(request, ledger, ())
-    found = choose(request, ledger, tuple(uuid("node1", n) for n in earlier))
-    assert isinstance(found, InsufficientResources) == isinstance(without, InsufficientResources)
 
 
 def test_the_fate_of_a_pod_is_what_was_heard_of_it() -> None:

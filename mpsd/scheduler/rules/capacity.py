@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mpsd.grants.rules.placement import FREE, Placed, find_gpus
+from mpsd.grants.rules.placement import FREE, find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod, chosen_gpus
 from mpsd.model.cluster_status import ClusterNode, GpuRow
 from mpsd.model.domain import ON_DEMAND, State, after_is
@@ -269,13 +269,6 @@ def after(
                     holders=None if room.holders is None else room.holders - sign,
                 )
     return tuple(by_gpu.values())
-
-
-def choose(request: Request, ledger: NodeCapacity, earlier: tuple[str, ...]) -> Placed | None:
-    """The GPUs for a pod, by a capacity without its own reservation; None where nothing fits. earlier: the GPUs
-    reserved for it before, which it keeps if they still have room."""
-    kept = find_gpus(request, ledger.rooms, ledger.policy, earlier)
-    return kept or find_gpus(request, ledger.rooms, ledger.policy)
 
 
 def can_ever(request: Request, ledger: NodeCapacity) -> bool:

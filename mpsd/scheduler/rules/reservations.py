@@ -3,12 +3,13 @@
 They are written into an annotation of the node's MPSNode, with the resourceVersion by which its capacity was counted:
 of two schedulers that would give away the same GPU, one gets a conflict and counts again.
 
-A reservation ends when something irreversible has been seen (kubelet gave the pod its GPUs, the pod has ended or is
-bound elsewhere), or after LONGEST_S if the pod has not been seen bound. Ages are by the reader's own clock from when it
-first saw the reservation: clocks of two machines are never compared.
+Once written, a reservation stays on its GPUs until it ends: two schedulers may be asked to bind the same pod, and the
+first may have bound it by now. It ends when something irreversible has been seen (kubelet gave the pod its GPUs, the
+pod has ended or is bound elsewhere), or after LONGEST_S if the pod has not been seen bound. Ages are by the reader's
+own clock from when it first saw the reservation: clocks of two machines are never compared.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -117,18 +118,16 @@ class NodeReservations:
         """Stops counting it; the next write removes it."""
         self._written.pop(uid, None)
 
-    def of(self, uid: str) -> Reservation | None:
-        if uid in self.pending:
-            return self.pending[uid]
-        return self._written[uid][0] if uid in self._written else None
+    def written(self, fates: Fates, now: float) -> dict[str, Reservation]:
+        """Those on the MPSNode that count, by uid."""
+        return {uid: one for uid, (one, since) in self._written.items() if not self._is_over(fates(one), now - since)}
 
-    def counting(self, fate: Fates, now: float) -> Iterator[Reservation]:
-        yield from self.pending.values()
-        for uid, (one, since) in self._written.items():
-            known = fate(one)
-            is_over = known in _OVER or (known in _EXPIRES and now - since >= self._longest_s)
-            if not is_over and uid not in self.pending:
-                yield one
+    def counting(self, fates: Fates, now: float) -> Iterable[Reservation]:
+        """What is written goes before what is decided here: another scheduler may have bound the pod by it."""
+        return (self.pending | self.written(fates, now)).values()
+
+    def _is_over(self, fate: ReservationFate, age_s: float) -> bool:
+        return fate in _OVER or (fate in _EXPIRES and age_s >= self._longest_s)
 
     def ends_at(self, fate: Fates, now: float) -> float | None:
         """When the next of them ends if nothing else happens; None for never."""

@@ -48,6 +48,28 @@ def test_a_bind_that_another_write_comes_before_counts_again(api: SimulatedApi, 
     run(api, tmp_path, test)
 
 
+def test_a_pod_of_which_two_schedulers_write_stays_on_the_gpu_that_was_written_first(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    """The first may have bound it by now, and the second hears of that too late to count it there."""
+
+    async def test(world: World) -> None:
+        await world.add_node(gib=(12, 9))
+        pods = [await world.add_pod(name, gib) for name, gib in (("a", 4), ("b", 6))]
+        first = await world.scheduler()
+        with between(world.kubeconfig) as (here, kube):
+            here.silent |= {"mpsnodes", "pods"}
+            second = await world.scheduler(kube)
+            await first.sees(lambda: first.ledger.pod("default", "b"), "the pods are heard of")
+            assert await first.bind(pods[0]) == ""
+            assert await asyncio.gather(*(second.bind(pod) for pod in reversed(pods))) == ["", ""]
+            assert [gpu_of(await world.pod(name)) for name in "ab"] == [uuid("node1", 1), uuid("node1", 0)]
+            await second.die()
+        assert overfull(api, {uuid("node1", 0): 12, uuid("node1", 1): 9}) == []
+
+    run(api, tmp_path, test)
+
+
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: Path, cut: Cut) -> None:
     async def test(world: World) -> None:
