@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
@@ -40,7 +41,8 @@ BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict of what is read of each
-    object, where that is little; of a list nothing else is decoded then, unless an object does not fit it."""
+    object and of its metadata's resourceVersion, where that is little; nothing else is decoded then, unless an object
+    does not fit it."""
 
     resource: Resource
     namespace: str = ""
@@ -71,18 +73,32 @@ class WatchEvent:
         return str(self.object["metadata"]["resourceVersion"])
 
 
-class _Watch:
-    """One watch under way: an answer that goes on for minutes, a line a change.
+class _Entry(msgspec.Struct):
+    """A line of a watch."""
 
-    It is read in threads, no faster than its changes are taken. They are daemons: neither a stop of the process nor
-    `close` waits for a server that does not answer.
+    type: str
+    object: msgspec.Raw
+
+
+_ENTRY = msgspec.json.Decoder(_Entry)
+
+
+class _Watch:
+    """One watch under way: an answer that goes on for minutes, a line a change. fields: as of a Selection.
+
+    It is read in a thread of its own, no faster than its changes are taken. The thread is a daemon: neither a stop of
+    the process nor `close` waits for a server that does not answer.
     """
 
-    def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
+    def __init__(self, kube: Kube, ask: Ask, silence_s: float, fields: type[Any] | None = None) -> None:
         self._kube = kube
         self._ask = ask
         self._silence_s = silence_s
+        self._kind: Any = fields or object
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # for the thread; None: it ends
+        self._thread: Thread | None = None  # None until the first call
         self._call: Future[Any] = Future()  # the last one, of which there is one at a time
+        self._is_closed = False
         self._answer: urllib3.BaseHTTPResponse | None = None  # None until its head has come
 
     async def open(self) -> None:
@@ -102,6 +118,8 @@ class _Watch:
 
     async def _next(self, pieces: Iterator[list[WatchEvent]]) -> list[WatchEvent] | None:
         """None at the end. Unavailable as soon as the server answers nothing at all."""
+        if self._is_closed:
+            return None
         reading = self._in_thread(lambda: next(pieces, None))
         try:
             while not (await asyncio.wait({reading}, timeout=_QUIET_S))[0]:
@@ -117,11 +135,13 @@ class _Watch:
             reading.cancel()
 
     def close(self) -> None:
-        """Wakes the thread out of whatever it waits for; the connection goes back once it has ended."""
+        """Wakes the thread out of whatever it waits for, and it ends; the connection goes back then."""
+        self._is_closed = True
         if self._answer:
             with suppress(*UNREACHED, ValueError, RuntimeError):  # it may have ended by itself just now
                 self._answer.shutdown()
         self._call.add_done_callback(self._release)
+        self._calls.put(None)
 
     def _in_thread(self, act: Callable[[], T]) -> asyncio.Future[T]:
         self._call = call = Future[T]()
@@ -134,12 +154,20 @@ class _Watch:
                 call.set_exception(error)
 
         try:
-            Thread(target=run, name=f"kube-watch-{self._ask.resource.plural}", daemon=True).start()
+            if self._thread is None:
+                name = f"kube-watch-{self._ask.resource.plural}"
+                self._thread = Thread(target=self._call_each, name=name, daemon=True)
+                self._thread.start()
         except RuntimeError as error:  # for want of processes or memory
             call.set_exception(Unavailable(f"{self._ask}: {error}"))
+        self._calls.put(run)
         return asyncio.wrap_future(call)
 
     # -- in the thread ---------------------------------------------------------------------------------------------
+
+    def _call_each(self) -> None:
+        while act := self._calls.get():
+            act()
 
     def _open(self) -> None:
         self._answer = answer = self._kube.access.send(self._ask, self._kube.deadline_s, streaming=True)
@@ -163,13 +191,13 @@ class _Watch:
     def _change(self, line: bytes) -> WatchEvent | None:
         """None for a kind of change that this version of mpsd does not know."""
         try:
-            entry = msgspec.json.decode(line)
-            kind, found = entry["type"], entry["object"]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            entry = _ENTRY.decode(line)
+            found: Any = api.decoded(entry.object, self._kind if entry.type in ChangeKind.__members__ else object)
+        except msgspec.DecodeError as error:
             raise Unavailable(f"{self._ask}: a line of the answer cannot be read: {error}") from None
-        if kind == "ERROR":
+        if entry.type == "ERROR":
             raise api.refusal(self._ask, int(found.get("code") or 500), found)
-        return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
+        return WatchEvent(ChangeKind(entry.type), found) if entry.type in ChangeKind.__members__ else None
 
     def _release(self, _call: Future[Any]) -> None:
         if self._answer:
@@ -192,7 +220,8 @@ async def watch(
     lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
     wanted = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": lasting_s, "resourceVersion": since}
     query = {**selection.query, **wanted}
-    under_way = _Watch(kube, Ask("watch", selection.resource, "", selection.namespace, query=query), silence_s)
+    ask = Ask("watch", selection.resource, "", selection.namespace, query=query)
+    under_way = _Watch(kube, ask, silence_s, selection.fields)
     try:
         await under_way.open()
         yield under_way.changes()

@@ -265,6 +265,7 @@ _Labels = dict[str, Any] | None
 
 class _NodeMetadata(TypedDict, total=False):
     name: str
+    resourceVersion: Any
     labels: _Labels
 
 
@@ -294,6 +295,7 @@ class _PodMetadata(TypedDict, total=False):
     namespace: str
     name: str
     uid: Any
+    resourceVersion: Any
     creationTimestamp: Any
     deletionTimestamp: Any
     labels: _Labels
