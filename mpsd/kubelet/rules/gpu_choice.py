@@ -47,7 +47,7 @@ def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tupl
 
 def _ordinals(text: str) -> Iterator[str]:
     try:
-        allocation = json.loads(text) if len(text) <= _LONGEST else None
+        allocation = json.loads(text) if 0 < len(text) <= _LONGEST else None
     except (ValueError, RecursionError):
         return
     for of_container in allocation.values() if isinstance(allocation, dict) else ():
