@@ -130,6 +130,7 @@ def _spent_s(before: Any, after: Any) -> float:
 
 async def fill(cluster: OneNode, node: "_Node") -> None:
     """160 pods with two clients each, and 90 that ask for no GPU."""
+    await until(lambda: cluster.is_offered(MEMORY, PERCENT), DEADLINE_S, "kubelet has every device to give", 0.1)
     clients = ["sh", "-c", " & ".join([*[node.client] * (CLIENTS_A_POD - 1), f"exec {node.client}"])]
     for number in range(_HOLDERS):
         await cluster.create(pod(f"client-{number}", clients, {MEMORY: UNITS, PERCENT: SHARE}))

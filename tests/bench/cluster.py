@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from mpsd.simulator.api_server.cluster import SimulatedCluster
-from mpsd.simulator.api_server.kinds import CLAIMS, CRDS, PODS, Object
+from mpsd.simulator.api_server.kinds import CLAIMS, CRDS, NODES, PODS, Object
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
 from mpsd.simulator.kubelet.pods import NEWEST, KubeletPace
@@ -55,6 +55,12 @@ class OneNode:
     def free(self, name: str) -> None:
         """A claim that no pod has any more."""
         self._cluster.objects.delete(CLAIMS, "default", name, {})
+
+    def is_offered(self, *resources: str) -> bool:
+        """Whether kubelet has all devices of these to give. Before that it refuses pods that ask for them."""
+        (node,) = (thing for _key, thing in self._cluster.store.all(NODES))
+        amounts = [[node["status"].get(name, {}).get(one) for name in ("capacity", "allocatable")] for one in resources]
+        return all(capacity == allocatable and capacity not in (None, "0") for capacity, allocatable in amounts)
 
     def phases(self) -> Mapping[str, str]:
         """Of each pod, by name."""
