@@ -348,8 +348,8 @@ def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave
             assert most_of_one_gpu(held) <= UNITS * 1024, held
         if made >= _RANDOM:
             break
-    for name in sorted(living):
-        pods.wait_until_holding(name)
+    for name in sorted(living):  # kubelet waits up to two minutes between two tries of a socket that did not answer
+        pods.wait_until_holding(name, within_s=180.0)
     uids = {claims.uid(name) for name in living}
     eventually(lambda: claims.files() == uids, "a file for each claim")
     eventually(lambda: claims.journal() == claims.allocated(), "the journal has what the scheduler allocated")
