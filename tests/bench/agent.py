@@ -34,7 +34,7 @@ from tests.bench.rows import Row
 
 GPUS, PODS_A_GPU, CLIENTS_A_POD, PODS = 8, 20, 2, 250
 UNITS, SHARE = 6, 4  # GiB and percent of each pod that has a client; both leave room for guests
-EMPTY_S, STEADY_S, CHURN_S = 20.0, 60.0, 45.0
+EMPTY_S, STEADY_S, CHURN_S = 15.0, 60.0, 40.0
 _HOLDERS = GPUS * PODS_A_GPU
 _CLIENTS = _HOLDERS * CLIENTS_A_POD
 _SETTLE_S = 12.0  # by then what was allocated just now has been told and written down

@@ -24,7 +24,7 @@ from mpsd.simulator.demo.machine import DemoMachine
 from tests.bench.rows import Row, median_row
 
 MOST_S = 0.3  # after `kubectl get mps`
-NODES, PODS, ROUNDS = 500, 4000, 15
+NODES, PODS, ROUNDS = 500, 4000, 13
 _LONGEST_S = 60.0
 _BIN = Path(sys.executable).parent
 _YARDSTICK = ("kubectl", "get", "mps")

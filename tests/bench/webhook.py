@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.bench.rows import Row
     from tests.whole.webhook.api_server import ApiServer
 
-RATE, HELD_S, WARM_S, ROUNDS, CONNECTIONS = 500, 8.0, 1.0, 6, 20
+RATE, HELD_S, WARM_S, ROUNDS, CONNECTIONS = 500, 6.0, 1.0, 6, 20
 _OBJECT_BYTES, _VARIABLES = 10_000, 16
 _NAMESPACE = "mpsd-system"
 _NAME = f"mpsd-webhook.{_NAMESPACE}.svc"
