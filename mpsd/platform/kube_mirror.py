@@ -41,8 +41,7 @@ BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict of what is read of each
-    object and of its metadata's resourceVersion, where that is little; nothing else is decoded then, unless an object
-    does not fit it."""
+    object, where that is little; of a list nothing else is decoded then, unless an object does not fit it."""
 
     resource: Resource
     namespace: str = ""
@@ -73,36 +72,29 @@ class WatchEvent:
         return str(self.object["metadata"]["resourceVersion"])
 
 
-class _Entry(msgspec.Struct):
-    """A line of a watch."""
-
-    type: str
-    object: msgspec.Raw
-
-
-_ENTRY = msgspec.json.Decoder(_Entry)
-
-
 class _Watch:
-    """One watch under way: an answer that goes on for minutes, a line a change. fields: as of a Selection.
+    """One watch under way: an answer that goes on for minutes, a line a change.
 
     It is read in a thread of its own, no faster than its changes are taken. The thread is a daemon: neither a stop of
     the process nor `close` waits for a server that does not answer.
     """
 
-    def __init__(self, kube: Kube, ask: Ask, silence_s: float, fields: type[Any] | None = None) -> None:
+    def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
         self._kube = kube
         self._ask = ask
         self._silence_s = silence_s
-        self._kind: Any = fields or object
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # for the thread; None: it ends
-        self._thread: Thread | None = None  # None until the first call
         self._call: Future[Any] = Future()  # the last one, of which there is one at a time
         self._is_closed = False
         self._answer: urllib3.BaseHTTPResponse | None = None  # None until its head has come
 
     async def open(self) -> None:
         """Returns once the server has agreed to it. Raises what a refusal is called."""
+        try:
+            name = f"kube-watch-{self._ask.resource.plural}"
+            Thread(target=self._call_each, name=name, daemon=True).start()
+        except RuntimeError as error:  # for want of processes or memory
+            raise Unavailable(f"{self._ask}: {error}") from None
         async with api.within(self._kube.deadline_s, self._ask):
             await self._in_thread(self._open)
         self._kube.heard_at = time.monotonic()
@@ -153,13 +145,6 @@ class _Watch:
             except Exception as error:
                 call.set_exception(error)
 
-        try:
-            if self._thread is None:
-                name = f"kube-watch-{self._ask.resource.plural}"
-                self._thread = Thread(target=self._call_each, name=name, daemon=True)
-                self._thread.start()
-        except RuntimeError as error:  # for want of processes or memory
-            call.set_exception(Unavailable(f"{self._ask}: {error}"))
         self._calls.put(run)
         return asyncio.wrap_future(call)
 
@@ -191,13 +176,13 @@ class _Watch:
     def _change(self, line: bytes) -> WatchEvent | None:
         """None for a kind of change that this version of mpsd does not know."""
         try:
-            entry = _ENTRY.decode(line)
-            found: Any = api.decoded(entry.object, self._kind if entry.type in ChangeKind.__members__ else object)
-        except msgspec.DecodeError as error:
+            entry = msgspec.json.decode(line)
+            kind, found = entry["type"], entry["object"]
+        except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise Unavailable(f"{self._ask}: a line of the answer cannot be read: {error}") from None
-        if entry.type == "ERROR":
+        if kind == "ERROR":
             raise api.refusal(self._ask, int(found.get("code") or 500), found)
-        return WatchEvent(ChangeKind(entry.type), found) if entry.type in ChangeKind.__members__ else None
+        return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
 
     def _release(self, _call: Future[Any]) -> None:
         if self._answer:
@@ -220,8 +205,7 @@ async def watch(
     lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
     wanted = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": lasting_s, "resourceVersion": since}
     query = {**selection.query, **wanted}
-    ask = Ask("watch", selection.resource, "", selection.namespace, query=query)
-    under_way = _Watch(kube, ask, silence_s, selection.fields)
+    under_way = _Watch(kube, Ask("watch", selection.resource, "", selection.namespace, query=query), silence_s)
     try:
         await under_way.open()
         yield under_way.changes()

@@ -107,26 +107,12 @@ def read_reported(thing: Object) -> ReportedNode:
     # of a GPU, of its domain and of each pod there, and the names of GPUs and domains of every node: each is kept once.
     pods = node.pods and tuple(
         structs.replace(
-            pod,
-            namespace=intern(pod.namespace),
-            used_mib=None,
-            clients=None,
-            node=node.name,
-            gpus=_once(pod.gpus),
+            pod, namespace=intern(pod.namespace), used_mib=None, clients=None, node=node.name, gpus=_once(pod.gpus)
         )
         for pod in node.pods
     )
     gpus = tuple(
-        structs.replace(
-            gpu,
-            **{name: intern(getattr(gpu, name)) for name in _NAMES},
-            restarts=None,
-            granted_mib=None,
-            granted_percent=None,
-            used_mib=None,
-            clients=None,
-        )
-        for gpu in node.gpus
+        structs.replace(gpu, **{name: intern(getattr(gpu, name)) for name in _NAMES}, **_UNREAD) for gpu in node.gpus
     )
     # A GPU says which domain it is of. Of domains only the kind counts, so those of a kind are one.
     of_kind: dict[str, list[str]] = {}
@@ -140,6 +126,7 @@ def read_reported(thing: Object) -> ReportedNode:
 
 
 _NAMES = ("uuid", "label", "name")
+_UNREAD = dict.fromkeys(("restarts", "granted_mib", "granted_percent", "used_mib", "clients"))  # None for each
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:
@@ -265,7 +252,6 @@ _Labels = dict[str, Any] | None
 
 class _NodeMetadata(TypedDict, total=False):
     name: str
-    resourceVersion: Any
     labels: _Labels
 
 
@@ -295,7 +281,6 @@ class _PodMetadata(TypedDict, total=False):
     namespace: str
     name: str
     uid: Any
-    resourceVersion: Any
     creationTimestamp: Any
     deletionTimestamp: Any
     labels: _Labels

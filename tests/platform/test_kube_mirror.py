@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 import urllib3
@@ -124,26 +124,6 @@ def test_bookmarks_say_how_far_everything_is_told(ask: Ask) -> None:
             change = await anext(changes)
             assert change.kind is ChangeKind.BOOKMARK
             assert int(change.version) > int(since)
-
-    ask(questions)
-
-
-class _Wanted(TypedDict, total=False):
-    metadata: Any
-    data: dict[str, int]
-
-
-def test_of_a_change_only_what_is_wanted_is_decoded_and_all_of_what_does_not_fit(ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        since = (await listing(kube, MAPS, "default")).version
-        some = Selection(MAPS, "default", fields=_Wanted)
-        async with asyncio.timeout(DEADLINE_S), watch(kube, some, since=since) as changes:
-            await kube.create(MAPS, named("fits") | {"binaryData": {"a": "aGVsbG8="}}, "default")
-            fits = await past_bookmarks(changes)
-            await kube.create(MAPS, named("other", text="no number") | {"binaryData": {"a": "aGVsbG8="}}, "default")
-            other = await past_bookmarks(changes)
-        assert [fits.object["metadata"]["name"], other.object["metadata"]["name"]] == ["fits", "other"]
-        assert ["binaryData" in each.object for each in (fits, other)] == [False, True]
 
     ask(questions)
 
