@@ -99,7 +99,7 @@ def test_a_program_that_raises_its_priority_is_reported(cluster: Cluster) -> Non
     cluster.apply(made)
     (message,) = eventually(lambda: cluster.events("GPUPriorityRaised"), "it is reported")
     assert f'raises its priority: {CLIENT_PRIORITY} is "0"' in message
-    assert cluster.phase("raises") == "Running"
+    eventually(lambda: cluster.phase("raises") == "Running", "it runs, and is not ended")
     honest = cluster.running("honest", 2, annotations=BELOW)
     assert given(honest) == "1"
     assert len(cluster.events("GPUPriorityRaised")) == 1
