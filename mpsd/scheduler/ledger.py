@@ -407,7 +407,7 @@ class ClusterLedger:
 
     def written_for(self, known: KnownNode, uid: str) -> Reservation | None:
         """The pod's reservation on the MPSNode, if it counts."""
-        return known.reservations.written(partial(self._fate, known), self.now()).get(uid)
+        return known.reservations.written(uid, partial(self._fate, known), self.now())
 
     def take_answer(self, known: KnownNode, thing: Object, refused: str = "") -> None:
         """Takes an MPSNode from an answer of the server, ahead of the watch. refused: as in `KnownNode`."""

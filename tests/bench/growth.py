@@ -32,7 +32,7 @@ from mpsd.watchdog.watchdog import Watchdog
 from tests.bench.rows import Row
 from tests.bench.watchdog import GRANTED_MIB, SimulatedGpus, start_client
 
-LOOKS = int(os.environ.get("MPSD_LOOKS", "48000"))
+LOOKS = int(os.environ.get("MPSD_LOOKS", "60000"))
 GPUS, CLIENTS_A_GPU, SAMPLES = 2, 4, 80
 FILLED = 35_000  # looks, from which on they count
 MEMORY_EVERY, COMES_EVERY, KILLED_EVERY = 5, 100, 1000  # looks

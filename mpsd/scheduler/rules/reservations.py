@@ -118,16 +118,17 @@ class NodeReservations:
         """Stops counting it; the next write removes it."""
         self._written.pop(uid, None)
 
-    def written(self, fates: Fates, now: float) -> dict[str, Reservation]:
-        """Those on the MPSNode that count, by uid."""
-        return {uid: one for uid, (one, since) in self._written.items() if not self._is_over(fates(one), now - since)}
+    def written(self, uid: str, fates: Fates, now: float) -> Reservation | None:
+        """The pod's reservation on the MPSNode, if it counts."""
+        one, since = self._written.get(uid, (None, now))
+        fate = fates(one) if one else None
+        is_over = fate in _OVER or (fate in _EXPIRES and now - since >= self._longest_s)
+        return None if is_over else one
 
     def counting(self, fates: Fates, now: float) -> Iterable[Reservation]:
         """What is written goes before what is decided here: another scheduler may have bound the pod by it."""
-        return (self.pending | self.written(fates, now)).values()
-
-    def _is_over(self, fate: ReservationFate, age_s: float) -> bool:
-        return fate in _OVER or (fate in _EXPIRES and age_s >= self._longest_s)
+        written = {uid: one for uid in self._written if (one := self.written(uid, fates, now))}
+        return (self.pending | written).values()
 
     def ends_at(self, fate: Fates, now: float) -> float | None:
         """When the next of them ends if nothing else happens; None for never."""

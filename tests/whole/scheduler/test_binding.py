@@ -159,6 +159,24 @@ def test_a_pod_keeps_the_gpu_that_it_was_promised(api: SimulatedApi, tmp_path: P
     run(api, tmp_path, test)
 
 
+def test_a_pod_whose_reserved_gpu_has_no_room_is_refused_until_the_reservation_ends(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    """Another scheduler may have bound it there by now."""
+
+    async def test(world: World) -> None:
+        await world.add_node(gib=(23, 8))
+        pod = await world.add_pod("a", 9)
+        await world.reserve(pod["metadata"]["uid"], "a", 7, ordinal=1)
+        scheduler = await world.scheduler()
+        assert await scheduler.bind(pod) == BindFailure.HELD.format(node="node1")
+        world.pass_time()
+        assert await scheduler.bind(pod) == ""
+        assert gpu_of(await world.pod("a")) == uuid("node1", 0)
+
+    run(api, tmp_path, test)
+
+
 def test_a_pod_that_fills_the_gpu_it_is_bound_to_already_is_bound(api: SimulatedApi, tmp_path: Path) -> None:
     """Nobody is told that the room is gone because the pod itself has it."""
 
