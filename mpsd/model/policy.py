@@ -238,6 +238,8 @@ class Graces:
     fault_grace_s: Seconds
     wedged_limit_s: Seconds
     drain_s: Seconds
+    #: between the stop of a client that is to end and its SIGKILL, for what it had queued; 0: at once
+    end_drain_s: Annotated[float, Meta(ge=0, le=10)] = 3.0
 
     def __post_init__(self) -> None:
         start_s, command_s = self.start_s, self.command_s
@@ -313,4 +315,5 @@ class Policy:
     driver_upgrade: Literal["wait", "evict"] = "wait"  # what an upgrade of the driver does with the pods on its GPUs
     gpu_priority: GpuPriority = field(default_factory=GpuPriority)
     memory_cap: MemoryCap = "auto"
+    pod_ends: bool = True  # whether the clients of a deleted pod are stopped before kubelet kills them
     threads: Literal["shared", "exclusive"] = "shared"  # exclusive: a share of the threads is SMs that no one else has

@@ -59,6 +59,8 @@ CHANGES: dict[str, str] = {
     "manifests: overlays/dra: ValidatingAdmissionPolicyBinding mpsd-webhook-templates": "the same",
     "labels, annotations and resources: resource.kubernetes.io/numaNode": "claims of several drivers on one NUMA node",
     "labels, annotations and resources: resource.kubernetes.io/pciBusID": "a GPU is chosen by its address",
+    "policy.yaml: graces.end_drain_s": "a client killed in mid-kernel takes its neighbours along",
+    "policy.yaml: pod_ends": "the commonest end is a deleted pod's",
     "policy.yaml: claim_nodes": "claims are introduced pool by pool",
     "labels, annotations and resources: mpsd.io/claims": "which nodes serve claims",
     "policy.yaml: evict_claims_when": "pods with claims may be deleted where their GPU fails",
