@@ -6,7 +6,7 @@ with the same functions; nothing here knows which.
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -206,14 +206,26 @@ class Nvml:
         driver takes one every second or more often. None: there is a sample that cannot be, as drivers have given for
         processes that ended.
         """
+        fresh = self._samples(uuid, since_us)
+        return {one.pid: one.smUtil if one.smUtil <= 100 else None for one in fresh}
+
+    def use_samples(self, uuid: str, pids: Container[int], since_us: int) -> tuple[tuple[int, int], ...]:
+        """When each sample of these processes' use was taken, in microseconds since 1970, and the larger of its use of
+        the SMs and of the memory's bandwidth, in percent; those after `since_us`, the oldest first. None of a MIG
+        instance (nvml.h)."""
+        if is_instance(uuid):
+            return ()
+        fresh = [one for one in self._samples(uuid, since_us) if one.pid in pids]
+        return tuple([(one.timeStamp, max(one.smUtil, one.memUtil)) for one in fresh])
+
+    def _samples(self, uuid: str, since_us: int) -> list[Any]:
         try:
             samples = self._ask("nvmlDeviceGetProcessUtilization", self._handles[uuid], since_us)
         except NvmlFailed as error:
             if isinstance(error.__cause__, self._library.NVMLError_NotFound):  # nobody has one
-                return {}
+                return []
             raise
-        fresh = sorted((one for one in samples if one.timeStamp > since_us), key=lambda one: one.timeStamp)
-        return {one.pid: one.smUtil if one.smUtil <= 100 else None for one in fresh}
+        return sorted((one for one in samples if one.timeStamp > since_us), key=lambda one: one.timeStamp)
 
     def mig_enabled(self, uuid: str) -> bool:
         """Whether MIG is on, so that its instances are GPUs in its place. A MIG instance has none in turn."""

@@ -8,10 +8,12 @@ import os
 import resource
 import select
 import signal
+import time
 import weakref
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from mpsd.model.identity import ProcessIdentity
@@ -53,6 +55,11 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def boot_time_s() -> float:
+    """Seconds since the boot, those in which the machine slept included: for what is recorded and waited for."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def identity_of(pid: int) -> ProcessIdentity | None:
     """Who has this pid now; None when nobody that lives. A process whose first thread has ended lives by the others."""
     fields = _stat_fields(pid)
@@ -68,14 +75,15 @@ def _stat_fields(pid: int) -> list[bytes] | None:
     return stat[stat.rindex(b")") + 2 :].split(None, 20) if stat else None
 
 
-def _read_start(pid: int, name: str) -> bytes:
-    """The first 4096 bytes of a file in /proc/PID; none when the process is gone, or /proc hides it from this user."""
+def _read_start(pid: int | str, name: str, size: int = 4096) -> bytes:
+    """The first bytes of a file in /proc/PID; none when the process is gone, or /proc hides it from this user. pid: or
+    the path of a thread."""
     try:  # not by Path or `open`: this is read for every client at every look
         descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
         return b""
     try:
-        return os.read(descriptor, 4096)
+        return os.read(descriptor, size)
     except ProcessLookupError:
         return b""
     finally:
@@ -221,9 +229,68 @@ def state_of(identity: ProcessIdentity) -> str:
 
 def pid_inside(pid: int) -> int:
     """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is gone."""
-    status = _read_start(pid, "status").decode(errors="replace")
-    found = (int(line.split()[-1]) for line in status.split("\n") if line.startswith("NSpid:"))
-    return next(found, pid if status else 0)
+    status = _status(str(pid))
+    return int(status.get("NSpid", str(pid)).split()[-1]) if status else 0
+
+
+_STATUS_BYTES = 64 * 1024  # a process may be in thousands of groups, which are listed before its signals
+
+
+def _status(path: str) -> dict[str, str]:
+    """/proc/PATH/status by its fields; none when it is gone. The kernel writes a line break in a name as \\n."""
+    found: dict[str, str] = {}
+    for line in _read_start(path, "status", _STATUS_BYTES).decode(errors="replace").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(name, value.strip())
+    return found
+
+
+_MOST_TASKS = 1024  # that are looked at: a stop stops all of them alike
+_HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}  # where nobody handles them: signal(7)
+_STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+
+
+def _tasks(pid: int) -> list[str]:
+    """The threads, as paths below /proc; none when it is gone."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/task") as found:
+        return [f"{pid}/task/{one.name}" for one in islice(found, _MOST_TASKS)]
+    return []
+
+
+def is_stopped(identity: ProcessIdentity) -> bool:
+    """Whether each thread of this very process is stopped, by a signal or a debugger, or has ended.
+
+    A process whose first thread has ended shows that thread's state alone; a frozen one is not stopped.
+    """
+    stats = [_read_start(task, "stat") for task in _tasks(identity.pid)]
+    states = {stat[stat.rindex(b")") + 2 :][:1] for stat in stats if stat}
+    return bool(states & {b"T", b"t"}) and states <= {b"T", b"t", b"Z", b"X"} and is_alive(identity)
+
+
+def dies_of(identity: ProcessIdentity, signum: int) -> bool:
+    """Whether this signal would end this very process at once: it neither handles, ignores nor blocks it, and is not
+    the first of its pid namespace, which the kernel spares (pid_namespaces(7)). False when it is gone; True where the
+    kernel does not say what it handles."""
+    if signum in _HARMLESS | _STOPPING:
+        return False
+    status = _status(str(identity.pid))
+    is_first = status.get("NSpid", "").split()[-1:] == ["1"]
+    if signum != signal.SIGKILL and (is_first or _is_masked(identity.pid, status, 1 << (signum - 1))):
+        return False
+    return is_alive(identity)
+
+
+def _is_masked(pid: int, status: Mapping[str, str], bit: int) -> bool:
+    """Whether a signal, by its bit, is handled, ignored, or blocked by each thread."""
+    if (_mask(status, "SigCgt") | _mask(status, "SigIgn")) & bit:
+        return True
+    threads = [one for one in map(_status, _tasks(pid)) if one]
+    return bool(threads) and all(_mask(one, "SigBlk") & bit for one in threads)
+
+
+def _mask(status: Mapping[str, str], name: str) -> int:
+    return int(status.get(name, "0"), 16)
 
 
 def descendants_of(pid: int) -> tuple[int, ...]:

@@ -20,12 +20,14 @@ from mpsd.model.node_view import DomainRecord, LedgerView
 from mpsd.model.policy import Policy, Response
 from mpsd.model.times import stamp
 from mpsd.model.violations import Violation, ViolationKind
+from mpsd.mps import ends
+from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import GRANT, Settings
-from mpsd.watchdog.ending import ClientEnd, NotEnded, NotKilled, OomScripts
+from mpsd.watchdog.oom_scripts import OomScripts
 from mpsd.watchdog.rules.escapes import shows_lifted
 from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, WatchdogView, judge
 from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
@@ -34,7 +36,7 @@ from mpsd.watchdog.scanner import GpuProcessScanner, Owners, OwnProcesses, Scan
 SCAN_S = 0.2  # from the beginning of one scan to the next
 _MIN_PAUSE_S = 0.05  # for the rest of the process, however slow NVML is
 _INCOMPLETE_S = 5.0  # how long an incomplete ledger, as at every start, is no warning
-_STOP_S = 3.0  # for processes that are being ended when it stops
+_STOP_S = 3.0  # for the memory of processes that were ended when it stops
 _REMEMBERED = 1024  # processes that may be there again; one that is, is seen every two seconds
 _LATE_S = 0.25  # at least four scans a second are documented
 
@@ -118,6 +120,10 @@ class ViolationHistory:
         """Drops the counts of all other grants; the node's own counts keep them."""
         self._of_grants = {one: tally for one, tally in self._of_grants.items() if one in grants}
 
+    def stopped(self, entry: ViolationRecord, took_s: float) -> None:
+        """Its process launches and allocates nothing any more, after so many seconds."""
+        entry.outcome = f"stopped {took_s:g} s after it was seen, ends once what it queued has run"
+
     def ended(self, entry: ViolationRecord, took_s: float) -> None:
         """Its process and its memory are gone after so many seconds."""
         entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
@@ -195,7 +201,8 @@ class Watchdog:
         self._scanner = GpuProcessScanner(node.nvml, node.gpus, mark, ledger.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
         self._scripts = OomScripts(settings.run_directory, self._log)
-        self._end = ClientEnd(settings, node, ledger.whereabouts)
+        folder = settings.run_directory / ends.FOLDER
+        self.ends = ClientEnds(folder, node, ledger.whereabouts, records.read, self._log)
         self._memory = Memory()
         self._judged: tuple[object, ...] = ()  # what was judged last
         self._unjudged = ""  # why nothing is judged; empty while everything is
@@ -206,6 +213,7 @@ class Watchdog:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Scans until `stop`. The ledger must have been loaded."""
+        self.ends.resume()
         again = False
         while not stop.is_set():
             began, sure, again = time.monotonic(), again, False
@@ -216,6 +224,7 @@ class Watchdog:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SECOND_SCAN_S if again else max(left_s, _MIN_PAUSE_S)):
                     await stop.wait()
+        await self.ends.finish()
         if self._ending:
             await asyncio.wait(self._ending, timeout=_STOP_S)
         await self._scripts.stop()
@@ -256,6 +265,7 @@ class Watchdog:
             clients=scan.clients,
             ungranted=ledger.ungranted,
             own=self._own.among(strangers, records),
+            ending=self.ends.under_way,
             pods_known=self._ledger.pods_known,
             unseen=scan.unseen,
             unexplained_mib=scan.unexplained_mib,
@@ -268,7 +278,7 @@ class Watchdog:
                 for subject in (None, *notice.pods):
                     self.cluster.report(subject, notice.reason, notice.message)
         for violation in verdict.violations:
-            self._respond(violation, records, view)
+            self._respond(violation, view)
         return verdict.scan_again
 
     def _log_unjudged(self, why: str, now: float) -> None:
@@ -281,11 +291,10 @@ class Watchdog:
             self._log.warning("not judging", reason=why)
             self._unjudged_since = None
 
-    def _respond(self, violation: Violation, records: tuple[DomainRecord, ...], view: WatchdogView) -> None:
+    def _respond(self, violation: Violation, view: WatchdogView) -> None:
         entry = self._history.add(violation, time.time())
         if violation.response.ends:
-            record = next((one for one in records if violation.gpu in one.gpus), None)
-            task = asyncio.create_task(self._end_process(entry, record, view))
+            task = asyncio.create_task(self._end_process(entry, view))
             self._ending.add(task)
             task.add_done_callback(self._ended)
         elif violation.response.reports:
@@ -296,7 +305,7 @@ class Watchdog:
         if not task.cancelled() and (fault := task.exception()):
             self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
 
-    async def _end_process(self, entry: ViolationRecord, record: DomainRecord | None, view: WatchdogView) -> None:
+    async def _end_process(self, entry: ViolationRecord, view: WatchdogView) -> None:
         """Ends the process, reports it, and waits until its memory is back. One that cannot be ended is tried again as
         long as it is there, and reported once, and again once it can be."""
         violation, client = entry.violation, entry.violation.client
@@ -304,10 +313,12 @@ class Watchdog:
         is_proven = False
         try:
             await self._call_script(violation, view)
-            await self._end.signal(violation, record)
+            end = self.ends.begin(self._asked(violation))
             is_proven = True
+            self._history.stopped(entry, round(end.stopped_at - view.now, 3))
             self._report_once(entry, "it is ended")
-            took_s = round(await self._end.until_gone(client, view.now), 3)
+            await end.killed()
+            took_s = round(await self.ends.until_gone(client, view.now), 3)
         except NotEnded as error:
             if entry.outcome != str(error):
                 self._log.warning("not ended", **about, reason=str(error))
@@ -317,10 +328,16 @@ class Watchdog:
                 self._report_once(entry, f"it continues: {error}")
         else:
             self._history.ended(entry, took_s)
-            self._log.info("ended", **about, used_mib=client.used_mib, took_s=took_s)
+            stopped_s = round(end.stopped_at - view.now, 3)
+            self._log.info("ended", **about, used_mib=client.used_mib, stopped_s=stopped_s, took_s=took_s)
         evict = is_proven and violation.response is Response.EVICT and not violation.again
         if evict and violation.pod and self.cluster:
             await self.cluster.evict(violation.pod, str(violation))
+
+    def _asked(self, violation: Violation) -> EndAsked:
+        drain_s = self._policy().graces.end_drain_s
+        spares = violation.kind is ViolationKind.IN_NO_POD
+        return EndAsked(violation.client, violation.kind.value, drain_s, spares_displays=spares)
 
     async def _call_script(self, violation: Violation, view: WatchdogView) -> None:
         grant, gpu = view.grants.get(violation.grant or ""), violation.gpu

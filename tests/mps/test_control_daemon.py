@@ -46,7 +46,6 @@ EVERY_COMMAND: tuple[Command[object], ...] = (
     protocol.client_list(526),
     protocol.start_server(0),
     protocol.quit_daemon(3),
-    protocol.terminate_client(526, 686),
     protocol.set_memory_limit(526, 0, 7168),
     protocol.memory_limit(526, 0),
     protocol.set_memory_limit(None, 0, 7168),
@@ -100,13 +99,6 @@ def test_every_recorded_limit_reads_back_in_mib() -> None:
 )
 def test_a_server_is_active_in_fault_or_gone(output: str, status: ServerStatus) -> None:
     assert protocol.server_status(526).answer(output) is status
-
-
-@pytest.mark.parametrize(
-    ("output", "ended"), [("0", True), ("Invalid process 686!\n1", False), ("Server 526 not found!\n1", False)]
-)
-def test_terminating_says_whether_the_client_was_known(output: str, ended: bool) -> None:
-    assert protocol.terminate_client(526, 686).answer(output) is ended
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
         descriptor = processes.open_pidfd(found)
         assert descriptor is not None
         assert not processes.has_ended(descriptor)
+        assert processes.signal_held(descriptor, signal.SIGSTOP)
+        eventually(lambda: processes.is_stopped(found), "its other thread is stopped")
         assert processes.signal_held(descriptor, signal.SIGKILL)
         process.wait(10)
         assert processes.has_ended(descriptor)
@@ -236,3 +238,76 @@ def test_a_stopped_process_lives(three: list[Process]) -> None:
     os.waitid(os.P_PID, three[0].pid, os.WSTOPPED)
     assert living.ask() == set()
     assert three[0].pid in living
+
+
+_PROGRAM = """
+import os, signal, sys, threading
+exec(sys.argv[1])
+print("ready", flush=True)
+signal.pause() if threading.active_count() == 1 else threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest) -> Iterator[ProcessIdentity]:
+    """A program that has run the lines of the parameter first."""
+    argv = [sys.executable, "-c", _PROGRAM, request.param]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert child.stdout
+    assert child.stdout.readline() == b"ready\n"
+    identity = processes.identity_of(child.pid)
+    assert identity
+    yield identity
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+_BLOCK = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
+_THREAD = f"{_BLOCK}; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+_OTHER = "threading.Thread(target=threading.Event().wait, daemon=True).start(); " + _BLOCK
+
+
+@pytest.mark.parametrize(
+    ("program", "dies"),
+    [
+        ("pass", True),
+        ("signal.signal(signal.SIGTERM, lambda *_: None)", False),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", False),
+        (_BLOCK, False),
+        (_THREAD, False),
+        (_OTHER, True),
+        ("os.setgroups(range(2000)) if os.geteuid() == 0 else None", True),
+    ],
+    indirect=["program"],
+)
+def test_a_program_dies_of_a_signal_that_no_thread_withstands(program: ProcessIdentity, dies: bool) -> None:
+    assert processes.dies_of(program, signal.SIGTERM) is dies
+    assert processes.dies_of(program, signal.SIGKILL)
+    assert not processes.dies_of(program, signal.SIGWINCH)
+    assert not processes.dies_of(replace(program, start_ticks=1), signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a pid namespace")
+def test_the_first_of_a_pid_namespace_dies_of_what_it_handles_not() -> None:
+    child = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "sleep", "600"])
+    try:
+        first = eventually(lambda: processes.descendants_of(child.pid), "it has a first process")
+        eventually(lambda: processes.command_of(first[0]).startswith("sleep"), "it is sleep")
+        identity = processes.identity_of(first[0])
+        assert identity
+        assert not processes.dies_of(identity, signal.SIGTERM)
+        assert processes.dies_of(identity, signal.SIGKILL)
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("program", [_OTHER], indirect=True)
+def test_a_process_is_stopped_when_each_of_its_threads_is(program: ProcessIdentity) -> None:
+    assert not processes.is_stopped(program)
+    processes.send_signal(program, signal.SIGSTOP)
+    eventually(lambda: processes.is_stopped(program), "it is stopped")
+    assert not processes.is_stopped(replace(program, start_ticks=1))
+    processes.send_signal(program, signal.SIGCONT)
+    eventually(lambda: not processes.is_stopped(program), "it goes on")

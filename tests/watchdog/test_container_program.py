@@ -9,7 +9,7 @@ import pytest
 from mpsd.grants.ledger import ContainerGrant
 from mpsd.model.identity import HostContainer, ProcessIdentity
 from mpsd.platform import processes
-from mpsd.watchdog.ending import run_in_container
+from mpsd.watchdog.oom_scripts import run_in_container
 from tests.whole.machine.machine import eventually
 
 # Writes the pid of what it starts as runc does, and waits for it.

@@ -75,20 +75,6 @@ def quit_daemon(timeout_s: int) -> Command[None]:
     return Command(f"quit -t {timeout_s}", _silence)
 
 
-def terminate_client(server: int, pid: int) -> Command[bool]:
-    """True: the client's work was ended; False: the server knows no such process."""
-    unknown = {f"Invalid process {pid}!", f"Server {server} not found", f"Server {server} not found!", "1"}
-
-    def read(output: str) -> bool:
-        if output in {"0", "1"}:
-            return output == "0"
-        if output.endswith("\n1") and set(output.splitlines()) <= unknown:
-            return False
-        raise ValueError(output)
-
-    return Command(f"terminate_client {server} {pid}", read)
-
-
 def set_memory_limit(server: int | None, ordinal: int, memory_mib: int) -> Command[None]:
     """server None: the default for new servers."""
     if server is None:

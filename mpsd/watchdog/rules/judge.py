@@ -47,6 +47,7 @@ class WatchdogView:
     ungranted: Mapping[str, PodName]
     own: frozenset[ProcessIdentity]
     pods_known: bool
+    ending: frozenset[ProcessIdentity] = frozenset()  # those whose end is under way
     unseen: frozenset[str] = frozenset()
     unexplained_mib: Mapping[str, int] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
@@ -242,9 +243,10 @@ class _Judgement:
         self._before = before
         self._policy = policy
         listed = {client.process for client in view.clients} if before.ending else frozenset[ProcessIdentity]()
-        self.ending = {
+        left = {
             one: until for one, until in before.ending.items() if view.now < until and (one in listed or view.unseen)
         }
+        self.ending = left | dict.fromkeys(view.ending, view.now + AGAIN_S)
         self._late = (before.ending.keys() & listed) - self.ending.keys()
         # What was known of a GPU holds while NVML does not answer for it.
         self._within = {

@@ -41,7 +41,7 @@ SOON_S = 60.0  # far above what anything takes, however busy the machine; only a
 
 # The shipped policy with deadlines that a test can wait for.
 _QUICK: Mapping[str, Any] = {
-    "graces": {"command_s": 1, "start_s": 5, "drain_s": 30},
+    "graces": {"command_s": 1, "start_s": 5, "drain_s": 30, "end_drain_s": 0.3},
     "restarts": {"longest_s": 2},
 }
 

@@ -12,25 +12,27 @@ from pathlib import Path
 
 import pytest
 
+from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client
-from mpsd.model.policy import Response
-from mpsd.model.violations import Violation, ViolationKind
+from mpsd.model.node_view import RECORD_VERSION, Client, DomainRecord, Fault, FaultHit
+from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded
 from mpsd.mps.node_gpus import Node
-from mpsd.platform import processes
+from mpsd.mps.rules.ends import begun
+from mpsd.platform import processes, records
 from mpsd.platform.containers import PodProcesses
+from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import load_limits
+from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml
-from mpsd.platform.settings import settings
 from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, CardView, ContextClaim
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
-from mpsd.watchdog.ending import ClientEnd, NotEnded
 from tests.platform.pod_cgroup import needs_cgroups, pod_cgroup
-from tests.whole.machine.machine import SOON_S
+from tests.whole.machine.machine import SOON_S, eventually
 
 FACTS = load_limits(None).facts
+DRAIN_S = 0.2
 
 
 class World:
@@ -42,7 +44,8 @@ class World:
         self.nvml.open()
         self.node = Node(self.nvml, self.nvml.gpus(FACTS), {}, (), {}, "")
         self.card: CardView = machine.card(0)
-        self.settings = settings(run_directory=str(folder), environment={})
+        self.folder, self.log = folder, logger(role="test")
+        self.domains: tuple[DomainRecord, ...] = ()
         self.process = subprocess.Popen(["sleep", "600"])
         found = processes.identity_of(self.process.pid)
         assert found
@@ -51,22 +54,32 @@ class World:
     def put_on_gpu(self, kind: int = MPS_CLIENT) -> None:
         self.card.claim(ContextClaim(self.process.pid, kind, 100 * MIB))
 
-    def violation(
-        self, kind: ViolationKind = ViolationKind.MEMORY_OVER_GRANT, pod: str | None = None, **identity: int
-    ) -> Violation:
+    def asked(self, pod: str | None = None, **identity: int) -> EndAsked:
         who = replace(self.identity, **identity)  # type: ignore[arg-type]
-        seen = Client(who, self.node.gpus[0].uuid, 100, on_mps=False, command="sleep", grant="a", pod=pod)
-        return Violation(kind, Response.KILL, seen.gpu, "a", None, seen, "takes too much")
+        uuid = self.node.gpus[0].uuid
+        seen = Client(who, uuid, 100, on_mps=True, command="sleep", grant="a", pod=pod)
+        return EndAsked(seen, "takes too much", DRAIN_S)
 
-    def end(self, violation: Violation, pods: PodProcesses | None = None) -> float:
+    def ends(self, pods: PodProcesses | None = None) -> ClientEnds:
+        return ClientEnds(self.folder / "ends", self.node, pods, lambda: self.domains, self.log)
+
+    def end(self, asked: EndAsked, pods: PodProcesses | None = None) -> float:
         """The seconds until its memory was back."""
 
         async def ending() -> float:
-            end = ClientEnd(self.settings, self.node, pods)
-            await end.signal(violation, None)
-            return await end.until_gone(violation.client, time.monotonic())
+            ends = self.ends(pods)
+            await ends.begin(asked).killed()
+            return await ends.until_gone(asked.client, time.monotonic())
 
         return asyncio.run(ending())
+
+    @property
+    def is_stopped(self) -> bool:
+        return processes.is_stopped(self.identity)
+
+    @property
+    def recorded(self) -> list[Path]:
+        return [*self.folder.glob("ends/*.json")]
 
     @property
     def lives(self) -> bool:
@@ -86,7 +99,7 @@ def world() -> Iterator[World]:
 
 def test_what_was_meant_is_ended_and_its_memory_is_back(world: World) -> None:
     world.put_on_gpu()
-    world.end(world.violation())
+    world.end(world.asked())
     assert world.process.wait(SOON_S) == -signal.SIGKILL
     assert world.nvml.uses(world.node.gpus[0].uuid) == ()
 
@@ -94,13 +107,13 @@ def test_what_was_meant_is_ended_and_its_memory_is_back(world: World) -> None:
 def test_another_process_with_the_same_pid_is_left_alone(world: World) -> None:
     world.put_on_gpu()
     with pytest.raises(NotEnded, match="it had ended by itself"):
-        world.end(world.violation(start_ticks=world.identity.start_ticks - 1))
+        world.end(world.asked(start_ticks=world.identity.start_ticks - 1))
     assert world.lives
 
 
 def test_a_process_that_nvml_does_not_list_any_more_is_left_alone(world: World) -> None:
     with pytest.raises(NotEnded, match="it had left the GPU by itself"):
-        world.end(world.violation())
+        world.end(world.asked())
     assert world.lives
 
 
@@ -108,7 +121,7 @@ def test_a_gpu_that_is_lost_proves_nothing(world: World) -> None:
     world.put_on_gpu()
     world.card.lost = True
     with pytest.raises(NotEnded, match="GPU is lost"):
-        world.end(world.violation())
+        world.end(world.asked())
     assert world.lives
 
 
@@ -116,9 +129,9 @@ def test_what_shows_something_on_a_display_is_left_alone_unless_it_has_a_grant(w
     for kind in (OUTSIDE_MPS, GRAPHICS):
         world.put_on_gpu(kind)
     with pytest.raises(NotEnded, match="it shows something on a display"):
-        world.end(world.violation(ViolationKind.IN_NO_POD))
+        world.end(replace(world.asked(), spares_displays=True))
     assert world.lives
-    world.end(world.violation(ViolationKind.MEMORY_OVER_GRANT))
+    world.end(world.asked())
     assert not world.lives, "nobody can hide by drawing something"
 
 
@@ -128,7 +141,7 @@ def test_a_process_that_mpsd_may_not_signal_is_said(world: World) -> None:
     os.setresuid(65534, 65534, 0)
     try:
         with pytest.raises(NotEnded, match="mpsd may not signal it: it is another user's"):
-            world.end(world.violation())
+            world.end(world.asked())
     finally:
         os.setresuid(0, 0, 0)
     assert world.lives
@@ -140,7 +153,120 @@ def test_a_process_whose_cgroup_names_another_pod_is_left_alone(world: World) ->
     with pod_cgroup() as pod:
         pod.take_in(world.process.pid)
         with pytest.raises(NotEnded, match="its cgroup does not name its pod or container any more"):
-            world.end(world.violation(pod="another"), PodProcesses())
+            world.end(world.asked(pod="another"), PodProcesses())
         assert world.lives
-        world.end(world.violation(pod=pod.uid), PodProcesses())
+        world.end(world.asked(pod=pod.uid), PodProcesses())
         assert not world.lives
+
+
+def test_a_client_is_stopped_and_recorded_until_its_time_is_over(world: World) -> None:
+    world.put_on_gpu()
+
+    async def ending() -> None:
+        end = world.ends().begin(replace(world.asked(), drain_s=30))
+        eventually(lambda: world.is_stopped, "it is stopped")
+        assert [path.stat().st_mode & 0o777 for path in world.recorded] == [0o600]
+        assert world.lives
+        end._task.cancel()
+
+    asyncio.run(ending())
+    assert world.is_stopped, "an mpsd that ends leaves it to the next"
+
+
+def test_the_next_mpsd_goes_on_with_a_recorded_end(world: World) -> None:
+    world.put_on_gpu()
+
+    async def begun_only() -> None:
+        world.ends().begin(world.asked())._task.cancel()
+
+    async def resumed() -> None:
+        ends = world.ends()
+        ends.resume()
+        await ends.finish()
+
+    asyncio.run(begun_only())
+    assert world.recorded
+    assert world.lives
+    asyncio.run(resumed())
+    assert world.process.wait(SOON_S) == -signal.SIGKILL
+    assert not (world.folder / "ends").exists()
+
+
+def test_a_record_of_another_life_of_the_pid_ends_nobody(world: World) -> None:
+    gone = begun(replace(world.identity, start_ticks=1), (), "earlier", 0.1, 0.0)
+    (world.folder / "ends").mkdir()
+    records.write(world.folder / "ends" / f"{world.process.pid}.json", gone)
+
+    async def resumed() -> None:
+        ends = world.ends()
+        ends.resume()
+        await ends.finish()
+
+    asyncio.run(resumed())
+    assert world.lives
+    assert not world.recorded
+
+
+def test_a_stop_without_a_record_is_left_alone(world: World) -> None:
+    world.put_on_gpu()
+    world.process.send_signal(signal.SIGSTOP)
+
+    async def resumed() -> None:
+        ends = world.ends()
+        ends.resume()
+        await ends.finish()
+
+    asyncio.run(resumed())
+    eventually(lambda: world.is_stopped, "it is still stopped")
+    assert world.lives
+
+
+def test_a_client_that_is_continued_is_stopped_twice_again(world: World) -> None:
+    world.put_on_gpu()
+
+    async def ending() -> None:
+        end = world.ends().begin(replace(world.asked(), drain_s=5))
+        for stops in (1, 2, 3):
+            await until(lambda n=stops: (end.record.stops, end.record.is_held) == (n, True), SOON_S, "it is stopped")
+            world.process.send_signal(signal.SIGCONT)
+        await end.killed()
+
+    asyncio.run(ending())
+    assert world.process.wait(SOON_S) == -signal.SIGKILL
+
+
+def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world: World) -> None:
+    world.put_on_gpu()
+    hit = FaultHit(world.identity, "sleep", None)
+    record = DomainRecord(RECORD_VERSION, "gpu0", (world.node.gpus[0].uuid,), State.FAULT, 0, "", None, (), 0, 0, 0, {})
+
+    async def ending() -> None:
+        end = world.ends().begin(replace(world.asked(), drain_s=SOON_S * 10))
+        world.domains = (replace(record, faults=(Fault(0.0, (hit,)),)),)
+        await end.killed()
+
+    asyncio.run(ending())
+    assert world.process.wait(SOON_S) == -signal.SIGKILL
+
+
+def test_two_ends_of_one_client_are_one(world: World) -> None:
+    world.put_on_gpu()
+
+    async def ending() -> None:
+        ends = world.ends()
+        end = ends.begin(world.asked())
+        assert ends.begin(replace(world.asked(), reason="again")) is end
+        await end.killed()
+
+    asyncio.run(ending())
+    assert world.process.wait(SOON_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("drain_s", "on_mps"), [(0.0, True), (30.0, False)])
+def test_nothing_is_waited_for_without_a_queue_of_mps(world: World, drain_s: float, on_mps: bool) -> None:
+    world.put_on_gpu()
+    asked = world.asked()
+    client = replace(asked.client, on_mps=on_mps)
+    world.end(replace(asked, drain_s=drain_s, client=client))
+    assert world.process.wait(SOON_S) == -signal.SIGKILL
+    assert not world.recorded

@@ -22,11 +22,10 @@ from tests.whole.machine.promises import is_kept_within
 
 LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
-PROMISED_S = 0.5  # from the first byte too many until the memory is back
+PROMISED_S = 0.8  # from the first byte too many until the memory is back, 0.3 s of it for what was queued
 GRANTED_MIB, TOLERANCE_MIB = 2048, 32
 MOST_CLIENTS = 3
 KILLED = 128 + signal.SIGKILL
-ENDED = {KILLED, 4}  # 4: it saw that MPS had ended its work (CUDA error 810) before the SIGKILL came
 
 
 class Watched:
@@ -81,7 +80,8 @@ class Watched:
 
         def look() -> list[ViolationStatus]:
             found = [one for one in self.violations.last if (one.kind, one.pid) == (kind, program.pid)]
-            return [one for one in found if one.outcome or one.action is Response.WARN]
+            known = [one for one in found if one.outcome and not one.outcome.startswith("stopped ")]
+            return known or [one for one in found if one.action is Response.WARN]
 
         return eventually(look, f"{kind} is told of {program}")[0]
 
@@ -114,7 +114,7 @@ def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Wa
     def escape() -> float:
         program = watched.shell(f"{LIMIT}='{value}' exec sim-cuda alloc=4000 hold")
         took_s = watched.seconds_over(program)
-        assert program.exit_code() in ENDED
+        assert program.exit_code() == KILLED
         told = watched.told(ViolationKind.MEMORY_OVER_GRANT, program)
         assert "MiB of gpu0 are in use, 2048 MiB are granted" in told.message
         assert told.outcome.startswith("ended, its memory back ")
@@ -128,7 +128,7 @@ def test_managed_memory_beyond_a_lifted_limit_ends_its_program_in_time(watched: 
     def escape() -> float:
         program = watched.shell(f"{LIMIT}='garbage' exec sim-cuda managed=4000 hold")
         took_s = watched.seconds_over(program)
-        assert program.exit_code() in ENDED
+        assert program.exit_code() == KILLED
         watched.told(ViolationKind.MEMORY_OVER_GRANT, program)
         return took_s
 
@@ -219,7 +219,7 @@ def test_a_policy_that_changes_is_held_to_though_nothing_else_does(watched: Watc
     assert stranger.running
     watched.set_violations(in_no_pod={"action": "kill"})
     try:
-        assert stranger.exit_code() in ENDED
+        assert stranger.exit_code() == KILLED
     finally:
         watched.set_violations()
 

@@ -1,0 +1,97 @@
+"""How a client of MPS ends without harm to its neighbours: stopped first, killed once what it queued has run.
+
+A client that is killed while a kernel of some milliseconds runs takes every other client of its GPU along; a stopped
+process launches nothing, and what it had queued runs on (docs/mps-observed.md, section 15).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from mpsd.model.identity import ProcessIdentity
+
+MOST_STOPS = 3  # of a client that somebody continues: once, and twice again
+IDLE_SAMPLES = 2  # of NVML, in a row, in which the server has done nothing
+
+Sample = tuple[int, int]  # when it was taken, in microseconds since 1970, and the use in percent
+
+
+@dataclass(frozen=True, slots=True)
+class EndRecord:
+    """An end that is under way, as it is kept on the node: what makes a stopped process mpsd's to kill."""
+
+    process: ProcessIdentity
+    #: UUIDs of the GPUs whose MPS servers run what it has queued
+    gpus: tuple[str, ...]
+    #: why it ends, in words
+    reason: str
+    #: for how long its queue may run after a stop
+    drain_s: float
+    #: when it is killed in any case, in seconds of CLOCK_BOOTTIME
+    deadline_s: float
+    #: how often it was stopped for good, which is more than once where somebody continued it
+    stops: int = 0
+    #: whether it was seen stopped since the last of them
+    is_held: bool = False
+
+
+class Step(Enum):
+    """What is to be done about a client that ends. STOP: write the record, and stop it (again)."""
+
+    STOP = auto()
+    WAIT = auto()
+    KILL = auto()
+    OVER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class EndView:
+    """One look at a client that ends."""
+
+    #: seconds of CLOCK_BOOTTIME
+    now_s: float
+    is_alive: bool
+    #: whether each of its threads is stopped
+    is_stopped: bool
+    #: whether a fault has ended its context, so that its end harms nobody
+    is_hit: bool
+    #: whether the MPS servers of its GPUs have had nothing to do since it was stopped
+    is_idle: bool
+
+
+def begun(process: ProcessIdentity, gpus: Iterable[str], reason: str, drain_s: float, now_s: float) -> EndRecord:
+    """A new end, before the first stop."""
+    return EndRecord(process, tuple(gpus), reason, drain_s, now_s + drain_s)
+
+
+def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
+    """What is to be done now, and the record as it is to be kept from then on.
+
+    A thread that waits for a device stops late, and a stop that was not seen to hold is sent again without being
+    counted. Whoever continues the client lengthens its end by one drain each time, until that is no longer done.
+    """
+    if not seen.is_alive:
+        return Step.OVER, end
+    if seen.is_hit or end.drain_s <= 0 or seen.now_s >= end.deadline_s:
+        return Step.KILL, end
+    if seen.is_stopped:
+        return (Step.KILL if seen.is_idle else Step.WAIT), replace(end, is_held=True)
+    if end.stops and not end.is_held:
+        return Step.STOP, end
+    if end.stops >= MOST_STOPS:
+        return Step.KILL, end
+    deadline_s = seen.now_s + end.drain_s
+    return Step.STOP, replace(end, stops=end.stops + 1, deadline_s=deadline_s, is_held=False)
+
+
+def are_idle(samples: Mapping[str, Iterable[Sample]], gpus: Iterable[str]) -> bool:
+    """Whether the last samples of each GPU's server, all of them after the stop, are of no use at all.
+
+    samples: by the UUID of the GPU. A server without a sample may be busy: none is not zero.
+    """
+    for gpu in gpus:
+        by_time = dict(sorted(samples.get(gpu, ())))
+        last = list(by_time.values())[-IDLE_SAMPLES:]
+        if len(last) < IDLE_SAMPLES or any(last):
+            return False
+    return True
