@@ -208,9 +208,9 @@ class HostVolume:
 class Pod:
     """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod. host_users:
     whether uid 0 inside is uid 0 on the host. shares_processes: whether its containers see each other's processes.
-    scheduler, node, runtime_class: empty where not named. is_placed: a node has taken it already, so that where it runs
-    is no longer its own wish. on_claim_nodes: it goes only to nodes with CLAIMS_LABEL. claims: by the names that its
-    containers use.
+    grace_s: how long it has to end; None where Kubernetes fills in its own. scheduler, node, runtime_class: empty where
+    not named. is_placed: a node has taken it already, so that where it runs is no longer its own wish. on_claim_nodes:
+    it goes only to nodes with CLAIMS_LABEL. claims: by the names that its containers use.
     """
 
     path: str
@@ -220,6 +220,7 @@ class Pod:
     host_pid: bool
     host_users: bool
     shares_processes: bool
+    grace_s: int | None
     scheduler: str
     node: str
     runtime_class: str
@@ -255,6 +256,7 @@ def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
         host_pid=shape.flag(spec, "hostPID", spec_path),
         host_users=shape.flag(spec, "hostUsers", spec_path, absent=True),
         shares_processes=shape.flag(spec, "shareProcessNamespace", spec_path),
+        grace_s=shape.number(spec, "terminationGracePeriodSeconds", spec_path, absent=None),
         scheduler=shape.text(spec, "schedulerName", spec_path),
         node=shape.text(spec, "nodeName", spec_path),
         runtime_class=shape.text(spec, "runtimeClassName", spec_path),

@@ -90,6 +90,7 @@ class RuleId(StrEnum):
     NODE_NAME = "node-name"
     RUNTIME_CLASS = "runtime-class"
     PLACEMENT_ANNOTATION = "placement-annotation"
+    GRACE_ZERO = "grace-zero"
     MOUNT_PATH = "mount-path"
     MPSD_FILES = "mpsd-files"
     UNASKED_VISIBLE_DEVICES = "unasked-visible-devices"
@@ -106,6 +107,7 @@ _WARNED = {
     RuleId.ENVIRONMENT_UNSEEN,
     RuleId.HOST_PID,
     RuleId.HOST_ROOT,
+    RuleId.GRACE_ZERO,
     RuleId.UNASKED_PRIVILEGED,
     RuleId.UNASKED_HOST_PATH,
 }

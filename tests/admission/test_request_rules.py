@@ -46,6 +46,14 @@ def test_who_decides_where_a_pod_runs_must_know_the_books(field: str, value: str
     assert broken(pod(container(), **{field: value})) == []
 
 
+@pytest.mark.parametrize(("grace_s", "is_found"), [(None, False), (0, True), (1, False)])
+def test_a_gpu_pod_that_is_killed_at_once_is_found(grace_s: int | None, is_found: bool) -> None:
+    spec = {"terminationGracePeriodSeconds": grace_s}
+    expected = [("grace-zero", "spec.terminationGracePeriodSeconds", "0")] if is_found else []
+    assert broken(pod(container(limits={MEMORY: 7}), **spec)) == expected
+    assert broken(pod(container(), **spec)) == []
+
+
 def test_what_stands_for_a_static_pod_names_the_node_that_has_its_file() -> None:
     """kubelet runs no pod with this annotation, whoever made it."""
     thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")

@@ -145,6 +145,7 @@ BREAKERS: dict[RuleId, tuple[Fields, Policy]] = {
         pod(container(limits={MEMORY: 7})) | {"metadata": {"name": "train", "annotations": PLACED}},
         POLICY,
     ),
+    RuleId.GRACE_ZERO: (pod(container(limits={MEMORY: 7}), terminationGracePeriodSeconds=0), POLICY),
     RuleId.MOUNT_PATH: (in_kind("containers", volumeMounts=[{"mountPath": "/run/mpsd"}]), POLICY),
     RuleId.MPSD_FILES: (with_volume("/run/mpsd"), POLICY),
     RuleId.UNASKED_VISIBLE_DEVICES: (

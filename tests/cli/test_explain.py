@@ -41,6 +41,15 @@ def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str,
     return answer
 
 
+def test_a_grace_of_zero_is_warned_of_with_its_field_value_and_remedy() -> None:
+    sample = Path(SAMPLE).read_text()
+    text = sample.replace("hostIPC: true", "hostIPC: true\n      terminationGracePeriodSeconds: 0", 1)
+    (warning,) = [one for one in explained("-f", "-", given=text)[0]["warnings"] if one["rule"] == "grace-zero"]
+    assert (warning["where"], warning["value"]) == ("spec.template.spec.terminationGracePeriodSeconds", "0")
+    assert warning["message"]
+    assert warning["remedy"]
+
+
 def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> None:
     answer = explained("-f", SAMPLE)
     warnings = answer[0]["warnings"]

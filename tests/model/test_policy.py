@@ -175,6 +175,7 @@ def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_
         RuleId.ENVIRONMENT_UNSEEN,
         RuleId.HOST_PID,
         RuleId.HOST_ROOT,
+        RuleId.GRACE_ZERO,
         RuleId.UNASKED_PRIVILEGED,
         RuleId.UNASKED_HOST_PATH,
     }

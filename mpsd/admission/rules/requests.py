@@ -1,4 +1,4 @@
-"""The rules for what a pod requests, and for who decides where it runs: only somebody who asks mpsd for room may."""
+"""The rules for what a pod requests, how it ends, and who decides where it runs: only who asks mpsd for room may."""
 
 import hashlib
 import json
@@ -122,9 +122,19 @@ def _placement_annotations(case: RuleInput) -> Iterator[Found]:
             yield Found(at(case.pod.path, "metadata", "annotations", name), value, remedy=remedy)
 
 
+@rule(
+    RuleId.GRACE_ZERO,
+    "kubelet kills the program at once, which in the middle of a kernel ends its neighbours' programs too",
+    "remove it, which means 30, or write the seconds that the program needs to end",
+)
+def _grace_zero(case: RuleInput) -> Iterator[Found]:
+    if case.pod.grace_s == 0:
+        yield Found(at(case.pod.path, "spec", "terminationGracePeriodSeconds"), "0")
+
+
 REQUEST_RULES: tuple[Rule, ...] = (
     *(_malformed, _impossible, _other_gpu, _gpus_apart),
-    *(_scheduler_name, _node_name, _runtime_class, _placement_annotations),
+    *(_scheduler_name, _node_name, _runtime_class, _placement_annotations, _grace_zero),
 )
 
 

@@ -131,6 +131,7 @@ def _pods(draw: st.DrawFn) -> Object:
             hostPID=st.booleans(),
             hostUsers=st.booleans(),
             shareProcessNamespace=st.booleans(),
+            terminationGracePeriodSeconds=st.sampled_from([0, 30]),
             schedulerName=st.sampled_from(["default-scheduler", "mpsd-scheduler", "volcano"]),
             nodeName=st.just("node1"),
             runtimeClassName=st.sampled_from(["nvidia", "kata"]),
