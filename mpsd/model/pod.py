@@ -14,6 +14,8 @@ from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.problem import Problem, printable
 
 PRIORITY = "mpsd.io/gpu-priority"  # an annotation of a pod
+GRACE_ADDED = "mpsd.io/grace-added"  # another: the seconds by which the webhook has lengthened its grace
+USUAL_GRACE_S = 30  # Kubernetes' own, of a pod that names none
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label, as Kubernetes asks
 
@@ -208,7 +210,7 @@ class HostVolume:
 class Pod:
     """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod. host_users:
     whether uid 0 inside is uid 0 on the host. shares_processes: whether its containers see each other's processes.
-    grace_s: how long it has to end; None where Kubernetes fills in its own. scheduler, node, runtime_class: empty where
+    grace_s: how long it has to end; None for USUAL_GRACE_S. scheduler, node, runtime_class: empty where
     not named. is_placed: a node has taken it already, so that where it runs is no longer its own wish. on_claim_nodes:
     it goes only to nodes with CLAIMS_LABEL. claims: by the names that its containers use.
     """

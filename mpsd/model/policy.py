@@ -33,6 +33,7 @@ Version = Annotated[
     Meta(extra={"words": ("version-unknown", "is not a version this mpsd reads", 'write "v1"')}),
 ]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+POD_END_MARGIN_S = 0.5  # between mpsd's SIGKILL to the clients of a deleted pod and kubelet's
 _LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 ResourceName = Annotated[
     str, Meta(pattern=rf"^{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")
@@ -247,6 +248,11 @@ class Graces:
         start_s, command_s = self.start_s, self.command_s
         if start_s < command_s:
             raise ValueError(f"start_s {start_s:g} is below command_s {command_s:g}: no command could ever be answered")
+
+    @property
+    def pod_end_s(self) -> float:
+        """How long before the end of a pod's grace its clients are stopped, so that kubelet finds none to kill."""
+        return self.end_drain_s + POD_END_MARGIN_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def test_a_pod_with_a_claim_of_its_own_gets_no_second_one_and_is_refused() -> No
     name = ClaimName(CLAIM, "share")
     seen = AdmissionContext(claims={name: ("mps.mpsd.io",)})
     assert needed_to_mutate(read_review(review_of(thing)), CLAIMING, FACTS).claims == (name,)
-    assert mutated(review_of(thing), CLAIMING, seen) == ALLOWED
+    assert mutated(review_of(thing), replace(CLAIMING, pod_ends=False), seen) == ALLOWED
     answer = validated(review_of(thing), CLAIMING, seen)
     assert rules_refusing(answer) == ["request-impossible"]
     assert f"spec is gpu and {MEMORY}" in answer.message
@@ -149,7 +149,8 @@ def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_ge
 @pytest.mark.parametrize("enforce", ["none", None])
 def test_pods_are_left_alone_where_the_policy_or_the_namespace_says_so(enforce: str | None) -> None:
     policy, labels = (CLAIMING, {"mpsd.io/enforce": enforce}) if enforce else (POLICY, {})
-    answer = mutated(review_of(pod(container(limits={MEMORY: 7}))), policy, AdmissionContext(labels))
+    review = review_of(pod(container(limits={MEMORY: 7})))
+    answer = mutated(review, replace(policy, pod_ends=False), AdmissionContext(labels))
     assert answer == ALLOWED
 
 

@@ -18,7 +18,7 @@ from mpsd.admission.rules.review import (
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import HostIPC, RuleId
 from tests.admission.cases import broken
-from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
+from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
 from tests.model.manifests import FACTS, MEMORY, POLICY, Fields, container, inside, pod, with_admission
 
 SHARE = ClaimName(CLAIM_TEMPLATE, "share")
@@ -139,12 +139,22 @@ def test_the_hosts_ipc_namespace_is_added_only_for_a_claim_that_is_known() -> No
         assert not [change for change in mutated(review, inject, seen).patch if change["path"] == "/spec/hostIPC"]
 
 
+def test_the_grace_is_lengthened_only_for_a_claim_that_is_known() -> None:
+    thing = claimed(terminationGracePeriodSeconds=60)
+    graces = [
+        patched(thing, mutated(review_of(thing), seen=seen))["spec"]["terminationGracePeriodSeconds"]
+        for seen in (OURS, ANOTHER, UNKNOWN)
+    ]
+    assert graces == [64, 60, 60]
+
+
 def test_what_is_needed_of_claims_is_said_beforehand() -> None:
     review = read_review(review_of(claimed(hostIPC=None)))
     assert needed_to_validate(review, POLICY, FACTS) == ReviewNeeds("team", claims=(SHARE,))
-    assert needed_to_mutate(review, POLICY, FACTS).claims == ()
     inject = with_admission(host_ipc=HostIPC.INJECT)
-    assert needed_to_mutate(review, inject, FACTS) == ReviewNeeds("team", claims=(SHARE,))
+    for policy in (POLICY, inject, replace(inject, pod_ends=False)):
+        assert needed_to_mutate(review, policy, FACTS) == ReviewNeeds("team", claims=(SHARE,))
+    assert needed_to_mutate(review, replace(POLICY, pod_ends=False), FACTS).claims == ()
 
 
 def test_without_a_look_at_claims_nobody_is_judged_by_them() -> None:

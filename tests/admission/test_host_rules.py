@@ -4,6 +4,7 @@ import pytest
 
 from mpsd.admission.rules.host import inside as host_inside
 from mpsd.admission.rules.host import reached
+from mpsd.admission.rules.patch import HOST_IPC
 from mpsd.admission.rules.review import AdmissionContext
 from mpsd.admission.rules.rule import RequestContext
 from mpsd.model.policy import HostIPC, RuleId
@@ -121,7 +122,7 @@ def test_host_ipc_is_not_added_to_a_pod_with_its_own_users(mode: HostIPC) -> Non
     (one,) = found(thing, policy)
     assert one.rule == RuleId.HOST_IPC_MISSING
     assert "Kubernetes forbids it together with hostUsers: false" in one.problem.message
-    assert mutated(review_of(thing), policy).patch == ()
+    assert HOST_IPC not in mutated(review_of(thing), policy).patch
     assert found(thing, _WITHOUT_HOST_IPC) == ()
 
 

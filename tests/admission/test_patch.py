@@ -1,13 +1,15 @@
 """What is changed in a pod: only what is missing, once, and never so that a rule is broken by it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.admission.rules.patch import HOST_IPC
 from mpsd.admission.rules.review import AdmissionContext
-from mpsd.model.policy import HostIPC
+from mpsd.model.policy import HostIPC, Policy
 from tests.admission.cases import broken
 from tests.admission.reviews import mutated, patched, review_of
 from tests.model.manifests import COUNT, MEMORY, PERCENT, POLICY, STEPS, Fields, container, inside, pod, with_admission
@@ -117,10 +119,56 @@ def test_host_ipc_is_added_where_the_policy_says_so_and_the_user_is_told(host_ip
     answer = mutated(review_of(thing), INJECT)
     assert patched(thing, answer)["spec"]["hostIPC"] is True
     assert any("hostIPC: true is added" in warning for warning in answer.warnings)
-    assert mutated(review_of(thing), POLICY).patch == ()
+    assert HOST_IPC not in mutated(review_of(thing), POLICY).patch
     assert mutated(review_of(pod(container(), hostIPC=None)), INJECT).patch == (
         {"op": "add", "path": "/spec/containers/0/env", "value": [VOID]},
     ), "a pod without a GPU needs none"
+
+
+def draining(end_drain_s: float, *, pod_ends: bool = True) -> Policy:
+    return replace(POLICY, graces=replace(POLICY.graces, end_drain_s=end_drain_s), pod_ends=pod_ends)
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "policy", "expected"),
+    [
+        (None, POLICY, (34, "4")),
+        (30, POLICY, (34, "4")),
+        (1, POLICY, (5, "4")),
+        (600, draining(2.5), (603, "3")),
+        (600, draining(2.6), (604, "4")),
+        (600, draining(0.1), (601, "1")),
+        (600, draining(10), (611, "11")),
+        (0, POLICY, (0, None)),
+        (-1, POLICY, (-1, None)),
+        (30, draining(0), (30, None)),
+        (30, draining(3, pod_ends=False), (30, None)),
+    ],
+)
+def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
+    grace_s: int | None, policy: Policy, expected: tuple[int, str | None]
+) -> None:
+    for annotations in ({}, {"annotations": None}, {"annotations": {"note": "x"}}):
+        thing = pod(container(limits={MEMORY: 7}), terminationGracePeriodSeconds=grace_s)
+        thing["metadata"] |= annotations
+        now = patched(thing, mutated(review_of(thing), policy))
+        seen = now["metadata"].get("annotations") or {}
+        assert (now["spec"]["terminationGracePeriodSeconds"], seen.get("mpsd.io/grace-added")) == expected
+        assert seen.get("note") == (annotations.get("annotations") or {}).get("note")
+        assert patched(now, mutated(review_of(now), policy)) == now, "a copy of it keeps its grace too"
+
+
+@pytest.mark.parametrize("annotation", ["mpsd.io/grace-added", "kubernetes.io/config.mirror"])
+def test_a_grace_that_is_lengthened_or_kept_in_a_nodes_file_stays(annotation: str) -> None:
+    thing = pod(container(limits={MEMORY: 7}))
+    thing["metadata"]["annotations"] = {annotation: "x"}
+    assert mutated(review_of(thing)).patch == ()
+
+
+def test_a_pod_without_a_gpu_keeps_its_grace() -> None:
+    thing = pod(container(), terminationGracePeriodSeconds=30)
+    assert after(thing)["spec"]["terminationGracePeriodSeconds"] == 30
+    assert "annotations" not in after(thing)["metadata"]
 
 
 @pytest.mark.parametrize("label", ["all", "default", "x"])
@@ -167,6 +215,7 @@ PODS = st.builds(
             "ephemeralContainers": CONTAINERS,
             "hostIPC": st.booleans(),
             "hostPID": st.booleans(),
+            "terminationGracePeriodSeconds": st.integers(-1, 60),
         },
     ),
 )

@@ -105,7 +105,8 @@ def test_what_is_needed_is_said_beforehand() -> None:
     sources += [{"secretRef": {"name": "c"}}, {"prefix": "MY_", "configMapRef": {"name": "d"}}]
     asking = read_review(review_of(pod(container(limits={MEMORY: 7}, envFrom=sources))))
     assert needed_to_validate(asking, POLICY, FACTS) == ReviewNeeds("team", ("a", "b"))
-    assert needed_to_mutate(asking, POLICY, FACTS) == ReviewNeeds()
+    assert needed_to_mutate(asking, POLICY, FACTS) == ReviewNeeds("team")
+    assert needed_to_mutate(asking, replace(POLICY, pod_ends=False), FACTS) == ReviewNeeds()
     other = read_review(review_of(with_volume("/", asks=False)))
     assert needed_to_validate(other, POLICY, FACTS) == ReviewNeeds("team")
     assert needed_to_mutate(other, POLICY, FACTS) == ReviewNeeds("team")

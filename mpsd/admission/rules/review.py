@@ -1,4 +1,4 @@
-"""The answer to an AdmissionReview: what is refused (validating) and what is changed (mutating).
+"""The answer to an AdmissionReview: what is refused (validating) and what is changed (mutating, by `patch`).
 
 What is looked up beside the object is advice; where it is missing, the policy's own mode counts.
 """
@@ -12,16 +12,16 @@ from enum import StrEnum
 from mpsd.admission.rules.configurations import PROBE, PROBE_KIND
 from mpsd.admission.rules.environment import config_maps_within_reach
 from mpsd.admission.rules.host import added_host_ipc, host_ipc_is_added
-from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, has_device_of_another, template_wanted
+from mpsd.admission.rules.patch import HOST_IPC, OF_GPU_PODS, Change, patch_for_debugging, patch_for_pod
+from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, template_wanted
 from mpsd.admission.rules.rule import ClaimClasses, RequestContext, RuleFinding
 from mpsd.admission.rules.verdict import NamespaceModes, is_exempt, judge, modes_in, of_mode
-from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES
 from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.pod import CONTAINER_FIELDS, ClaimName, Pod
-from mpsd.model.policy import HostIPC, Policy, RuleMode
+from mpsd.model.pod import ClaimName, Pod
+from mpsd.model.policy import Policy, RuleMode
 from mpsd.model.problem import Problem, printable, shown, shown_name
-from mpsd.model.request import asks, asks_for_gpu
+from mpsd.model.request import asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
 # -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ---------------------------------
@@ -150,7 +150,6 @@ def _metadata(thing: Fields) -> Fields:
 _WARNING_LENGTH = 119
 _MOST_WARNINGS = 30
 _MOST_PROBLEMS = 100
-Change = dict[str, object]  # one operation of a JSON Patch
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +296,11 @@ def _unknown_claims(review: Review, seen: AdmissionContext) -> tuple[str, ...]:
 
 def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
     pod = review.found.pod
-    claims, injects = _claims_of(pod) if pod else (), policy.admission.host_ipc is HostIPC.INJECT
+    claims = _claims_of(pod) if pod else ()
     template = _template(review, policy, facts, {})
-    patch = _patch(review, policy, dict.fromkeys(claims if injects else (), policy.admission.device_classes), template)
-    return ReviewNeeds(review.found.namespace if patch else "", claims=claims if template or HOST_IPC in patch else ())
+    patch = _patch(review, policy, dict.fromkeys(claims, policy.admission.device_classes), template)
+    depends_on_claims = template is not None or any(change["path"] in OF_GPU_PODS for change in patch)
+    return ReviewNeeds(review.found.namespace if patch else "", claims=claims if depends_on_claims else ())
 
 
 def mutate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
@@ -375,77 +375,3 @@ def _assumed(pod: Pod | None, seen: AdmissionContext) -> tuple[ClaimName, ...]:
 def _mark(finding: RuleFinding) -> tuple[str, str, str]:
     """What makes a problem the same as before, in whatever words."""
     return finding.problem.rule, finding.problem.where, finding.problem.value
-
-
-# -- what mpsd changes in a pod that is created, as a JSON Patch (RFC 6902) ----------------------------------------
-# A change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse it.
-
-HOST_IPC: Change = {"op": "add", "path": "/spec/hostIPC", "value": True}
-_VOID = {"name": NVIDIA_VISIBLE_DEVICES, "value": "void"}
-
-
-def patch_for_pod(
-    thing: Fields,
-    pod: Pod,
-    policy: Policy,
-    claims: ClaimClasses,
-    template: TemplateWanted | None,
-) -> tuple[Change, ...]:
-    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape. template: of
-    the claim that it gets in place of its request."""
-    lacks = not pod.host_ipc and pod.host_users  # Kubernetes forbids hostIPC together with hostUsers: false
-    asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
-    injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
-    claimed = _claimed(thing, pod, policy, template) if template else ()
-    return (*([HOST_IPC] if injects else []), *claimed, *_void(thing, pod, policy, frozenset(), template))
-
-
-def _containers(thing: Fields) -> Iterator[tuple[str, Fields]]:
-    """Each with the pointer to it, in the order of `pod.containers`."""
-    spec = thing["spec"]
-    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
-    for key in CONTAINER_FIELDS:
-        yield from ((f"/spec/{key}/{n}", one) for n, one in enumerate(spec.get(key) or ()))
-
-
-def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) -> Iterator[Change]:
-    """A claim in place of what a container requests."""
-    names = (policy.resources.memory, policy.resources.percent)
-    for (pointer, _fields), one in zip(_containers(thing), pod.containers, strict=True):
-        if one.name == template.container and asks(one, policy.resources):  # names may come twice in what nobody takes
-            for part, amounts in (("limits", one.limits), ("requests", one.requests)):
-                for name in (name for name in names if name in amounts):
-                    escaped = name.replace("~", "~0").replace("/", "~1")
-                    yield {"op": "remove", "path": f"{pointer}/resources/{part}/{escaped}"}
-            yield _appended(f"{pointer}/resources/claims", {"name": ENTRY}, bool(one.claims))
-    entry = {"name": ENTRY, "resourceClaimTemplateName": template.name}
-    spec = thing["spec"]
-    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
-    yield _appended("/spec/resourceClaims", entry, bool(spec.get("resourceClaims")))
-
-
-def _appended(pointer: str, entry: Mapping[str, object], has_others: bool) -> Change:
-    """An entry of a list, which may be absent, null or empty."""
-    return {"op": "add", "path": f"{pointer}/-" if has_others else pointer, "value": entry if has_others else [entry]}
-
-
-def patch_for_debugging(thing: Fields, pod: Pod, policy: Policy, before: Pod) -> tuple[Change, ...]:
-    """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing else may change."""
-    return tuple(_void(thing, pod, policy, frozenset(container.name for container in before.containers), None))
-
-
-def _void(
-    thing: Fields, pod: Pod, policy: Policy, untouched: frozenset[str], template: TemplateWanted | None
-) -> Iterator[Change]:
-    """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a pod's word beats it."""
-    if not policy.admission.void_visible_devices:
-        return
-    for (pointer, fields), container in zip(_containers(thing), pod.containers, strict=True):
-        is_claimed = template is not None and container.name == template.container
-        if (
-            container.name in untouched
-            or (not is_claimed and (asks(container, policy.resources) or has_device_of_another(container, policy)))
-            or any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.variables)
-        ):
-            continue
-        yield _appended(f"{pointer}/env", dict(_VOID), bool(fields.get("env")))

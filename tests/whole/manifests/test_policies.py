@@ -1,6 +1,7 @@
 """The CEL in the manifests says what `admission.rules.admission` says, on any pod that an API server could hand it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpsd.admission.rules.configurations import probe
-from mpsd.admission.rules.review import patch_for_debugging, patch_for_pod
+from mpsd.admission.rules.patch import patch_for_debugging, patch_for_pod
 from mpsd.admission.rules.rule import RequestContext
 from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import RuleId, RuleMode
@@ -368,7 +369,8 @@ def _mutation(name: str) -> str:
 def test_the_mutating_policy_changes_what_the_core_changes(thing: Object) -> None:
     read = read_object(thing).pod
     assert read
-    wanted = _patched(thing, patch_for_pod(thing, read, POLICY, {}, None))
+    without_grace = replace(POLICY, pod_ends=False)  # which is lengthened by the webhook alone
+    wanted = _patched(thing, patch_for_pod(thing, read, without_grace, {}, None))
     changed = _merged(thing, apply_configuration(_mutation("mpsd-void"), object=thing, oldObject=None))
     assert changed == wanted
     again = _merged(changed, apply_configuration(_mutation("mpsd-void"), object=changed, oldObject=None))
