@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 
 from mpsd.agent.agent import AgentRole
 from mpsd.cli.foreground import CannotServe
+from mpsd.kubelet import pod_ends
 from mpsd.kubelet.device_plugins import MemoryPlugin, NodeDevices, PercentPlugin
 from mpsd.kubelet.dra.driver import ClaimPlace
 from mpsd.kubelet.dra.node import NodeClaims
 from mpsd.kubelet.dra.rules.slices import ServedBy, WayKnown, next_serving
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import PluginService
+from mpsd.kubelet.pod_ends import PodEnds
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
 from mpsd.kubelet.rules.ledger import PATIENCE_S, ContainerDevices, Held, by_name, since, without_devices
@@ -124,7 +126,7 @@ class KubeletNode:
             lambda thing: read_node_pod(thing, policy()) or read_bystander(thing),
             Throttle(wake, _LOOKS_APART_S).ask,
             lambda pod: isinstance(pod, Bystander),
-            lambda _before, _now: self._recount.ask(),
+            self._on_pod,
         )
         self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
         self._this_node = Mirror(kube, self._selected(NODES, "metadata.name"), read_kubernetes_node, self._on_node)
@@ -132,6 +134,7 @@ class KubeletNode:
         self._probes = Listener(probes, address, ListenerSettings(_LONGEST_BODY))
         self._report = NodeReport(kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered)
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
+        self._ends: PodEnds  # from `run` on
         self._plugins: tuple[PluginService, ...] = ()
         self._claims: NodeClaims | None = None  # before `run`
         self._serving, self._serving_changed = ServedBy.UNDECIDED, asyncio.Event()
@@ -169,6 +172,9 @@ class KubeletNode:
             conditions,
         )
         self._claims = claims = NodeClaims(place, agent, self.ledger, self._kube, self._policy)
+        self._ends = PodEnds(directory / "agent" / pod_ends.FILE, self._pods, agent.watchdog, self._policy, self._log)
+        self._ends.load()
+        agent.watchdog.on_scan = self._ends.look
         self._decide()
         seen = asyncio.Event()
 
@@ -281,6 +287,10 @@ class KubeletNode:
         if self._serving is ServedBy.UNDECIDED:
             return f"whether claims are served is not known: the label {CLAIMS_LABEL} of the Node has not been read"
         return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
+
+    def _on_pod(self, before: NodePod | Bystander | None, now: NodePod | Bystander | None) -> None:
+        self._recount.ask()
+        self._ends.see(before, now)
 
     def _cordon(self) -> None:
         """Asks `mpsd control` to drain what is cordoned, or every domain while a label of the Node says so, and to

@@ -210,6 +210,7 @@ class Watchdog:
         self._ending: set[asyncio.Task[None]] = set()
         self._history = ViolationHistory(time.time())
         self.cluster: ClusterReporter | None = None
+        self.on_scan: Callable[[Scan], None] = lambda _scan: None  # called in each cycle
 
     async def run(self, stop: asyncio.Event) -> None:
         """Scans until `stop`. The ledger must have been loaded."""
@@ -233,6 +234,11 @@ class Watchdog:
         self._scanner.follow(self._node.gpus)
         return self._scanner.scan(self._owners(self._ledger.view, self._records.read()))
 
+    def own(self, scan: Scan) -> frozenset[ProcessIdentity]:
+        """Those of its processes that are mpsd's own."""
+        strangers = (client.process for client in scan.clients if client.grant is None)
+        return self._own.among(strangers, self._records.read())
+
     def status(self) -> ViolationsStatus:
         return self._history.status(self._node.nvml.spent_s, self._unjudged)
 
@@ -244,6 +250,7 @@ class Watchdog:
         records, ledger = self._records.read(), self._ledger.view
         self._scanner.follow(self._node.gpus)
         scan = self._scanner.scan(self._owners(ledger, records), sure=sure)
+        self.on_scan(scan)
         self._log_unjudged("; ".join(ledger.unknown), now)
         if self._unjudged:
             return False
@@ -256,7 +263,6 @@ class Watchdog:
         if judged == self._judged and self._memory.is_settled:
             return False
         self._judged = judged
-        strangers = (client.process for client in scan.clients if client.grant is None)
         view = WatchdogView(
             now=now,
             gpus=self._node.gpus,
@@ -264,7 +270,7 @@ class Watchdog:
             grants=grants,
             clients=scan.clients,
             ungranted=ledger.ungranted,
-            own=self._own.among(strangers, records),
+            own=self.own(scan),
             ending=self.ends.under_way,
             pods_known=self._ledger.pods_known,
             unseen=scan.unseen,

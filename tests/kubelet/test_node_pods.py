@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import read_shared_pod
-from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, read_bystander, read_node_pod, requested
+from mpsd.kubelet.rules.node_pods import (
+    ContainerName,
+    NodePod,
+    PodDeletion,
+    expected,
+    read_bystander,
+    read_node_pod,
+    requested,
+)
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.pod import PodPriority, Role
 from tests.model.worlds import POLICY
@@ -95,7 +103,48 @@ def test_a_pod_is_read_whole_however_much_its_owner_writes_into_it() -> None:
 def test_a_pod_that_ends_says_so() -> None:
     assert node_pod(phase="Failed").is_finished
     assert node_pod(phase="Succeeded").is_finished
-    assert node_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}).terminating
+    assert node_pod(metadata=DELETED).terminating
+
+
+DELETED = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
+HOOK = {"lifecycle": {"preStop": {"exec": {"command": ["save"]}}}}
+ODD_STOP = {"lifecycle": {"stopSignal": "SIGUSR1"}}
+
+
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        ((container(mem=1),), PodDeletion(30)),
+        ((container(mem=1, **HOOK),), PodDeletion(30, has_pre_stop=True)),
+        ((container(mem=1, **ODD_STOP), container("side")), PodDeletion(30, stop_signals=("SIGUSR1",))),
+        ((container(mem=1), container("side", **HOOK)), PodDeletion(30)),
+        ((container(mem=1), container("other", mem=1, **HOOK)), PodDeletion(30, has_pre_stop=True)),
+    ],
+)
+def test_of_a_deleted_pod_the_hooks_of_what_has_devices_are_read(
+    containers: tuple[dict[str, object], ...], expected: PodDeletion
+) -> None:
+    assert node_pod("train-0", *containers, metadata=DELETED).deletion == expected
+    assert node_pod("train-0", *containers).deletion is None
+
+
+def test_a_deleted_pod_that_asks_for_nothing_is_read_with_all_its_hooks() -> None:
+    for containers in ((container("a", **HOOK), container("b")), (container("a"), container("b", **HOOK))):
+        bystander = read_bystander(pod_object("train-0", *containers, metadata=DELETED))
+        assert bystander
+        assert bystander.deletion == PodDeletion(30, has_pre_stop=True)
+
+
+def test_a_deleted_pod_with_a_claim_alone_is_read_by_the_container_that_has_it() -> None:
+    claims = {"resources": {"claims": [{"name": "gpu"}]}}
+    containers = (container("main") | claims, container("side", **HOOK))
+    bystander = read_bystander(pod_object("train-0", *containers, metadata=DELETED))
+    assert bystander
+    assert bystander.deletion == PodDeletion(30)
+
+
+def test_a_deletion_without_a_grace_leaves_none() -> None:
+    assert node_pod(metadata={"deletionTimestamp": DELETED["deletionTimestamp"]}).deletion == PodDeletion(0)
 
 
 def test_a_static_pod_is_known_to_kubelet_by_its_hash() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.identity import PodName
 from mpsd.model.names import MIRROR
-from mpsd.model.pod import Pod, PodPriority, Role, read_pod
+from mpsd.model.pod import Container, Pod, PodPriority, Role, read_pod
 from mpsd.model.policy import Policy, Resources
 from mpsd.model.quantity import is_zero
 from mpsd.model.request import ContainerRequest, PodRequest, read_allocated
@@ -25,6 +25,7 @@ PodKey = tuple[str, str]  # namespace and name: all that kubelet says of a pod
 CLAIM = "a resource claim"
 DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"  # before a class: the resource by which pods request it
 _OF_CONTAINER = ("name", "restartPolicy", "resources")  # what is read of one here
+_LISTS = ("containers", "initContainers")
 _OF_SPEC = ("priority", "priorityClassName")
 NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
 BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
@@ -49,11 +50,25 @@ class ContainerName:
 
 
 @dataclass(frozen=True, slots=True)
+class PodDeletion:
+    """What a pod whose deletion was requested says of its end. Of its containers those that ask for devices count, or
+    all where none does: a sidecar's hook does not hold back the others' signals."""
+
+    #: seconds until kubelet kills what is left; 0 where it does not say, since that may be at any time
+    grace_s: int
+    #: whether a container has a hook that runs before it gets a signal
+    has_pre_stop: bool = False
+    #: the names of the signals that containers get in place of SIGTERM, as far as the pod says
+    stop_signals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodePod:
     """A pod of this node that asks for a GPU. created: RFC 3339. phase: empty where it has none. requests: as kubelet
     allocates, init containers and sidecars first, each in the order of the pod. main_containers: the names of all of
-    `spec.containers`, also of those that ask for nothing. terminating: its deletion was requested. asked: the names of
-    everything that device plugins may have given it (`asked_of_plugins`). claims: the names of its resource claims."""
+    `spec.containers`, also of those that ask for nothing. deletion: None where it was not requested. asked: the names
+    of everything that device plugins may have given it (`asked_of_plugins`). claims: the names of its resource claims.
+    """
 
     namespace: str
     name: str
@@ -63,7 +78,7 @@ class NodePod:
     main_containers: tuple[str, ...]
     annotations: Mapping[str, str]
     phase: str
-    terminating: bool
+    deletion: PodDeletion | None = None
     asked: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     priority: PodPriority = field(default_factory=PodPriority)
@@ -79,6 +94,11 @@ class NodePod:
     @property
     def is_finished(self) -> bool:
         return self.phase in FINISHED
+
+    @property
+    def terminating(self) -> bool:
+        """Whether its deletion was requested."""
+        return self.deletion is not None
 
     @property
     def came(self) -> tuple[str, str, str]:
@@ -129,9 +149,9 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     main = tuple(container.name for container in pod.containers if container.role is Role.MAIN)
     annotations = {key: value for key, value in pod.annotations.items() if isinstance(value, str)}
     phase = shape.text(shape.mapping(thing, "status", ""), "phase", "status")
-    terminating, asked = metadata.get("deletionTimestamp") is not None, asked_of_plugins(pod)
+    deletion, asked = _deletion_of(shape, thing, pod), asked_of_plugins(pod)
     came, claims = (namespace, name, uid, created), claims_of(shape, thing)
-    return NodePod(*came, requests, main, annotations, phase, terminating, asked, claims, pod.priority)
+    return NodePod(*came, requests, main, annotations, phase, deletion, asked, claims, pod.priority)
 
 
 def requested(thing: object, policy: Policy) -> PodRequest:
@@ -161,7 +181,7 @@ def _read(shape: FieldReader, thing: Fields) -> Pod:
 def _lean_spec(spec: object) -> object:
     if not isinstance(spec, dict):
         return spec
-    lists = {key: spec.get(key) for key in ("containers", "initContainers")}
+    lists = {key: spec.get(key) for key in _LISTS}
     lean = {key: [*map(_lean, each)] if isinstance(each, list) else each for key, each in lists.items()}
     return {key: spec.get(key) for key in _OF_SPEC} | lean
 
@@ -178,6 +198,28 @@ def asked_of_plugins(pod: Pod) -> tuple[str, ...]:
     amounts = [pair for one in pod.containers for each in (one.limits, one.requests) for pair in each.items()]
     named = {name for name, amount in amounts if "/" in name and not is_zero(amount)}
     return tuple(sorted(named | ({CLAIM} if any(one.claims for one in pod.containers) else set())))
+
+
+def _deletion_of(shape: FieldReader, thing: Fields, pod: Pod) -> PodDeletion | None:
+    """None where its deletion was not requested, and then nothing more of it is read."""
+    metadata = shape.mapping(thing, "metadata", "")
+    if metadata.get("deletionTimestamp") is None:
+        return None
+    asking = {one.name for one in pod.containers if _asks_for_devices(one)}
+    lifecycles = []
+    spec = shape.mapping(thing, "spec", "")
+    for key in _LISTS:
+        for path, entry in shape.entries(spec, key, "spec"):
+            if not asking or shape.text(entry, "name", path) in asking:
+                lifecycles.append(shape.mapping(entry, "lifecycle", path))
+    grace_s = shape.number(metadata, "deletionGracePeriodSeconds", "metadata", absent=None)
+    has_pre_stop = any(one.get("preStop") is not None for one in lifecycles)
+    signals = {shape.text(one, "stopSignal", "lifecycle") for one in lifecycles}
+    return PodDeletion(grace_s or 0, has_pre_stop, tuple(sorted(signals - {""})))
+
+
+def _asks_for_devices(container: Container) -> bool:
+    return bool(container.claims) or any("/" in name for name in (*container.limits, *container.requests))
 
 
 def claims_of(fields: FieldReader, thing: Fields) -> tuple[str, ...]:
@@ -233,12 +275,13 @@ def _waiting(
 @dataclass(frozen=True, slots=True)
 class Bystander:
     """A pod of this node that asks for no GPU of ours, of which there may be hundreds: enough to know its processes.
-    asked, claims: as `NodePod` has them."""
+    asked, claims, deletion: as `NodePod` has them."""
 
     identity: PodName
     asked: tuple[str, ...]
     claims: tuple[str, ...] = ()
     priority: PodPriority = field(default_factory=PodPriority)
+    deletion: PodDeletion | None = None
 
 
 def read_bystander(thing: object) -> Bystander | None:
@@ -250,6 +293,7 @@ def read_bystander(thing: object) -> Bystander | None:
     pod, claims = _read(shape, thing), claims_of(shape, thing)
     metadata = shape.mapping(thing, "metadata", "")
     namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
+    deletion = _deletion_of(shape, thing, pod)
     if shape.problems or not (namespace and name and uid):
         return None
-    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod), claims, pod.priority)
+    return Bystander(PodName(namespace, name, uid), asked_of_plugins(pod), claims, pod.priority, deletion)
