@@ -1,7 +1,7 @@
 """A cluster in which a label of each Node says whether its GPUs are served by claims or by the device plugins."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from mpsd.model.names import CLAIMS_LABEL
 from mpsd.platform import local_api
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import MEMORY, Cluster, Object, container, pod
+from tests.whole.node.cluster import MEMORY, Cluster, Object, PodProgram, container, pod
 from tests.whole.node.conftest import begun
 from tests.whole.node.test_random_claims import ScheduledCluster
 
@@ -44,14 +44,14 @@ class MixedCluster(ScheduledCluster):
         self.claim(name, deviceClassName="mps.mpsd.io", capacity={"requests": {"memory": "4Gi"}})
         self.program_of(name)
 
-    def claim(self, name: str, **exactly: Any) -> None:
+    def claim(self, name: str, actions: Sequence[str] = ("info", "hold"), **exactly: Any) -> None:
         """A claim, and a pod of its name that has it."""
         claim: Object = {
             "metadata": {"name": name},
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
         }
         self.ask("POST", f"{_NAMESPACED}/resourceclaims", claim)
-        main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
+        main = container("main", 0, actions=actions) | {"resources": {"claims": [{"name": "gpu"}]}}
         spec = {"containers": [main], "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
         self.apply({"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
 
@@ -109,6 +109,19 @@ def test_a_whole_gpu_is_for_one_claim_alone_and_all_of_its_threads(cluster: Mixe
     cluster.claim("other", deviceClassName="mps.mpsd.io", capacity={"requests": {"memory": "1Gi"}})
     eventually(lambda: cluster.pod("other").get("status", {}).get("conditions"), "nobody gets what is left of it")
     assert "nodeName" not in cluster.pod("other")["spec"]
+
+
+def test_the_client_of_a_deleted_pod_with_a_claim_is_ended_by_the_agent(cluster: MixedCluster) -> None:
+    cluster.label({CLAIMS_LABEL: "true"})
+    cluster.until_by_claims()
+    part = {"capacity": {"requests": {"memory": "4Gi"}}}
+    cluster.claim("ends", actions=("linger",), deviceClassName="mps.mpsd.io", **part)
+    program = PodProgram(cluster, "ends", "main")
+    (pid,) = eventually(lambda: program.heard("lingering"), "it holds its context")
+    eventually(lambda: cluster.node().clients, "its process is known")
+    cluster.delete("ends", grace_s=600)
+    eventually(lambda: cluster.is_gone("ends"), "the pod is gone")
+    assert len(cluster.agent.logged("client stopped", pid=pid, reason="pod deleted")) == 1
 
 
 def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(cluster: MixedCluster) -> None:

@@ -1,0 +1,178 @@
+"""A deleted pod's clients are ended by the agent, in time and with care, and kubelet's signals find nobody."""
+
+import signal
+import sys
+from pathlib import Path
+
+from mpsd.kubelet.pod_ends import FILE
+from mpsd.kubelet.rules.pod_ends import MARGIN_S
+from tests.platform.pod_cgroup import needs_cgroups
+from tests.whole.machine.machine import Line, eventually
+from tests.whole.node.cluster import Cluster, Object, PodProgram, pod
+
+pytestmark = needs_cgroups  # by which a process's pod is known
+
+_CLIENT = f"{sys.executable} -m mpsd.simulator.cuda_client"
+DIES, IGNORES, HANDLES = f"exec {_CLIENT} linger", f"trap '' TERM; exec {_CLIENT} linger", f"exec {_CLIENT} hold"
+DRAIN_S = 0.3  # the machine's tests have a quick policy
+KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
+LONG_S = 600  # a grace that no test waits for
+
+# As tini and torchrun do: it passes TERM on, waits for its one program, and says how that ended.
+_PASSING_ON = """
+trap 'kill -TERM $program' TERM
+sh -c "%s" &
+program=$!
+wait $program
+code=$?
+if kill -0 $program; then
+    wait $program
+    code=$?
+fi
+echo $code > %s
+"""
+
+
+class Program:
+    """The one client of a pod, below a parent that passes SIGTERM on."""
+
+    def __init__(self, cluster: Cluster, name: str, command: str, says: str = "lingering", **spec: object) -> None:
+        self._cluster, self._name = cluster, name
+        self._code = cluster.run_directory.parent / f"{name}.code"
+        self._code.unlink(missing_ok=True)
+        made: Object = pod(name, 2, **spec)
+        made["spec"]["containers"][0]["command"] = ["sh", "-c", _PASSING_ON % (command, self._code)]
+        cluster.apply(made)
+        program = PodProgram(cluster, name, "main")
+        self.pid = eventually(lambda: program.heard(says), f"{name} holds its context")[0]
+        eventually(lambda: cluster.grant(name).clients == 1, "its process is known")
+
+    @property
+    def exit_code(self) -> int:
+        """How it ended, once its pod is gone: kubelet waits no longer than for its containers."""
+        code = eventually(lambda: self._code.exists() and self._code.read_text(), f"{self._name} has ended")
+        eventually(lambda: self._cluster.is_gone(self._name), f"{self._name} is gone")
+        return int(code)
+
+    @property
+    def lives(self) -> bool:
+        return Path(f"/proc/{self.pid}").exists()
+
+    @property
+    def stopped(self) -> list[Line]:
+        """What the agent has logged of its stop."""
+        return self._cluster.agent.logged("client stopped", pid=self.pid, reason="pod deleted")
+
+    @property
+    def end(self) -> list[Line]:
+        """What the agent has logged of its pod's end."""
+        return self._cluster.agent.logged("pod end begun", pod=f"default/{self._name}")
+
+
+def record(cluster: Cluster) -> Path:
+    return cluster.run_directory / "agent" / FILE
+
+
+def test_a_client_that_would_die_of_sigterm_is_stopped_before_it_comes(cluster: Cluster) -> None:
+    program = Program(cluster, "dies", DIES)
+    cluster.delete("dies", LONG_S)
+    assert program.exit_code == KILLED
+    assert len(program.stopped) == 1
+    assert [line["grace_s"] for line in program.end][:1] == [LONG_S]
+
+
+def test_a_client_that_handles_sigterm_ends_by_itself(cluster: Cluster) -> None:
+    program = Program(cluster, "handles", HANDLES, says="ready")
+    cluster.delete("handles", LONG_S)
+    assert program.exit_code == 0
+    assert program.end
+    assert not program.stopped
+
+
+def test_a_client_that_ignores_sigterm_is_ended_before_the_grace_is_over(cluster: Cluster) -> None:
+    program = Program(cluster, "ignores", IGNORES)
+    cluster.delete("ignores", 3)
+    assert program.exit_code == KILLED
+    (end,) = program.end[:1]
+    assert 0 < end["stop_in_s"] <= 3 - DRAIN_S - MARGIN_S
+    assert len(program.stopped) == 1
+
+
+def test_a_removed_pod_has_no_grace(cluster: Cluster) -> None:
+    """Its kubelet gives it what its spec says."""
+    program = Program(cluster, "removed", IGNORES, terminationGracePeriodSeconds=LONG_S)
+    cluster.delete("removed", 0)
+    assert program.exit_code == KILLED
+    assert len(program.stopped) == 1
+
+
+def test_a_shortened_grace_counts_from_the_first_sight(cluster: Cluster) -> None:
+    program = Program(cluster, "shortened", IGNORES)
+    cluster.delete("shortened", LONG_S)
+    eventually(lambda: program.end, "its end is seen")
+    assert program.lives
+    cluster.delete("shortened", 1)
+    assert program.exit_code == KILLED
+    assert len(program.stopped) == 1
+
+
+def test_pods_that_are_deleted_together_end_together(cluster: Cluster) -> None:
+    programs = [Program(cluster, f"one-{n}", DIES) for n in range(4)]
+    for n in range(4):
+        cluster.delete(f"one-{n}", LONG_S)
+    assert [one.exit_code for one in programs] == [KILLED] * 4
+    assert [len(one.stopped) for one in programs] == [1] * 4
+
+
+def test_the_next_agent_goes_on_with_the_grace_that_is_left(cluster: Cluster) -> None:
+    program = Program(cluster, "survives", IGNORES)
+    cluster.delete("survives", LONG_S)
+    (first,) = eventually(lambda: program.end, "its end is seen")
+    cluster.agent.kill()
+    cluster.agent = cluster.start_agent()
+    (again,) = eventually(lambda: program.end, "the next agent knows it")
+    assert again["grace_s"] == LONG_S
+    assert again["stop_in_s"] < first["stop_in_s"]
+    assert program.lives
+    assert not program.stopped
+    cluster.delete("survives", 1)
+    assert program.exit_code == KILLED
+
+
+def test_without_a_record_the_next_agent_ends_a_deleted_pod_at_once(cluster: Cluster) -> None:
+    program = Program(cluster, "unrecorded", IGNORES)
+    cluster.delete("unrecorded", LONG_S)
+    eventually(lambda: program.end, "its end is seen")
+    cluster.agent.kill()
+    record(cluster).unlink()
+    cluster.agent = cluster.start_agent()
+    assert program.exit_code == KILLED
+    assert len(program.stopped) == 1
+
+
+def test_a_pod_that_was_removed_while_no_agent_ran_is_ended_by_the_next(cluster: Cluster) -> None:
+    program = Program(cluster, "unheard", IGNORES, terminationGracePeriodSeconds=LONG_S)
+    cluster.delete("unheard", LONG_S)
+    eventually(lambda: program.end, "its end is seen")
+    cluster.agent.kill()
+    cluster.delete("unheard", 0)
+    cluster.agent = cluster.start_agent()
+    assert program.exit_code == KILLED
+    assert len(program.stopped) == 1
+
+
+def test_where_the_policy_says_so_a_deleted_pod_is_left_to_kubelet(cluster: Cluster) -> None:
+    with_policy(cluster, pod_ends=False)
+    program = Program(cluster, "left", DIES)
+    cluster.delete("left", LONG_S)
+    assert program.exit_code == TERMINATED
+    assert not program.end
+    assert not program.stopped
+    with_policy(cluster)
+
+
+def with_policy(cluster: Cluster, **changes: object) -> None:
+    """An agent that has the usual policy with these changes from its beginning."""
+    cluster.agent.kill()
+    cluster.set_policy(**changes)
+    cluster.agent = cluster.start_agent()
