@@ -24,7 +24,6 @@ from mpsd.watchdog.scanner import Scan
 from mpsd.watchdog.watchdog import Watchdog
 
 FILE = "pod_ends.json"  # below agent/ of the run directory
-_SCANS_APART_S = 0.05  # between scans that deletions cause: those of a Job come together
 _REASON = "pod deleted"
 _SIGNAL = re.compile(r"(?P<name>SIG[A-Z0-9]+)(?P<more>[+-][0-9]{1,2})?")  # such as SIGUSR1, SIGRTMIN+3
 
@@ -51,16 +50,14 @@ class PodEnds:
     ) -> None:
         self._file, self._pods, self._watchdog, self._policy, self._log = file, pods, watchdog, policy, log
         self._shortages = Shortages(log)
-        self._scan_soon = Throttle(self._scan, _SCANS_APART_S)
-        self._is_judging = False  # whether the watchdog scans, and has resumed the ends of an earlier mpsd before
+        self._look_soon = Throttle(self._look_again, 0.0)  # one look for all changes that come together
+        self._scan: Scan | None = None  # the watchdog's last; before its first the ends of an earlier mpsd go on
         self._ends: dict[str, PodEnd] = {}  # by the pod's uid
         self._unheard: set[str] = set()  # recorded by an earlier agent, and not heard of since
         self._kept: tuple[PodEnd, ...] = ()  # what the file has
         self._looked_at: tuple[object, ...] = ()
         self._next_s = 0.0  # of the last look: when it has to be done again though nothing has changed
-        self._mortal: dict[
-            ProcessIdentity, bool
-        ] = {}  # whether a first signal ends it, as it was when it was first seen
+        self._mortal: dict[ProcessIdentity, bool] = {}  # whether a first signal would end it, when it was first seen
         self._begun: frozenset[ProcessIdentity] = frozenset()  # whose end has begun, as long as they are seen
         self._told: dict[str, float] = {}  # by uid, when its clients are stopped, as logged last
         self._failed: dict[ProcessIdentity, str] = {}  # why not
@@ -106,53 +103,57 @@ class PodEnds:
         if end != self._ends.get(end.pod.uid):
             self._ends[end.pod.uid] = end
             self._looked_at = ()
-            self._scan_soon.ask()
+            self._look_soon.ask()
 
     def _settle(self, now_s: float) -> None:
-        """Notes which pods were removed while no agent ran, forgets those whose time is over, and writes the rest."""
+        """Notes which pods were removed while no agent ran, and forgets those whose time is over."""
         if self._unheard and self._pods.synced:
             for uid in self._unheard & self._ends.keys():
                 self._ends[uid] = rules.removed(self._ends[uid], self._ends[uid].pod, now_s)
             self._unheard, self._looked_at = set(), ()
         self._ends = {uid: end for uid, end in self._ends.items() if not rules.is_over(end, now_s)}
         self._told = {uid: at_s for uid, at_s in self._told.items() if uid in self._ends}
-        ends = tuple(self._ends.values())
-        if ends != self._kept:
-            self._kept = ends
-            self._write(_Record(processes.boot_id(), ends))
 
-    def _write(self, record: _Record) -> None:
+    def _keep(self) -> None:
+        """Writes what has changed."""
+        ends = tuple(self._ends.values())
+        if ends == self._kept:
+            return
+        self._kept = ends
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            records.write(self._file, record)
+            records.write(self._file, _Record(processes.boot_id(), ends))
         except OSError as error:  # only an agent that is started meanwhile misses it
             self._log.warning("pod ends not recorded", file=str(self._file), reason=str(error))
 
     # -- what is done ------------------------------------------------------------------------------
 
-    def _scan(self) -> None:
-        if self._is_judging:
+    def _look_again(self) -> None:
+        """A change of a pod waits for no scan: kubelet's first signal may be some milliseconds away."""
+        if self._scan:
             with self._shortages.survived("pod ends"):
-                self.look(self._watchdog.scan())
+                self.look(self._scan)
 
     def look(self, scan: Scan) -> None:
         """Stops the clients whose time it is. To be called with each scan of the watchdog."""
-        self._is_judging = True
+        self._scan = scan
         drain_s, now_s = self._drain_s, processes.boot_time_s()
         if not drain_s:
             self._ends = {}
         if not (self._ends or self._kept):
             return
         self._settle(now_s)
-        looked_at = (scan, drain_s)
-        if looked_at == self._looked_at and now_s < self._next_s:
-            return
-        self._looked_at = looked_at
+        if (scan, drain_s) != self._looked_at or now_s >= self._next_s:
+            self._looked_at = (scan, drain_s)
+            self._end_due(scan, now_s, drain_s)
+        self._keep()
+
+    def _end_due(self, scan: Scan, now_s: float, drain_s: float) -> None:
         clients = [one for one in scan.clients if one.pod in self._ends and one.on_mps]
         self._judge(clients)
         mortal = {process for process, dies in self._mortal.items() if dies}
+        self._tell([one for one in clients if one.process not in self._begun], now_s, drain_s)
         due = rules.due_clients(self._ends, clients, mortal, now_s, drain_s)
-        self._tell(clients, now_s, drain_s)
         self._next_s = due.next_s
         own = self._watchdog.own(scan) if due.clients else frozenset[ProcessIdentity]()
         for client in due.clients:

@@ -285,8 +285,12 @@ def _is_masked(pid: int, status: Mapping[str, str], bit: int) -> bool:
     """Whether a signal, by its bit, is handled, ignored, or blocked by each thread."""
     if (_mask(status, "SigCgt") | _mask(status, "SigIgn")) & bit:
         return True
-    threads = [one for one in map(_status, _tasks(pid)) if one]
-    return bool(threads) and all(_mask(one, "SigBlk") & bit for one in threads)
+    is_blocked = False
+    for thread in map(_status, _tasks(pid)):  # mostly the first one takes it, and the others need not be read
+        if thread and not _mask(thread, "SigBlk") & bit:
+            return False
+        is_blocked = is_blocked or bool(thread)
+    return is_blocked
 
 
 def _mask(status: Mapping[str, str], name: str) -> int:
