@@ -199,7 +199,7 @@ class GpuProcessScanner:
         self._known: dict[int, _KnownProcess] = {}
         self._living = ProcessSet()  # of those that are known
         self._settled = True  # whether nothing about them is left to read, and each is held by a pidfd
-        self._last = Scan((), ())
+        self.last = Scan((), ())
 
     def follow(self, gpus: Iterable[Gpu]) -> None:
         """Scans these GPUs from now on: MIG instances come and go. Processes on one that is gone are not seen."""
@@ -221,7 +221,7 @@ class GpuProcessScanner:
         self._settled, self._owners = True, owners
         changed = [self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
         if anew or any(changed):
-            self._last = Scan(
+            self.last = Scan(
                 tuple([client for one in self._gpus.values() for client in one.clients.values()]),
                 tuple([one.failed for one in self._gpus.values() if one.failed]),
                 frozenset([uuid for uuid, one in self._gpus.items() if one.failed]),
@@ -231,7 +231,7 @@ class GpuProcessScanner:
             if len(seen) != len(self._known):  # some are on no GPU any more
                 self._known = {pid: known for pid, known in self._known.items() if pid in seen}
                 self._living.keep_only(seen)
-        return self._last
+        return self.last
 
     def _scan_gpu(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
         """Whether anything has changed."""

@@ -210,7 +210,7 @@ class Watchdog:
         self._ending: set[asyncio.Task[None]] = set()
         self._history = ViolationHistory(time.time())
         self.cluster: ClusterReporter | None = None
-        self.on_scan: Callable[[Scan], None] = lambda _scan: None  # called in each cycle
+        self.on_scan: Callable[[Scan], None] = lambda _scan: None  # called after each
 
     async def run(self, stop: asyncio.Event) -> None:
         """Scans until `stop`. The ledger must have been loaded."""
@@ -220,6 +220,7 @@ class Watchdog:
             began, sure, again = time.monotonic(), again, False
             with self._shortages.survived("scan"):
                 again = self._cycle(began, sure=sure)
+                self.on_scan(self._scanner.last)
             self._history.scanned(began)
             left_s = began + SCAN_S - time.monotonic()
             with contextlib.suppress(TimeoutError):
@@ -250,7 +251,6 @@ class Watchdog:
         records, ledger = self._records.read(), self._ledger.view
         self._scanner.follow(self._node.gpus)
         scan = self._scanner.scan(self._owners(ledger, records), sure=sure)
-        self.on_scan(scan)
         self._log_unjudged("; ".join(ledger.unknown), now)
         if self._unjudged:
             return False
