@@ -196,7 +196,8 @@ class Cluster(Machine):
     def empty(self) -> None:
         """Deletes every pod; the ledger must be at zero then."""
         for item in self.pods():
-            self.delete(item["metadata"]["name"])
+            with suppress(urllib.error.HTTPError):  # it is gone meanwhile
+                self.delete(item["metadata"]["name"])
         eventually(lambda: not self.pods(), "every pod is gone")
         self.until_denied()
 

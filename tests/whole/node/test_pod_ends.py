@@ -6,22 +6,29 @@ it must not be the first, it hears of it once the agent has acted.
 
 import signal
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 from mpsd.kubelet.pod_ends import FILE
 from mpsd.kubelet.rules.pod_ends import MARGIN_S
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import Line, eventually
 from tests.whole.node.cluster import Cluster, Object, PodProgram, pod
+from tests.whole.node.conftest import begun
 from tests.whole.node.test_watchdog import frozen
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 
 _CLIENT = f"{sys.executable} -m mpsd.simulator.cuda_client"
-DIES, IGNORES, HANDLES = f"exec {_CLIENT} linger", f"trap '' TERM; exec {_CLIENT} linger", f"exec {_CLIENT} hold"
-DRAIN_S = 0.3  # the machine's tests have a quick policy
+_COMPUTES = f"{_CLIENT} kernel=100 launch=600"  # with several kernels of 100 ms queued all the time
+DIES, IGNORES, HANDLES = f"exec {_COMPUTES}", f"trap '' TERM; exec {_COMPUTES}", f"exec {_CLIENT} kernel=100 work"
 KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
+DRAIN_S = 2  # longer than what is queued takes
 LONG_S = 600  # a grace that no test waits for
+POLICY = {"graces": {"end_drain_s": DRAIN_S}}
+_DAEMON_SETS = "/apis/apps/v1/namespaces/default/daemonsets"
 
 # As tini and torchrun do: it passes TERM on, waits for its one program, and says how that ended.
 _PASSING_ON = """
@@ -39,17 +46,12 @@ echo $code > %s
 
 
 class Program:
-    """The one client of a pod, below a parent that passes SIGTERM on."""
+    """The one client of a pod, below a parent that passes SIGTERM on, once it holds its context."""
 
-    def __init__(self, cluster: Cluster, name: str, command: str, says: str = "lingering", **spec: object) -> None:
-        self._cluster, self._name = cluster, name
-        self._code = cluster.run_directory.parent / f"{name}.code"
-        self._code.unlink(missing_ok=True)
-        made: Object = pod(name, 2, **spec)
-        made["spec"]["containers"][0]["command"] = ["sh", "-c", _PASSING_ON % (command, self._code)]
-        cluster.apply(made)
+    def __init__(self, cluster: Cluster, name: str, code: Path) -> None:
+        self._cluster, self._name, self._code = cluster, name, code
         program = PodProgram(cluster, name, "main")
-        self.pid = eventually(lambda: program.heard(says), f"{name} holds its context")[0]
+        self.pid = eventually(lambda: program.heard("pid"), f"{name} holds its context")[0]
         eventually(lambda: cluster.grant(name).clients == 1, "its process is known")
 
     @property
@@ -74,22 +76,110 @@ class Program:
         return self._cluster.agent.logged("pod end begun", pod=f"default/{self._name}")
 
 
+def code_file(cluster: Cluster, name: str) -> Path:
+    """Where the parent of the pod's client writes how that ended."""
+    return cluster.run_directory.parent / f"{name}.code"
+
+
+def programs_pod(cluster: Cluster, name: str, command: str, **spec: object) -> Object:
+    made: Object = pod(name, 2, **spec)
+    made["spec"]["containers"][0]["command"] = ["sh", "-c", _PASSING_ON % (command, code_file(cluster, name))]
+    return made
+
+
+def started(cluster: Cluster, name: str, command: str, **spec: object) -> Program:
+    cluster.apply(programs_pod(cluster, name, command, **spec))
+    return Program(cluster, name, code_file(cluster, name))
+
+
+def pods_of(cluster: Cluster, labels: Mapping[str, str]) -> list[str]:
+    pods = [one["metadata"] for one in cluster.pods()]
+    return [one["name"] for one in pods if labels.items() <= one.get("labels", {}).items()]
+
+
+def is_ready(cluster: Cluster, name: str) -> bool:
+    conditions = cluster.pod(name).get("status", {}).get("conditions", ())
+    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
+
+
 def record(cluster: Cluster) -> Path:
     return cluster.run_directory / "agent" / FILE
 
 
-def test_a_client_that_would_die_of_sigterm_is_stopped_before_it_comes(cluster: Cluster) -> None:
-    program = Program(cluster, "dies", DIES)
+@pytest.fixture(scope="module")
+def running_cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    cluster.set_policy(**POLICY)
+    yield from begun(cluster)
+
+
+@pytest.fixture
+def neighbour(cluster: Cluster) -> Iterator[PodProgram]:
+    """It computes on the same GPU, and still does so afterwards."""
+    program = computing(cluster, "neighbour")
+    yield program
+    said = len(program.heard("launches"))
+    eventually(lambda: len(program.heard("launches")) > said or program.heard("broke"), "it goes on")
+    assert not program.heard("broke")
+
+
+def computing(cluster: Cluster, name: str) -> PodProgram:
+    cluster.apply(pod(name, 2, actions=("work",)))
+    program = PodProgram(cluster, name, "main")
+    eventually(lambda: program.heard("launches"), f"{name} computes")
+    return program
+
+
+def deleted(cluster: Cluster, name: str) -> None:
+    cluster.delete(name, LONG_S)
+
+
+def evicted(cluster: Cluster, name: str) -> None:
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    cluster.ask("POST", f"/api/v1/namespaces/default/pods/{name}/eviction", eviction)
+
+
+@pytest.mark.usefixtures("neighbour")
+@pytest.mark.parametrize("end", [deleted, evicted])
+def test_a_client_that_would_die_of_sigterm_is_stopped_before_it_comes(
+    cluster: Cluster, end: Callable[[Cluster, str], None]
+) -> None:
+    name = end.__name__
+    program = started(cluster, name, DIES, terminationGracePeriodSeconds=LONG_S)
     with frozen(cluster.kubelet):
-        cluster.delete("dies", LONG_S)
+        end(cluster, name)
         eventually(lambda: program.stopped, "it is stopped")
     assert program.exit_code == KILLED
     assert len(program.stopped) == 1
     assert [line["grace_s"] for line in program.end] == [LONG_S]
 
 
+@pytest.mark.usefixtures("neighbour")
+def test_the_client_of_a_pod_that_is_rolled_is_stopped_before_sigterm(cluster: Cluster) -> None:
+    labels = {"app": "rolled"}
+    template = {"metadata": {"labels": labels}, "spec": programs_pod(cluster, "rolled", DIES)["spec"]}
+    template["spec"]["restartPolicy"] = "Always"
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    cluster.ask("POST", _DAEMON_SETS, {"kind": "DaemonSet", "metadata": {"name": "rolled"}, "spec": spec})
+    (name,) = eventually(lambda: pods_of(cluster, labels), "its pod is made")
+    program = Program(cluster, name, code_file(cluster, "rolled"))
+    eventually(lambda: is_ready(cluster, name), "its pod is ready")
+    with frozen(cluster.kubelet):
+        merge = "application/merge-patch+json"
+        cluster.ask(
+            "PATCH",
+            f"{_DAEMON_SETS}/rolled",
+            {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}},
+            merge,
+        )
+        eventually(lambda: program.stopped, "it is stopped")
+    assert program.exit_code == KILLED
+    cluster.ask("DELETE", f"{_DAEMON_SETS}/rolled")
+
+
+@pytest.mark.usefixtures("neighbour")
 def test_a_client_that_handles_sigterm_ends_by_itself(cluster: Cluster) -> None:
-    program = Program(cluster, "handles", HANDLES, says="ready")
+    program = started(cluster, "handles", HANDLES)
     with frozen(cluster.kubelet):
         cluster.delete("handles", LONG_S)
         eventually(lambda: program.end, "its end is seen")
@@ -97,25 +187,26 @@ def test_a_client_that_handles_sigterm_ends_by_itself(cluster: Cluster) -> None:
     assert not program.stopped
 
 
+@pytest.mark.usefixtures("neighbour")
 def test_a_client_that_ignores_sigterm_is_ended_before_the_grace_is_over(cluster: Cluster) -> None:
-    program = Program(cluster, "ignores", IGNORES)
-    cluster.delete("ignores", 3)
+    program = started(cluster, "ignores", IGNORES)
+    cluster.delete("ignores", 4)
     assert program.exit_code == KILLED
     (end,) = program.end
-    assert 0 < end["stop_in_s"] <= 3 - DRAIN_S - MARGIN_S
+    assert 0 < end["stop_in_s"] <= 4 - DRAIN_S - MARGIN_S
     assert len(program.stopped) == 1
 
 
 def test_a_removed_pod_has_no_grace(cluster: Cluster) -> None:
     """Its kubelet gives it what its spec says."""
-    program = Program(cluster, "removed", IGNORES, terminationGracePeriodSeconds=LONG_S)
+    program = started(cluster, "removed", IGNORES, terminationGracePeriodSeconds=LONG_S)
     cluster.delete("removed", 0)
     assert program.exit_code == KILLED
     assert len(program.stopped) == 1
 
 
 def test_a_shortened_grace_counts_from_the_first_sight(cluster: Cluster) -> None:
-    program = Program(cluster, "shortened", IGNORES)
+    program = started(cluster, "shortened", IGNORES)
     cluster.delete("shortened", LONG_S)
     eventually(lambda: program.end, "its end is seen")
     assert program.lives
@@ -125,7 +216,7 @@ def test_a_shortened_grace_counts_from_the_first_sight(cluster: Cluster) -> None
 
 
 def test_pods_that_are_deleted_together_end_together(cluster: Cluster) -> None:
-    programs = [Program(cluster, f"one-{n}", DIES) for n in range(4)]
+    programs = [started(cluster, f"one-{n}", DIES) for n in range(4)]
     with frozen(cluster.kubelet):
         for n in range(4):
             cluster.delete(f"one-{n}", LONG_S)
@@ -135,7 +226,7 @@ def test_pods_that_are_deleted_together_end_together(cluster: Cluster) -> None:
 
 
 def test_the_next_agent_goes_on_with_the_grace_that_is_left(cluster: Cluster) -> None:
-    program = Program(cluster, "survives", IGNORES)
+    program = started(cluster, "survives", IGNORES)
     cluster.delete("survives", LONG_S)
     (first,) = eventually(lambda: program.end, "its end is seen")
     cluster.agent.kill()
@@ -150,7 +241,7 @@ def test_the_next_agent_goes_on_with_the_grace_that_is_left(cluster: Cluster) ->
 
 
 def test_without_a_record_the_next_agent_ends_a_deleted_pod_at_once(cluster: Cluster) -> None:
-    program = Program(cluster, "unrecorded", IGNORES)
+    program = started(cluster, "unrecorded", IGNORES)
     cluster.delete("unrecorded", LONG_S)
     eventually(lambda: program.end, "its end is seen")
     cluster.agent.kill()
@@ -161,7 +252,7 @@ def test_without_a_record_the_next_agent_ends_a_deleted_pod_at_once(cluster: Clu
 
 
 def test_a_pod_that_was_removed_while_no_agent_ran_is_ended_by_the_next(cluster: Cluster) -> None:
-    program = Program(cluster, "unheard", IGNORES, terminationGracePeriodSeconds=LONG_S)
+    program = started(cluster, "unheard", IGNORES, terminationGracePeriodSeconds=LONG_S)
     cluster.delete("unheard", LONG_S)
     eventually(lambda: program.end, "its end is seen")
     cluster.agent.kill()
@@ -173,16 +264,18 @@ def test_a_pod_that_was_removed_while_no_agent_ran_is_ended_by_the_next(cluster:
 
 def test_where_the_policy_says_so_a_deleted_pod_is_left_to_kubelet(cluster: Cluster) -> None:
     with_policy(cluster, pod_ends=False)
-    program = Program(cluster, "left", DIES)
+    neighbour = computing(cluster, "neighbour")
+    program = started(cluster, "left", DIES)
     cluster.delete("left", LONG_S)
     assert program.exit_code == TERMINATED
     assert not program.end
     assert not program.stopped
+    eventually(lambda: neighbour.heard("broke"), "it takes its neighbour along")
     with_policy(cluster)
 
 
 def with_policy(cluster: Cluster, **changes: object) -> None:
-    """An agent that has the usual policy with these changes from its beginning."""
+    """An agent that has the policy of these tests with these changes from its beginning."""
     cluster.agent.kill()
-    cluster.set_policy(**changes)
+    cluster.set_policy(**POLICY, **changes)
     cluster.agent = cluster.start_agent()
