@@ -14,7 +14,7 @@ from mpsd.kubelet.rules.node_pods import Bystander, NodePod
 from mpsd.kubelet.rules.pod_ends import PodEnd
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client
-from mpsd.model.policy import Policy
+from mpsd.model.policy import Graces, Policy
 from mpsd.mps.ends import EndAsked, NotEnded, NotKilled
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import Shortages, Throttle
@@ -145,20 +145,20 @@ class PodEnds:
         self._settle(now_s)
         if (scan, drain_s) != self._looked_at or now_s >= self._next_s:
             self._looked_at = (scan, drain_s)
-            self._end_due(scan, now_s, drain_s)
+            self._end_due(scan, now_s, self._policy().graces)
         self._keep()
 
-    def _end_due(self, scan: Scan, now_s: float, drain_s: float) -> None:
+    def _end_due(self, scan: Scan, now_s: float, graces: Graces) -> None:
         clients = [one for one in scan.clients if one.pod in self._ends and one.on_mps]
         self._judge(clients)
         mortal = {process for process, dies in self._mortal.items() if dies}
-        self._tell([one for one in clients if one.process not in self._begun], now_s, drain_s)
-        due = rules.due_clients(self._ends, clients, mortal, now_s, drain_s)
+        self._tell([one for one in clients if one.process not in self._begun], now_s, graces.pod_end_s)
+        due = rules.due_clients(self._ends, clients, mortal, now_s, graces.pod_end_s)
         self._next_s = due.next_s
         own = self._watchdog.own(scan) if due.clients else frozenset[ProcessIdentity]()
         for client in due.clients:
             if client.process not in own | self._begun:
-                self._end(client, drain_s)
+                self._end(client, graces.end_drain_s)
 
     def _judge(self, clients: Iterable[Client]) -> None:
         """Asks once of each client what a first signal does to it, and forgets those that are gone."""
@@ -173,11 +173,11 @@ class PodEnds:
         self._begun &= seen
         self._failed = {process: why for process, why in self._failed.items() if process in seen}
 
-    def _tell(self, clients: Iterable[Client], now_s: float, drain_s: float) -> None:
+    def _tell(self, clients: Iterable[Client], now_s: float, pod_end_s: float) -> None:
         """Logs of each pod with clients when they are stopped at the latest, and again where that has changed."""
         for uid in {client.pod or "" for client in clients}:
             end = self._ends[uid]
-            at_s = rules.stop_at_s(end, drain_s)
+            at_s = rules.stop_at_s(end, pod_end_s)
             if self._told.get(uid) != at_s:
                 self._told[uid] = at_s
                 about = {"grace_s": end.grace_s, "stop_in_s": round(max(0.0, at_s - now_s), 1)}

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.node_pods import PodDeletion
 from mpsd.kubelet.rules.pod_ends import (
-    MARGIN_S,
     REMOVED_S,
     PodEnd,
     deleted,
@@ -21,11 +20,11 @@ from mpsd.kubelet.rules.pod_ends import (
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 
-DRAIN_S = 3.0
+POD_END_S = 3.5
 POD = PodName("default", "train-0", "uid-0")
 SEEN_S = 100.0
 END = deleted(None, POD, PodDeletion(30), SEEN_S, was_running=True)
-BEFORE_KILL_S = SEEN_S + 30 - DRAIN_S - MARGIN_S
+BEFORE_KILL_S = SEEN_S + 30 - POD_END_S
 
 
 def client(pid: int, pod: str | None = POD.uid, *, on_mps: bool = True) -> Client:
@@ -34,11 +33,11 @@ def client(pid: int, pod: str | None = POD.uid, *, on_mps: bool = True) -> Clien
 
 
 def due(
-    now_s: float, *clients: Client, end: PodEnd = END, mortal: Iterable[Client] = (), drain_s: float = DRAIN_S
+    now_s: float, *clients: Client, end: PodEnd = END, mortal: Iterable[Client] = (), pod_end_s: float = POD_END_S
 ) -> tuple[list[int], float]:
     """The pids that are to be stopped, and when others are."""
     processes = {one.process for one in mortal}
-    found = due_clients({end.pod.uid: end}, clients, processes, now_s, drain_s)
+    found = due_clients({end.pod.uid: end}, clients, processes, now_s, pod_end_s)
     return [one.pid for one in found.clients], found.next_s
 
 
@@ -152,7 +151,7 @@ class World:
                 self.ends[pod.uid] = deleted(known, pod, deletion, self.now_s, was_running=True)
                 first_s = known.seen_s if known else self.now_s
                 self.kills_s[pod.uid] = min(self.kills_s.get(pod.uid, first_s + grace_s), first_s + grace_s)
-                assert not known or stop_at_s(self.ends[pod.uid], DRAIN_S) <= stop_at_s(known, DRAIN_S)
+                assert not known or stop_at_s(self.ends[pod.uid], POD_END_S) <= stop_at_s(known, POD_END_S)
             case Removed(number):
                 pod = _PODS[number]
                 self.ends[pod.uid] = removed(self.ends.get(pod.uid), pod, self.now_s)
@@ -164,7 +163,7 @@ class World:
                     self.mortal.add(one.process)
 
     def is_scanned(self) -> None:
-        found = due_clients(self.ends, self.clients, self.mortal, self.now_s, DRAIN_S)
+        found = due_clients(self.ends, self.clients, self.mortal, self.now_s, POD_END_S)
         now = {one.pid for one in found.clients}
         assert self.stopped <= now, "one that is due stays due"
         self.stopped |= now
@@ -175,7 +174,7 @@ class World:
                 assert one.on_mps
             elif end and one.on_mps:
                 assert one.process not in self.mortal or end.has_pre_stop
-                last_s = self.kills_s[end.pod.uid] - DRAIN_S - MARGIN_S
+                last_s = self.kills_s[end.pod.uid] - POD_END_S
                 assert self.now_s < found.next_s <= last_s + 1e-6, "there is time left, and it is looked at again"
 
 

@@ -13,7 +13,6 @@ from mpsd.kubelet.rules.node_pods import PodDeletion
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 
-MARGIN_S = 0.5  # beyond the drain: a scan, the stop, and what kubelet hears of the deletion before mpsd does
 REMOVED_S = 60.0  # for the processes of a removed pod to end, which takes kubelet 2 s where nothing hinders it
 
 
@@ -54,11 +53,11 @@ def is_over(end: PodEnd, now_s: float) -> bool:
     return end.removed_s is not None and now_s >= end.removed_s + REMOVED_S
 
 
-def stop_at_s(end: PodEnd, drain_s: float) -> float:
-    """When its clients are stopped, whatever they do about a signal. drain_s: for which their queues may run."""
+def stop_at_s(end: PodEnd, pod_end_s: float) -> float:
+    """When its clients are stopped, whatever they do about a signal: so long before its grace is over."""
     if end.removed_s is not None:
         return end.seen_s
-    return end.seen_s + max(0.0, end.grace_s - drain_s - MARGIN_S)
+    return end.seen_s + max(0.0, end.grace_s - pod_end_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +75,17 @@ def due_clients(
     clients: Iterable[Client],
     mortal: Collection[ProcessIdentity],
     now_s: float,
-    drain_s: float,
+    pod_end_s: float,
 ) -> DueClients:
-    """The clients of MPS that are to be stopped. ends: by the pod's uid. mortal: those that die of a first signal."""
+    """The clients of MPS that are to be stopped. ends: by the pod's uid. mortal: those that die of a first signal.
+    pod_end_s: as of `stop_at_s`."""
     found = []
     next_s = math.inf
     for client in clients:
         end = ends.get(client.pod or "")
         if end is None or not client.on_mps:
             continue
-        at_s = stop_at_s(end, drain_s)
+        at_s = stop_at_s(end, pod_end_s)
         is_struck_first = client.process in mortal and not end.has_pre_stop
         if is_struck_first or now_s >= at_s:
             found.append(client)

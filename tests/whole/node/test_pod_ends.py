@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.kubelet.pod_ends import FILE
-from mpsd.kubelet.rules.pod_ends import MARGIN_S
+from mpsd.model.policy import POD_END_MARGIN_S
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import Line, eventually
 from tests.whole.node.cluster import Cluster, Object, PodProgram, pod
@@ -193,7 +193,7 @@ def test_a_client_that_ignores_sigterm_is_ended_before_the_grace_is_over(cluster
     cluster.delete("ignores", 4)
     assert program.exit_code == KILLED
     (end,) = program.end
-    assert 0 < end["stop_in_s"] <= 4 - DRAIN_S - MARGIN_S
+    assert 0 < end["stop_in_s"] <= 4 - DRAIN_S - POD_END_MARGIN_S
     assert len(program.stopped) == 1
 
 
