@@ -172,7 +172,8 @@ class KubeletNode:
             conditions,
         )
         self._claims = claims = NodeClaims(place, agent, self.ledger, self._kube, self._policy)
-        self._ends = PodEnds(directory / "agent" / pod_ends.FILE, self._pods, agent.watchdog, self._policy, self._log)
+        ends_file = directory / "agent" / pod_ends.FILE
+        self._ends = PodEnds(ends_file, self._pods, agent.watchdog, self._policy, self._log)
         self._ends.load()
         agent.watchdog.on_scan = self._ends.look
         self._decide()

@@ -1,12 +1,13 @@
 """Ends the clients of deleted pods before kubelet's signals do so in mid-kernel (`rules.pod_ends`).
 
-What was seen of each deletion is kept on the node, so that the next agent goes on with the grace that is left.
+What was seen of each deletion is kept on the node, so that the next agent goes on with the grace
+that is left.
 """
 
 import re
 import signal
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpsd.kubelet.rules import pod_ends as rules
@@ -25,7 +26,7 @@ from mpsd.watchdog.watchdog import Watchdog
 
 FILE = "pod_ends.json"  # below agent/ of the run directory
 _REASON = "pod deleted"
-_SIGNAL = re.compile(r"(?P<name>SIG[A-Z0-9]+)(?P<more>[+-][0-9]{1,2})?")  # such as SIGUSR1, SIGRTMIN+3
+_SIGNAL = re.compile(r"(?P<name>SIG[A-Z0-9]+)(?P<more>[+-][0-9]{1,2})?")  # such as SIGRTMIN+3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,67 +38,82 @@ class _Record:
     ends: tuple[PodEnd, ...]
 
 
+@dataclass(slots=True)
 class PodEnds:
-    """The ends of this node's pods. pods: those of this node, whose changes `see` is told."""
+    """The ends of this node's pods."""
 
-    def __init__(
-        self,
-        file: Path,
-        pods: Mirror[NodePod | Bystander],
-        watchdog: Watchdog,
-        policy: Callable[[], Policy],
-        log: Logger,
-    ) -> None:
-        self._file, self._pods, self._watchdog, self._policy, self._log = file, pods, watchdog, policy, log
-        self._shortages = Shortages(log)
-        self._look_soon = Throttle(self._look_again, 0.0)  # one look for all changes that come together
-        self._scan: Scan | None = None  # the watchdog's last; before its first the ends of an earlier mpsd go on
-        self._ends: dict[str, PodEnd] = {}  # by the pod's uid
-        self._unheard: set[str] = set()  # recorded by an earlier agent, and not heard of since
-        self._kept: tuple[PodEnd, ...] = ()  # what the file has
-        self._looked_at: tuple[object, ...] = ()
-        self._next_s = 0.0  # of the last look: when it has to be done again though nothing has changed
-        self._mortal: dict[ProcessIdentity, bool] = {}  # whether a first signal would end it, when it was first seen
-        self._begun: frozenset[ProcessIdentity] = frozenset()  # whose end has begun, as long as they are seen
-        self._told: dict[str, float] = {}  # by uid, when its clients are stopped, as logged last
-        self._failed: dict[ProcessIdentity, str] = {}  # why not
+    file: Path
+    #: of this node; `see` is told of each change of one
+    pods: Mirror[NodePod | Bystander]
+    watchdog: Watchdog
+    policy: Callable[[], Policy]
+    log: Logger
+    #: by the pod's uid
+    _ends: dict[str, PodEnd] = field(default_factory=dict)
+    #: the uids that an earlier agent has recorded, and that the API server has not named since
+    _unheard: set[str] = field(default_factory=set)
+    #: what the file has
+    _kept: tuple[PodEnd, ...] = ()
+    #: the watchdog's last; None before its first, until which an earlier mpsd's ends are resumed
+    _scan: Scan | None = None
+    #: what was looked at last
+    _looked_at: tuple[object, ...] = ()
+    #: when to look again where that has not changed, in seconds of CLOCK_BOOTTIME
+    _next_s: float = 0.0
+    #: whether a client dies of a first signal, as it was when it was first seen in its pod's end
+    _mortal: dict[ProcessIdentity, bool] = field(default_factory=dict)
+    #: the clients whose end has begun, as long as they are seen
+    _begun: set[ProcessIdentity] = field(default_factory=set)
+    #: why the end of a client has not begun, as logged last
+    _failed: dict[ProcessIdentity, str] = field(default_factory=dict)
+    #: by the pod's uid, when its clients are stopped, as logged last
+    _told: dict[str, float] = field(default_factory=dict)
+    _look_soon: Throttle = field(init=False)
+    _shortages: Shortages = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._look_soon = Throttle(self._look_again, 0.0)  # one look for changes that come together
+        self._shortages = Shortages(self.log)
 
     def load(self) -> None:
-        """Reads what an earlier agent has seen in this boot. Where that is unknown, no pod has any grace left."""
+        """Reads what an earlier agent saw in this boot. Where that is unknown, no deleted pod has
+        any grace left."""
         try:
-            found = records.read(self._file, _Record)
+            found = records.read(self.file, _Record)
         except (records.UnreadableRecord, OSError) as error:
-            self._log.warning("pod ends unreadable", file=str(self._file), reason=str(error))
+            self.log.warning("pod ends unreadable", file=str(self.file), reason=str(error))
             return
         if found and found.boot_id == processes.boot_id():
             self._kept = found.ends
             self._ends = {end.pod.uid: end for end in found.ends}
-            self._unheard = {uid for uid, end in self._ends.items() if end.removed_s is None}
+            self._unheard = {end.pod.uid for end in found.ends if end.removed_s is None}
 
     @property
     def _drain_s(self) -> float:
-        """For how long a client's queue may run; 0 where nothing is done about deleted pods."""
-        policy = self._policy()
+        """For how long a client's queue may run; 0 where deleted pods are left to kubelet."""
+        policy = self.policy()
         return policy.graces.end_drain_s if policy.pod_ends else 0.0
 
-    # -- what is seen of pods ----------------------------------------------------------------------
+    # -- what is seen of pods --------------------------------------------------------------------
 
     def see(self, before: NodePod | Bystander | None, now: NodePod | Bystander | None) -> None:
         """What a pod was and is; None where it is not there."""
         if not self._drain_s:
             return
-        now_s = processes.boot_time_s()
         is_same = before is not None and now is not None and before.identity == now.identity
         if before and not is_same:
             pod = before.identity
-            self._put(rules.removed(self._ends.get(pod.uid), pod, now_s))
+            self._put(rules.removed(self._ends.get(pod.uid), pod, processes.boot_time_s()))
         if now:
             self._unheard.discard(now.identity.uid)
-        if now and now.deletion:
-            pod = now.identity
             was_running = is_same and before is not None and before.deletion is None
-            end = rules.deleted(self._ends.get(pod.uid), pod, now.deletion, now_s, was_running=was_running)
-            self._put(end)
+            self._see_deletion(now, was_running=was_running)
+
+    def _see_deletion(self, pod: NodePod | Bystander, *, was_running: bool) -> None:
+        if pod.deletion:
+            name, now_s = pod.identity, processes.boot_time_s()
+            known = self._ends.get(name.uid)
+            self._put(rules.deleted(known, name, pod.deletion, now_s, was_running=was_running))
 
     def _put(self, end: PodEnd) -> None:
         if end != self._ends.get(end.pod.uid):
@@ -106,13 +122,17 @@ class PodEnds:
             self._look_soon.ask()
 
     def _settle(self, now_s: float) -> None:
-        """Notes which pods were removed while no agent ran, and forgets those whose time is over."""
-        if self._unheard and self._pods.synced:
+        """Notes which pods were removed while no agent ran, and forgets those that are over."""
+        if self._unheard and self.pods.synced:
             for uid in self._unheard & self._ends.keys():
-                self._ends[uid] = rules.removed(self._ends[uid], self._ends[uid].pod, now_s)
-            self._unheard, self._looked_at = set(), ()
-        self._ends = {uid: end for uid, end in self._ends.items() if not rules.is_over(end, now_s)}
-        self._told = {uid: at_s for uid, at_s in self._told.items() if uid in self._ends}
+                end = self._ends[uid]
+                self._ends[uid] = rules.removed(end, end.pod, now_s)
+            self._unheard.clear()
+            self._looked_at = ()
+        for uid, end in list(self._ends.items()):
+            if rules.is_over(end, now_s):
+                del self._ends[uid]
+                self._told.pop(uid, None)
 
     def _keep(self) -> None:
         """Writes what has changed."""
@@ -121,15 +141,15 @@ class PodEnds:
             return
         self._kept = ends
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            records.write(self._file, _Record(processes.boot_id(), ends))
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            records.write(self.file, _Record(processes.boot_id(), ends))
         except OSError as error:  # only an agent that is started meanwhile misses it
-            self._log.warning("pod ends not recorded", file=str(self._file), reason=str(error))
+            self.log.warning("pod ends not recorded", file=str(self.file), reason=str(error))
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- what is done ----------------------------------------------------------------------------
 
     def _look_again(self) -> None:
-        """A change of a pod waits for no scan: kubelet's first signal may be some milliseconds away."""
+        """A change of a pod waits for no scan: kubelet's first signal may be milliseconds away."""
         if self._scan:
             with self._shortages.survived("pod ends"):
                 self.look(self._scan)
@@ -137,68 +157,74 @@ class PodEnds:
     def look(self, scan: Scan) -> None:
         """Stops the clients whose time it is. To be called with each scan of the watchdog."""
         self._scan = scan
-        drain_s, now_s = self._drain_s, processes.boot_time_s()
-        if not drain_s:
-            self._ends = {}
+        if not self._drain_s:
+            self._ends.clear()
         if not (self._ends or self._kept):
             return
+        now_s, policy = processes.boot_time_s(), self.policy()
         self._settle(now_s)
-        if (scan, drain_s) != self._looked_at or now_s >= self._next_s:
-            self._looked_at = (scan, drain_s)
-            self._end_due(scan, now_s, self._policy().graces)
+        if (scan, policy) != self._looked_at or now_s >= self._next_s:
+            self._looked_at = (scan, policy)
+            self._end_due(scan, now_s, policy.graces)
         self._keep()
 
     def _end_due(self, scan: Scan, now_s: float, graces: Graces) -> None:
         clients = [one for one in scan.clients if one.pod in self._ends and one.on_mps]
         self._judge(clients)
+        self._tell(clients, now_s, graces.pod_end_s)
         mortal = {process for process, dies in self._mortal.items() if dies}
-        self._tell([one for one in clients if one.process not in self._begun], now_s, graces.pod_end_s)
         due = rules.due_clients(self._ends, clients, mortal, now_s, graces.pod_end_s)
         self._next_s = due.next_s
-        own = self._watchdog.own(scan) if due.clients else frozenset[ProcessIdentity]()
+        own = self.watchdog.own(scan) if due.clients else frozenset[ProcessIdentity]()
         for client in due.clients:
             if client.process not in own | self._begun:
                 self._end(client, graces.end_drain_s)
 
     def _judge(self, clients: Iterable[Client]) -> None:
-        """Asks once of each client what a first signal does to it, and forgets those that are gone."""
+        """Asks once of each client what a first signal does to it, and forgets who is gone."""
         known, self._mortal = self._mortal, {}
         for client in clients:
             process, end = client.process, self._ends[client.pod or ""]
             if process in known:
                 self._mortal[process] = known[process]
             elif not end.has_pre_stop:
-                self._mortal[process] = any(processes.dies_of(process, one) for one in _signals(end))
+                signals = _first_signals(end)
+                self._mortal[process] = any(processes.dies_of(process, one) for one in signals)
         seen = {client.process for client in clients}
         self._begun &= seen
-        self._failed = {process: why for process, why in self._failed.items() if process in seen}
+        for process in self._failed.keys() - seen:
+            del self._failed[process]
 
     def _tell(self, clients: Iterable[Client], now_s: float, pod_end_s: float) -> None:
-        """Logs of each pod with clients when they are stopped at the latest, and again where that has changed."""
-        for uid in {client.pod or "" for client in clients}:
+        """Logs when the clients of a pod are stopped, and again where that has changed."""
+        for uid in {one.pod or "" for one in clients if one.process not in self._begun}:
             end = self._ends[uid]
             at_s = rules.stop_at_s(end, pod_end_s)
             if self._told.get(uid) != at_s:
                 self._told[uid] = at_s
-                about = {"grace_s": end.grace_s, "stop_in_s": round(max(0.0, at_s - now_s), 1)}
-                is_removed = end.removed_s is not None
-                self._log.info("pod end begun", pod=str(end.pod), uid=uid, **about, removed=is_removed)
+                left_s = round(max(0.0, at_s - now_s), 1)
+                about = {"grace_s": end.grace_s, "removed": end.removed_s is not None}
+                self.log.info("pod end begun", pod=str(end.pod), uid=uid, stop_in_s=left_s, **about)
 
     def _end(self, client: Client, drain_s: float) -> None:
         try:
-            self._watchdog.ends.begin(EndAsked(client, _REASON, drain_s))
+            self.watchdog.ends.begin(EndAsked(client, _REASON, drain_s))
         except NotEnded as error:
             self._next_s = 0.0  # the next scan tries again, as long as it is there
-            if self._failed.get(client.process) != str(error):
-                self._failed[client.process] = str(error)
-                tell = self._log.warning if isinstance(error, NotKilled) else self._log.info
-                tell("not ended", pid=client.pid, reason=str(error))
-            return
-        self._begun |= {client.process}
+            self._tell_failure(client, error)
+        else:
+            self._begun.add(client.process)
+
+    def _tell_failure(self, client: Client, error: NotEnded) -> None:
+        """Once for each reason. That it has ended by itself is what most do in that moment."""
+        if self._failed.get(client.process) != str(error):
+            self._failed[client.process] = str(error)
+            tell = self.log.warning if isinstance(error, NotKilled) else self.log.info
+            tell("not ended", pid=client.pid, reason=str(error))
 
 
-def _signals(end: PodEnd) -> set[int]:
-    """The numbers of the signals with which kubelet may begin; a name that this system does not have is none."""
+def _first_signals(end: PodEnd) -> set[int]:
+    """The numbers of the signals with which kubelet may begin; names unknown here are left out."""
     found = {int(signal.SIGTERM)}
     for name in end.stop_signals:
         parts = _SIGNAL.fullmatch(name)

@@ -1,8 +1,9 @@
-"""When the clients of a deleted pod are stopped, so that no signal of kubelet's ends one of them in mid-kernel.
+"""When the clients of a deleted pod are stopped, so that no signal of kubelet's ends one in mid-kernel.
 
-Kubelet sends SIGTERM at once, or after a hook, and SIGKILL once the grace is over. Whoever would die of the first is
-stopped as soon as the deletion is seen (a stopped process does not take a SIGTERM), and everybody in time before the
-second. Static pods are left out: the deletion of a mirror pod ends none, and their cgroups have another uid.
+Kubelet sends SIGTERM at once, or after a hook at a time that nobody sees, and SIGKILL once the grace
+is over. Whoever would die of the first is stopped as soon as the deletion is seen (a pending SIGTERM
+does not wake a stopped process), and everybody in time before the second. Static pods are left out:
+the deletion of a mirror pod ends none of them, and their cgroups have another uid.
 """
 
 import math
@@ -13,7 +14,7 @@ from mpsd.kubelet.rules.node_pods import PodDeletion
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 
-REMOVED_S = 60.0  # for the processes of a removed pod to end, which takes kubelet 2 s where nothing hinders it
+REMOVED_S = 60.0  # for the processes of a removed pod to end, for which kubelet allows them 2 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,9 @@ class PodEnd:
 
 
 def deleted(known: PodEnd | None, pod: PodName, deletion: PodDeletion, now_s: float, *, was_running: bool) -> PodEnd:
-    """The end of a pod whose deletion is requested. known: None where that is new. was_running: whether the pod was
-    seen before without that; else nobody knows for how long it has had its grace, and it has none left."""
+    """The end of a pod whose deletion is requested. known: None where that is new. was_running:
+    whether the pod was seen without that just before; else nobody knows for how long its grace has
+    run, and none is left."""
     if known:
         return replace(known, grace_s=min(known.grace_s, deletion.grace_s))
     grace_s = deletion.grace_s if was_running else 0.0
@@ -43,7 +45,8 @@ def deleted(known: PodEnd | None, pod: PodName, deletion: PodDeletion, now_s: fl
 
 
 def removed(known: PodEnd | None, pod: PodName, now_s: float) -> PodEnd:
-    """The end of a pod that the API server does not have any more. known: None where no deletion was seen before."""
+    """The end of a pod that the API server does not have any more. known: None where its deletion
+    was not seen before."""
     end = known or PodEnd(pod, now_s, 0.0)
     return end if end.removed_s is not None else replace(end, removed_s=now_s)
 
@@ -54,7 +57,8 @@ def is_over(end: PodEnd, now_s: float) -> bool:
 
 
 def stop_at_s(end: PodEnd, pod_end_s: float) -> float:
-    """When its clients are stopped, whatever they do about a signal: so long before its grace is over."""
+    """When its clients are stopped, whatever they do about a signal. pod_end_s: how long before
+    the grace is over."""
     if end.removed_s is not None:
         return end.seen_s
     return end.seen_s + max(0.0, end.grace_s - pod_end_s)
@@ -77,8 +81,8 @@ def due_clients(
     now_s: float,
     pod_end_s: float,
 ) -> DueClients:
-    """The clients of MPS that are to be stopped. ends: by the pod's uid. mortal: those that die of a first signal.
-    pod_end_s: as of `stop_at_s`."""
+    """The clients of MPS that are to be stopped. ends: by the pod's uid. mortal: those that die of a
+    first signal. pod_end_s: as of `stop_at_s`."""
     found = []
     next_s = math.inf
     for client in clients:
