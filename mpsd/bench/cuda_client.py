@@ -1,10 +1,14 @@
 """A CUDA process that does what it is told and prints what it saw: for `mpsd bench`, and for tests on a real GPU.
 
-    cuda_client.py [device=N] [lift=VALUE] [threads=PERCENT] [ACTION ...]
+    cuda_client.py [device=N] [lift=VALUE] [threads=PERCENT] [kernel=MS | gemm=N] [ACTION ...]
 
     device=N        choose among the GPUs it sees; else 0
     lift=VALUE      give itself this CUDA_MPS_PINNED_DEVICE_MEM_LIMIT first, as a tenant would who lifts his limit
     threads=PERCENT the same of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+    kernel=MS       each kernel of work, launch and measure lasts so long, and several are always
+                    queued, for half a second, two at least. Without it they are short, and a
+                    synchronise comes behind each few
+    gemm=N          the same with products of N × N halves, by cuBLAS
     always first    make a context on that GPU    {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB",
                                                    "meminfo_total_MiB", "sms", "init_s"}
     alloc=MIB       take memory, 32 MiB at a time, until it has that or is refused
@@ -24,19 +28,23 @@
                     ended, as requests come
                                                   {"work", "requests", "per_s", "p50_ms", "p99_ms": of a request, from
                                                    when it came to its end}
-    launch=SEC      run kernels                   {"launches_per_s", "n", "p50_ms", "p99_ms": of ten and a synchronise}
+    launch=SEC      run kernels                   {"launches_per_s", "n", "p50_ms", "p99_ms": of ten and a synchronise;
+                                                   with kernel= or gemm= of one}
     work[=SEC]      run kernels until SIGTERM (or for so long)    {"launches", "at"} four times a second
     fault           write to a bad address, and go on             {"bad": "700:CUDA_ERROR_ILLEGAL_ADDRESS"}
     linger[=SEC]    leave CUDA alone for ever (or for so long); SIGTERM ends it     {"lingering": pid}
+    exit            end at once by _exit, whatever is queued
     reconnect       destroy the context and make another          {"destroy": result, "again": result}
     always last                                                   {"end": result}
 
 One JSON object a line; a result is such as "0:CUDA_SUCCESS". Exit codes: 0; 2 for arguments that make no sense, before
-anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx" or "prepare", "err": result}; 4 where a context
-breaks that it looks at: {"broke": result, "after_s"}.
+anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx", "gemm" or "prepare", "err":
+result, or where cuBLAS was looked for}; 4 where a context breaks that it looks at: {"broke": result,
+"after_s"}.
 
-It is a program of its own: nothing but the standard library and the driver (libcuda by ctypes), and it sets
-nothing on the card. The simulator's `sim-cuda` is its twin: the same command line, the same lines.
+It is a program of its own: nothing but the standard library and the driver (libcuda by ctypes; for
+gemm= cuBLAS, the system's or that of a PyTorch that pip or conda installed), and it sets nothing on
+the card. The simulator's `sim-cuda` is its twin: the same command line, the same lines.
 """
 
 import ctypes
@@ -47,7 +55,8 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Never, Self
 
@@ -60,8 +69,16 @@ MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.h
 MEM_ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL, cuda.h
 BAD_ADDRESS = 16
 LIFTED = {"lift": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "threads": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
+CHOICES = {"device", "kernel", "gemm", *LIFTED}
 THREADS = 256  # a block; eight of them fill an SM
 WARM_UP_SAMPLES = 5
+AHEAD_S = 0.5  # what is queued with kernel= and gemm=
+FEWEST_AHEAD, MOST_AHEAD = 2, 512  # a driver's queue holds about a thousand launches
+LONGEST_KERNEL_MS = 60_000
+LARGEST_GEMM = 65_536
+UNKNOWN = 999  # CUDA_ERROR_UNKNOWN, cuda.h
+GEMM_MEASURED = 3  # products, to know how long one lasts
+BLOCKING_SYNC = 1  # CU_EVENT_BLOCKING_SYNC, cuda.h: who waits sleeps
 COPIED_MIB = 512
 COPIED_AT_ONCE = 16  # bytes
 
@@ -134,6 +151,21 @@ further:
     ret;
 }
 
+// Eight blocks of 256 threads an SM are on the GPU all at once, so a launch lasts this long.
+.visible .entry last(.param .u64 nanoseconds)
+{
+    .reg .pred %again;
+    .reg .u64 %wanted, %begin, %now, %passed;
+    ld.param.u64 %wanted, [nanoseconds];
+    mov.u64 %begin, %globaltimer;
+still:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %passed, %now, %begin;
+    setp.lt.u64 %again, %passed, %wanted;
+    @%again bra still;
+    ret;
+}
+
 .visible .entry write_to(.param .u64 address)
 {
     .reg .u32 %one;
@@ -190,6 +222,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "cuLaunchKernel": [_POINTER, *[ctypes.c_uint] * 7, _POINTER, _OUT, _POINTER],
     "cuEventCreate": [_OUT, ctypes.c_uint],
     "cuEventRecord": [_POINTER, _POINTER],
+    "cuEventSynchronize": [_POINTER],
+    "cuEventQuery": [_POINTER],
     "cuEventElapsedTime": [_OUT, _POINTER, _POINTER],
     "cuEventDestroy_v2": [_POINTER],
     "cuGetErrorName": [ctypes.c_int, _OUT],
@@ -291,6 +325,72 @@ class Prepared:
     buffers: Sequence[int]
 
 
+class NoCublas(Exception):
+    """There is none that works here, and where it was looked for."""
+
+
+class Gemm:
+    """The product of two N × N matrices of halves, summed up in 32 bits as PyTorch does."""
+
+    HALVES, IN_32_BITS, DEFAULT = 2, 68, -1  # CUDA_R_16F, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT
+    LIBRARIES = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11")
+    FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib")  # below a folder of sys.path
+
+    def __init__(self, driver: CudaDriver, size: int) -> None:
+        """CudaError, NoCublas."""
+        self._driver = driver
+        self._cublas, self._handle = self._opened()
+        matrices = [ctypes.c_uint64() for _ in range(3)]
+        for matrix in matrices:
+            driver("cuMemAlloc_v2", ctypes.byref(matrix), 2 * size**2)
+            driver("cuMemsetD8_v2", matrix.value, 0x2C, 2 * size**2)  # 0.065 each
+        left, right, product = (ctypes.c_void_p(matrix.value) for matrix in matrices)
+        one, nothing = ctypes.byref(ctypes.c_float(1)), ctypes.byref(ctypes.c_float(0))
+        self._arguments = (
+            *(self._handle, 0, 0, size, size, size),
+            *(one, left, self.HALVES, size, right, self.HALVES, size),
+            *(nothing, product, self.HALVES, size, self.IN_32_BITS, self.DEFAULT),
+        )
+
+    def __call__(self) -> int:
+        """The result of one. Where cuBLAS fails, what the context says."""
+        if not self._cublas.cublasGemmEx(*self._arguments):
+            return 0
+        return self._driver.result("cuCtxSynchronize") or UNKNOWN
+
+    def measured_s(self) -> float:
+        """How long one lasts; the first loads its code."""
+        events = Events(self._driver)
+        steps: list[Callable[[], int]] = [self, events.begin, *[self] * GEMM_MEASURED, events.end]
+        for step in steps:
+            if result := step():
+                raise CudaError(result)
+        self._driver("cuCtxSynchronize")
+        took_s = events.ms() / 1000
+        events.destroy()
+        return took_s / GEMM_MEASURED
+
+    def _opened(self) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+        """The newest that works with this driver."""
+        for library in self._found():
+            handle = ctypes.c_void_p()
+            if not library.cublasCreate_v2(ctypes.byref(handle)):
+                return library, handle
+        wanted = ", ".join(self.LIBRARIES)
+        raise NoCublas(f"no {wanted} that works, of the system or beside a PyTorch of {sys.executable}")
+
+    def _found(self) -> Iterator[ctypes.CDLL]:
+        below = [f"{path}/{folder}/" for path in sys.path for folder in self.FOLDERS]
+        for name in self.LIBRARIES:
+            for folder in ("", *below, f"{sys.prefix}/lib/"):
+                try:
+                    if folder:  # it needs this one, and need not look for it beside itself
+                        ctypes.CDLL(f"{folder}{name.replace('cublas', 'cublasLt')}")
+                    yield ctypes.CDLL(f"{folder}{name}")
+                except OSError:
+                    continue
+
+
 class Events:
     """What the GPU itself took from `begin` to `end`, to be asked once both are past."""
 
@@ -316,6 +416,72 @@ class Events:
             self._driver("cuEventDestroy_v2", event)
 
 
+class Samples:
+    """Some launches and a synchronise, which leaves nothing queued. events: to know what the GPU took."""
+
+    def __init__(self, driver: CudaDriver, launch: Launch, launches: int, events: Events | None = None) -> None:
+        self._driver, self._launch, self.launches, self._events = driver, launch, launches, events
+
+    def __call__(self) -> int:
+        """The result of one sample."""
+        result = self._events.begin() if self._events else 0
+        for _ in range(self.launches):
+            result = result or self._launch()
+        if self._events:
+            result = result or self._events.end()
+        return result or self._driver.result("cuCtxSynchronize")
+
+    def gpu_ms(self) -> float:
+        return self._events.ms() if self._events else 0.0
+
+
+class Ahead:
+    """Launches of which several are always queued: who waits for the oldest leaves the others there."""
+
+    launches = 1  # a sample
+
+    def __init__(self, driver: CudaDriver, launch: Launch | Gemm, launch_s: float) -> None:
+        self._driver, self._launch = driver, launch
+        self._most = max(FEWEST_AHEAD, min(MOST_AHEAD, round(AHEAD_S / launch_s)))
+        self._queued: deque[ctypes.c_void_p] = deque()  # an event behind each
+        self._free = [self._event() for _ in range(self._most)]
+        self._last = self._event()
+        driver("cuEventRecord", self._last, None)
+        self._gpu_ms = 0.0
+
+    def begun(self) -> Self:
+        """Without those that ended while none was waited for: they would seem to take no time."""
+        while self._queued and not self._driver.result("cuEventQuery", self._queued[0]):
+            self._free.append(self._last)
+            self._last = self._queued.popleft()
+        return self
+
+    def __call__(self) -> int:
+        """Launch as many as there is room for, and wait for the oldest; the result."""
+        while len(self._queued) < self._most:
+            event = self._free.pop()
+            if result := self._launch() or self._driver.result("cuEventRecord", event, None):
+                return result
+            self._queued.append(event)
+        oldest = self._queued.popleft()
+        if result := self._driver.result("cuEventSynchronize", oldest):
+            return result
+        took = ctypes.c_float()
+        self._driver("cuEventElapsedTime", ctypes.byref(took), self._last, oldest)
+        self._free.append(self._last)
+        self._last, self._gpu_ms = oldest, took.value
+        return 0
+
+    def gpu_ms(self) -> float:
+        """From the end of the one before to that of the last."""
+        return self._gpu_ms
+
+    def _event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self._driver("cuEventCreate", ctypes.byref(event), BLOCKING_SYNC)
+        return event
+
+
 def say(**line: object) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -329,8 +495,10 @@ def give_up(code: int, **line: object) -> Never:
 class CudaContext:
     """One CUDA context on a device that this process sees, by its ordinal."""
 
-    def __init__(self, driver: CudaDriver, ordinal: int, started: float) -> None:
+    def __init__(self, driver: CudaDriver, chosen: Mapping[str, str], started: float) -> None:
         self._driver = driver
+        self._chosen = chosen
+        self._ahead: Ahead | None = None  # None: short kernels, and a synchronise behind each few
         self._input = Input()
         self._pieces: list[int] = []
         self._prepared: Prepared | None = None  # nothing yet, or not in this context
@@ -340,7 +508,7 @@ class CudaContext:
         try:
             driver("cuInit", 0)
             driver("cuDeviceGetCount", ctypes.byref(devices))
-            driver("cuDeviceGet", ctypes.byref(self._device), ordinal)
+            driver("cuDeviceGet", ctypes.byref(self._device), int(chosen["device"]))
         except CudaError as refused:
             give_up(3, fail="cuInit", err=driver.name(refused.result))
         if result := self._create():
@@ -358,6 +526,21 @@ class CudaContext:
             **self._figures(),
             init_s=init_s,
         )
+
+    def load_kernels(self) -> None:
+        """Those that were chosen, and the memory for them."""
+        if "kernel" in self._chosen:
+            kernel_s = float(self._chosen["kernel"]) / 1000
+            launch = Launch(self._driver, b"last", 8 * self._sms(), THREADS, ctypes.c_uint64(int(kernel_s * 1e9)))
+            self._ahead = Ahead(self._driver, launch, kernel_s)
+        if "gemm" in self._chosen:
+            try:
+                gemm = Gemm(self._driver, int(self._chosen["gemm"]))
+                self._ahead = Ahead(self._driver, gemm, gemm.measured_s())
+            except CudaError as refused:
+                give_up(3, fail="gemm", err=self._driver.name(refused.result))
+            except NoCublas as nowhere:
+                give_up(3, fail="gemm", err=str(nowhere))
 
     def _create(self) -> int:
         return self._driver.result("cuCtxCreate_v2", ctypes.byref(self._handle), 0, self._device)
@@ -440,22 +623,26 @@ class CudaContext:
             self._check(since)
 
     def launch(self, seconds: str) -> None:
-        launch = self._multiply_add(8 * self._sms(), 4096)
+        samples = self._samples()
         samples_s: list[float] = []
         since = now = time.monotonic()
         while now - since < float(seconds):
-            for _ in range(LAUNCHES_A_SAMPLE):
-                self._broke_unless(launch(), since)
-            self._check(since)
+            self._broke_unless(samples(), since)
             before, now = now, time.monotonic()
             samples_s.append(now - before)
-        launches = LAUNCHES_A_SAMPLE * len(samples_s)
+        launches = samples.launches * len(samples_s)
         say(
             launches_per_s=round(launches / (now - since), 1),
             n=launches,
             p50_ms=round(1000 * percentile(samples_s, 50), 3),
             p99_ms=round(1000 * percentile(samples_s, 99), 3),
         )
+
+    def _samples(self) -> Samples | Ahead:
+        """What `launch` and `work` do again and again."""
+        if self._ahead:
+            return self._ahead.begun()
+        return Samples(self._driver, self._multiply_add(8 * self._sms(), 4096), LAUNCHES_A_SAMPLE)
 
     def prepare(self, name: str) -> None:
         work, buffers = WORKS[name], [] if self._prepared is None else [*self._prepared.buffers]
@@ -481,28 +668,29 @@ class CudaContext:
 
     def measure(self, seconds: str) -> None:
         assert self._prepared is not None, "the arguments were looked at"
-        launch, in_a_sample = self._prepared.launch, WORKS[self._prepared.name].sample_launches
+        events = Events(self._driver)
+        samples: Samples | Ahead
+        if self._ahead:
+            samples = self._ahead.begun()
+        else:
+            in_a_sample = WORKS[self._prepared.name].sample_launches
+            samples = Samples(self._driver, self._prepared.launch, in_a_sample, events)
         samples_s: list[float] = []
         gpu_ms: list[float] = []
-        events = Events(self._driver)
         since = now = time.monotonic()
         while not samples_s or now - since < float(seconds):
-            self._broke_unless(events.begin(), since)
-            for _ in range(in_a_sample):
-                self._broke_unless(launch(), since)
-            self._broke_unless(events.end(), since)
-            self._check(since)
+            self._broke_unless(samples(), since)
             before, now = now, time.monotonic()
             samples_s.append(now - before)
-            gpu_ms.append(events.ms())
+            gpu_ms.append(samples.gpu_ms())
         events.destroy()
-        launches = in_a_sample * len(samples_s)
+        launches = samples.launches * len(samples_s)
         say(
             work=self._prepared.name,
             seconds=round(now - since, 3),
             launches=launches,
             launches_per_s=round(launches / (now - since), 1),
-            sample_launches=in_a_sample,
+            sample_launches=samples.launches,
             p50_ms=round(1000 * percentile(samples_s, 50), 3),
             p99_ms=round(1000 * percentile(samples_s, 99), 3),
             gpu_ms=round(percentile(gpu_ms, 50), 3),
@@ -531,15 +719,13 @@ class CudaContext:
         )
 
     def work(self, seconds: str) -> None:
-        launch = self._multiply_add(8 * self._sms(), 4096)
+        samples = self._samples()
         since = said = time.monotonic()
         launches = 0
         with Termination() as termination:
             while not termination.came and not (seconds and time.monotonic() - since >= float(seconds)):
-                for _ in range(LAUNCHES_A_SAMPLE):
-                    self._broke_unless(launch(), since)
-                self._check(since)
-                launches += LAUNCHES_A_SAMPLE
+                self._broke_unless(samples(), since)
+                launches += samples.launches
                 if time.monotonic() - said >= SAY_EVERY_S:
                     said = time.monotonic()
                     say(launches=launches, at=round(time.time(), 3))
@@ -556,11 +742,18 @@ class CudaContext:
         else:
             signal.pause()
 
+    def exit(self, _: str) -> None:
+        os._exit(0)
+
     def reconnect(self, _: str) -> None:
+        self._driver.result("cuCtxSynchronize")
         destroyed = self._driver.result("cuCtxDestroy_v2", self._handle)
         self._pieces.clear()
-        self._prepared = None
-        say(destroy=self._driver.name(destroyed), again=self._driver.name(self._create()))
+        self._prepared = self._ahead = None
+        created = self._create()
+        say(destroy=self._driver.name(destroyed), again=self._driver.name(created))
+        if not created:
+            self.load_kernels()
 
     def end(self) -> None:
         result = self._driver.result("cuCtxSynchronize")
@@ -582,6 +775,7 @@ ACTIONS: Mapping[str, Callable[[CudaContext, str], None]] = {
     "work": CudaContext.work,
     "fault": CudaContext.fault,
     "linger": CudaContext.linger,
+    "exit": CudaContext.exit,
     "reconnect": CudaContext.reconnect,
     "info": CudaContext.info,
 }
@@ -613,23 +807,46 @@ def complaint(actions: Sequence[tuple[str, str]]) -> str:
     return ""
 
 
+def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
+    """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
+    if "kernel" in chosen and "gemm" in chosen:
+        return f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write one of them"
+    if "kernel" in chosen and not is_duration(chosen["kernel"]):
+        return f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it like kernel=100"
+    if "gemm" in chosen and not is_size(chosen["gemm"]):
+        return f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like gemm=4096"
+    return ""
+
+
+def is_duration(value: str) -> bool:
+    try:
+        return 0 < float(value) <= LONGEST_KERNEL_MS
+    except ValueError:
+        return False
+
+
+def is_size(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
+
+
 def main() -> int:
     started = time.monotonic()
     actions = [(name, value) for name, _, value in (word.partition("=") for word in sys.argv[1:])]
     chosen = {"device": "0"}
-    while actions and actions[0][0] in {"device", *LIFTED}:
+    while actions and actions[0][0] in CHOICES:
         name, chosen[name] = actions.pop(0)
-    if wrong := complaint(actions):
+    if wrong := complaint_of_kernels(chosen) or complaint(actions):
         sys.stderr.write(f"cuda_client: {wrong}\n")
         return 2
     os.environ.update({LIFTED[name]: value for name, value in chosen.items() if name in LIFTED})
     driver = CudaDriver()
-    context = CudaContext(driver, int(chosen["device"]), started)
-    for name, value in actions:
-        try:
+    context = CudaContext(driver, chosen, started)
+    try:
+        context.load_kernels()
+        for name, value in actions:
             ACTIONS[name](context, value)
-        except CudaError as refused:
-            give_up(4, broke=driver.name(refused.result), after_s=round(time.monotonic() - started, 3))
+    except CudaError as refused:
+        give_up(4, broke=driver.name(refused.result), after_s=round(time.monotonic() - started, 3))
     context.end()
     return 0
 

@@ -7,14 +7,17 @@ counts only while /proc shows its process with the same start time.
 import fcntl
 import mmap
 import os
+import signal
 import struct
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntFlag
 from pathlib import Path
 from typing import Final
+
+from mpsd.simulator.kernel_queue import KernelQueue
 
 # -- CUDA driver results, as `code:NAME` ---------------------------------------------------------------------------
 # Source: CUDA driver API, CUresult; only those that clients were seen to get, or that a compute mode gives.
@@ -73,8 +76,13 @@ _SLOT = struct.Struct("<QQIHHII")  # start time in ticks, bytes, pid, kind, prio
 _BYTES_AT, _BUSY_AT, _MANAGED_AT = 8, 24, 28
 _SLOTS_AT = 64
 _SLOTS = 256
-_SIZE = _SLOTS_AT + _SLOTS * _SLOT.size
+# Behind the slots and in their order, where a simulator that knows nothing of them does not look.
+# Its end in ns of CLOCK_MONOTONIC, the pid, the us of each kernel, whether they are products.
+_QUEUE = struct.Struct("<QIII4x")
+_QUEUES_AT = _SLOTS_AT + _SLOTS * _SLOT.size
+_SIZE = _QUEUES_AT + _SLOTS * _QUEUE.size
 _MIB = 1024 * 1024
+_UNSEEN_NS = 1_000_000_000  # how long a process that computes may have waited for a processor
 
 
 class Quirk(IntFlag):
@@ -96,7 +104,11 @@ class CardRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProcessHolding:
-    """What one living process holds. held_bytes: without managed memory, as NVML counts it."""
+    """What one living process holds and has queued.
+
+    held_bytes: without managed memory, as NVML counts it. busy_sms: on how many it computes.
+    stopped: by a signal, so that it queues nothing more.
+    """
 
     slot: int
     pid: int
@@ -105,6 +117,13 @@ class ProcessHolding:
     busy_sms: int
     managed_mib: int
     priority: int
+    queue: KernelQueue
+    stopped: bool
+
+    def computes(self, now_ns: int) -> bool:
+        """Whether kernels of it run now, by CLOCK_MONOTONIC."""
+        unseen_ns = 0 if self.stopped else _UNSEEN_NS
+        return bool(self.busy_sms) and self.queue.runs(now_ns - unseen_ns)
 
     @property
     def all_bytes(self) -> int:
@@ -192,8 +211,8 @@ class CardView:
     def holdings(self) -> tuple[ProcessHolding, ...]:
         """What every living process holds, oldest slot first."""
         with self._locked(fcntl.LOCK_SH):
-            slots = self._map[_SLOTS_AT:_SIZE]
-        return tuple(holding for holding, start in _holdings(slots) if self._lives(holding.pid, start))
+            content = self._map[:]
+        return tuple(self._living(content))
 
     def free_bytes(self) -> int:
         """Managed memory beyond the card's lies in the host's."""
@@ -214,6 +233,7 @@ class CardView:
             start = process_start_ticks(claim.pid)
             values = start, claim.wanted_bytes, claim.pid, claim.kind, claim.priority, 0, 0
             _SLOT.pack_into(self._map, _at(slot), *values)
+            _QUEUE.pack_into(self._map, _queue_at(slot), 0, claim.pid, 0, 0)
             return slot
 
     def held_bytes(self, slot: int) -> int:
@@ -235,9 +255,15 @@ class CardView:
         with self._locked(fcntl.LOCK_EX):
             _FLAG.pack_into(self._map, _at(slot) + _MANAGED_AT, self.managed_mib(slot) + more_mib)
 
-    def be_busy(self, slot: int, sms: int) -> None:
-        """Say on how many SMs the slot's process computes now."""
+    def be_busy(self, slot: int, pid: int, sms: int, queue: KernelQueue) -> None:
+        """Say on how many SMs the slot's process computes, 0 for none, and what it has queued."""
+        _QUEUE.pack_into(self._map, _queue_at(slot), queue.ends_ns, pid, queue.kernel_us, queue.gemm)
         _FLAG.pack_into(self._map, _at(slot) + _BUSY_AT, sms)
+
+    def queue(self, slot: int, pid: int) -> KernelQueue:
+        """What this process has queued, also once it is dead; nothing where the slot is another's."""
+        ends_ns, owner, kernel_us, gemm = _QUEUE.unpack_from(self._map, _queue_at(slot))
+        return KernelQueue(ends_ns, kernel_us, bool(gemm)) if owner == pid else KernelQueue()
 
     def release(self, slot: int, pid: int) -> None:
         """Give back what this process holds there; a dead one's place may be another's by now, who keeps it."""
@@ -249,7 +275,7 @@ class CardView:
         """Whether that much is free; the dead are looked for only when it matters, as allocations come in thousands."""
         if more_bytes <= 0:
             return True
-        written = sum(holding.all_bytes for holding, _ in _holdings(self._map[_SLOTS_AT:_SIZE]))
+        written = sum(holding.all_bytes for holding, _ in _holdings(self._map))
         if self.memory_bytes - written >= more_bytes:
             return True
         return self.memory_bytes - sum(holding.all_bytes for holding in self._living_only()) >= more_bytes
@@ -260,19 +286,25 @@ class CardView:
         return self.compute_mode == DEFAULT or (self.compute_mode == EXCLUSIVE_PROCESS and not others)
 
     def _living_only(self) -> list[ProcessHolding]:
-        living = []
-        for holding, start in _holdings(self._map[_SLOTS_AT:_SIZE]):
-            if self._lives(holding.pid, start):
-                living.append(holding)
-            else:
+        """Those of the living, after the slots of the dead were cleared."""
+        living = list(self._living(self._map))
+        kept = {holding.slot for holding in living}
+        for holding, _ in _holdings(self._map):
+            if holding.slot not in kept:
                 self._clear(holding.slot)
         return living
 
+    def _living(self, content: bytes | mmap.mmap) -> Iterator[ProcessHolding]:
+        for holding, start in _holdings(content):
+            if not self._sees_processes:
+                yield holding
+                continue
+            process = process_status(holding.pid)
+            if process.start_ticks == start:
+                yield replace(holding, stopped=process.stopped)
+
     def _clear(self, slot: int) -> None:
         self._map[_at(slot) : _at(slot) + _SLOT.size] = bytes(_SLOT.size)
-
-    def _lives(self, pid: int, start_ticks: int) -> bool:
-        return not self._sees_processes or process_start_ticks(pid) == start_ticks
 
     def _flag(self, at: int) -> int:
         (value,) = _FLAG.unpack_from(self._map, at)
@@ -287,27 +319,52 @@ class CardView:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-def process_start_ticks(pid: int) -> int:
-    """Field 22 of /proc/<pid>/stat; 0 when there is no such process, or only its zombie, which holds no memory."""
+_EXITING = 4  # PF_EXITING of the kernel's include/linux/sched.h
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """A process, alive or not.
+
+    start_ticks: 0 when there is no such process, or only its zombie, which holds no memory.
+    stopped: by a signal. ending: killed, and not gone yet.
+    """
+
+    start_ticks: int = 0
+    stopped: bool = False
+    ending: bool = False
+
+
+def process_status(pid: int) -> ProcessStatus:
+    """As /proc/PID/stat has it of the first thread; a simulated client has no other."""
     try:
         file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
-        return 0
+        return ProcessStatus()
     try:
         fields = os.read(file, 1024).rpartition(b") ")[2].split()
     except ProcessLookupError:
-        return 0
+        return ProcessStatus()
     finally:
         os.close(file)
     ended = fields[0] in {b"Z", b"X"} and int(fields[17]) < 2  # the first thread's memory stays with the others
-    return 0 if ended else int(fields[19])
+    ending = bool(int(fields[6]) & _EXITING or int(fields[28]) & 1 << signal.SIGKILL - 1)
+    return ProcessStatus(0 if ended else int(fields[19]), fields[0] == b"T", ending)
 
 
-def _holdings(slots: bytes) -> Iterator[tuple[ProcessHolding, int]]:
-    """Every slot in use, with the start time of its process."""
-    for slot, (start, held_bytes, pid, kind, priority, busy_sms, managed_mib) in enumerate(_SLOT.iter_unpack(slots)):
+def process_start_ticks(pid: int) -> int:
+    """Field 22 of /proc/PID/stat; 0 as above."""
+    return process_status(pid).start_ticks
+
+
+def _holdings(content: bytes | mmap.mmap) -> Iterator[tuple[ProcessHolding, int]]:
+    """Of a card's file: every slot in use, with the start time of its process."""
+    slots = _SLOT.iter_unpack(content[_SLOTS_AT:_QUEUES_AT])
+    for slot, (start, held_bytes, pid, kind, priority, busy_sms, managed_mib) in enumerate(slots):
         if kind:
-            yield ProcessHolding(slot, pid, kind, held_bytes, busy_sms, managed_mib, priority), start
+            ends_ns, _pid, kernel_us, gemm = _QUEUE.unpack_from(content, _queue_at(slot))
+            queue = KernelQueue(ends_ns, kernel_us, bool(gemm))
+            yield ProcessHolding(slot, pid, kind, held_bytes, busy_sms, managed_mib, priority, queue, False), start
 
 
 def _clients(living: list[ProcessHolding]) -> int:
@@ -316,6 +373,10 @@ def _clients(living: list[ProcessHolding]) -> int:
 
 def _at(slot: int) -> int:
     return _SLOTS_AT + slot * _SLOT.size
+
+
+def _queue_at(slot: int) -> int:
+    return _QUEUES_AT + slot * _QUEUE.size
 
 
 def _pid_namespace() -> int:

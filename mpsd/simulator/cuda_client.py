@@ -1,9 +1,10 @@
 """The program `sim-cuda`: a CUDA process that does what its arguments say and prints what it saw, one JSON a line.
 
-    sim-cuda [device=N] [lift=VALUE] [threads=PERCENT] [ACTION ...]
+    sim-cuda [device=N] [lift=VALUE] [threads=PERCENT] [kernel=MS | gemm=N] [ACTION ...]
 
 Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. The speed
-that it reports is simulated, with the proportions observed on an H200.
+that it reports is simulated, with the proportions observed on an H200; a product of N × N halves lasts as long as
+there.
 
 Sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
 """
@@ -22,6 +23,7 @@ from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, THREAD_PERCENT
 from mpsd.simulator.card import INVALID_DEVICE, MPS_CLIENT, OUTSIDE_MPS, SUCCESS, shown
 from mpsd.simulator.cuda_driver import CudaFailure, CudaProcess, SimulatedContext
 from mpsd.simulator.gpus import MIB
+from mpsd.simulator.kernel_queue import KernelQueue, KernelsAhead, complaint_of_kernels
 
 PIECE_MIB = 32
 
@@ -58,6 +60,7 @@ WORKS: Mapping[str, SimulatedWork] = {
     "bandwidth": SimulatedWork(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
 }
 _LIFTED = {"lift": MEMORY_LIMIT, "threads": THREAD_PERCENT}
+_CHOICES = {"device", "kernel", "gemm", *_LIFTED}
 _LOOK_EVERY_S = 0.05
 _SAY_EVERY_S = 0.25
 
@@ -69,13 +72,26 @@ class Broke(Exception):
 class CudaProgram:
     """The process between its first context and its end."""
 
-    def __init__(self, cuda: CudaProcess, device: int) -> None:
+    def __init__(self, cuda: CudaProcess, chosen: Mapping[str, str]) -> None:
         self.cuda = cuda
-        self.device = device
+        self.device = int(chosen.get("device", 0))
+        self._chosen = chosen
+        self.kernels: KernelsAhead | None = None  # None: short ones, few of them queued
         self.allocated_mib = 0
         self.read_ahead = b""
         self.prepared = ""  # the name of a work
         self.buffers_mib = 0  # that it holds
+
+    def load_kernels(self) -> None:
+        """Those that were chosen, and the memory for them."""
+        if "kernel" in self._chosen:
+            self.kernels = KernelsAhead(float(self._chosen["kernel"]) / 1000)
+        if "gemm" in self._chosen:
+            size = int(self._chosen["gemm"])
+            result = self.cuda.allocate(3 * 2 * size**2)  # two factors and their product
+            if result != SUCCESS:
+                raise CudaFailure("gemm", result)
+            self.kernels = KernelsAhead.of_gemm(size)
 
     def watch(self, files: Sequence[int], timeout_s: float | None) -> Sequence[int]:
         """Sleep until one of the files can be read or the time is up; Broke when the context is broken, or breaks."""
@@ -94,20 +110,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     actions = [(word.partition("=")[0], word.partition("=")[2]) for word in words]
     chosen: dict[str, str] = {}
-    while actions and actions[0][0] in {"device", *_LIFTED}:
+    while actions and actions[0][0] in _CHOICES:
         name, value = actions.pop(0)
         chosen[name] = value
-    if wrong := _complaint(actions):
+    if wrong := complaint_of_kernels(chosen) or _complaint(actions):
         print(f"sim-cuda: {wrong}", file=sys.stderr)
         return 2
     lifted = {_LIFTED[name]: value for name, value in chosen.items() if name in _LIFTED}
     began = time.perf_counter()
     try:
-        program = _start(int(chosen.get("device", 0)), {**os.environ, **lifted})
+        program = _start(chosen, {**os.environ, **lifted})
+        _say(_first_look(program, time.perf_counter() - began))
+        program.load_kernels()
     except CudaFailure as failure:
         _say({"fail": failure.step, "err": shown(failure.code)})
         return 3
-    _say(_first_look(program, time.perf_counter() - began))
     for name, value in actions:
         began = time.perf_counter()
         try:
@@ -118,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Broke:
             _say({"broke": shown(program.cuda.error), "after_s": round(time.perf_counter() - began, 3)})
             return 4
-    _say({"end": shown(program.cuda.check())})
+    _say({"end": shown(program.cuda.synchronize())})
     return 0
 
 
@@ -137,14 +154,14 @@ def _complaint(actions: Sequence[tuple[str, str]]) -> str:
     return ""
 
 
-def _start(device: int, environment: Mapping[str, str]) -> CudaProgram:
-    cuda = CudaProcess(environment)
-    if device >= len(cuda.visible):
+def _start(chosen: Mapping[str, str], environment: Mapping[str, str]) -> CudaProgram:
+    program = CudaProgram(CudaProcess(environment), chosen)
+    if program.device >= len(program.cuda.visible):
         raise CudaFailure("cuInit", INVALID_DEVICE)
-    result = cuda.create_context(device)
+    result = program.cuda.create_context(program.device)
     if result != SUCCESS:
         raise CudaFailure("ctx", result)
-    return CudaProgram(cuda, device)
+    return program
 
 
 def _first_look(program: CudaProgram, took_s: float) -> Mapping[str, object]:
@@ -204,6 +221,7 @@ def _managed(program: CudaProgram, value: str) -> None:
 def _hold(program: CudaProgram, value: str) -> None:
     with _termination() as terminated:
         _say({"ready": os.getpid()})
+        program.cuda.synchronize()
         program.watch([terminated], float(value) if value else None)
 
 
@@ -225,6 +243,7 @@ def _termination() -> Iterator[int]:
 
 def _step(program: CudaProgram, _: str) -> None:
     _say({"ready": os.getpid()})
+    program.cuda.synchronize()
     standard_input = 0
     while b"\n" not in program.read_ahead:
         program.watch([standard_input], None)
@@ -237,7 +256,8 @@ def _launch(program: CudaProgram, value: str) -> None:
     """Pretend kernels, for so long."""
     launches, took_s = _compute(program, LAUNCH, float(value), ())
     rate = launches / max(took_s, 1e-9)
-    median_ms = round(1000 * IN_FLIGHT / rate, 3) if rate else 0.0
+    in_flight = 1 if program.kernels else IN_FLIGHT
+    median_ms = round(1000 * in_flight / rate, 3) if rate else 0.0
     _say({"launches_per_s": round(rate, 1), "n": int(launches), "p50_ms": median_ms, "p99_ms": median_ms})
 
 
@@ -263,14 +283,15 @@ def _measure(program: CudaProgram, value: str) -> None:
     """Pretend kernels, for so long; nothing of their time is Python's."""
     work = WORKS[program.prepared]
     launches, took_s = _compute(program, work, max(float(value), 1e-3), ())
-    sample_ms = round(1000 * took_s * work.sample_launches / launches, 3)
+    sample_launches = 1 if program.kernels else work.sample_launches
+    sample_ms = round(1000 * took_s * sample_launches / launches, 3)
     _say(
         {
             "work": program.prepared,
             "seconds": round(took_s, 3),
             "launches": round(launches),
             "launches_per_s": round(launches / took_s, 1),
-            "sample_launches": work.sample_launches,
+            "sample_launches": sample_launches,
             "p50_ms": sample_ms,
             "p99_ms": sample_ms,
             "gpu_ms": sample_ms,
@@ -282,7 +303,7 @@ def _serve(program: CudaProgram, value: str) -> None:
     """Pretend requests. One that comes while others are served waits for as long as their number makes it."""
     work, (per_s, seconds) = WORKS[program.prepared], [float(part) for part in value.split(",")]
     wanted = max(1, round(per_s * seconds))
-    launches, took_s = _compute(program, work, max(seconds, 1e-3), ())
+    launches, took_s = _compute_short(program, work, max(seconds, 1e-3), ())
     most_per_s = launches / took_s / work.sample_launches
     sample_s, behind_s = 1 / most_per_s, max(0.0, wanted / most_per_s - seconds)
     waits_s = [behind_s * percent / 100 for percent in (50, 99)]
@@ -298,26 +319,55 @@ def _serve(program: CudaProgram, value: str) -> None:
 
 
 def _compute(program: CudaProgram, work: SimulatedWork, asked_s: float, files: Sequence[int]) -> tuple[float, float]:
-    """Launches in this time, or until one of the files can be read; and the seconds that they took.
+    """Launches in this time, or until a file can be read; and the seconds that they took."""
+    if program.kernels:
+        return _compute_ahead(program, program.kernels, asked_s, files)
+    return _compute_short(program, work, asked_s, files)
+
+
+def _compute_short(
+    program: CudaProgram, work: SimulatedWork, asked_s: float, files: Sequence[int]
+) -> tuple[float, float]:
+    """Of this work, with a synchronise behind each few.
 
     What a processor takes to begin and to end them is not among these: rates are a GPU's, whatever else runs here.
     """
     context = program.cuda.context
-    if context is None or program.cuda.check() != SUCCESS:
+    if context is None or program.cuda.synchronize() != SUCCESS:
         raise Broke
     sms = min(context.sms, work.most_sms or context.sms)
     launches = 0.0
     began = then = time.monotonic()
-    context.card.be_busy(context.slot, _busy_sms(work, context))
     while then < began + asked_s:
+        program.cuda.compute(_busy_sms(work, context), KernelQueue(int((then + _LOOK_EVERY_S) * 1e9)))
         asked_to_end = program.watch(files, min(_LOOK_EVERY_S, began + asked_s - then))
         now = time.monotonic()
         launches += (now - then) * work.per_sm * sms * _share(work, context)
         then = now
         if asked_to_end:
             break
-    context.card.be_busy(context.slot, 0)
+    program.cuda.compute(0, KernelQueue(int(then * 1e9)))
     return launches, then - began
+
+
+def _compute_ahead(
+    program: CudaProgram, kernels: KernelsAhead, asked_s: float, files: Sequence[int]
+) -> tuple[float, float]:
+    """With several of these queued all the time; one ends at least, and what is left runs on."""
+    context = program.cuda.context
+    if context is None or program.cuda.check() != SUCCESS:
+        raise Broke
+    began = now = time.monotonic()
+    before = kernels.completed(began)
+    while True:
+        kernels.fill(now)
+        program.cuda.compute(context.sms, kernels.queue)
+        first_s = kernels.kernel_s if kernels.completed(now) == before else 0.0
+        asked_to_end = program.watch(files, min(_LOOK_EVERY_S, max(first_s, began + asked_s - now)))
+        now = time.monotonic()
+        launches = kernels.completed(now) - before
+        if asked_to_end or (launches and now >= began + asked_s):
+            return launches, now - began
 
 
 def _busy_sms(work: SimulatedWork, context: SimulatedContext) -> int:
@@ -333,7 +383,8 @@ def _share(work: SimulatedWork, context: SimulatedContext) -> float:
     Processes beside MPS and the MPS server take turns on the whole GPU. In the server's turn every client who computes
     gets the SMs in proportion to what he may use and to his priority, once they are all taken.
     """
-    computing = [holding for holding in context.card.holdings() if holding.busy_sms]
+    now_ns = time.monotonic_ns()
+    computing = [holding for holding in context.card.holdings() if holding.computes(now_ns)]
     outside = {holding.slot for holding in computing if holding.kind == OUTSIDE_MPS}
     on_mps = [holding for holding in computing if holding.kind == MPS_CLIENT]
     turns = max(1, len(outside) + bool(on_mps))
@@ -357,10 +408,18 @@ def _linger(_: CudaProgram, value: str) -> None:
         signal.pause()
 
 
+def _exit(_: CudaProgram, __: str) -> None:
+    os._exit(0)
+
+
 def _reconnect(program: CudaProgram, _: str) -> None:
+    program.cuda.synchronize()
     destroyed = program.cuda.destroy_context()
     program.allocated_mib = program.buffers_mib = 0
-    _say({"destroy": shown(destroyed), "again": shown(program.cuda.create_context(program.device))})
+    again = program.cuda.create_context(program.device)
+    _say({"destroy": shown(destroyed), "again": shown(again)})
+    if again == SUCCESS:
+        program.load_kernels()
 
 
 def _info(program: CudaProgram, _: str) -> None:
@@ -380,6 +439,7 @@ _ACTIONS: Mapping[str, Callable[[CudaProgram, str], None]] = {
     "work": _work,
     "fault": _fault,
     "linger": _linger,
+    "exit": _exit,
     "reconnect": _reconnect,
     "info": _info,
 }

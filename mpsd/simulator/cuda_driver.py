@@ -8,6 +8,7 @@ import mmap
 import os
 import select
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from mpsd.simulator.gpus import (
     uvm_path,
     visible_gpus,
 )
+from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.memory_limits import MemoryLimits
 from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
@@ -163,6 +165,21 @@ class CudaProcess:
         """Below a limit of its cgroup."""
         room = self._limits.room(gpu.uuid, self._pid, card) if more_bytes > 0 else None
         return room is None or more_bytes <= room.free
+
+    def compute(self, sms: int, queue: KernelQueue) -> None:
+        """Have this queued, on so many SMs."""
+        if self.context:
+            self.context.card.be_busy(self.context.slot, self._pid, sms, queue)
+
+    def synchronize(self) -> int:
+        """Wait until what is queued has run; the result."""
+        while self.context and self.error == SUCCESS:
+            queue, now_ns = self.context.card.queue(self.context.slot, self._pid), time.monotonic_ns()
+            if not queue.runs(now_ns):
+                self.compute(0, queue)
+                break
+            self.wait((), (queue.ends_ns - now_ns) / 1e9)
+        return self.check()
 
     def fault(self) -> int:
         """Touch an address that is not there; the result, once the driver has noticed."""

@@ -19,6 +19,7 @@ from mpsd.simulator.memory_limits import UNLIMITED, MemoryLimits, cgroup_path
 
 # Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver 580.159.04).
 UNLISTED_SERVER_MIB = 10
+KEPT_NS = 4_000_000_000  # how long after its last kernel a server has samples
 
 
 class NVMLError(Exception):
@@ -383,27 +384,34 @@ class SimulatedNvml:
         ]
 
     def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:
-        """Those that compute now, of an MPS server's clients the server in their place: who does nothing has no sample,
-        and where no process has one it is Not Found.
+        """Those that compute now, of an MPS server's clients the server in their place, also while
+        what a stopped one had queued runs on. Who does nothing has no sample, but for a server whose
+        clients did something some seconds ago: 0. Where no process has a sample it is Not Found.
 
         The driver keeps the samples of some seconds; here there are none but this moment's. It counts time in which a
         kernel ran, on however many SMs.
         """
         self._refuse_with_mig(handle)
-        now = time.time_ns() // 1000
+        now_us, now_ns = time.time_ns() // 1000, time.monotonic_ns()
         holdings = self._card(handle).holdings()
-        servers = [one.pid for one in holdings if one.kind == card.MPS_SERVER]
-        busy = [one for one in holdings if one.busy_sms]
+        servers = [one.pid for one in holdings if one.kind == card.MPS_SERVER][:1]
+        busy = [one for one in holdings if one.computes(now_ns)]
         beside = [one.pid for one in busy if one.kind != card.MPS_CLIENT]
-        by_server = servers[:1] if len(beside) < len(busy) else []
-        if not (beside or by_server) or now <= timeStamp:
+        by_server = servers if len(beside) < len(busy) else []
+        computing = [*beside, *by_server]
+        samples = [ProcessUtilization(pid, now_us, 100 // len(computing)) for pid in computing]
+        of_late = [one for one in holdings if one.kind == card.MPS_CLIENT and one.queue.runs(now_ns - KEPT_NS)]
+        if of_late and not by_server:
+            samples += [ProcessUtilization(pid, now_us, 0) for pid in servers]
+        if not samples or now_us <= timeStamp:
             raise NVMLError_NotFound
-        return [ProcessUtilization(pid, now, 100 // len([*beside, *by_server])) for pid in (*beside, *by_server)]
+        return samples
 
     def nvmlDeviceGetUtilizationRates(self, handle: Handle) -> Utilization:
         """How much of the time a kernel runs, as of this moment."""
         self._refuse_with_mig(handle)
-        return Utilization(gpu=100 * any(one.busy_sms for one in self._card(handle).holdings()), memory=0)
+        now_ns = time.monotonic_ns()
+        return Utilization(gpu=100 * any(one.computes(now_ns) for one in self._card(handle).holdings()), memory=0)
 
     def _refuse_with_mig(self, handle: Handle) -> None:
         """How busy a GPU with MIG is NVML does not say (nvml.h; documented, not observed)."""

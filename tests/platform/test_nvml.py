@@ -15,10 +15,12 @@ from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim, create_card
 from mpsd.simulator.gpus import MIB, card_path
+from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
 from mpsd.simulator.nvml import Handle, PciInfo, ProcessUtilization, SimulatedNvml
 
 FACTS = load_limits(None).facts
+FOR_LONG = KernelQueue(ends_ns=2**62)
 
 
 @pytest.fixture
@@ -120,20 +122,35 @@ def test_who_computes_has_a_percentage_who_only_holds_memory_none_and_nobody_is_
     busy = card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
     card.claim(ContextClaim(os.getppid(), OUTSIDE_MPS, 300 * MIB))
     assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({}, 0)
-    card.be_busy(busy, gpu.sms // 2)
+    card.be_busy(busy, os.getpid(), gpu.sms // 2, FOR_LONG)
     assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({os.getpid(): 100}, 100)
 
 
 def test_what_clients_of_mps_compute_is_their_servers(nvml: Nvml, card: CardView) -> None:
     gpu = nvml.gpus(FACTS)[0]
     card.claim(ContextClaim(os.getppid(), MPS_SERVER, 66 * MIB))
-    card.be_busy(card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB)), 1)
+    client = card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB))
+    card.be_busy(client, os.getpid(), 1, FOR_LONG)
     assert nvml.sm_percents(gpu.uuid, 0) == {os.getppid(): 100}
+
+
+@pytest.mark.parametrize(("dry_for_s", "use"), [(-1.0, 100), (1.5, 0), (3.5, 0), (4.5, None)])
+def test_a_server_has_no_use_once_all_that_was_queued_has_run_and_then_no_sample(
+    nvml: Nvml, card: CardView, dry_for_s: float, use: int | None
+) -> None:
+    gpu = nvml.gpus(FACTS)[0]
+    card.claim(ContextClaim(os.getppid(), MPS_SERVER, 66 * MIB))
+    client = card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB))
+    queue = KernelQueue(time.monotonic_ns() - int(dry_for_s * 1e9), kernel_us=10_000)
+    card.be_busy(client, os.getpid(), gpu.sms, queue)
+    assert nvml.sm_percents(gpu.uuid, 0).get(os.getppid()) == use
+    assert nvml.busy_percent(gpu.uuid) == (use or 0)
 
 
 def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(nvml: Nvml, card: CardView) -> None:
     gpu = nvml.gpus(FACTS)[0]
-    card.be_busy(card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB)), gpu.sms)
+    busy = card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
+    card.be_busy(busy, os.getpid(), gpu.sms, FOR_LONG)
     in_an_hour_us = (time.time_ns() + 3600 * 10**9) // 1000
     assert nvml.sm_percents(gpu.uuid, in_an_hour_us) == {}
 

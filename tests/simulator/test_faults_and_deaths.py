@@ -5,15 +5,17 @@ import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from mpsd.simulator.card import process_start_ticks
-from tests.simulator.machine import Client, Daemon, Machine, wait_until
+from tests.simulator.machine import PATIENCE_S, Client, Daemon, Machine, wait_until
 from tests.simulator.transcripts import transcript
 
 ILLEGAL_ADDRESS = "700:CUDA_ERROR_ILLEGAL_ADDRESS"
+NOT_READY = "807:CUDA_ERROR_MPS_SERVER_NOT_READY"
 RPC_FAILURE = "806:CUDA_ERROR_MPS_RPC_FAILURE"
 TERMINATED = "810:CUDA_ERROR_MPS_CLIENT_TERMINATED"
 SUCCESS = "0:CUDA_SUCCESS"
@@ -97,12 +99,14 @@ def test_a_terminated_client_that_looks_is_told_so_and_ends(machine: Machine, da
 def test_a_terminated_client_that_does_not_look_keeps_its_memory_and_connects_again(
     machine: Machine, daemon: Daemon
 ) -> None:
-    client = machine.start_client("alloc=512", "linger=0.4", "reconnect", "step")
+    client = machine.start_client("alloc=512", "step", "linger=2", "reconnect", "step")
+    client.heard("ready")
+    free, row = machine.free_mib(), machine.ask("ps").output
+    terminate = f"terminate_client {machine.server()} {client.pid}"
+    client.proceed()
     client.heard("lingering")
+    assert machine.ask(terminate).output == "0"
     with stopped(client.pid):  # however long the questions take
-        free = machine.free_mib()
-        row = machine.ask("ps").output
-        assert machine.ask(f"terminate_client {machine.server()} {client.pid}").output == "0"
         assert machine.free_mib() == free
         assert machine.ask("ps").output == row
     theirs = transcript(3, []).section("Q5")
@@ -127,6 +131,75 @@ def test_a_killed_client_frees_its_memory_and_harms_nobody(machine: Machine, dae
     assert status(machine) == "ACTIVE"
     neighbour.process.terminate()
     assert neighbour.heard("end")["end"] == SUCCESS
+
+
+# -- ends in mid-kernel: tests/contract/test_ends.py has those that were counted on a card ----------
+
+
+def computing(machine: Machine, *chosen: str, **options: object) -> Client:
+    client = machine.start_client(*chosen, "work", **options)  # type: ignore[arg-type]
+    client.heard("launches")
+    return client
+
+
+def test_a_death_in_mid_kernel_takes_the_clients_of_its_gpu_and_no_other(pair: Machine, pair_daemon: Daemon) -> None:
+    elsewhere = holding(pair, environment={"CUDA_VISIBLE_DEVICES": "1"})
+    neighbour = pair.start_client("linger")
+    neighbour.heard("lingering")
+    victim = computing(pair, "kernel=100")
+    victim.process.kill()
+    wait_until(lambda: status(pair) == "FAULT", "the neighbour is hit")
+    assert re.search(rf"sticky error set:\n.*\] {neighbour.pid}\n", pair_daemon.log)
+    assert pair.run_client().lines == [{"fail": "cuInit", "err": NOT_READY}]
+    neighbour.process.kill()
+    wait_until(lambda: status(pair) == "ACTIVE", "the server is well again")
+    assert pair.run_client().lines[-1] == {"end": SUCCESS}
+    elsewhere.process.terminate()
+    assert elsewhere.heard("end")["end"] == SUCCESS
+
+
+def test_those_whom_a_death_hit_harm_nobody_by_theirs(machine: Machine, daemon: Daemon) -> None:
+    victim, hit = computing(machine, "kernel=1000"), computing(machine, "kernel=1000")
+    with stopped(hit.pid):
+        victim.process.kill()
+        wait_until(lambda: status(machine) == "FAULT", "the neighbour is hit")
+        hit.process.kill()
+    wait_until(lambda: status(machine) == "ACTIVE", "the server is well again")
+    assert machine.run_client().lines[-1] == {"end": SUCCESS}
+
+
+def test_a_death_in_mid_kernel_beside_mps_harms_nobody(machine: Machine, daemon: Daemon) -> None:
+    neighbour = holding(machine)
+    beside = computing(machine, "kernel=1000", pipe=machine.folder / "nowhere")
+    beside.process.kill()
+    beside.process.wait()
+    neighbour.process.terminate()
+    assert neighbour.heard("end")["end"] == SUCCESS
+    assert machine.run_client().lines[-1] == {"end": SUCCESS}
+
+
+def test_a_context_that_is_destroyed_leaves_nothing_behind(machine: Machine, daemon: Daemon) -> None:
+    neighbour = holding(machine)
+    client = machine.start_client("kernel=100", "work=0.1", "reconnect", "linger")
+    client.heard("lingering")
+    client.process.kill()
+    client.process.wait()
+    neighbour.process.terminate()
+    assert neighbour.heard("end")["end"] == SUCCESS
+
+
+def test_while_terminate_client_hangs_others_are_answered_and_a_kill_strikes(machine: Machine, daemon: Daemon) -> None:
+    neighbour, client = holding(machine), computing(machine, "kernel=1000")
+    server = machine.server()
+    with stopped(client.pid), ThreadPoolExecutor() as pool:
+        asked = pool.submit(machine.ask, f"terminate_client {server} {client.pid}")
+        said = f"requesting client {{PID: {client.pid}, Context ID: 1}} to exit"
+        wait_until(lambda: said in daemon.log, "the server has heard it")
+        assert str(client.pid) in machine.ask(f"get_client_list {server}").output
+        assert not asked.done()
+        client.process.kill()
+        assert asked.result(PATIENCE_S).output != "0"
+    assert neighbour.heard("broke")["broke"] == ILLEGAL_ADDRESS
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

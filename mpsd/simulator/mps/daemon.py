@@ -214,9 +214,10 @@ class ControlDaemon:
         if message is None:
             self._server_gone(link)
         elif "answer" in message:
-            self._answer(link.askers.popleft(), message["answer"])
+            self._answer(link.askers.pop(message["number"]), message["answer"])
         elif "in_use" in message:
-            self._answer(link.askers.popleft(), self.about_partitions(message["question"], message["in_use"]))
+            asker = link.askers.pop(message["number"])
+            self._answer(asker, self.about_partitions(message["question"], message["in_use"]))
         elif "idle" in message:
             link.heard_idle(message["idle"])
         else:
@@ -236,7 +237,7 @@ class ControlDaemon:
         self._selector.unregister(link.connection)
         self.log.control(f"Server {link.pid} exited with status {link.reap()}")
         self.server = None
-        for asker in link.askers:
+        for asker in link.askers.values():
             self._answer(asker, f"Server {link.pid} not found\n")
         if self._quit:
             self._finish()

@@ -1,11 +1,13 @@
 """The MPS server: the process in which clients have their contexts.
 
 A client's process is gone when its connection is; until then all that the server knows of it still holds.
+What was queued of one that is gone it reads off the card.
 """
 
 import os
 import selectors
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.simulator.card import (
+    DEVICE_UNAVAILABLE,
     ILLEGAL_ADDRESS,
     INVALID_RESOURCE_CONFIGURATION,
     MPS_CLIENT,
@@ -24,13 +27,18 @@ from mpsd.simulator.card import (
     CardRefusal,
     CardView,
     ContextClaim,
+    process_status,
 )
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path
+from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.memory_limits import MemoryLimits
 from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps import messages as listening
 from mpsd.simulator.mps.client_share import ClientShare, Wish, device_table
 from mpsd.simulator.mps.messages import Message, MpsLog, SocketPeer
+
+_LOOK_AGAIN_S = 0.01  # whether a stopped client was continued
+_INVALID_PROCESS = "Invalid process {}!\n1\n"
 
 # A client as its MPS server knows it.
 
@@ -49,6 +57,7 @@ class ServerClient:
 
     context: None before the first and after it was destroyed; contexts counts them all. number: what `ps` shows as
     ID, 0 before the first context. device: where the last context was. torn_down: a fault hit it.
+    terminated: its context was.
     """
 
     connection: socket.socket
@@ -58,6 +67,7 @@ class ServerClient:
     number: int = 0
     device: int = 0
     torn_down: bool = False
+    terminated: bool = False
     partition: str = ""
 
     @property
@@ -72,6 +82,7 @@ class ServerClient:
     def take(self, context: ServerContext, number: int) -> None:
         """Have this context; `number` counts only for the first one."""
         self.context = context
+        self.terminated = False
         self.device = context.ordinal
         self.contexts += 1
         self.number = self.number or number
@@ -176,6 +187,8 @@ class MpsServer:
         self._started = False
         self._running = True
         self._clients: list[ServerClient] = []
+        self._hanging: dict[int, ServerClient] = {}  # to terminate, by the number of the question
+        self._unavailable: set[int] = set()  # devices of which the next context fails
         self._served = 0
         self._contexts_made = 0
         self._selector = selectors.DefaultSelector()
@@ -189,9 +202,11 @@ class MpsServer:
     def run(self) -> None:
         while self._running:
             # Clients before the daemon, so that a client which had gone by the time of a question is not in the answer.
-            for key, _ in sorted(self._selector.select(), key=lambda event: event[0].fileobj is self._link):
+            events = self._selector.select(_LOOK_AGAIN_S if self._hanging else None)
+            for key, _ in sorted(events, key=lambda event: event[0].fileobj is self._link):
                 if listening.still_open(key):
                     key.data()
+            self._terminate_those_continued()
 
     def _hear_daemon(self) -> None:
         message, files = messages.receive_with_files(self._link)
@@ -204,7 +219,7 @@ class MpsServer:
         elif "partitions" in message:
             self._partitions = message["partitions"]
         elif "ask" in message:
-            self._answer(message["ask"], message["words"])
+            self._answer(message["ask"], message["words"], message["number"])
         else:
             for text in ("Server has been notified to shutdown", "Waiting for current clients to finish", "Exiting"):
                 self._log.server(text)
@@ -222,7 +237,7 @@ class MpsServer:
             self._log.server("Server has started")
             messages.send(self._link, {"ready": True})
 
-    def _answer(self, command: str, words: Sequence[str]) -> None:
+    def _answer(self, command: str, words: Sequence[str], number: int) -> None:
         listed = sorted((client for client in self._clients if client.number), key=lambda client: client.number)
         match command:
             case "get_server_status":
@@ -235,14 +250,18 @@ class MpsServer:
                 text = process_table(listed, os.getpid(), self._gpus)
             case "partitions in use":
                 used = [client.partition for client in self._clients if client.context]
-                messages.send(self._link, {"in_use": used, "question": list(words)})
+                messages.send(self._link, {"in_use": used, "question": list(words), "number": number})
                 return
             case "terminate_client":
-                text = self._terminate("".join(words[:1]))
+                self._hear_terminate("".join(words[:1]), number)
+                return
             case _:
                 self._log.server(f"Received device query command. There are {len(self._gpus)} devices")
                 text = devices(self._gpus, os.getpid(), words)
-        messages.send(self._link, {"answer": text})
+        self._say(text, number)
+
+    def _say(self, text: str, number: int) -> None:
+        messages.send(self._link, {"answer": text, "number": number})
 
     def _accept(self, connection: socket.socket) -> None:
         peer = listening.peer(connection)
@@ -280,6 +299,9 @@ class MpsServer:
         if self.in_fault:
             return {"status": MPS_SERVER_NOT_READY}
         ordinal = next(n for n, gpu in enumerate(self._gpus) if gpu.uuid == asked["uuid"])
+        if ordinal in self._unavailable:
+            self._unavailable.remove(ordinal)
+            return {"status": DEVICE_UNAVAILABLE}
         wanted = Wish(**asked["wish"])
         share = self._share(wanted, self._gpus[ordinal], asked["ordinal"])
         if self._partitions is not None:
@@ -314,24 +336,63 @@ class MpsServer:
         limit = self._settings["limits"].get(str(clients_ordinal))
         return client_share.share(wish, limit, self._settings["thread_percent"], gpu)
 
+    def _on_device(self, ordinal: int) -> list[ServerClient]:
+        return [client for client in self._clients if client.context and client.context.ordinal == ordinal]
+
     def _fault(self, culprit: ServerClient, ordinal: int) -> None:
         """Every client with a context on the device is torn down; the log names one that need not be the culprit."""
-        hit = [client for client in self._clients if client.context and client.context.ordinal == ordinal]
-        named = next((client for client in hit if client is not culprit), culprit)
+        hit = self._on_device(ordinal)
+        self._tear_down(next((client for client in hit if client is not culprit), culprit), hit, ordinal)
+
+    def _strike_others(self, ordinal: int) -> None:
+        """One went in mid-kernel, or was torn out of its products: the others on the device go too."""
+        others = self._on_device(ordinal)
+        hit = [client for client in others if not (client.torn_down or client.terminated)]
+        if hit:
+            self._tear_down(hit[0], hit, ordinal)
+
+    def _tear_down(self, named: ServerClient, hit: Sequence[ServerClient], ordinal: int) -> None:
         for client in hit:
             client.torn_down = True
             messages.send(client.connection, {"broke": ILLEGAL_ADDRESS})
         for text in fault_lines(named, hit, ordinal):
             self._log.server(text)
 
-    def _terminate(self, pid: str) -> str:
+    def _hear_terminate(self, pid: str, number: int) -> None:
         client = next((client for client in self._clients if str(client.pid) == pid and client.context), None)
         if client is None:
-            return f"Invalid process {pid}!\n1\n"
+            self._say(_INVALID_PROCESS.format(pid), number)
+            return
         self._log.server(f"MPS server requesting client {client.shown} to exit")
+        self._hanging[number] = client
+
+    def _terminate_those_continued(self) -> None:
+        """A client that is stopped does not do its part, and the command hangs until it is
+        continued. What it says where the client is killed meanwhile was not observed."""
+        for number, client in list(self._hanging.items()):
+            gone, process = client not in self._clients, process_status(client.pid)
+            if not gone and (process.stopped or process.ending):
+                continue
+            del self._hanging[number]
+            if gone:
+                self._say(_INVALID_PROCESS.format(client.pid), number)
+            else:
+                self._terminate(client)
+                self._say("0\n", number)
+
+    def _terminate(self, client: ServerClient) -> None:
+        queue, context = self._queue(client), client.context
+        client.terminated = True
         messages.send(client.connection, {"broke": MPS_CLIENT_TERMINATED})
         self._log.server("Client termination succeeded.")
-        return "0\n"
+        if context and queue.termination_strikes(time.monotonic_ns()):
+            self._strike_others(context.ordinal)
+
+    def _queue(self, client: ServerClient) -> KernelQueue:
+        """What is queued of its context; nothing where that is broken."""
+        if client.context is None or client.torn_down or client.terminated:
+            return KernelQueue()
+        return self._cards[client.context.ordinal].queue(client.context.slot, client.pid)
 
     def _destroy_context(self, client: ServerClient) -> None:
         if client.context is None:
@@ -344,6 +405,7 @@ class MpsServer:
 
     def _forget(self, client: ServerClient) -> None:
         """The process is gone."""
+        queue, context = self._queue(client), client.context
         self._destroy_context(client)
         self._selector.unregister(client.connection)
         client.connection.close()
@@ -352,6 +414,10 @@ class MpsServer:
             self._log.server(f"Destroy server context on device {client.device} ({self._gpus[client.device].name})")
         self._log_exit(f"{{PID: {client.pid}, Context ID: 0}}")
         self._log.server(f"Client process {client.pid} disconnected")
+        if context and queue.death_strikes(time.monotonic_ns()):
+            if not self._on_device(context.ordinal):
+                self._unavailable.add(context.ordinal)
+            self._strike_others(context.ordinal)
         self._tell_if_idle()
 
     def _log_exit(self, who: str) -> None:

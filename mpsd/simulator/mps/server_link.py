@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
@@ -63,24 +62,27 @@ def server_device(device: str, gpus: Sequence[SimulatedGpu]) -> str:
 class ServerLink:
     """A server that runs.
 
-    idle: the server's word that every client handed to it has left again; closing: it is to end once that is so;
-    ending: it has been told to, and takes no more clients.
+    askers: who waits for which answer, by the number of the question. idle: the server's word that
+    every client handed to it has left again; closing: it is to end once that is so; ending: it has
+    been told to, and takes no more clients.
     """
 
     pid: int
     uid: int
     connection: socket.socket
     settings: ServerSettings
-    askers: deque[CommandSender] = field(default_factory=deque)
+    askers: MutableMapping[int, CommandSender] = field(default_factory=dict)
+    questions: int = 0
     handed: int = 0
     idle: bool = True
     closing: bool = False
     ending: bool = False
 
     def ask(self, asker: CommandSender, command: str, words: Sequence[str]) -> None:
-        """Put a question; the answer comes back over the link, in order."""
-        self.askers.append(asker)
-        messages.send(self.connection, {"ask": command, "words": list(words)})
+        """Put a question; the answer comes back over the link, with its number."""
+        self.questions += 1
+        self.askers[self.questions] = asker
+        messages.send(self.connection, {"ask": command, "words": list(words), "number": self.questions})
 
     def hand_over(self, client: socket.socket) -> None:
         """Give the server a client's connection; from here on the two talk to each other."""
