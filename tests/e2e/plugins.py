@@ -1,5 +1,6 @@
-"""kubectl's plugins that this project installs, as kubectl starts them."""
+"""kubectl's plugins that this project installs, as kubectl starts them: beside this Python, else on PATH."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ def inspect_cgpu(cluster: Cluster, *words: str) -> Said:
 
 
 def _plugin(cluster: Cluster, name: str, *words: str) -> Said:
-    command = [str(Path(sys.executable).parent / name), *words, "--kubeconfig", str(cluster.kubeconfig)]
+    beside = Path(sys.executable).with_name(name)
+    program = str(beside) if beside.exists() else shutil.which(name)
+    assert program, f"{name} is neither beside {sys.executable} nor on PATH"
+    command = [program, *words, "--kubeconfig", str(cluster.kubeconfig)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     return Said(done.returncode, done.stdout, done.stderr)

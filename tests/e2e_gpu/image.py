@@ -170,7 +170,8 @@ def _linked_to(program: Path) -> Iterator[Path]:
 
 
 def _needed(project: dict[str, object]) -> Iterator[tuple[str, Path]]:
-    """The files of all that mpsd's roles need, by their names below site-packages."""
+    """The files of all that mpsd's roles need, by their names below site-packages. What this Python does not have is
+    left out, which is said on standard error."""
     extras = project["optional-dependencies"]
     assert isinstance(extras, dict)
     named = project["dependencies"]
@@ -183,7 +184,11 @@ def _needed(project: dict[str, object]) -> Iterator[tuple[str, Path]]:
         if name in seen or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
             continue
         seen.add(name)
-        found = importlib.metadata.distribution(name)
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            print(f"image: {wanted} is not installed, and left out", file=sys.stderr)
+            continue
         assert found.files is not None, f"{name} has no list of its files"
         for file in found.files:
             if not {"..", "__pycache__"} & {*file.parts}:
