@@ -43,6 +43,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         help="write as JSON what tests/contract or tests/e2e_gpu asked and saw, or to this folder how tests/e2e ended",
     )
     parser.addoption(
+        "--tries", type=int, metavar="N", help="of each cell of tests/contract/test_ends.py: 5 with --gpu, else 1"
+    )
+    parser.addoption(
         "--kubeconfig",
         type=Path,
         metavar="FILE",

@@ -29,7 +29,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call" or report.outcome != "passed":
-        _journal(item.config).end(report.outcome)
+        _journal(item.config).end(report.outcome, item.user_properties)
     return report
 
 
@@ -37,6 +37,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     file = session.config.getoption("--record")
     if file and _PLATFORM in session.config.stash:
         _journal(session.config).write(file, session.config.stash[_PLATFORM].described())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many of the neighbours went with a client, by what it computed and how it ended."""
+    rows: dict[str, list[str]] = {}
+    for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
+        for name, value in report.user_properties:
+            if name == "end":
+                kernels, end, died, tries = value
+                rows.setdefault(kernels, []).append(f"{end} {died}/{tries}")
+    if rows:
+        terminalreporter.section("neighbours that went with a client")
+    for kernels, cells in rows.items():
+        terminalreporter.line(f"{kernels:<12}{'  '.join(cells)}")
 
 
 @pytest.fixture(scope="session")

@@ -30,12 +30,15 @@ class Journal:
         self._events = []
         self._tests[test] = {"outcome": "not run", "events": self._events}
 
-    def end(self, outcome: str) -> None:
-        """What the clients of this test said is fixed when the test is over."""
+    def end(self, outcome: str, seen: Sequence[tuple[str, object]]) -> None:
+        """What the clients of this test said is fixed when the test is over. seen: what it counted or noted."""
         for event, client in self._clients:
             event["lines"] = list(client.lines)
         self._clients = [(event, client) for event, client in self._clients if client.running]
-        next(reversed(self._tests.values()))["outcome"] = outcome
+        test = next(reversed(self._tests.values()))
+        test["outcome"] = outcome
+        if seen:
+            test["seen"] = [{name: value} for name, value in seen]
 
     def hide(self, path: str) -> None:
         """Keeps a path of this machine out of the record."""

@@ -112,6 +112,16 @@ class Client:
         assert found is not None, f"no {key!r} yet: {self}"
         return found
 
+    def has(self, key: str) -> bool:
+        return any(key in line for line in self.lines)
+
+    def ends_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def is_silent_for(self, seconds: float) -> bool:
         with self._changed:
             heard = len(self._heard)

@@ -1,4 +1,4 @@
-"""A bad pointer in one client, `terminate_client`, and SIGKILL of a client: who is hit, and how it ends."""
+"""A bad pointer in one client: who is hit, and how it ends."""
 
 import os
 import re
@@ -6,13 +6,9 @@ import re
 import pytest
 
 from mpsd.mps.rules.control_protocol import LogEvent, read_line
-from tests.contract.gpus import NVML_NEAR_MIB, near
 from tests.contract.processes import eventually
-from tests.contract.results import ILLEGAL_ADDRESS, NOT_READY, SUCCESS, TERMINATED
-from tests.contract.world import OTHER_UID, Daemon, World
-
-MEMORY_BACK_S = 1.0  # seen: 0.05 to 0.07
-LINGER_S = 1.0  # time enough for a command, of 0.002 s
+from tests.contract.results import ILLEGAL_ADDRESS, NOT_READY, SUCCESS
+from tests.contract.world import OTHER_UID, Daemon
 
 
 def faults_in_its_log(daemon: Daemon) -> int:
@@ -80,54 +76,3 @@ class TestABadPointer:
             daemon.command(words, uid=OTHER_UID)
             eventually(lambda words=words: f"Cmd:{words}" in daemon.output.read_text(encoding="utf-8"))
         assert faults_in_its_log(daemon) == before
-
-
-class TestTerminateClient:
-    def test_ends_that_clients_context_and_no_other(self, daemon: Daemon) -> None:
-        client, neighbour = daemon.ready_client("hold"), daemon.ready_client("hold", "launch=0.01")
-        server = daemon.server
-        assert daemon.command(f"terminate_client {server} {client.pid}").text == "0"
-        assert client.broke(TERMINATED)
-        assert daemon.status == "ACTIVE"
-        neighbour.terminate()
-        assert neighbour.next_line("n")["n"] > 0
-        assert neighbour.finished().line("end")["end"] == SUCCESS
-
-    def test_leaves_the_memory_until_the_context_is_destroyed_and_lets_it_connect_again(
-        self, daemon: Daemon, world: World
-    ) -> None:
-        client = daemon.ready_client("alloc=512", "step", f"linger={LINGER_S}", "reconnect", "launch=0.01", "step")
-        server, context_mib = daemon.server, world.gpu.context_mib(world.gpu.sms)
-        client.go_on()
-        client.next_line("lingering")
-        assert daemon.command(f"terminate_client {server} {client.pid}").text == "0"
-        assert world.mib_on_mps(world.gpu)[client.pid] == near(512 + context_mib, within=NVML_NEAR_MIB)
-        assert str(client.pid) in daemon.command("ps").text
-        assert client.next_line("destroy") == {"destroy": SUCCESS, "again": SUCCESS}
-        assert client.next_line("n")["n"] > 0
-        client.next_line("ready")
-        assert world.mib_on_mps(world.gpu)[client.pid] == near(context_mib, within=NVML_NEAR_MIB)
-
-    def test_without_being_destroyed_the_context_stays_broken(self, daemon: Daemon) -> None:
-        client = daemon.ready_client("step", f"linger={LINGER_S}")
-        server = daemon.server
-        client.go_on()
-        client.next_line("lingering")
-        daemon.command(f"terminate_client {server} {client.pid}")
-        assert client.finished().line("end")["end"] == TERMINATED
-
-
-class TestSigkillOfAClient:
-    @pytest.mark.parametrize("doing", ["hold", "launch=30"])
-    def test_gives_its_memory_back_and_harms_nobody(self, daemon: Daemon, world: World, doing: str) -> None:
-        neighbour = daemon.ready_client("hold", "launch=0.01")
-        client = daemon.client("alloc=1024", doing)
-        client.next_line("rc")
-        assert world.mib_on_mps(world.gpu)[client.pid] >= 1024
-        client.kill()
-        eventually(lambda: client.pid not in world.mib_on(world.gpu), within_s=MEMORY_BACK_S)
-        assert daemon.status == "ACTIVE"
-        eventually(lambda: daemon.command(f"get_client_list {daemon.server}").pids == [neighbour.pid])
-        neighbour.terminate()
-        assert neighbour.next_line("n")["n"] > 0
-        assert neighbour.finished().line("end")["end"] == SUCCESS

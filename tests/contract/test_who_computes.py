@@ -4,7 +4,9 @@ One rule: a sample comes when the driver takes one, so what must be seen is wait
 for while something else is seen.
 """
 
+import signal
 import time
+from collections.abc import Callable
 
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from tests.contract.processes import eventually
@@ -52,6 +54,26 @@ class TestWhoComputes:
         began = now_us()
         eventually(lambda: world.sm_percents(world.gpu, began).get(beside.pid, 0) > 0)
         assert world.sm_percents(world.gpu, began).get(server, 0) == 0
+
+    def test_what_a_stopped_client_has_queued_is_its_servers_until_it_has_run(
+        self, daemon: Daemon, world: World, record_property: Callable[[str, object], None]
+    ) -> None:
+        client = daemon.client("kernel=1000", "work")
+        client.next_line("launches")
+        server = daemon.server
+        client.send(signal.SIGSTOP)
+        stopped = now_us()
+        seen: list[tuple[float, int | None]] = []
+
+        def percent() -> int | None:
+            """In the last half second, and None where there is no sample."""
+            found = world.sm_percents(world.gpu, max(stopped, now_us() - 500_000)).get(server)
+            seen.append((round((now_us() - stopped) / 1e6, 2), found))
+            return found
+
+        eventually(percent, every_s=0.05)
+        eventually(lambda: not percent(), every_s=0.05)
+        record_property("server's use by seconds after the stop", seen)
 
     def test_of_a_time_to_come_there_are_no_samples(self, daemon: Daemon, world: World) -> None:
         daemon.client("work").next_line("launches")

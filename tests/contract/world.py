@@ -64,6 +64,16 @@ class Daemon:
         """Asks the daemon, through its own pipe directory or another, as this user or another."""
         return self._world.command(text, directory=directory or self.pipe, uid=uid, deadline_s=deadline_s)
 
+    @property
+    def log_size(self) -> int:
+        return self.output.stat().st_size
+
+    def log_since(self, size: int) -> str:
+        """What it and its server have logged since the log was so large."""
+        with self.output.open("rb") as log:
+            log.seek(size)
+            return log.read().decode(errors="replace")
+
     def client(
         self,
         *actions: str,
