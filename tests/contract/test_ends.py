@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.gpus import NVML_NEAR_MIB, near
 from tests.contract.processes import Client, eventually
-from tests.contract.results import ILLEGAL_ADDRESS, SUCCESS, TERMINATED, UNAVAILABLE
+from tests.contract.results import ILLEGAL_ADDRESS, LAUNCH_FAILED, SUCCESS, TERMINATED
 from tests.contract.world import Daemon, World
 
 MEMORY_BACK_S = 1.0  # seen: 0.05 to 0.07
@@ -25,7 +25,7 @@ DRY_S = {"kernel=1000": 3.0}  # what is queued lasts 2 s there
 ELSE_DRY_S = 1.0  # and half a second of the others
 TOO_SHORT_S = 0.3
 STARTED_S = 60.0
-MOST_GOES = 40  # until one client was stopped while its context was made
+ANSWERED_S = 2.0  # by whoever is asked to terminate a client, 2 of 12 times not at all
 
 
 class Fate(Enum):
@@ -52,6 +52,7 @@ class Fate(Enum):
 class Trial:
     """A client that computes beside a neighbour, and what they compute."""
 
+    world: World
     daemon: Daemon
     neighbour: Client
     kernels: str
@@ -80,7 +81,8 @@ def sigkill(trial: Trial) -> Client:
 def terminate_then_sigkill(trial: Trial) -> Client:
     victim = trial.victim("work")
     command = f"terminate_client {trial.daemon.server} {victim.pid}"
-    assert trial.daemon.command(command).text == "0"
+    answer = trial.daemon.command(command, deadline_s=ANSWERED_S)
+    assert not answer.answered or answer.text == "0"
     victim.kill()
     return victim
 
@@ -123,18 +125,13 @@ def exit_without_a_synchronise(trial: Trial) -> Client:
 
 
 def stop_while_its_context_is_made(trial: Trial) -> Client:
-    """It has said nothing yet where it was stopped in time."""
-    for _ in range(MOST_GOES):
-        since = trial.daemon.log_size
-        victim = trial.daemon.client(trial.kernels, "hold")
-        came = f"NEW CLIENT {victim.pid} "
-        eventually(lambda: came in trial.daemon.log_since(since), every_s=0.0002)  # noqa: B023
-        trial.stop(victim, TOO_SHORT_S)
-        victim.kill()
-        victim.exit_code()
-        if not victim.lines:
-            return victim
-    raise AssertionError(f"none of {MOST_GOES} was stopped before its context was there")
+    """As soon as NVML lists it, which is before its context is there."""
+    victim = trial.daemon.client(trial.kernels, "hold")
+    gpu = trial.world.gpu
+    eventually(lambda: victim.pid in trial.world.mib_on_mps(gpu), every_s=0.0002)
+    trial.stop(victim, TOO_SHORT_S)
+    victim.kill()
+    return victim
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +157,7 @@ def _cells() -> Iterator[Cell]:
         ("kernel=100", long, lives),
         ("kernel=1000", long, lives),
         ("gemm=4096", lives, Fate.MAY_DIE),  # 0 of 40, 12 of 66
-        ("gemm=16384", long, long),  # 6 of 6 each
+        ("gemm=16384", long, Fate.MAY_DIE),  # 11 of 11; 6 of 6 with PyTorch, 3 of 5 with cuBLAS
     ):
         yield Cell(kernels, "SIGKILL", sigkill, killed)
         yield Cell(kernels, "terminate", terminate_then_sigkill, terminated)
@@ -195,7 +192,11 @@ def wait_until_it_computes(client: Client) -> None:
 
 
 def computing(daemon: Daemon, *kernels: str) -> Client:
+    """Another one where the first takes what a client left that was killed alone on the GPU."""
     client = daemon.client(*kernels, "work")
+    eventually(lambda: client.lines, within_s=STARTED_S)
+    if client.has("fail") and client.line("fail")["err"] == LAUNCH_FAILED:
+        client = daemon.client(*kernels, "work")
     wait_until_it_computes(client)
     return client
 
@@ -218,12 +219,14 @@ def was_struck(neighbour: Client, daemon: Daemon) -> bool:
 
 class TestANeighbour:
     @pytest.mark.parametrize("cell", CELLS, ids=str)
-    def test_goes_with_a_client_or_lives(self, daemon: Daemon, cell: Cell, tries: int, record_property: Record) -> None:
+    def test_goes_with_a_client_or_lives(
+        self, world: World, daemon: Daemon, cell: Cell, tries: int, record_property: Record
+    ) -> None:
         neighbour, died = computing(daemon, *cell.beside), 0
         for _ in range(tries):
             if not neighbour.running:
                 neighbour = computing(daemon, *cell.beside)
-            cell.end(Trial(daemon, neighbour, cell.kernels)).exit_code()
+            cell.end(Trial(world, daemon, neighbour, cell.kernels)).exit_code()
             died += was_struck(neighbour, daemon)
         record_property("end", [cell.kernels, cell.name, died, tries])
         assert cell.fate.allows(died, tries), f"{died} of {tries} died, and it {cell.fate.value}"
@@ -242,7 +245,7 @@ class TestAClientThatIsAloneOnItsGpu:
             eventually(lambda: not daemon.command(f"get_client_list {daemon.server}").pids)
             assert daemon.status == "ACTIVE"
             next_one = daemon.client().finished()
-            assert (next_one.exit_code(), next_one.line("fail")["err"]) == (3, UNAVAILABLE)
+            assert (next_one.exit_code(), next_one.line("fail")["err"]) == (3, LAUNCH_FAILED)
             assert daemon.status == "ACTIVE"
             log, step = daemon.log_since(since), next_one.line("fail")["fail"]
             assert daemon.client().finished().line("end")["end"] == SUCCESS

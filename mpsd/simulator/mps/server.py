@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.simulator.card import (
-    DEVICE_UNAVAILABLE,
     ILLEGAL_ADDRESS,
     INVALID_RESOURCE_CONFIGURATION,
+    LAUNCH_FAILED,
     MPS_CLIENT,
     MPS_CLIENT_TERMINATED,
     MPS_SERVER,
@@ -299,9 +299,6 @@ class MpsServer:
         if self.in_fault:
             return {"status": MPS_SERVER_NOT_READY}
         ordinal = next(n for n, gpu in enumerate(self._gpus) if gpu.uuid == asked["uuid"])
-        if ordinal in self._unavailable:
-            self._unavailable.remove(ordinal)
-            return {"status": DEVICE_UNAVAILABLE}
         wanted = Wish(**asked["wish"])
         share = self._share(wanted, self._gpus[ordinal], asked["ordinal"])
         if self._partitions is not None:
@@ -313,6 +310,9 @@ class MpsServer:
         room = self._limits.room(self._gpus[ordinal].uuid, client.pid, self._cards[ordinal])
         if not share.holds_its_context or (room and share.context_bytes > room.free):
             return {"status": OUT_OF_MEMORY}
+        if ordinal in self._unavailable:  # a client that is denied leaves it to the next
+            self._unavailable.remove(ordinal)
+            return {"status": LAUNCH_FAILED}
         most, priority = self._gpus[ordinal].clients, self._priority(asked["wish"])
         claim = ContextClaim(client.pid, MPS_CLIENT, share.context_bytes, most, priority)
         try:
