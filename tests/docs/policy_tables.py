@@ -1,4 +1,4 @@
-"""The fields of the limits files as docs/policy.md lists them: what each may be, and what the shipped files say."""
+"""The fields of policy.yaml as docs/policy.md lists them: what each may be, and what the shipped file says."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.platform.yaml_files import parse_yaml, read_bytes
@@ -16,49 +15,20 @@ from tests.docs.tables import Row, Table
 
 _PAGE = "docs/policy.md"
 _RULES = "admission.rules"  # has a table of its own in docs/admission.md
-_LONGEST = 48
+_LONGEST = 48  # of a value that the table shows
 _MODES = {  # RuleModes, a class that msgspec does not know
     "type": "object",
     "properties": {rule.value: {"$ref": "#/$defs/RuleMode"} for rule in RuleId},
     "additionalProperties": False,
 }
-_FIELDS = ("field", "may be")
 
 
 def _policy_rows() -> list[Row]:
-    shipped = _shipped("policy.yaml")
+    shipped = _shipped()
     return [(f"`{path}`", kind, _shown(_at(shipped, path))) for path, kind in _fields(schema_of(Policy))]
 
 
-def _facts_rows(section: str, key: str, value: str) -> list[Row]:
-    """Of one section of gpus.yaml, with what the first row whose `key` is `value` says."""
-    schema = schema_of(GpuFacts)
-    row = next(one for one in _shipped("gpus.yaml")[section] if one[key] == value)
-    items = _resolved(schema["properties"][section]["items"], schema)
-    return [
-        (f"`{section}[].{name}`", _kind(one, schema), _shown(row[name])) for name, one in items["properties"].items()
-    ]
-
-
-POLICY = Table("fields of policy.yaml", _PAGE, (*_FIELDS, "as shipped"), _policy_rows, ("means", "example"))
-CAPABILITIES = Table(
-    "fields of capabilities",
-    _PAGE,
-    (*_FIELDS, "of 9.0"),
-    lambda: _facts_rows("capabilities", "compute_capability", "9.0"),
-    ("means",),
-)
-CARDS = Table(
-    "fields of cards", _PAGE, (*_FIELDS, "of an H200"), lambda: _facts_rows("cards", "short", "H200"), ("means",)
-)
-
-MIG = Table(
-    "fields of mig",
-    _PAGE,
-    (*_FIELDS, "of an A100's 1g.10gb"),
-    lambda: _facts_rows("mig", "profile", "1g.10gb"),
-    ("means",),
-)
+POLICY = Table("fields of policy.yaml", _PAGE, ("field", "may be", "as shipped"), _policy_rows, ("means",))
 
 
 def schema_of(record: type) -> dict[str, Any]:
@@ -95,8 +65,8 @@ def _in_order(node: Any, orders: Mapping[frozenset[str], list[str]]) -> Any:
     return {name: _in_order(one, orders) for name, one in node.items()} | enum
 
 
-def _shipped(name: str) -> Any:
-    path = str(shipped_folder() / name)
+def _shipped() -> Any:
+    path = str(shipped_folder() / "policy.yaml")
     return parse_yaml(read_bytes(path), path)[0].value
 
 

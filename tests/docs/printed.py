@@ -88,9 +88,6 @@ TABLES = (
         ("GPU", "driver", "Kubernetes", "container runtime", "runc", "cgroups", *("passed", "failed", "skipped"), "on"),
         gpu_rows,
     ),
-    policy_tables.CAPABILITIES,
-    policy_tables.CARDS,
-    policy_tables.MIG,
     *command_line_tables.TABLES,
 )
 
