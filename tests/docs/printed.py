@@ -42,7 +42,6 @@ def _alerts() -> list[Row]:
         (
             f"[{one['alert']}](../operations/alerts.md#{one['alert'].lower()})",
             one["labels"]["severity"],
-            f"`{one['expr']}`".replace("|", r"\|"),
             one["for"],
         )
         for one in ALERTS
@@ -70,7 +69,7 @@ TABLES = (
     Table(
         "alerts",
         "docs/prometheus/README.md",
-        ("alert", "severity", "fires where", "for"),
+        ("alert", "severity", "for"),
         _alerts,
         ("why this threshold",),
     ),
