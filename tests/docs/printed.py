@@ -49,7 +49,7 @@ def _alerts() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
-    return [(f"`{one.name}`", ", ".join(one.exporters), one.type, ", ".join(one.labels), one.help) for one in METRICS]
+    return [(f"`{one.name}`", one.type, ", ".join(one.labels), one.help) for one in METRICS]
 
 
 def _checks(checks: Iterable[Check[Any]]) -> list[Row]:
@@ -63,7 +63,7 @@ TABLES = (
         "policies of cGPU", "docs/dialects.md", ("policy", "in cGPU", "cap on MPS", "what mpsd does"), _dialect_policies
     ),
     Table("states of a domain", "docs/domain-states.md", ("state", "what is seen", "next"), _transitions),
-    Table("metrics", "docs/metrics.md", ("metric", "told by", "type", "labels", "meaning"), _metrics),
+    Table("metrics", "docs/metrics.md", ("metric", "type", "labels", "meaning"), _metrics),
     Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, NODE_CHECKS)),
     Table("checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
     Table(
