@@ -34,7 +34,11 @@ def _dialect_policies() -> list[Row]:
 
 
 def _transitions() -> list[Row]:
-    return [(state, event, target) for (state, event), target in TRANSITIONS.items()]
+    """A row for each event and the state that it leads to, with the states in which it counts."""
+    states: dict[tuple[str, str], list[str]] = {}
+    for (state, event), target in TRANSITIONS.items():
+        states.setdefault((event, target), []).append(state)
+    return [(event, ", ".join(before), target) for (event, target), before in states.items()]
 
 
 def _alerts() -> list[Row]:
@@ -49,7 +53,7 @@ def _alerts() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
-    return [(f"`{one.name}`", one.type, ", ".join(one.labels), one.help) for one in METRICS]
+    return [(f"`{one.name}`", ", ".join(one.labels), one.help) for one in METRICS]
 
 
 def _checks(checks: Iterable[Check[Any]]) -> list[Row]:
@@ -62,8 +66,8 @@ TABLES = (
     Table(
         "policies of cGPU", "docs/dialects.md", ("policy", "in cGPU", "cap on MPS", "what mpsd does"), _dialect_policies
     ),
-    Table("states of a domain", "docs/domain-states.md", ("state", "what is seen", "next"), _transitions),
-    Table("metrics", "docs/metrics.md", ("metric", "type", "labels", "meaning"), _metrics),
+    Table("states of a domain", "docs/domain-states.md", ("what is seen", "in", "next"), _transitions),
+    Table("metrics", "docs/metrics.md", ("metric", "labels", "meaning"), _metrics),
     Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, NODE_CHECKS)),
     Table("checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
     Table(
