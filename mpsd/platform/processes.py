@@ -8,6 +8,7 @@ import os
 import resource
 import select
 import signal
+import sys
 import time
 import weakref
 from collections.abc import Container, Iterator, Mapping
@@ -227,6 +228,12 @@ def state_of(identity: ProcessIdentity) -> str:
     return fields[0].decode() if fields and int(fields[19]) == identity.start_ticks else ""
 
 
+def user_of(pid: int) -> int | None:
+    """The user who runs the process (its real uid); None when it is gone."""
+    uids = _status(str(pid)).get("Uid", "").split()
+    return int(uids[0]) if uids else None
+
+
 def pid_inside(pid: int) -> int:
     """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is gone."""
     status = _status(str(pid))
@@ -274,23 +281,53 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
     kernel does not say what it handles."""
     if signum in _HARMLESS | _STOPPING:
         return False
-    status = _status(str(identity.pid))
-    is_first = status.get("NSpid", "").split()[-1:] == ["1"]
-    if signum != signal.SIGKILL and (is_first or _is_masked(identity.pid, status, 1 << (signum - 1))):
-        return False
+    status, bit = _status(str(identity.pid)), _bit(signum)
+    if signum != signal.SIGKILL:
+        is_first = status.get("NSpid", "").split()[-1:] == ["1"]
+        if is_first or _mask(status, "SigIgn") & bit or _handles(identity.pid, status, bit):
+            return False
     return is_alive(identity)
 
 
-def _is_masked(pid: int, status: Mapping[str, str], bit: int) -> bool:
-    """Whether a signal, by its bit, is handled, ignored, or blocked by each thread."""
-    if (_mask(status, "SigCgt") | _mask(status, "SigIgn")) & bit:
+def handles(identity: ProcessIdentity, signum: int) -> bool:
+    """Whether this very process does something of its own about this signal: it has a handler, or each of its threads
+    blocks it or waits for it. False when it is gone, or the kernel does not say."""
+    return _handles(identity.pid, _status(str(identity.pid)), _bit(signum)) and is_alive(identity)
+
+
+def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
+    """Whether a signal, by its bit, is handled, or each thread blocks it or waits for it (sigwait(3))."""
+    if _mask(status, "SigCgt") & bit:
         return True
-    is_blocked = False
-    for thread in map(_status, _tasks(pid)):  # mostly the first one takes it, and the others need not be read
-        if thread and not _mask(thread, "SigBlk") & bit:
-            return False
-        is_blocked = is_blocked or bool(thread)
-    return is_blocked
+    is_known = False
+    for task in _tasks(pid):  # mostly the first one takes it, and the others need not be read
+        if found := _status(task):
+            is_known = True
+            if not (_mask(found, "SigBlk") | _awaited(task)) & bit:
+                return False
+    return is_known
+
+
+_SIGWAIT = {"x86_64": b"128", "aarch64": b"137"}.get(os.uname().machine)  # rt_sigtimedwait(2) in asm/unistd.h
+
+
+def _awaited(task: str) -> int:
+    """The signals that a thread waits for now, which the kernel leaves out of its SigBlk meanwhile; 0 for none, and
+    where it is not ours to read."""
+    with suppress(OSError):
+        call = _read_start(task, "syscall").split()
+        if len(call) > 1 and call[0] == _SIGWAIT:
+            memory = os.open(f"/proc/{task}/mem", os.O_RDONLY)
+            try:
+                return int.from_bytes(os.pread(memory, 8, int(call[1], 16)), sys.byteorder)
+            finally:
+                os.close(memory)
+    return 0
+
+
+def _bit(signum: int) -> int:
+    """In the masks of /proc/PID/status."""
+    return 1 << (signum - 1)
 
 
 def _mask(status: Mapping[str, str], name: str) -> int:

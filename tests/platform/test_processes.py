@@ -266,23 +266,32 @@ def program(request: pytest.FixtureRequest) -> Iterator[ProcessIdentity]:
 _BLOCK = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
 _THREAD = f"{_BLOCK}; threading.Thread(target=threading.Event().wait, daemon=True).start()"
 _OTHER = "threading.Thread(target=threading.Event().wait, daemon=True).start(); " + _BLOCK
+_WAIT = f"{_BLOCK}; threading.Thread(target=signal.sigwait, args=[[signal.%s]], daemon=True).start()"
+_HANDLER = "signal.signal(signal.SIGTERM, lambda *_: None)"
 
 
 @pytest.mark.parametrize(
-    ("program", "dies"),
+    ("program", "dies", "handles"),
     [
-        ("pass", True),
-        ("signal.signal(signal.SIGTERM, lambda *_: None)", False),
-        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", False),
-        (_BLOCK, False),
-        (_THREAD, False),
-        (_OTHER, True),
-        ("os.setgroups(range(2000)) if os.geteuid() == 0 else None", True),
+        ("pass", True, False),
+        (_HANDLER, False, True),
+        ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", False, False),
+        (_BLOCK, False, True),
+        (_THREAD, False, True),
+        (_OTHER, True, False),
+        (_WAIT % "SIGTERM", False, True),
+        (_WAIT % "SIGHUP", False, True),
+        ("os.setgroups(range(2000)) if os.geteuid() == 0 else None", True, False),
     ],
     indirect=["program"],
 )
-def test_a_program_dies_of_a_signal_that_no_thread_withstands(program: ProcessIdentity, dies: bool) -> None:
+def test_a_program_dies_of_a_signal_that_no_thread_withstands(
+    program: ProcessIdentity, dies: bool, handles: bool
+) -> None:
     assert processes.dies_of(program, signal.SIGTERM) is dies
+    assert processes.handles(program, signal.SIGTERM) is handles
+    assert not processes.handles(program, signal.SIGKILL)
+    assert not processes.handles(replace(program, start_ticks=1), signal.SIGTERM)
     assert processes.dies_of(program, signal.SIGKILL)
     assert not processes.dies_of(program, signal.SIGWINCH)
     assert not processes.dies_of(replace(program, start_ticks=1), signal.SIGKILL)
