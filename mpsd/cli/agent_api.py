@@ -1,6 +1,6 @@
 """The agent's interface on its Unix socket: ask for a grant, look at the node.
 
-A grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another or end one.
+A grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another.
 """
 
 import os
@@ -15,6 +15,7 @@ import mpsd
 from mpsd.agent.rules.decide import Refuse
 from mpsd.agent.sources import AgentSources, No, read
 from mpsd.containers.api import ContainersApi, GrantSetApi
+from mpsd.containers.requested_ends import RequestedEndsApi
 from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES
@@ -75,6 +76,7 @@ class AgentApi:
                 "POST /v1/grants": self._grant,
                 **ContainersApi(sources).routes,
                 **GrantSetApi(sources).routes,
+                **RequestedEndsApi(sources).routes,
                 **UseApi(sources).routes,
                 **metrics.routes,
                 **page.routes,

@@ -349,6 +349,11 @@ class LocalGrants:
         kept = self._grants.get(grant_id)
         return isinstance(kept, ProgramGrant) and bool(kept.cgroups)
 
+    def processes_of(self, grant: ProgramGrant) -> frozenset[ProcessIdentity]:
+        """The program that holds it, and whoever else is in the cgroup that mpsd made for it; none that has ended."""
+        found = {one for made in grant.cgroups for one in self._programs.processes_in(made)}
+        return frozenset(found | {grant.holder}) if processes.is_alive(grant.holder) else frozenset(found)
+
     def _is_held(self, grant: KeptGrant) -> bool:
         if isinstance(grant, ContainerGrant) and not grant.holder.is_made:
             return grant.id not in self._not_made  # until its runtime has ended and its state was read after that

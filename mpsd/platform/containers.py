@@ -123,6 +123,27 @@ def pid_namespace(pid: int | str) -> int:
         return 0
 
 
+_TREE = Path("/sys/fs/cgroup")
+
+
+def is_frozen(pid: int) -> bool:
+    """Whether its cgroup keeps the process from running, as that of a paused container does. False where that cannot be
+    read."""
+    v2 = v2_tree(_TREE)
+    for cgroup in cgroups_in(_cgroup(pid)):
+        path = cgroup.path.lstrip("/")
+        with suppress(OSError):
+            if not cgroup.hierarchy and v2:
+                lines = (v2 / path / "cgroup.events").read_text().splitlines()
+            elif "freezer" in cgroup.hierarchy.split(","):
+                lines = (_TREE / "freezer" / path / "freezer.state").read_text().splitlines()
+            else:
+                continue
+            if {"frozen 1", "FROZEN"}.intersection(lines):
+                return True
+    return False
+
+
 def v2_tree(tree: Path) -> Path | None:
     """Where cgroup v2 is mounted: there, or beside v1; None where it is not."""
     return next((one for one in (tree, tree / "unified") if (one / "cgroup.controllers").exists()), None)
@@ -143,7 +164,7 @@ class ProgramCgroups:
     can be none here; empty where there can. tree: where cgroups are mounted.
     """
 
-    def __init__(self, tree: Path = Path("/sys/fs/cgroup")) -> None:
+    def __init__(self, tree: Path = _TREE) -> None:
         self._folders = {"": tree if (tree / _MEMBERS).exists() else tree / "unified"}
         self._folders |= {name: tree / name for name in ("pids", "memory")}
         usable = (name for name, folder in self._folders.items() if os.access(folder / _MEMBERS, os.W_OK))
@@ -184,6 +205,16 @@ class ProgramCgroups:
             return any((Path(below) / _MEMBERS).read_text() for below, _folders, _files in os.walk(folder))
         except OSError as error:
             return error.errno not in {errno.ENOENT, errno.ENODEV}  # these are removed, of others nothing is known
+
+    def processes_in(self, made: Cgroup) -> Iterator[ProcessIdentity]:
+        """Those that are in it or below it, by the kernel's word of each."""
+        for below, _folders, _files in os.walk(self._folder(made)):
+            with suppress(OSError):
+                for pid in (Path(below) / _MEMBERS).read_text().split():
+                    found = processes.identity_of(int(pid))
+                    is_in = any(map(made.holds, cgroups_in(_cgroup(int(pid)))))
+                    if found and is_in and processes.is_alive(found):
+                        yield found
 
     def remove(self, made: Cgroup) -> None:
         """Removes it, with those that were made below it; one with a process stays, by the kernel's word."""

@@ -26,4 +26,5 @@ REQUESTING = (CONTAINER, DEV, WEIGHT, SWITCH, BYTES, PERCENT, RESERVED, EGPU)  #
 VARIABLES = (*REQUESTING, NVIDIA_VISIBLE_DEVICES)  # everything that says what is requested
 
 NEXT_RUNTIMES = ("nvidia-container-runtime", "runc")  # the first that is found, where no other is named
-COMMANDS = ("create", "run", "exec", "over")  # those that mpsd-runtime handles; the rest is the next runtime's
+# Those that mpsd-runtime handles; the rest is the next runtime's.
+COMMANDS = ("create", "run", "exec", "kill", "delete", "over")

@@ -1,6 +1,6 @@
 """The text of `mpsd-runtime`: the program that Docker, containerd and podman start for every step of every container.
 
-The shell hands what does not concern mpsd (start, state, kill, delete, …) to the next runtime at once. For the rest
+The shell hands what does not concern mpsd (start, state, pause, …) to the next runtime at once. For the rest
 Python starts without site-packages (`-S`), and without any variable or folder of whoever starts it (`-I`).
 """
 
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from mpsd.containers.dialects.names import COMMANDS, NEXT_RUNTIMES
 
+# Each container is deleted once; it concerns mpsd only where that kills, with one of these.
+_WORDS = (*(command for command in COMMANDS if command != "delete"), "-f", "-force*", "--force*")
+_WORDS += ("help", "-h", "--help*", "--next*", "--run-dir*", "--runtime-log*")
 _TEXT = """\
 #!/bin/sh
 # Written by `mpsd install`; `mpsd uninstall` removes it.
@@ -46,7 +49,7 @@ def launcher(python: str, folder: str, run_directory: str, next_runtime: str, lo
         f"sys.exit(main(run_directory={run_directory!a}, next_runtime={next_runtime!a}, log={log!a}))"
     )
     return _TEXT.format(
-        words=" | ".join((*COMMANDS, "help", "-h", "--help*", "--next*", "--run-dir*", "--runtime-log*")),
+        words=" | ".join(_WORDS),
         following=shlex.join([next_runtime] if next_runtime else NEXT_RUNTIMES),
         python=shlex.quote(python),
         code=shlex.quote(code),

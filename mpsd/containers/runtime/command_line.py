@@ -22,6 +22,9 @@ _EXEC_FLAGS = ("tty", "detach", "no-new-privs", "ignore-paused", "no-subreaper",
 _EXEC_SHORT = {
     "e": "env", "u": "user", "g": "additional-gids", "p": "process", "c": "cap", "t": "tty", "d": "detach", "h": "help"
 }  # fmt: skip
+_SIGNAL_FLAGS = ("all", "force", "regex", "help")
+_SIGNAL_SHORT = {"a": "all", "f": "force", "r": "regex", "h": "help"}
+_OFF = {"0", "f", "false"}  # as Go's strconv.ParseBool has it, in any case
 
 
 class CommandLine:
@@ -78,6 +81,13 @@ def of_create(arguments: list[str]) -> Options:
 def of_exec(arguments: list[str]) -> Options:
     """Of `exec`, whose options end at the id."""
     return _options(arguments, _EXEC, _EXEC_FLAGS, _EXEC_SHORT)
+
+
+def of_signal(arguments: list[str]) -> Options:
+    """Of `kill` and `delete`, whose options may follow the id too. values: of flags, those that are on."""
+    options = _options(arguments, (), _SIGNAL_FLAGS, _SIGNAL_SHORT, mixed=True)
+    options.values = {name: value for name, value in options.values.items() if value.lower() not in _OFF}
+    return options
 
 
 def _options(

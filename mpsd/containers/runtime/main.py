@@ -21,7 +21,8 @@ from mpsd.containers.runtime.json_text import ContainerRefused
 _HELP = """\
 mpsd-runtime: an OCI runtime in front of another. Where a container's environment requests a share of a
 GPU (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`), it asks `mpsd up` for it
-and writes the grant into the bundle before the next runtime creates the container. All else is the next runtime's.
+and writes the grant into the bundle before the next runtime creates the container. Before `kill` and `delete --force`
+it has `mpsd up` end the container's clients of MPS that would die of the signal. All else is the next runtime's.
 
     mpsd-runtime [--next PROGRAM] [--run-dir DIR] [--runtime-log FILE] GLOBAL-OPTION... COMMAND ...
 
@@ -72,6 +73,8 @@ def _run(line: CommandLine) -> int:
             _create(line, following)
         elif line.command == "exec":
             _exec(line)
+        elif line.command in {"kill", "delete"}:
+            _before_signal(line)
         elif line.wants_help:
             _show_help(line)
     except ContainerRefused as refused:
@@ -105,6 +108,17 @@ def _exec(line: CommandLine) -> None:
     from mpsd.containers.runtime import processes
 
     processes.prepare(options.values["process"], line)
+
+
+def _before_signal(line: CommandLine) -> None:
+    from mpsd.containers.runtime import processes
+
+    try:
+        processes.before_signal(line)
+    except Exception as error:  # whatever it is, the container must get its signal
+        from mpsd.containers.runtime import log
+
+        log.warn(f"its clients of MPS are not ended first: {error}")
 
 
 def _root(line: CommandLine, following: str) -> str:

@@ -1,23 +1,28 @@
-"""A container's later processes and its end: `exec --process FILE`, and `over`, the poststop hook.
+"""A container's later processes, its signals and its end: `exec --process FILE`, `kill` and `delete --force`, and
+`over`, the poststop hook.
 
 An engine's process file has the image's environment, without the grant's variables: its program would run beside MPS.
 So the file gets the limits that hold now. `exec` without a file takes the container's own environment, which has them;
 `--env` after it may lift them, which only somebody who may start programs as root can do, and the watchdog sees it.
+Before a signal of which clients of MPS would die, mpsd ends them without harm to their neighbours. It is asked, and
+waited for; whatever it answers, the signal follows.
 `over` reports to mpsd that a container has ended; it never fails and never takes long, since the engine waits for it.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` itself builds enums for 5 ms
 import os
 import select
 import time
 
-from mpsd.containers.runtime import bundle, json_text
-from mpsd.containers.runtime.client import ask
+from mpsd.containers.runtime import bundle, command_line, json_text
+from mpsd.containers.runtime.client import ask, refusal
 from mpsd.containers.runtime.client import environment as variables_of
 from mpsd.containers.runtime.command_line import CommandLine
 from mpsd.containers.runtime.json_text import ContainerRefused, inner, table, text, texts
 from mpsd.containers.runtime.log import RuntimeLog
 
 _LABEL = "bundle="  # in runc's state
+_OK = 200
 
 
 def prepare(process: str, line: CommandLine) -> None:
@@ -45,7 +50,7 @@ def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
     try:
         asked = {"root": line.root, "id": line.container}
         status, body = ask(line.run_directory, "/v1/containers/environment", asked, answer_s=5.0, patience_s=0.0)
-        if status == 200:
+        if status == _OK:
             return variables_of(table(body, "mpsd's answer"))
     except ContainerRefused:
         pass
@@ -88,6 +93,45 @@ def _bundle_path(state_path: str) -> str:
         return ""
     finally:
         os.close(folder)
+
+
+# -- before a signal ---------------------------------------------------------------------------------------------------
+
+_LONGEST_END_S = 11.0  # of an mpsd that hangs: the longest drain of any policy, and a second
+
+
+def before_signal(line: CommandLine) -> None:
+    """Returns once the signal may be sent: where mpsd does not run, or has no part in the container, at once."""
+    options = command_line.of_signal(line.arguments)
+    signum = _signum(line.command, options)
+    if not signum or not options.words:
+        return
+    line.container = options.words[0]
+    said: dict[str, object] = {"signal": signum}
+    try:
+        if _kept(line.root, line.container) is None:
+            return
+        asked = {"root": line.root, "id": line.container, "signum": signum, "to_all": "all" in options.values}
+        status, answer = ask(line.run_directory, "/v1/containers/end", asked, _LONGEST_END_S, patience_s=0.0)
+        if status != _OK:
+            raise refusal(status, answer)
+        said["ended"] = table(answer, "mpsd's answer").get("ended")
+    except (ContainerRefused, OSError) as error:
+        said["reasons"] = [str(error)]
+    RuntimeLog(line).event("signal", **said)
+
+
+def _signum(command: str, options: command_line.Options) -> int:
+    """The number of the signal; 0 for none, and for one that only the next runtime knows."""
+    if "regex" in options.values or "help" in options.values:
+        return 0
+    if command == "delete":
+        return int(_signal.SIGKILL) if "force" in options.values else 0
+    word = options.words[1].upper() if len(options.words) > 1 else "TERM"
+    if word.isdecimal():
+        return int(word)
+    name = word.removeprefix("SIG")
+    return int(getattr(_signal, f"SIG{name}", 0)) if name.isalnum() else 0
 
 
 # -- the poststop hook: mpsd would notice the container's end by itself too --------------------------------------------

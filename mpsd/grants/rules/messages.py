@@ -1,10 +1,11 @@
-"""The messages about grants between the agent and `mpsd run`, `mpsd set` and `mpsd-runtime`.
+"""The messages about grants between the agent and `mpsd run`, `mpsd set`, `mpsd stop` and `mpsd-runtime`.
 
 The names are an interface between versions: fields are added, never renamed. Little is imported, because every program
 that is started waits for this to load.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from mpsd.model.grants import DeviceNode, HostMount
 
@@ -93,6 +94,26 @@ class ExecAnswer:
     environment: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class HostContainerSignal:
+    """A signal that a container is about to get, POST /v1/containers/end. root, id: as of HostContainerName."""
+
+    root: str
+    id: str
+    #: the signal's number
+    signum: int
+    #: whether each of its processes gets it, and not its first one alone
+    to_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsEnded:
+    """What was done before the signal."""
+
+    #: how many clients of MPS were ended, which would have died of it
+    ended: int
+
+
 # -- another size of a grant: mpsd set, POST /v1/grants/{id} ---------------------------------------------------------
 
 
@@ -140,3 +161,42 @@ class GrantChanged:
     after: GrantLimits
     messages: tuple[str, ...]
     dry_run: bool
+
+
+# -- the end of programs: mpsd stop, POST /v1/programs/stop -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramsToStop:
+    """Programs of `mpsd run` that are to end."""
+
+    #: the ids of their grants
+    grants: tuple[str, ...]
+    #: for how long processes that handle SIGTERM may end by themselves, in seconds; 0: they do not get it
+    grace_s: float
+
+
+class StopOutcome(StrEnum):
+    """What became of a program that was to end."""
+
+    #: each of its processes ended by itself
+    TERMINATED = "terminated"
+    #: some were killed, without harm to others on their GPUs
+    KILLED = "killed"
+    #: some are left
+    LEFT = "left"
+    #: nothing was done
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStopped:
+    """One of them."""
+
+    grant: str
+    outcome: StopOutcome
+    #: how many processes it had
+    processes: int
+    took_s: float
+    #: why it is not over, each a sentence; none where it is
+    reasons: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ import json
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,10 +18,15 @@ class Asked:
 
 @dataclass
 class Answers:
-    """by_url: the status and the body of each answer. asked: in the order it came."""
+    """by_url: the status and the body of each answer. asked: in the order it came. may_answer: set, unless a test has
+    them wait."""
 
     by_url: dict[str, tuple[int, object]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    may_answer: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -35,12 +40,14 @@ def answering(run_directory: Path, answers: Answers) -> Iterator[Answers]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             answers.asked.append(Asked(self.path, json.loads(body)))
+            answers.may_answer.wait(60)
             status, said = answers.by_url.get(self.path, (404, {"reasons": ["not known"], "for_ever": True}))
             sent = b"" if said is None else json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
+            with suppress(BrokenPipeError):  # who asked waits no longer
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(sent)))
+                self.end_headers()
+                self.wfile.write(sent)
 
         def address_string(self) -> str:
             return "unix"

@@ -11,20 +11,10 @@ import pytest
 from mpsd.grants.rules.messages import ExecAnswer, HostContainerName
 from tests.containers.runtime.ground import Ended, Ground
 from tests.containers.runtime.mpsd_answers import Answers, answering
-from tests.containers.runtime.test_create import ASK, SIX, granted
+from tests.containers.runtime.test_create import ASK, granted
 
 NOW = f"{ASK}/environment"
 OVER = f"{ASK}/over"
-
-
-@pytest.fixture
-def container(ground: Ground) -> Ground:
-    """Made with a grant, and running."""
-    ground.write(*SIX)
-    with answering(ground.run_directory, Answers({ASK: granted(ground)})):
-        assert ground.create().code == 0
-    ground.hold("c1")
-    return ground
 
 
 def _exec(ground: Ground, container: str = "c1", **process: object) -> Ended:
@@ -99,7 +89,6 @@ def test_crun_names_the_bundle_elsewhere(container: Ground) -> None:
 
 
 def test_a_process_file_that_is_no_file_is_refused(container: Ground) -> None:
-    (container.folder / "next.json").unlink()
     fifo = container.folder / "fifo"
     os.mkfifo(fifo)
     for path in (fifo, container.folder / "missing", container.folder):

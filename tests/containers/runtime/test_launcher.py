@@ -14,9 +14,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "words", [("start", "c1"), ("--root", "r", "state", "c1"), ("kill", "c1", "TERM"), ("delete", "--force", "a b")]
-)
+@pytest.mark.parametrize("words", [("start", "c1"), ("--root", "r", "state", "c1"), ("pause", "a b"), ("delete", "c1")])
 def test_what_mpsd_has_no_part_in_needs_no_python(ground: Ground, words: tuple[str, ...]) -> None:
     write(ground.program, launcher("/no/such/python", "/x", "/run/mpsd", str(ground.following), "/log"))
     assert ground.call(*words).code == 0
@@ -25,10 +23,16 @@ def test_what_mpsd_has_no_part_in_needs_no_python(ground: Ground, words: tuple[s
     assert heard["argv"][1:] == list(words)
 
 
-@pytest.mark.parametrize("word", ["create", "run", "exec", "over", "--help", "-h", "help", "--next=x", "--run-dir"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("create", "run", "exec", "over", "--help", "-h", "help", "--next=x", "--run-dir"),
+        *("kill", "delete -f", "delete --force", "delete -force=true"),
+    ],
+)
 def test_what_mpsd_has_a_part_in_is_python_s(ground: Ground, word: str) -> None:
     write(ground.program, launcher("/bin/echo", "/x", "/run/mpsd", str(ground.following), "/log"))
-    ended = ground.call("--debug", word, "c1")
+    ended = ground.call("--debug", *word.split(), "c1")
     assert ended.said.startswith("-ISc ")
     assert ended.said.endswith(f" {ground.program} --debug {word} c1\n")
 

@@ -1,0 +1,259 @@
+"""Ends that somebody asks for: of a container's clients, before a signal would end them while a kernel runs, and of the
+programs of `mpsd run`, by `mpsd stop`.
+
+Each client ends as `mps.ends` has it. What has begun goes on, whoever hangs up meanwhile.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from mpsd.agent.sources import AgentSources, No, known_asker, read
+from mpsd.grants.ledger import ContainerGrant, LocalGrants, ProgramGrant
+from mpsd.grants.rules.messages import (
+    ClientsEnded,
+    HostContainerName,
+    HostContainerSignal,
+    ProgramStopped,
+    ProgramsToStop,
+    StopOutcome,
+)
+from mpsd.model.grants import Grant
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import Client
+from mpsd.mps.ends import ClientEnd, EndAsked, NotEnded
+from mpsd.mps.rules.ends import MOST_STOPS
+from mpsd.platform import containers, processes
+from mpsd.platform.event_loop import until
+from mpsd.platform.listener import Handler, json_answer, peer
+from mpsd.platform.logs import logger
+
+_REASON = "mpsd stop"
+_LONGEST_GRACE_S = 3600.0
+_BESIDE_DRAIN_S = 0.5  # beyond the drain, for which a container's signal waits
+_ROUNDS = 8  # of a program that starts others while it is ended
+_ROUND_S = 0.5  # for those that were killed, and their memory
+_RELEASED_S = 2.0  # for the grant of a program that is over
+_LOOK_S = 0.05
+_MOST_NAMED = 5  # pids in a sentence
+
+
+class NotStopped(Exception):
+    """Nothing is done, or nothing more; the message says why, and what to do."""
+
+
+class GrantEnds:
+    """Ends clients of grants."""
+
+    def __init__(self, sources: AgentSources) -> None:
+        self._sources, self._watchdog = sources, sources.agent.watchdog
+        self._log = logger(role="ends")
+
+    @property
+    def drain_s(self) -> float:
+        """For how long a client's queue may run."""
+        return self._sources.policy.graces.end_drain_s
+
+    def clients_of(self, grant: Grant) -> list[Client]:
+        """Its processes on its GPUs now. NotStopped where NVML does not say."""
+        scan = self._watchdog.scan()
+        if scan.unseen.intersection(grant.gpus):
+            why = f"it is not known which processes use its GPU: {'; '.join(scan.unknown)}"
+            raise NotStopped(f"{why}; see `mpsd doctor`, and try again")
+        return [client for client in scan.clients if client.grant == grant.id]
+
+    def begin(self, clients: Iterable[Client], reason: str) -> list[ClientEnd]:
+        """Stops them, all before the first of them is waited for: they may wait for each other."""
+        begun = []
+        for client in {client.process: client for client in clients}.values():
+            try:
+                begun.append(self._watchdog.ends.begin(EndAsked(client, reason, self.drain_s)))
+            except NotEnded as error:
+                self._log.info("client not ended", pid=client.pid, reason=str(error))
+        return begun
+
+    async def until_killed(self, begun: Collection[ClientEnd], within_s: float) -> int:
+        """How many were killed, or ended by themselves, in this time; the other ends go on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await asyncio.gather(*(one.killed() for one in begun), return_exceptions=True)
+        late = self._watchdog.ends.under_way
+        return len([one for one in begun if one.record.process not in late])
+
+
+class RequestedEndsApi:
+    """For `mpsd-runtime` and `mpsd stop`. Beside a kubelet it ends nothing."""
+
+    def __init__(self, sources: AgentSources) -> None:
+        self._ledger = sources.ledger
+        self._ends = GrantEnds(sources)
+        self._stops: set[asyncio.Future[list[ProgramStopped]]] = set()  # lest they be collected
+        self._log = logger(role="ends")
+
+    @property
+    def routes(self) -> Mapping[str, Handler]:
+        return {"POST /v1/containers/end": self._before_signal, "POST /v1/programs/stop": self._stop}
+
+    # -- a container's signal --------------------------------------------------------------------------------------
+
+    async def _before_signal(self, request: web.Request) -> web.Response:
+        """200 with how many clients were ended, once they are; 204 beside a kubelet; 400, 403; 404 where the container
+        holds no grant; 409 where nobody knows its clients."""
+        try:
+            known_asker(request, "only root and mpsd's own user may end a container's programs", for_ever=True)
+            wanted = await read(request, HostContainerSignal)
+            if self._ledger is None:
+                return web.Response(status=204)
+            at_risk = self._at_risk(wanted, self._ledger)
+        except No as no:
+            return no.answer
+        except NotStopped as unknown:
+            return No(409, str(unknown), for_ever=False).answer
+        begun = self._ends.begin(at_risk, f"its container gets signal {wanted.signum}")
+        return json_answer(ClientsEnded(await self._ends.until_killed(begun, self._ends.drain_s + _BESIDE_DRAIN_S)))
+
+    def _at_risk(self, wanted: HostContainerSignal, ledger: LocalGrants) -> list[Client]:
+        """The clients of MPS that would die of the signal, or of what the container's first process makes of it, which
+        may pass it on. Those of a paused container have stood still already. No, NotStopped."""
+        signum = wanted.signum
+        if not 1 <= signum <= signal.SIGRTMAX:
+            raise No(400, f"signum is {signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True)
+        found = ledger.of_container(HostContainerName(wanted.root, wanted.id))
+        if found is None:
+            raise No(404, f"container {wanted.id} holds no grant", for_ever=True)
+        grant, first = found[0], found[0].holder.process
+        reaches_all = wanted.to_all or signum == signal.SIGKILL
+        if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
+            return []
+        own = [client for client in self._ends.clients_of(grant) if client.on_mps]
+        dying = [client for client in own if processes.dies_of(client.process, signum)]
+        return [client for client in dying if not containers.is_frozen(client.pid)]
+
+    # -- programs --------------------------------------------------------------------------------------------------
+
+    async def _stop(self, request: web.Request) -> web.Response:
+        """200 with what became of each, in the order asked; 400; 409 beside a kubelet."""
+        asker = peer(request)
+        try:
+            wanted = await read(request, ProgramsToStop)
+            if self._ledger is None:
+                why = "kubelet runs what holds grants here; delete the pod, with `kubectl delete pod`"
+                raise No(409, why, for_ever=False)
+            if not 0 <= wanted.grace_s <= _LONGEST_GRACE_S:
+                raise No(400, f"grace_s is {wanted.grace_s:g}; write 0 to {_LONGEST_GRACE_S:g}", for_ever=True)
+        except No as no:
+            return no.answer
+        uid = asker.uid if asker else None
+        stops = [self._stop_one(grant, wanted.grace_s, uid, self._ledger) for grant in dict.fromkeys(wanted.grants)]
+        task = asyncio.ensure_future(asyncio.gather(*stops))
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+        return json_answer(await asyncio.shield(task))
+
+    async def _stop_one(self, grant_id: str, grace_s: float, uid: int | None, ledger: LocalGrants) -> ProgramStopped:
+        """uid: of who asks; None where the kernel does not say."""
+        began, seen = time.monotonic(), set[ProcessIdentity]()
+        outcome, reasons = StopOutcome.REFUSED, tuple[str, ...]()
+        try:
+            program = ProgramEnd(_grant_to_stop(grant_id, ledger), ledger, self._ends, seen)
+            program.check(uid)
+            outcome = StopOutcome.LEFT
+            outcome = await program.end(grace_s)
+        except NotStopped as error:
+            reasons = (str(error),)
+        took_s = round(time.monotonic() - began, 3)
+        stopped = ProgramStopped(grant_id, outcome, len(seen), took_s, reasons)
+        self._log.info("stop of a program", **msgspec.to_builtins(stopped), uid=uid)
+        return stopped
+
+
+def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:
+    """NotStopped where no program holds it."""
+    grant = next((held.grant for held in ledger.view.held if held.grant.id == grant_id), None)
+    if isinstance(grant, ContainerGrant):
+        name = grant.holder.name or grant.holder.id[:12]
+        raise NotStopped(f"{grant.holder} holds it; stop that by its engine, such as with `docker stop {name}`")
+    if not isinstance(grant, ProgramGrant):
+        raise NotStopped("no program holds it, or it has ended; see `mpsd status`")
+    return grant
+
+
+@dataclass(slots=True)
+class ProgramEnd:
+    """The end of one program of `mpsd run`."""
+
+    grant: ProgramGrant
+    ledger: LocalGrants
+    ends: GrantEnds
+    #: every process of it that was seen is added to these
+    seen: set[ProcessIdentity]
+
+    def check(self, uid: int | None) -> None:
+        """NotStopped where this user may not end it: only root, mpsd's own user, and who runs all of its processes."""
+        users = {processes.user_of(one.pid) for one in self._left()} - {uid, None}
+        if users and uid not in {0, os.geteuid()}:
+            raise NotStopped("it is another user's program; ask that user, or run this as root")
+
+    async def end(self, grace_s: float) -> StopOutcome:
+        """grace_s: as of ProgramsToStop. NotStopped where not all of it could be ended."""
+        has_killed = grace_s > 0 and await self._terminate(grace_s)
+        for _round in range(_ROUNDS):
+            if not self._left():
+                break
+            has_killed = True
+            await self._kill()
+        if left := self._left():
+            pids = ", ".join([str(one) for one in sorted(left, key=lambda one: one.pid)][:_MOST_NAMED])
+            raise NotStopped(f"{len(left)} of its processes are left ({pids}); see mpsd's log, and stop it again")
+        await _until(self._is_released, _RELEASED_S)
+        return StopOutcome.KILLED if has_killed else StopOutcome.TERMINATED
+
+    async def _terminate(self, grace_s: float) -> bool:
+        """Has those end by themselves that handle SIGTERM, and waits for that. Whether others were killed: clients that
+        would die of it while a kernel runs, since it may be passed on to them."""
+        clients = self.ends.clients_of(self.grant)
+        begun = self.ends.begin([one for one in clients if processes.dies_of(one.process, signal.SIGTERM)], _REASON)
+        handling = [one for one in self._left() if processes.handles(one, signal.SIGTERM)]
+        if _send(handling, signal.SIGTERM):
+            await _until(lambda: not self._left(), grace_s)
+        return bool(begun)
+
+    async def _kill(self) -> None:
+        """Its clients as `mps.ends` has it, then all others, and those that they have started meanwhile."""
+        begun = self.ends.begin(self.ends.clients_of(self.grant), _REASON)
+        await self.ends.until_killed(begun, self.ends.drain_s * MOST_STOPS + _BESIDE_DRAIN_S)
+        new_clients = {client.process for client in self.ends.clients_of(self.grant)}  # those of the next round
+        _send(self._left() - new_clients, signal.SIGKILL)
+        await _until(lambda: not self._left(), _ROUND_S)
+
+    def _left(self) -> set[ProcessIdentity]:
+        clients = {client.process for client in self.ends.clients_of(self.grant)}
+        left = clients | self.ledger.processes_of(self.grant)
+        self.seen |= left
+        return left
+
+    def _is_released(self) -> bool:
+        return all(held.grant.id != self.grant.id for held in self.ledger.view.held)
+
+
+def _send(to: Iterable[ProcessIdentity], signum: signal.Signals) -> int:
+    """How many got it."""
+    count = 0
+    for process in to:
+        with contextlib.suppress(PermissionError):  # another user's, where mpsd is not root
+            if processes.send_signal(process, signum):
+                count += 1
+    return count
+
+
+async def _until(condition: Callable[[], bool], most_s: float) -> None:
+    """Waits for it, and no longer than so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        await until(condition, most_s, "it is over", _LOOK_S)
