@@ -38,6 +38,7 @@ from mpsd.platform.logs import logger
 _REASON = "mpsd stop"
 _LONGEST_GRACE_S = 3600.0
 _BESIDE_DRAIN_S = 0.5  # beyond the drain, for which a container's signal waits
+_FIRST_S = 0.2  # for a container's first process to end with its clients, if it does
 _ROUNDS = 8  # of a program that starts others while it is ended
 _ROUND_S = 0.5  # for those that were killed, and their memory
 _RELEASED_S = 2.0  # for the grant of a program that is over
@@ -111,24 +112,23 @@ class RequestedEndsApi:
             wanted = await read(request, HostContainerSignal)
             if self._ledger is None:
                 return web.Response(status=204)
-            at_risk = self._at_risk(wanted, self._ledger)
+            grant = _container_grant(wanted, self._ledger)
+            at_risk = self._at_risk(grant, wanted)
         except No as no:
             return no.answer
         except NotStopped as unknown:
             return No(409, str(unknown), for_ever=False).answer
         begun = self._ends.begin(at_risk, f"its container gets signal {wanted.signum}")
-        return json_answer(ClientsEnded(await self._ends.until_killed(begun, self._ends.drain_s + _BESIDE_DRAIN_S)))
+        ended = await self._ends.until_killed(begun, self._ends.drain_s + _BESIDE_DRAIN_S)
+        first = grant.holder.process
+        if ended:
+            await _until(lambda: not processes.is_alive(first), _FIRST_S)
+        return json_answer(ClientsEnded(ended, is_over=ended > 0 and not processes.is_alive(first)))
 
-    def _at_risk(self, wanted: HostContainerSignal, ledger: LocalGrants) -> list[Client]:
+    def _at_risk(self, grant: ContainerGrant, wanted: HostContainerSignal) -> list[Client]:
         """The clients of MPS that would die of the signal, or of what the container's first process makes of it, which
-        may pass it on. Those of a paused container have stood still already. No, NotStopped."""
-        signum = wanted.signum
-        if not 1 <= signum <= signal.SIGRTMAX:
-            raise No(400, f"signum is {signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True)
-        found = ledger.of_container(HostContainerName(wanted.root, wanted.id))
-        if found is None:
-            raise No(404, f"container {wanted.id} holds no grant", for_ever=True)
-        grant, first = found[0], found[0].holder.process
+        may pass it on. Those of a paused container have stood still already. NotStopped."""
+        first, signum = grant.holder.process, wanted.signum
         reaches_all = wanted.to_all or signum == signal.SIGKILL
         if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
             return []
@@ -172,6 +172,16 @@ class RequestedEndsApi:
         stopped = ProgramStopped(grant_id, outcome, len(seen), took_s, reasons)
         self._log.info("stop of a program", **msgspec.to_builtins(stopped), uid=uid)
         return stopped
+
+
+def _container_grant(wanted: HostContainerSignal, ledger: LocalGrants) -> ContainerGrant:
+    """No where the container holds none, or the signal is none."""
+    if not 1 <= wanted.signum <= signal.SIGRTMAX:
+        raise No(400, f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True)
+    found = ledger.of_container(HostContainerName(wanted.root, wanted.id))
+    if found is None:
+        raise No(404, f"container {wanted.id} holds no grant", for_ever=True)
+    return found[0]
 
 
 def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:

@@ -5,6 +5,7 @@ container; nothing of this machine's own engines is touched.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,14 @@ class Engine(ABC):
     @abstractmethod
     def exec(self, name: str, *command: str) -> Ended:
         """A further process of a container."""
+
+    @abstractmethod
+    def kill(self, name: str) -> Ended:
+        """With SIGKILL."""
+
+    @abstractmethod
+    def exit_code(self, name: str) -> int:
+        """Of one that has ended, waiting for that."""
 
     @abstractmethod
     def remove(self, name: str) -> Ended:
@@ -129,6 +138,19 @@ class Containerd(Engine):
     def exec(self, name: str, *command: str) -> Ended:
         return self.ctr("tasks", "exec", "--exec-id", "further", name, *command)
 
+    def kill(self, name: str) -> Ended:
+        return self.ctr("tasks", "kill", "--signal", "SIGKILL", name)
+
+    def exit_code(self, name: str) -> int:
+        def is_stopped() -> bool:
+            lines = [line.split() for line in self.ctr("tasks", "list").output.splitlines()]
+            return any(words[0] == name and words[-1] == "STOPPED" for words in lines)
+
+        eventually(is_stopped, f"{name} has ended")
+        said = self.ctr("tasks", "delete", name).errors
+        found = re.search(r"non-zero exit code ([0-9]+)", said)
+        return int(found[1]) if found else 0
+
     def remove(self, name: str) -> Ended:
         self.ctr("tasks", "delete", "--force", name)
         return self.ctr("containers", "delete", name)
@@ -200,6 +222,12 @@ class Docker(Engine):
     def exec(self, name: str, *command: str) -> Ended:
         return self.docker("exec", name, *command)
 
+    def kill(self, name: str) -> Ended:
+        return self.docker("kill", name)
+
+    def exit_code(self, name: str) -> int:
+        return int(self.docker("wait", name).output)
+
     def remove(self, name: str) -> Ended:
         return self.docker("rm", "--force", name)
 
@@ -256,6 +284,12 @@ class Podman(Engine):
 
     def exec(self, name: str, *command: str) -> Ended:
         return self.podman("exec", name, *command)
+
+    def kill(self, name: str) -> Ended:
+        return self.podman("kill", "--signal", "KILL", name)
+
+    def exit_code(self, name: str) -> int:
+        return int(self.podman("wait", name).output)
 
     def remove(self, name: str) -> Ended:
         return self.podman("rm", "--force", "--time=0", name)

@@ -73,8 +73,8 @@ def _run(line: CommandLine) -> int:
             _create(line, following)
         elif line.command == "exec":
             _exec(line)
-        elif line.command in {"kill", "delete"}:
-            _before_signal(line)
+        elif line.command in {"kill", "delete"} and not _may_signal(line):
+            return 0
         elif line.wants_help:
             _show_help(line)
     except ContainerRefused as refused:
@@ -110,15 +110,17 @@ def _exec(line: CommandLine) -> None:
     processes.prepare(options.values["process"], line)
 
 
-def _before_signal(line: CommandLine) -> None:
+def _may_signal(line: CommandLine) -> bool:
+    """Whether the next runtime is to send it, once it may; False where it has had its effect."""
     from mpsd.containers.runtime import processes
 
     try:
-        processes.before_signal(line)
+        return processes.before_signal(line)
     except Exception as error:  # whatever it is, the container must get its signal
         from mpsd.containers.runtime import log
 
         log.warn(f"its clients of MPS are not ended first: {error}")
+        return True
 
 
 def _root(line: CommandLine, following: str) -> str:

@@ -100,25 +100,29 @@ def _bundle_path(state_path: str) -> str:
 _LONGEST_END_S = 11.0  # of an mpsd that hangs: the longest drain of any policy, and a second
 
 
-def before_signal(line: CommandLine) -> None:
-    """Returns once the signal may be sent: where mpsd does not run, or has no part in the container, at once."""
+def before_signal(line: CommandLine) -> bool:
+    """Returns once the signal may be sent: where mpsd does not run, or has no part in the container, at once. False
+    where the container is over by then, and a `kill` would fail since it finds nobody."""
     options = command_line.of_signal(line.arguments)
     signum = _signum(line.command, options)
     if not signum or not options.words:
-        return
+        return True
     line.container = options.words[0]
     said: dict[str, object] = {"signal": signum}
+    is_over = False
     try:
         if _kept(line.root, line.container) is None:
-            return
+            return True
         asked = {"root": line.root, "id": line.container, "signum": signum, "to_all": "all" in options.values}
         status, answer = ask(line.run_directory, "/v1/containers/end", asked, _LONGEST_END_S, patience_s=0.0)
         if status != _OK:
             raise refusal(status, answer)
-        said["ended"] = table(answer, "mpsd's answer").get("ended")
+        found = table(answer, "mpsd's answer")
+        said["ended"], is_over = found.get("ended"), found.get("is_over") is True
     except (ContainerRefused, OSError) as error:
         said["reasons"] = [str(error)]
     RuntimeLog(line).event("signal", **said)
+    return not is_over or line.command == "delete" or "all" in options.values
 
 
 def _signum(command: str, options: command_line.Options) -> int:

@@ -112,6 +112,8 @@ class ClientsEnded:
 
     #: how many clients of MPS were ended, which would have died of it
     ended: int
+    #: whether the container's first process has ended with them, so that the signal finds nobody
+    is_over: bool
 
 
 # -- another size of a grant: mpsd set, POST /v1/grants/{id} ---------------------------------------------------------

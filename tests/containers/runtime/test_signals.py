@@ -13,7 +13,8 @@ from tests.containers.runtime.mpsd_answers import Answers, answering
 from tests.whole.machine.machine import eventually
 
 END = "/v1/containers/end"
-ENDED = {END: (200, msgspec.to_builtins(ClientsEnded(2)))}
+ENDED = {END: (200, msgspec.to_builtins(ClientsEnded(2, is_over=False)))}
+OVER = {END: (200, msgspec.to_builtins(ClientsEnded(2, is_over=True)))}
 
 
 def _call(ground: Ground, words: str) -> None:
@@ -61,6 +62,14 @@ def test_nobody_is_asked_about_what_kills_no_client_of_a_grant(container: Ground
     with answering(container.run_directory, Answers(dict(ENDED))) as mpsd:
         _call(container, words)
     assert mpsd.asked == []
+
+
+def test_a_signal_that_finds_nobody_any_more_has_had_its_effect(container: Ground) -> None:
+    with answering(container.run_directory, Answers(dict(OVER))):
+        assert container.call("--root", str(container.root), "kill", "c1", "KILL").code == 0
+        assert container.heard is None
+        _call(container, "kill --all c1 KILL")
+        _call(container, "delete --force c1")
 
 
 @pytest.mark.parametrize("answer", [None, (204, None), (404, {"reasons": ["none"]}), (409, []), (500, None), (200, [])])
