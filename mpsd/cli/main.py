@@ -17,6 +17,7 @@ _LINES = {
     "bundle": "Create a support bundle of this machine, without secrets.",
     "smi": "Show what containers and programs use of the GPUs now, and the free capacity of each.",
     "set": "Change the memory, percentage or weight of a running container or program.",
+    "stop": "End programs of `mpsd run` without harm to others on their GPUs.",
     "explain": "Show what the objects in a manifest get of a GPU, or why they are refused.",
     "check": "Check limits files, and show what they put in force.",
     "demo": "Show everything in a simulated cluster or on a simulated machine. Needs no GPU and no Kubernetes.",
@@ -71,6 +72,7 @@ def _mpsd(version: Version = False) -> None:
         mpsd bundle                            create a support bundle
         mpsd smi                               GPU use of each container
         mpsd set CONTAINER --mem 4GiB          change a running container's share
+        mpsd stop GRANT                        end a program
         mpsd explain -f job.yaml --gpu H200    what this Job gets, or why not
         mpsd check limits                      check limits files
         mpsd demo                              everything, in a simulated cluster

@@ -1,4 +1,4 @@
-"""What `mpsd smi` and `mpsd set` share: the argument that names a container, its completion, and who is meant by it.
+"""What `mpsd smi`, `set` and `stop` share: the argument that names a grant's holder, its completion, and who is meant.
 
 Completion asks with a short deadline, and has no way to complain.
 """
@@ -28,8 +28,20 @@ _LONGEST = 200
 def holders(given: Mapping[str, Any]) -> Iterable[str]:
     """The containers and programs that hold a grant."""
     chosen = settings(run_directory=given.get("run_dir"))
+    return words(named(_grants(chosen), chosen))
+
+
+@completed
+def programs(given: Mapping[str, Any]) -> Iterable[str]:
+    """The grants of programs that are not named yet."""
+    grants = _grants(settings(run_directory=given.get("run_dir")))
+    named_already = given.get("grants") or ()
+    return [one.id for one in grants if not one.container and not one.pod and one.id not in named_already]
+
+
+def _grants(chosen: Settings) -> Sequence[GrantStatus]:
     _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node", timeout_s=_TAB_S)
-    return words(named(local_api.read(body, NodeStatus).grants, chosen))
+    return local_api.read(body, NodeStatus).grants
 
 
 def named(grants: Sequence[Shown], chosen: Settings) -> tuple[Shown, ...]:
@@ -46,13 +58,17 @@ def named(grants: Sequence[Shown], chosen: Settings) -> tuple[Shown, ...]:
 def the_one(program: str, grants: Sequence[Shown], word: str) -> Shown:
     """The grant that is meant; else it ends the program: 1 where there is none, 2 where there are several."""
     found = meant(grants, word)
-    names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
-    if not found:
-        why = f"no container or program that holds a grant is {shown(word)}; there are: {names or 'none at all'}"
-        give_up(f"{program}: {why}", ExitCode.NO)
-    if len(found) > 1:
-        give_up(f"{program}: {shown(word)} may be {names}; write more of the id", ExitCode.MISUSE)
+    if len(found) != 1:
+        give_up(f"{program}: {why_not_one(grants, found, word)}", ExitCode.MISUSE if found else ExitCode.NO)
     return found[0]
+
+
+def why_not_one(grants: Sequence[CurrentGrant], found: Sequence[CurrentGrant], word: str) -> str:
+    """found: those of the grants that the word may mean, which are none, or several."""
+    names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
+    if found:
+        return f"{shown(word)} may be {names}; write more of the id"
+    return f"no container or program that holds a grant is {shown(word)}; there are: {names or 'none at all'}"
 
 
 def give_up(message: str, code: int) -> NoReturn:

@@ -1,0 +1,126 @@
+"""`mpsd stop`: ends programs of `mpsd run`."""
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mpsd.grants.rules.messages import ProgramStopped, ProgramsToStop, Refusal, StopOutcome
+from mpsd.model.node_status import GrantStatus, NodeStatus
+from mpsd.platform import local_api
+from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
+from mpsd.platform.imports import INTERRUPTED
+from mpsd.platform.options import OutputFormat, RunDirectory
+from mpsd.platform.settings import Settings, settings
+from mpsd.status.grant_options import give_up, known_as, meant, named, programs, why_not_one
+
+_OK = 200
+_LONGEST_GRACE_S = 3600.0
+_PATIENCE_S = 60.0  # beyond the grace: the agent gives up earlier, and says why
+_QUIET_S = 1.0  # before anything is said of who is waited for
+_SAID = {StopOutcome.TERMINATED: "ended by itself", StopOutcome.KILLED: "ended, some of it killed"}
+
+
+def stop(
+    grants: Annotated[
+        list[str], typer.Argument(metavar="GRANT", help="As `mpsd status` shows them.", autocompletion=programs)
+    ],
+    grace: Annotated[
+        float,
+        typer.Option(
+            help="For how long those that handle SIGTERM may end by themselves; 0: they do not get it.",
+            metavar="SECONDS",
+            min=0.0,
+            max=_LONGEST_GRACE_S,
+        ),
+    ] = 10.0,
+    output: OutputFormat = Format.TEXT,
+    run_dir: RunDirectory = None,
+) -> None:
+    """End programs of `mpsd run` without harm to others on their GPUs.
+
+    A client of MPS that is killed while a kernel runs takes all others on its GPU along. So each process of the program
+    that handles SIGTERM gets it, and has --grace seconds to end. What is left then, and what would die of SIGTERM at
+    once, is stopped, and killed once its kernels have run (end_drain_s of the policy); its exit code is 137.
+
+    For root, mpsd's own user, and the user who runs the program. Exit codes: 0 all have ended, 1 some have not or are
+    not there, 2 usage error. Containers end by their engine (`docker stop`), pods by `kubectl delete pod`.
+
+        mpsd status                       GRANT is the first column
+        mpsd stop 989556061c34            end one program
+        mpsd stop 9895 3f2a --grace 60    end two, each within a minute
+    """
+    chosen = settings(run_directory=run_dir)
+    try:
+        _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node")
+        there = named(local_api.read(body, NodeStatus).grants, chosen)
+        wanted, problems = _meant(there, grants)
+        stopped = _ask(chosen, wanted, grace) if wanted else []
+    except (local_api.NotRunning, TimeoutError) as error:
+        give_up(f"mpsd stop: {error}", ExitCode.NO)
+    if output is Format.JSON:
+        print_json(msgspec.to_builtins(stopped))
+    else:
+        _show(stopped, wanted)
+    for one in stopped:
+        problems += [f"{known_as(wanted[one.grant])}: {reason}" for reason in one.reasons]
+    for problem in problems:
+        complaints().print(one_line(f"mpsd stop: {problem}"))
+    sys.exit(ExitCode.NO if problems else ExitCode.YES)
+
+
+def _meant(there: Sequence[GrantStatus], words: Sequence[str]) -> tuple[dict[str, GrantStatus], list[str]]:
+    """The grants that are meant, by id, and what is wrong with the other words."""
+    wanted: dict[str, GrantStatus] = {}
+    problems = []
+    for word in words:
+        found = meant(there, word)
+        if len(found) == 1:
+            wanted[found[0].id] = found[0]
+        else:
+            problems.append(why_not_one(there, found, word))
+    return wanted, problems
+
+
+def _ask(chosen: Settings, wanted: Mapping[str, GrantStatus], grace_s: float) -> Sequence[ProgramStopped]:
+    """NotRunning, TimeoutError. Ends the program where nothing can be stopped here."""
+    asks = ProgramsToStop(tuple(wanted), grace_s)
+    try:
+        with _progress(len(wanted), grace_s):
+            code, body = local_api.ask(chosen.socket_to_ask, "POST", "/v1/programs/stop", asks, grace_s + _PATIENCE_S)
+    except KeyboardInterrupt:
+        give_up("mpsd stop: what has begun goes on in mpsd; `mpsd status` shows what is left", INTERRUPTED)
+    if code != _OK:
+        refusal = local_api.read(body, Refusal)
+        reasons = one_line("; ".join(refusal.reasons))
+        give_up(f"mpsd stop: {reasons}", ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
+    return local_api.read(body, list[ProgramStopped])
+
+
+@contextmanager
+def _progress(count: int, grace_s: float) -> Iterator[None]:
+    """Says on a terminal what is waited for, where that takes long."""
+
+    def say() -> None:
+        whom = "1 program" if count == 1 else f"{count} programs"
+        complaints().print(f"mpsd stop: waiting for {whom} to end; what is left after {grace_s:g} s is killed")
+
+    timer = threading.Timer(_QUIET_S, say)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _show(stopped: Sequence[ProgramStopped], wanted: Mapping[str, GrantStatus]) -> None:
+    for one in stopped:
+        if said := _SAID.get(one.outcome):
+            processes = "1 process" if one.processes == 1 else f"{one.processes} processes"
+            answers().print(one_line(f"{known_as(wanted[one.grant])}: {said}, {processes}, {one.took_s:.1f} s"))
