@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.platform import processes
+from mpsd.platform import local_api, processes
 from tests.host.container import Container, ended
 from tests.host.engines import Containerd, Docker, Engine, Podman, PodmanOnCrun
 from tests.host.host import Host, host_of
@@ -167,3 +167,22 @@ def test_an_end_goes_on_where_the_runtime_s_caller_waits_for_less_long(host: Hos
     eventually(lambda: not processes.is_alive(client), "the client is killed")
     eventually(lambda: not (host.run_directory / "ends").exists(), "its end is over")
     assert made.status == "running", "the runtime did not come to send the signal"
+
+
+def test_mpsd_stop_leaves_a_container_to_its_engine(host: Host) -> None:
+    made = host.holding(TWO)
+    refused = host.asked("stop", made.name)
+    assert refused.code == 1
+    assert f"docker stop {made.name}" in refused.errors
+    assert made.status == "running"
+
+
+@pytest.mark.parametrize(
+    ("signum", "status"), [(0, 400), (65, 400), ("KILL", 400), (9, 404)], ids=["none", "too large", "name", "unknown"]
+)
+def test_a_signal_that_is_none_and_a_container_that_is_not_there_are_refused(
+    host: Host, signum: object, status: int
+) -> None:
+    asks = {"root": str(host.root), "id": "nobody", "signum": signum}
+    code, _body = local_api.ask(host.run_directory / "mpsd.sock", "POST", "/v1/containers/end", asks)
+    assert code == status
