@@ -31,6 +31,7 @@ from mpsd.model.node_view import Client
 from mpsd.mps.ends import ClientEnd, EndAsked, NotEnded
 from mpsd.mps.rules.ends import MOST_STOPS
 from mpsd.platform import containers, processes
+from mpsd.platform.containers import ContainerProcesses
 from mpsd.platform.event_loop import until
 from mpsd.platform.listener import Handler, json_answer, peer
 from mpsd.platform.logs import logger
@@ -70,6 +71,17 @@ class GrantEnds:
             raise NotStopped(f"{why}; see `mpsd doctor`, and try again")
         return [client for client in scan.clients if client.grant == grant.id]
 
+    def clients_in(self, first: ProcessIdentity) -> list[Client]:
+        """Those of a pod's container with this first process. NotStopped where NVML does not say."""
+        scan = self._watchdog.scan()
+        if scan.unknown:
+            raise NotStopped(f"it is not known which processes use GPUs: {'; '.join(scan.unknown)}")
+        of_pods = [client for client in scan.clients if client.pod]
+        inside = ContainerProcesses(lambda: None)
+        if of_pods:
+            inside.put("it", first, containers.own_cgroups(first))
+        return [client for client in of_pods if inside.owner_of(client.pid)]
+
     def begin(self, clients: Iterable[Client], reason: str) -> list[ClientEnd]:
         """Stops them, all before the first of them is waited for: they may wait for each other."""
         begun = []
@@ -90,7 +102,7 @@ class GrantEnds:
 
 
 class RequestedEndsApi:
-    """For `mpsd-runtime` and `mpsd stop`. Beside a kubelet it ends nothing."""
+    """For `mpsd-runtime` and `mpsd stop`."""
 
     def __init__(self, sources: AgentSources) -> None:
         self._ledger = sources.ledger
@@ -105,36 +117,33 @@ class RequestedEndsApi:
     # -- a container's signal --------------------------------------------------------------------------------------
 
     async def _before_signal(self, request: web.Request) -> web.Response:
-        """200 with how many clients were ended, once they are; 204 beside a kubelet; 400, 403; 404 where the container
-        holds no grant; 409 where nobody knows its clients."""
+        """200 with how many clients were ended, once they are; 400, 403; 404 where the container holds no grant; 409
+        where nobody knows its clients."""
         try:
             known_asker(request, "only root and mpsd's own user may end a container's programs", for_ever=True)
             wanted = await read(request, HostContainerSignal)
-            if self._ledger is None:
-                return web.Response(status=204)
-            grant = _container_grant(wanted, self._ledger)
-            at_risk = self._at_risk(grant, wanted)
+            first, clients = self._container(wanted)
         except No as no:
             return no.answer
         except NotStopped as unknown:
             return No(409, str(unknown), for_ever=False).answer
-        begun = self._ends.begin(at_risk, f"its container gets signal {wanted.signum}")
+        begun = self._ends.begin(_at_risk(wanted, first, clients), f"its container gets signal {wanted.signum}")
         ended = await self._ends.until_killed(begun, self._ends.drain_s + _BESIDE_DRAIN_S)
-        first = grant.holder.process
         if ended:
             await _until(lambda: not processes.is_alive(first), _FIRST_S)
         return json_answer(ClientsEnded(ended, is_over=ended > 0 and not processes.is_alive(first)))
 
-    def _at_risk(self, grant: ContainerGrant, wanted: HostContainerSignal) -> list[Client]:
-        """The clients of MPS that would die of the signal, or of what the container's first process makes of it, which
-        may pass it on. Those of a paused container have stood still already. NotStopped."""
-        first, signum = grant.holder.process, wanted.signum
-        reaches_all = wanted.to_all or signum == signal.SIGKILL
-        if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
-            return []
-        own = [client for client in self._ends.clients_of(grant) if client.on_mps]
-        dying = [client for client in own if processes.dies_of(client.process, signum)]
-        return [client for client in dying if not containers.is_frozen(client.pid)]
+    def _container(self, wanted: HostContainerSignal) -> tuple[ProcessIdentity, list[Client]]:
+        """Its first process, and its processes on GPUs. No, NotStopped."""
+        if not 1 <= wanted.signum <= signal.SIGRTMAX:
+            raise No(400, f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True)
+        if self._ledger is None:  # beside a kubelet pods hold the grants
+            first = ProcessIdentity(wanted.pid, wanted.start_ticks, processes.boot_id())
+            return first, self._ends.clients_in(first)
+        found = self._ledger.of_container(HostContainerName(wanted.root, wanted.id))
+        if found is None:
+            raise No(404, f"container {wanted.id} holds no grant", for_ever=True)
+        return found[0].holder.process, self._ends.clients_of(found[0])
 
     # -- programs --------------------------------------------------------------------------------------------------
 
@@ -174,14 +183,15 @@ class RequestedEndsApi:
         return stopped
 
 
-def _container_grant(wanted: HostContainerSignal, ledger: LocalGrants) -> ContainerGrant:
-    """No where the container holds none, or the signal is none."""
-    if not 1 <= wanted.signum <= signal.SIGRTMAX:
-        raise No(400, f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True)
-    found = ledger.of_container(HostContainerName(wanted.root, wanted.id))
-    if found is None:
-        raise No(404, f"container {wanted.id} holds no grant", for_ever=True)
-    return found[0]
+def _at_risk(wanted: HostContainerSignal, first: ProcessIdentity, clients: Iterable[Client]) -> list[Client]:
+    """The clients of MPS that would die of a container's signal, or of what its first process makes of it, which may
+    pass it on. Those of a paused container have stood still already."""
+    signum = wanted.signum
+    reaches_all = wanted.to_all or signum == signal.SIGKILL
+    if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
+        return []
+    dying = [client for client in clients if client.on_mps and processes.dies_of(client.process, signum)]
+    return [client for client in dying if not containers.is_frozen(client.pid)]
 
 
 def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:

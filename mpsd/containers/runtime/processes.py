@@ -22,6 +22,7 @@ from mpsd.containers.runtime.json_text import ContainerRefused, inner, table, te
 from mpsd.containers.runtime.log import RuntimeLog
 
 _LABEL = "bundle="  # in runc's state
+_ON_MPS = "CUDA_MPS_PIPE_DIRECTORY"  # in the environment of every container that was given a share, by whomever
 _OK = 200
 
 
@@ -62,9 +63,9 @@ def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
 
 def _kept(root: str, container: str) -> bundle.BundleRecord | None:
     """What mpsd did to the container's bundle; None where it did nothing, or where there is no such container."""
-    path = "" if "/" in container or container in {"", ".", ".."} else _bundle_path(f"{root}/{container}")
+    state = _found_state(root, container)
     try:
-        folder = bundle.open_folder(path, "the bundle") if path else None
+        folder = bundle.open_folder(state.bundle, "the bundle") if state.bundle else None
     except ContainerRefused:
         return None
     if folder is None:
@@ -75,12 +76,24 @@ def _kept(root: str, container: str) -> bundle.BundleRecord | None:
         os.close(folder)
 
 
-def _bundle_path(state_path: str) -> str:
-    """The folder of the container's bundle; empty where it is not known."""
+class _FoundState:
+    """What a runtime keeps of a container. bundle: its folder, empty where it is not known. pid, start_ticks: of the
+    first process, 0 where they are not known."""
+
+    def __init__(self, bundle: str = "", pid: object = 0, start_ticks: object = 0) -> None:
+        self.bundle = bundle
+        self.pid = pid if isinstance(pid, int) else 0
+        self.start_ticks = start_ticks if isinstance(start_ticks, int) else 0
+
+
+def _found_state(root: str, container: str) -> _FoundState:
+    """Refused where it is not understood."""
+    if "/" in container or container in {"", ".", ".."}:
+        return _FoundState()
     try:
-        folder = bundle.open_folder(state_path, "the state")
+        folder = bundle.open_folder(f"{root}/{container}", "the state")
     except ContainerRefused:
-        return ""
+        return _FoundState()
     try:
         for name in ("state.json", "status"):  # runc's and crun's
             try:
@@ -89,8 +102,10 @@ def _bundle_path(state_path: str) -> str:
                 continue
             labels = texts(inner(state, "config", name), "labels", name)
             named = [label.removeprefix(_LABEL) for label in labels if label.startswith(_LABEL)]
-            return named[0] if named else text(state, "bundle", name)
-        return ""
+            if named:
+                return _FoundState(named[0], state.get("init_process_pid"), state.get("init_process_start"))
+            return _FoundState(text(state, "bundle", name), state.get("pid"), state.get("process-start-time"))
+        return _FoundState()
     finally:
         os.close(folder)
 
@@ -111,9 +126,11 @@ def before_signal(line: CommandLine) -> bool:
     said: dict[str, object] = {"signal": signum}
     is_over = False
     try:
-        if _kept(line.root, line.container) is None:
+        state = _found_state(line.root, line.container)
+        if not state.bundle or not _is_on_mps(state.bundle):
             return True
         asked = {"root": line.root, "id": line.container, "signum": signum, "to_all": "all" in options.values}
+        asked |= {"pid": state.pid, "start_ticks": state.start_ticks}
         status, answer = ask(line.run_directory, "/v1/containers/end", asked, _LONGEST_END_S, patience_s=0.0)
         if status != _OK:
             raise refusal(status, answer)
@@ -123,6 +140,18 @@ def before_signal(line: CommandLine) -> bool:
         said["reasons"] = [str(error)]
     RuntimeLog(line).event("signal", **said)
     return not is_over or line.command == "delete" or "all" in options.values
+
+
+def _is_on_mps(path: str) -> bool:
+    """Whether the programs of a bundle may be clients of MPS. Refused, FileNotFoundError."""
+    folder = bundle.open_folder(path, "the bundle")
+    try:
+        name = bundle.CONFIG
+        config = table(json_text.read(bundle.read(folder, name, name), name), name)
+        entries = texts(inner(config, "process", name), "env", name)
+        return any(bundle.name_of(entry) == _ON_MPS for entry in entries)
+    finally:
+        os.close(folder)
 
 
 def _signum(command: str, options: command_line.Options) -> int:

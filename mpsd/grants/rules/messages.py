@@ -104,6 +104,9 @@ class HostContainerSignal:
     signum: int
     #: whether each of its processes gets it, and not its first one alone
     to_all: bool = False
+    #: its first process and when that started (`ProcessIdentity`), as the runtime's state has them; 0 where it does not
+    pid: int = 0
+    start_ticks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class Ground:
         folder = self.root / container
         folder.mkdir()
         state = {"id": container, "config": {"labels": ["x=y", f"bundle={self.bundle}"]}}
+        state |= {"init_process_pid": 4711, "init_process_start": 815}
         (folder / "state.json").write_text(json.dumps(state))
 
 

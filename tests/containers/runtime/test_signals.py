@@ -45,7 +45,7 @@ def test_mpsd_is_asked_before_a_signal_is_sent(container: Ground, words: str, si
     with answering(container.run_directory, Answers(dict(ENDED))) as mpsd:
         _call(container, words)
     (asked,) = mpsd.asked
-    wanted = HostContainerSignal(str(container.root), "c1", signum, to_all)
+    wanted = HostContainerSignal(str(container.root), "c1", signum, to_all, pid=4711, start_ticks=815)
     assert (asked.url, msgspec.convert(asked.body, HostContainerSignal, strict=True)) == (END, wanted)
     event = container.events[-1]
     assert (event["event"], event["signal"], event["ended"]) == ("signal", signum, 2)
@@ -82,11 +82,26 @@ def test_the_signal_is_sent_whatever_mpsd_answers(container: Ground, answer: tup
     assert container.events[-1]["reasons"]
 
 
-def test_the_signal_is_sent_where_the_record_of_the_bundle_cannot_be_read(container: Ground) -> None:
-    (container.bundle / "mpsd-runtime.json").write_text("{")
+@pytest.mark.parametrize("config", ["{", "[]", '{"process": {"env": ["A=b", 5]}}', None])
+def test_the_signal_is_sent_where_the_bundle_cannot_be_read(container: Ground, config: str | None) -> None:
+    if config is None:
+        container.config.unlink()
+    else:
+        container.config.write_text(config)
     with answering(container.run_directory, Answers(dict(ENDED))) as mpsd:
         _call(container, "kill c1 KILL")
     assert mpsd.asked == []
+
+
+def test_a_container_that_was_given_its_share_by_kubelet_is_asked_for_too(ground: Ground) -> None:
+    ground.hold("c1")
+    ground.write()
+    with answering(ground.run_directory, Answers(dict(ENDED))) as mpsd:
+        _call(ground, "kill c1 KILL")
+        assert mpsd.asked == []
+        ground.write("CUDA_MPS_PIPE_DIRECTORY=/run/mpsd/client")
+        _call(ground, "kill c1 KILL")
+    assert [asked.url for asked in mpsd.asked] == [END]
 
 
 def test_the_signal_is_not_sent_before_mpsd_has_answered(container: Ground) -> None:
