@@ -1,5 +1,6 @@
 """Containers that end beside others on a GPU: clients of MPS are stopped, and killed once their queues have run."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,16 +17,20 @@ from tests.host.host import Host, host_of
 from tests.whole.machine.machine import Line, eventually
 
 TWO = {"ALIYUN_COM_GPU_MEM_CONTAINER": "2", "ALIYUN_COM_GPU_MEM_DEV": "15", "NVIDIA_VISIBLE_DEVICES": "0"}
-UNHANDLED = ("sim-cuda", "launch=600")  # it would die of a SIGTERM
-HANDLED = ("sim-cuda", "work")
+UNHANDLED = ("sim-cuda", "kernel=100", "launch=600")  # it would die of a SIGTERM
+HANDLED = ("sim-cuda", "kernel=100", "work")
 # Who passes a SIGTERM on, and ends as its client does: by a handler, as torchrun, and by sigwait(3), as tini.
-BY_HANDLER = ("sh", "-c", "trap 'kill -TERM $client' TERM; sim-cuda launch=600 & client=$!; wait $client; exit $?")
+BY_HANDLER = (
+    "sh",
+    "-c",
+    "trap 'kill -TERM $client' TERM; sim-cuda kernel=100 launch=600 & client=$!; wait $client; exit $?",
+)
 _BY_SIGWAIT = """
 import signal, subprocess, sys
 both = [signal.SIGTERM, signal.SIGCHLD]
 signal.pthread_sigmask(signal.SIG_BLOCK, both)
 unblock = lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
-client = subprocess.Popen(["sim-cuda", "launch=600"], preexec_fn=unblock)
+client = subprocess.Popen(["sim-cuda", "kernel=100", "launch=600"], preexec_fn=unblock)
 signal.sigwait(both)
 client.terminate()
 sys.exit(128 - client.wait())
@@ -118,7 +123,7 @@ def test_a_signal_that_every_client_handles_is_passed_on_at_once(host: Host, nei
 
 def test_an_init_that_would_not_hear_a_signal_keeps_it_from_its_clients(host: Host, neighbour: Container) -> None:
     before = len(_stopped(host))
-    made = _started(host, "sh", "-c", "sim-cuda launch=600; :")
+    made = _started(host, "sh", "-c", "sim-cuda kernel=100 launch=600; :")
     assert made.send(signal.SIGTERM).code == 0
     assert host.runtime_events[-1]["ended"] == 0
     assert (made.status, len(_stopped(host))) == ("running", before)
@@ -137,18 +142,28 @@ def test_clients_that_an_init_would_pass_a_signal_on_to_are_ended_first(
     assert len(_stopped(host)) == before + 1
 
 
-def test_a_paused_container_gets_its_signal_at_once(host: Host, neighbour: Container) -> None:
+def test_a_paused_container_that_has_run_dry_gets_its_signal_at_once(host: Host) -> None:
     before = len(_stopped(host))
-    made = _started(host, *UNHANDLED)
+    neighbour, made = host.holding(TWO), _started(host, *UNHANDLED)
     assert ended(made.command("pause", made.name), host.environment).code == 0
+    eventually(lambda: _utilisation(host) == 0, "what it had queued has run")
     assert made.send(signal.SIGKILL).code == 0
     made.until_stopped()
-    assert host.runtime_events[-1]["event"] in {"signal", "over"}
     assert len(_stopped(host)) == before
+    neighbour.send(signal.SIGTERM)
+    neighbour.until_stopped()
+    assert [line["end"] for line in neighbour.lines if "end" in line] == ["0:CUDA_SUCCESS"], neighbour
+
+
+def _utilisation(host: Host) -> int:
+    """Of its card, in percent."""
+    done = host.asked("smi", "-o", "json")
+    assert done.code == 0, done
+    return int(json.loads(done.output)["gpus"][0]["sm_percent"])
 
 
 def test_without_mpsd_a_container_gets_its_signal_at_once(host: Host) -> None:
-    made = _started(host, *UNHANDLED)
+    made = host.holding(TWO)
     host.part("up").kill()
     try:
         assert made.send(signal.SIGKILL).code == 0
@@ -158,7 +173,7 @@ def test_without_mpsd_a_container_gets_its_signal_at_once(host: Host) -> None:
 
 
 def test_an_end_goes_on_where_the_runtime_s_caller_waits_for_less_long(host: Host, neighbour: Container) -> None:
-    made = _started(host, "sh", "-c", "sim-cuda launch=600 & wait $!; exec sleep 600")
+    made = _started(host, "sh", "-c", "sim-cuda kernel=100 launch=600 & wait $!; exec sleep 600")
     client = _client(host, made)
     call = subprocess.Popen(made.command("kill", made.name, "KILL"), env=host.environment)
     eventually(lambda: processes.is_stopped(client), "the client is stopped")

@@ -17,10 +17,10 @@ from tests.whole.cli.test_smi import completions
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
-UNHANDLED = ("sim-cuda", "launch=600")  # it would die of a SIGTERM
+UNHANDLED = ("sim-cuda", "kernel=100", "launch=600")  # it would die of a SIGTERM
 KILLED = 128 + signal.SIGKILL
 # Ignores SIGTERM, and starts a client again and again.
-AGAIN = "trap '' TERM; while :; do sim-cuda launch=600; done"
+AGAIN = "trap '' TERM; while :; do sim-cuda kernel=100 launch=600; done"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def serving() -> Iterator[Machine]:
 @pytest.fixture
 def neighbour(served: Machine) -> Iterator[Program]:
     """Who computes on the same GPU, and must do so to the end."""
-    made = served.run("--gpu-mem 2", "sim-cuda", "work")
+    made = served.run("--gpu-mem 2", "sim-cuda", "kernel=100", "work")
     made.heard("launches")
     yield made
     made.send(signal.SIGTERM)
@@ -91,7 +91,7 @@ def test_a_program_without_time_to_end_gets_no_sigterm(served: Machine, neighbou
 
 
 def test_what_a_program_has_started_ends_with_it(served: Machine, neighbour: Program) -> None:
-    script = "trap '' TERM; sleep 600 & sim-cuda launch=600 & sim-cuda hold & wait"
+    script = "trap '' TERM; sleep 600 & sim-cuda kernel=100 launch=600 & sim-cuda hold & wait"
     program = running(served, "sh", "-c", script)
     eventually(lambda: served.grant_of(program).clients == 2, "both are on the GPU")
     (one,) = answer(served, program, "--grace", "1")

@@ -4,6 +4,7 @@ The simulated kubelet signals as soon as it hears of a deletion, which of a real
 it must not be the first, it hears of it once the agent has acted.
 """
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +14,10 @@ import pytest
 
 from mpsd.kubelet.pod_ends import FILE
 from mpsd.model.policy import POD_END_MARGIN_S
+from mpsd.platform import local_api, processes
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import Line, eventually
-from tests.whole.node.cluster import Cluster, Object, PodProgram, pod
+from tests.whole.node.cluster import Cluster, Object, PodProgram, container, pod
 from tests.whole.node.conftest import begun
 from tests.whole.node.test_watchdog import frozen
 
@@ -279,3 +281,29 @@ def with_policy(cluster: Cluster, **changes: object) -> None:
     cluster.agent.kill()
     cluster.set_policy(**POLICY, **changes)
     cluster.agent = cluster.start_agent()
+
+
+@pytest.mark.usefixtures("neighbour")
+def test_a_container_that_is_killed_alone_ends_without_harm_and_without_the_others_of_its_pod(cluster: Cluster) -> None:
+    """As mpsd-runtime asks, where a liveness probe fails."""
+    made: Object = pod("probed", 2)
+    made["spec"] |= {
+        "containers": [container(name, 2, actions=("kernel=100", "launch=600")) for name in ("failing", "other")],
+        "restartPolicy": "Never",
+    }
+    cluster.apply(made)
+    programs = [PodProgram(cluster, "probed", name) for name in ("failing", "other")]
+    pids = [eventually(lambda one=one: one.heard("pid"), "it holds its context")[0] for one in programs]  # type: ignore[misc]
+    eventually(lambda: cluster.grant("probed").clients == 2, "both processes are known")
+    failing, other = map(processes.identity_of, pids)
+    assert failing
+    assert other
+    asks = {"root": "/r", "id": "c1", "signum": 9, "pid": failing.pid, "start_ticks": failing.start_ticks - 1}
+    socket = cluster.run_directory / "mpsd.sock"
+    code, body = local_api.ask(socket, "POST", "/v1/containers/end", asks)
+    assert (code, json.loads(body)["ended"]) == (200, 0), "it is another life of that pid"
+    code, body = local_api.ask(socket, "POST", "/v1/containers/end", asks | {"start_ticks": failing.start_ticks})
+    assert (code, json.loads(body)["ended"]) == (200, 1)
+    assert [len(cluster.agent.logged("client stopped", pid=pid)) for pid in pids] == [1, 0]
+    assert processes.is_alive(other)
+    cluster.delete("probed")
