@@ -332,6 +332,10 @@ class PodProcesses:
         """
         return pod_of_cgroup(_cgroup(pid), self._node)
 
+    def cgroups_of(self, pid: int) -> str:
+        """Its cgroups, as /proc/PID/cgroup has them; empty when it is gone."""
+        return _cgroup(pid)
+
     def living(self, pods: Collection[str]) -> frozenset[str]:
         """Those of these pods, by uid, in which processes live. It goes through all processes of the machine."""
         pids = filter(str.isdecimal, os.listdir(_PROC)) if pods else ()  # noqa: PTH208  # as above

@@ -99,12 +99,14 @@ class DeathWatch:
     """Calls back, once, when a process ends: seen by pidfd within milliseconds, whoever its parent is.
 
     While there is no descriptor for it, nobody knows of its end: it counts as alive, and is looked at every second.
+    status: how it ended, as `processes.exit_status` has it; None before, and where nobody says.
     """
 
     def __init__(self, process: ProcessIdentity, on_end: Callable[[], None]) -> None:
         self._process, self._on_end = process, on_end
         self._descriptor: int | None = None
         self._again: asyncio.TimerHandle | None = None  # while there is no descriptor
+        self.status: int | None = None
         self._hold()
 
     def _hold(self) -> None:
@@ -128,6 +130,8 @@ class DeathWatch:
         return self._descriptor is not None or self._again is not None
 
     def _ended(self) -> None:
+        if self._descriptor is not None:
+            self.status = processes.exit_status(self._descriptor, self._process)
         self.close()
         self._on_end()
 

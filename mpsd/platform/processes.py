@@ -4,10 +4,12 @@ Nothing is signalled without proof of identity (pid, start time, boot id), held 
 """
 
 import errno
+import fcntl
 import os
 import resource
 import select
 import signal
+import struct
 import sys
 import time
 import weakref
@@ -126,6 +128,56 @@ def has_ended(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
+
+
+_GET_INFO = 0xC040FF0B  # PIDFD_GET_INFO of linux/pidfd.h, of a structure of 64 bytes
+_INFO_EXIT = 1 << 3  # PIDFD_INFO_EXIT, from Linux 6.15 on
+_INFO = struct.Struct("=Q52xi")  # mask, then exit_code, the last of its first version
+
+
+def exit_status(descriptor: int, identity: ProcessIdentity) -> int | None:
+    """How the process of a pidfd has ended, as wait(2) encodes it; None where nobody says.
+
+    /proc tells it until the process is reaped, and from Linux 6.15 on its pidfd does afterwards.
+    """
+    status = _zombie_status(identity)
+    return _reaped_status(descriptor) if status is None else status
+
+
+def _zombie_status(identity: ProcessIdentity) -> int | None:
+    """proc(5): field 52 of stat, exit_code, which is 0 for whoever may not trace the process."""
+    fields = _stat_fields(identity.pid)
+    if fields is None or fields[0] != b"Z" or int(fields[19]) != identity.start_ticks:
+        return None
+    status = int(fields[-1].split()[29])
+    return status if status or _may_trace(identity.pid) else None
+
+
+def _may_trace(pid: int) -> bool:
+    """Whether /proc hides nothing of it from us: `personality` is as secret as its exit code."""
+    with suppress(OSError), open(f"/proc/{pid}/personality", "rb") as file:  # noqa: PTH123 (as `_read_start`)
+        return bool(file.read())
+    return False
+
+
+def _reaped_status(descriptor: int) -> int | None:
+    info = bytearray(_INFO.pack(_INFO_EXIT, 0))
+    try:
+        fcntl.ioctl(descriptor, _GET_INFO, info)
+    except OSError:  # an older kernel
+        return None
+    mask, status = _INFO.unpack(info)
+    return int(status) if mask & _INFO_EXIT else None
+
+
+def how_ended(status: int | None) -> str:
+    """A status as `exit_status` has it in words, such as `killed by SIGKILL` or `exit code 1`."""
+    if status is None:
+        return "ended"
+    if not (signum := os.WTERMSIG(status)):
+        return f"exit code {os.WEXITSTATUS(status)}"
+    known = [one.name for one in signal.Signals if one == signum]
+    return f"killed by {known[0] if known else f'signal {signum}'}"
 
 
 def signal_held(descriptor: int, signum: signal.Signals) -> bool:

@@ -240,6 +240,43 @@ def test_a_stopped_process_lives(three: list[Process]) -> None:
     assert three[0].pid in living
 
 
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("exit 0", "exit code 0"),
+        ("exit 3", "exit code 3"),
+        ("kill -KILL $$", "killed by SIGKILL"),
+        ("kill -SEGV $$", "killed by SIGSEGV"),
+        ("kill -40 $$", "killed by signal 40"),
+    ],
+)
+def test_how_a_process_ended_is_told_by_its_pidfd(end: str, how: str) -> None:
+    with subprocess.Popen(["sh", "-c", f"read _; {end}"], stdin=subprocess.PIPE) as process:
+        identity = processes.identity_of(process.pid)
+        assert identity
+        pidfd = processes.open_pidfd(identity)
+        assert pidfd is not None
+        assert processes.exit_status(pidfd, identity) is None
+        process.communicate(b"\n")
+        told = processes.exit_status(pidfd, identity)
+        os.close(pidfd)
+    assert processes.how_ended(told) in {how, "ended"}
+    assert (told is None) is not _TOLD_WHEN_REAPED
+
+
+def test_how_a_zombie_ended_is_told_on_every_kernel(
+    sleep: "subprocess.Popen[bytes]", identity: ProcessIdentity
+) -> None:
+    pidfd = processes.open_pidfd(identity)
+    assert pidfd is not None
+    sleep.kill()
+    os.waitid(os.P_PID, sleep.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.exit_status(pidfd, identity) == signal.SIGKILL
+    os.close(pidfd)
+
+
+_TOLD_WHEN_REAPED = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15)
+
 _PROGRAM = """
 import os, signal, sys, threading
 exec(sys.argv[1])
