@@ -22,6 +22,7 @@ from mpsd.agent.rules.decide import (
     RenewPartition,
     SetLimit,
     decide,
+    is_tried,
     stages,
     why_closed,
 )
@@ -323,7 +324,7 @@ class AgentRole:
         if not is_held or seen.record not in self._records.read():
             return False
         now = self._limits.view(seen.record, time.time())
-        return now.state in SERVING and now.allowed_mib >= memory_mib
+        return now.state in SERVING and not is_tried(now, time.time()) and now.allowed_mib >= memory_mib
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
         """Waits until the grant has ended, as it does once its holder and its processes are gone; whether it has."""
@@ -338,7 +339,7 @@ class AgentRole:
         domain = self.view.domain(name) if self.view else None
         if domain is None:
             return f"{name} has no control daemon yet"
-        if domain.state not in SERVING:
+        if domain.state not in SERVING or is_tried(domain, time.time()):
             return why_closed(domain)
         if domain.allowed_mib < memory_mib:
             return f"{name} has not confirmed a limit of {memory_mib} MiB: {self._troubles.get(name, 'not yet')}"

@@ -51,11 +51,11 @@ class GpuRow(msgspec.Struct, frozen=True, gc=False):
 
 class DomainRow(msgspec.Struct, frozen=True, gc=False):
     """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the last faults affected,
-    and how many faults that were. context_mib: what a context costs there, as the canary measured it. doubt: what else
-    it found, empty where nothing. version: of the `mpsd control` that holds it; empty where it is not reported. faults:
-    of this boot; last_fault: seconds since 1970; None where there was none, or where it is not reported. kind: `alone`,
-    `listed` by the policy, or `joined` on demand; empty where it is not reported. partitioned, chunks, free_chunks: as
-    in DomainStatus.
+    and how many faults that were. causes: whose end is the last fault's likely cause, and how it ended. context_mib:
+    what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing. version: of
+    the `mpsd control` that holds it; empty where it is not reported. faults: of this boot; last_fault: seconds since
+    1970; None where there was none, or where it is not reported. kind: `alone`, `listed` by the policy, or `joined` on
+    demand; empty where it is not reported. partitioned, chunks, free_chunks: as in DomainStatus.
     """
 
     node: str
@@ -66,6 +66,7 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     reason: str
     restarts: int | None
     suspects: tuple[tuple[str, int | None], ...] = ()
+    causes: tuple[str, ...] = ()
     context_mib: int | None = None
     doubt: str = ""
     version: str = ""
@@ -154,6 +155,7 @@ def domain_row(
         reason=domain.reason or "",
         restarts=domain.restarts,
         suspects=tuple([(one.pod or "", one.faults) for one in (faults.suspects if faults else None) or ()]),
+        causes=tuple([f"{one.pod or one.program}: {one.how}" for one in (faults.causes if faults else None) or ()]),
         context_mib=canary.context_mib if canary else None,
         doubt=(canary.problem or canary.warning or "") if canary else "",
         version=domain.version or "",
@@ -164,6 +166,12 @@ def domain_row(
         chunks=domain.chunks,
         free_chunks=domain.free_chunks,
     )
+
+
+def ended_before(causes: Iterable[str]) -> str:
+    """Whose ends are a fault's likely cause, in words."""
+    who = shortened([*dict.fromkeys(causes)])
+    return f"likely cause, ended just before it: {who}" if who else "its cause is not known"
 
 
 def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:

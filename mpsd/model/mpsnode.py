@@ -106,10 +106,18 @@ class ReportedSuspect(ReportedPod, frozen=True):
     faults: Amount = None
 
 
+class ReportedCause(ReportedPod, frozen=True):
+    """pod: None of a process in no pod that is known."""
+
+    program: Text = None
+    how: Text = None
+
+
 class ReportedFaults(Reported, frozen=True):
     count: Amount = None
     last: Text = None
     suspects: list[ReportedSuspect] | None = None
+    causes: list[ReportedCause] | None = None
 
 
 class ReportedCanary(Reported, frozen=True):

@@ -37,10 +37,25 @@ class HitStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CauseStatus:
+    """A client whose end is a fault's likely cause. pod, uid: as of a suspect; None of a process in no pod that is
+    known. program: its pid and program. how: it ended, such as "killed by SIGKILL".
+    """
+
+    pod: str | None
+    uid: str | None
+    program: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.pod or self.program}: {self.how}"
+
+
+@dataclass(frozen=True, slots=True)
 class FaultsStatus:
     """count: of this boot. last: seconds since 1970; None where there was none. suspects: who was hit by at least the
     last two; which of them caused them, if one did, cannot be determined. hit: by the last one. healed: when that was
-    over; None while it is not.
+    over; None while it is not. causes: clients that ended just before the last one; empty where none did.
     """
 
     count: int = 0
@@ -48,6 +63,7 @@ class FaultsStatus:
     suspects: tuple[SuspectStatus, ...] = ()
     hit: tuple[HitStatus, ...] = ()
     healed: float | None = None
+    causes: tuple[CauseStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,29 @@ class FaultHit:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultCause:
+    """A client that ended just before a fault, and not by it. pod: as of a FaultHit."""
+
+    process: ProcessIdentity
+    command: str
+    pod: str | None
+    #: such as "killed by SIGKILL", "exit code 1", or "ended" where nobody says
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a GPU: when it was or was seen (seconds since 1970), and every process that lost its context by it.
-    Which of them caused it cannot be determined (docs/mps-observed.md, section 6). strangers: the pids of those that
-    were gone before it could be seen who they were. healed_at: None while its server accepts no client.
+    """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its context by it. Which of
+    these caused it, if one did, cannot be determined (docs/mps-observed.md, section 6). strangers: the pids of those
+    that were gone before it could be seen who they were. healed_at: None while its server accepts no client. causes:
+    the clients whose end is its likely cause; empty where there are none, None while that is not settled.
     """
 
     at: float
     hit: tuple[FaultHit, ...]
     strangers: tuple[int, ...] = ()
     healed_at: float | None = None
+    causes: tuple[FaultCause, ...] | None = ()
 
     @property
     def pids(self) -> frozenset[int]:
@@ -81,7 +94,8 @@ class DomainRecord:
     this boot. faults: the last ones of this boot, the newest last. canary: None before it has run. boot_id: of the boot
     that all of it is about; empty where an older mpsd wrote it. written_by: the version of the `mpsd control` that
     keeps it; empty as well. kind: a `DomainKind`; empty where it is written by an mpsd that joins no GPUs on demand.
-    partitioned: whether its daemon, or its last one, has static SM partitions.
+    partitioned: whether its daemon, or its last one, has static SM partitions. held_until: seconds since 1970 until
+    which no new client is let in, since mpsd first makes a context of its own there; 0 where none is made.
     """
 
     version: int
@@ -104,6 +118,7 @@ class DomainRecord:
     written_by: str = ""
     kind: str = ""
     partitioned: bool = False
+    held_until: float = 0.0
 
 
 def is_of_boot(record: DomainRecord, boot_id: str) -> bool:

@@ -18,7 +18,17 @@ from mpsd.model.policy import Policy
 from mpsd.mps.control_daemon import ControlPipe, communicate
 from mpsd.mps.memory_caps import CapProbe
 from mpsd.mps.rules import canary, control_protocol
-from mpsd.mps.rules.canary import CAP, DENIAL, OWN_LIMIT, SERVER_LIMIT, Broken, CanaryScope, Outcome, Trial
+from mpsd.mps.rules.canary import (
+    CAP,
+    DENIAL,
+    OWN_LIMIT,
+    SERVER_LIMIT,
+    Broken,
+    CanaryScope,
+    Outcome,
+    ProbeResult,
+    Trial,
+)
 from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import processes
 from mpsd.platform.logs import Logger
@@ -222,3 +232,75 @@ class DomainCanary:
 
         rows = await asyncio.gather(*(one(gpu, trial) for gpu in self._setup.gpus for trial in trials))
         return {gpu.uuid: {trial: found for uuid, trial, found in rows if uuid == gpu.uuid} for gpu in self._setup.gpus}
+
+
+_LOOK_S = 0.02  # while the server still lists a client that has ended
+_TRIES = 3  # for a first context: one was refused each time (10 of 10)
+
+
+class FirstContext:
+    """A context of mpsd's own after the last client of a domain was killed. Where that was in mid-kernel, CUDA refuses
+    the next context once (46), and here nobody loses by it (docs/mps-observed.md, section 15)."""
+
+    def __init__(
+        self, setup: CanarySetup, environment: Mapping[str, str], on_end: Callable[[], None], log: Logger
+    ) -> None:
+        self._setup, self._environment = setup, environment
+        self._on_end, self._log = on_end, log
+        self._task: asyncio.Task[None] | None = None
+        self.is_awaited = False  # whether it is due, or being made
+
+    @property
+    def is_begun(self) -> bool:
+        return self._task is not None
+
+    def begin(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
+        """Makes one on each GPU, by then, unless the servers have clients after all."""
+        self.is_awaited = True
+        self._task = asyncio.create_task(self._run(pipe, servers, deadline_s))
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._task:
+            self._task, self.is_awaited = None, False
+            self._on_end()
+        if not task.cancelled() and (error := task.exception()):
+            self._log.error("first context not made", reason=str(error), exc_info=error)
+
+    def cancel(self) -> None:
+        """Its daemon is gone, or goes."""
+        task, self._task, self.is_awaited = self._task, None, False
+        if task:
+            task.cancel()
+
+    async def end(self) -> None:
+        """The same, and its client is gone then."""
+        task = self._task
+        self.cancel()
+        if task:
+            await asyncio.wait({task})
+
+    async def _run(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
+        try:
+            async with asyncio.timeout(deadline_s):
+                while pids := [pid for each in await pipe.clients(servers) for pid in each]:
+                    if any(map(processes.identity_of, pids)):
+                        return
+                    await asyncio.sleep(_LOOK_S)
+                for gpu in self._setup.gpus:
+                    await self._make(gpu, pipe.directory, deadline_s)
+        except TimeoutError:
+            self._log.warning("first context not made", reason=f"not within {deadline_s:g} s")
+        except (ControlFailed, OSError) as error:
+            self._log.warning("first context not made", reason=str(error))
+
+    async def _make(self, gpu: Gpu, pipe_directory: Path, deadline_s: float) -> None:
+        environment = {**self._environment, **canary.first_context_environment(gpu.uuid, str(pipe_directory))}
+        refused: list[str] = []
+        while len(refused) < _TRIES:
+            outcome = await run(self._setup.program, environment, deadline_s)
+            if isinstance(outcome, ProbeResult):
+                self._log.info("first context made", gpu=gpu.label, refused=refused)
+                return
+            refused.append(str(outcome))
+        self._log.warning("first context not made", gpu=gpu.label, reason="; ".join(refused))

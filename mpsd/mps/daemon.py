@@ -19,7 +19,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
 from mpsd.model.policy import Graces
 from mpsd.mps import control_daemon
-from mpsd.mps.canary import CanarySetup, DomainCanary
+from mpsd.mps.canary import CanarySetup, DomainCanary, FirstContext
 from mpsd.mps.control_daemon import ControlPipe, DaemonSilent
 from mpsd.mps.daemon_cgroup import CgroupRefused, DaemonCgroup
 from mpsd.mps.rules import control_protocol
@@ -94,6 +94,7 @@ class DaemonPlace:
 class DomainDaemon:
     """identity: None while there is none. servers, server, clients: as last answered; None while not known.
 
+    asked_s: when it was asked for them, in seconds of CLOCK_BOOTTIME.
     unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
     were read back and its server was started. coming: a server that it started and that is not ready yet.
     no_server: the last one that it started did not start up. on_line: called with each line of its log that means
@@ -105,6 +106,7 @@ class DomainDaemon:
         self._folder, self._cgroup, self._environment = place.folder, place.cgroup, place.environment
         self._gpus, self._on_end, self._log = gpus, on_end, log
         self.canary = DomainCanary(place.canary, place.environment, on_end, log)
+        self.first_context = FirstContext(place.canary, place.environment, on_end, log)
         self.tail = LogTail(place.folder.log, from_end=True)
         self._watch: DeathWatch | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -117,6 +119,7 @@ class DomainDaemon:
 
     def _forget_answers(self) -> None:
         self.unanswered, self.trouble = 0, ""
+        self.asked_s = 0.0
         self.settled = self.no_server = False
         self.coming: int | None = None
         self.servers: tuple[int, ...] = ()
@@ -202,6 +205,7 @@ class DomainDaemon:
         """Forgets a daemon that has ended; returns how it ended."""
         control_daemon.withdraw_from_clients(self._folder)
         self.canary.cancel()
+        self.first_context.cancel()
         self.read_log()
         code = self._child.wait() if self._child else None
         pid, self.identity, self._child = self.identity, None, None
@@ -220,6 +224,7 @@ class DomainDaemon:
         """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does not."""
         control_daemon.withdraw_from_clients(self._folder)
         await self.canary.end()
+        await self.first_context.end()
         daemon, deadline_s = self.identity, timeout_s + graces.command_s
         if daemon and self.alive:
             try:
@@ -239,6 +244,7 @@ class DomainDaemon:
     def release(self) -> None:
         """The daemon goes on."""
         self.canary.cancel()
+        self.first_context.cancel()
         if self._watch:
             self._watch.close()
 
@@ -272,7 +278,7 @@ class DomainDaemon:
         with_clients: for a drain, which counts clients. Anything but a proper answer counts as unanswered, but for a
         shortage of mpsd's own: OSError.
         """
-        pipe = self.pipe(deadline_s)
+        pipe, asked_s = self.pipe(deadline_s), processes.boot_time_s()
         try:
             if self.identity and self.is_stopped:  # it would not answer within any deadline
                 remedy = f"continue it: kill -CONT {self.identity.pid}"
@@ -290,6 +296,7 @@ class DomainDaemon:
             self.trouble = str(error)
             return
         self.unanswered, self.trouble, self.servers = 0, "", servers
+        self.asked_s = asked_s
         self.server = ServerStatus.FAULT if status is ServerStatus.FAULT else ServerStatus.ACTIVE
         self.clients = sum(map(len, clients)) if with_clients else None
 

@@ -50,7 +50,7 @@ class DomainRestarts:
             self._daemon.canary.result = old.canary
         if old:
             same = adopted and self._daemon.identity == old.daemon
-            self._faults.take_over(old.faults, old.faults_total, old.started_at, same_daemon=same)
+            self._faults.take_over(old.faults, old.faults_total, same_daemon=same)
             self._kept.change(**self._faults.as_recorded)
         if adopted:
             self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)

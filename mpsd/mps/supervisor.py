@@ -20,6 +20,7 @@ from mpsd.mps.drain import DomainDrain
 from mpsd.mps.faults import DomainFaults
 from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
 from mpsd.mps.records import KeptRecord
+from mpsd.mps.rules.faults import ClientDeath
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
@@ -47,7 +48,7 @@ class DomainSupervisor:
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
-        self._faults = DomainFaults(self._daemon, place.folder.log, self._log, one_gpu=len(domain.gpus) == 1)
+        self._faults = DomainFaults(self._daemon, self._log, self._last_client_ended, one_gpu=len(domain.gpus) == 1)
         self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
         self._probe_at = self._try_at = 0.0
         self._taken_over = self._ends_foreign = False
@@ -157,6 +158,8 @@ class DomainSupervisor:
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
+        elif not daemon.unanswered and (soon_s := self._faults.look_again_s(self._policy().graces)) is not None:
+            self._probe_at = min(self._probe_at, time.monotonic() + soon_s)
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
             graces = self._policy().graces
             await daemon.probe(graces.command_s, with_clients=self._drain.asked)
@@ -276,13 +279,32 @@ class DomainSupervisor:
         log = self._log.warning if state in _TROUBLED else self._log.info
         log("state", state=state.value, reason=reason)
 
+    def _last_client_ended(self, death: ClientDeath) -> None:
+        """Lets nobody in before mpsd has made a context, unless that client ended well: CUDA may refuse the next one.
+        None with static SM partitions, without one of which nobody has a context (documented, not observed)."""
+        if death.is_well or self._daemon.partitioned:
+            return
+        self._daemon.first_context.is_awaited = True
+        if self.record.state in SERVING:
+            self._hold_back()
+        self.wake()
+
+    def _hold_back(self) -> None:
+        gate.remove(self._folder)
+        if not self._daemon.first_context.is_begun:
+            graces, daemon = self._policy().graces, self._daemon
+            self._kept.change(held_until=time.time() + graces.start_s)
+            daemon.first_context.begin(daemon.pipe(graces.command_s), daemon.servers, graces.start_s)
+
     def _set_gate(self, state: State) -> None:
         """Before the record is written, so that whoever reads `ready` finds the gate. Again at every look.
 
         It stays as it is while starting: the clients of an adopted daemon that served go on being served. No agent has
         set a limit in this boot before there is a file of limits: a container that starts then would be denied its GPU.
         """
-        if state in SERVING and self._place.with_gate and self._folder.limits.exists():
+        if state in SERVING and self._daemon.first_context.is_awaited:
+            self._hold_back()
+        elif state in SERVING and self._place.with_gate and self._folder.limits.exists():
             gate.make(self._folder)
         elif state is not State.STARTING or self._daemon.no_server:
             gate.remove(self._folder)
@@ -306,6 +328,8 @@ class DomainSupervisor:
             self._restarts.kill(why)
         else:
             self._set_gate(state)
+        if self.record.held_until and not self._daemon.first_context.is_awaited:
+            self._kept.change(held_until=0.0)
 
     async def _settle(self) -> None:
         policy, now = self._policy(), time.monotonic()

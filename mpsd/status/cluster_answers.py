@@ -23,7 +23,15 @@ from mpsd.platform.imports import lasting as lasting_imports
 from mpsd.platform.imports import unswept
 from mpsd.platform.terminal import WIDEST, Frame, Screen, console, print_frame
 from mpsd.status.glance import Glance
-from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, domain_line, node_table, suspects_line, table
+from mpsd.status.tables import (
+    CLUSTER_GPU_COLUMNS,
+    CLUSTER_POD_COLUMNS,
+    causes_lines,
+    domain_line,
+    node_table,
+    suspects_line,
+    table,
+)
 
 if TYPE_CHECKING:
     from mpsd.platform.kube import Kube
@@ -188,5 +196,7 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableTy
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
         yield from (domain_line(domain, status.now) for domain in unready)
+        for domain in node.domains:
+            yield from causes_lines(domain, status.now)
         yield from (suspects_line(domain) for domain in node.domains if domain.suspects)
         yield from map(one_line, troubles(node, status.now))

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, pods_in_words, total
+from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, ended_before, pods_in_words, total
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
 from mpsd.model.problem import printable, shortened
@@ -321,6 +321,14 @@ def suspects_line(domain: DomainRow) -> str:
     return one_line(f"{said}; it cannot be determined which of them, if any, caused them")
 
 
+def causes_lines(domain: DomainRow, now: float) -> "Iterator[str]":
+    """Whose end is the likely cause of the last fault of a domain; nothing a day after it."""
+    if domain.causes and domain.last_fault is not None and now - domain.last_fault < DAY_S:
+        where = f"{domain.node}: " if domain.node else ""
+        at = f"{clock(domain.last_fault)} ({lasting(now - domain.last_fault)} ago)"
+        yield one_line(f"{where}{domain.name} had a fault at {at}; {ended_before(domain.causes)}")
+
+
 def clock(seconds: float) -> str:
     """The time of day here of so many seconds since 1970."""
     try:
@@ -343,7 +351,7 @@ def fault_lines(domain: str, faults: "FaultsStatus", now: float) -> Iterator[str
     had = f"a fault in this boot, at {at}; it" if faults.count == 1 else many
     who = shortened([*map(str, faults.hit)]) if faults.hit else "no known process"
     over = "is not over" if faults.healed is None else f"was over after {max(0.0, faults.healed - faults.last):.1f} s"
-    yield one_line(f"{domain} had {had} hit {who} and {over}")
+    yield one_line(f"{domain} had {had} hit {who} and {over}; {ended_before(map(str, faults.causes))}")
 
 
 def event_lines(events: "Iterable[PastEvent]", now: float) -> Iterator[str]:

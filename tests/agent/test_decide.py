@@ -254,6 +254,23 @@ def test_who_is_gone_waits_for_nothing() -> None:
     assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}
 
 
+def test_while_mpsd_tries_a_gpu_a_request_for_it_waits_and_one_that_fits_elsewhere_does_not() -> None:
+    tried = replace(record(0), held_until=NOW + 1)
+    alone = view(waits=(waiting("a", 7),), records=(tried,))
+    assert [one for one in decide(alone, POLICY) if isinstance(one, (Admit, Refuse))] == []
+    for seen in (replace(alone, now=NOW + 1), replace(alone, domains=view().domains)):
+        assert any(isinstance(one, Admit) for one in decide(seen, POLICY))
+    both = view(waits=(waiting("a", 7),), records=(tried, record(1)))
+    (admit,) = [one for one in decide(both, POLICY) if isinstance(one, Admit)]
+    assert admit.grant.gpus == (UUIDS[1],)
+
+
+def test_a_gpu_that_is_tried_does_not_let_a_request_wait_while_its_domain_does_not_serve() -> None:
+    faulty = replace(record(0, State.FAULT), held_until=NOW + 1)
+    seen = view(waits=(waiting("a", 7),), records=(faulty,))
+    assert any(isinstance(one, Refuse) for one in decide(seen, POLICY))
+
+
 # -- static SM partitions --------------------------------------------------------------------------------------------
 
 OWN, STRAY = f"{UUIDS[0]}/own", f"{UUIDS[0]}/stray"

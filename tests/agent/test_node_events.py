@@ -12,7 +12,7 @@ from mpsd.model.domain import State
 from mpsd.model.events import Event, EventCount, Reason, is_reported_by, pod_subject
 from mpsd.model.grants import Request
 from mpsd.model.identity import HostContainer, PodName
-from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView, WaitingRequest, pod_names
+from mpsd.model.node_view import Canary, Fault, FaultCause, FaultHit, HeldGrant, NodeView, WaitingRequest, pod_names
 from mpsd.model.problem import MOST_NAMES
 from mpsd.model.times import stamp
 from tests.model.worlds import NOW, grant, identity
@@ -193,11 +193,14 @@ def test_a_fault_is_told_once() -> None:
     assert [one.reason for one in events(seen(FAULT), seen(after, state=State.READY))] == [Reason.READY]
 
 
-def test_a_pod_that_the_log_named_later_hears_of_it_and_nobody_twice() -> None:
-    first = replace(FAULT, hit=FAULT.hit[:1])
-    found = events(seen(first), seen(FAULT))
-    assert subjects(found) == ["Pod default/a", "Pod default/b"]
-    assert "of 1 GPU process of this pod" in found[0].message
+def test_a_fault_is_told_once_it_is_known_who_ended_before_it_and_then_with_that() -> None:
+    begun = replace(FAULT, causes=None)
+    assert events(QUIET, seen(begun)) == []
+    killed = FaultCause(identity(7), "train", pod("idle").uid, "killed by SIGKILL")
+    on_node, *on_pods = events(seen(begun), seen(replace(FAULT, causes=(killed, replace(killed, process=identity(8))))))
+    cause = "; likely cause, ended just before it: default/idle: killed by SIGKILL"
+    assert all(one.message.endswith(cause) for one in (on_node, *on_pods))
+    assert [str(one.subject) for one in on_pods] == ["Pod default/a", "Pod default/b"]
 
 
 def test_of_whom_the_record_knows_no_pod_the_look_before_may() -> None:

@@ -119,6 +119,13 @@ def test_a_domain_that_has_changed_since_the_last_cycle_is_waited_for(world: Wor
     assert world.why_not()
 
 
+def test_a_domain_that_mpsd_tries_first_is_waited_for(world: World) -> None:
+    tried = replace(world.record, held_until=time.time() + 60)
+    world.write(tried)
+    world.agent.view = replace(view(), domains=(DomainView(tried, frozenset()),))
+    assert world.why_not()
+
+
 def test_before_the_first_cycle_one_is_waited_for(world: World) -> None:
     world.agent.view = None
     assert world.why_not()

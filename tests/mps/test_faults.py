@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 
 from mpsd.model.identity import PodName
 from mpsd.model.node_status import SuspectStatus
-from mpsd.model.node_view import Fault, FaultHit
+from mpsd.model.node_view import Fault, FaultCause, FaultHit
 from mpsd.mps.rules import faults
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine, read_line
-from mpsd.mps.rules.faults import Reading, last_fault, presence, read_on, suspects, to_end
+from mpsd.mps.rules.faults import (
+    BEFORE_S,
+    LATE_S,
+    TOGETHER_S,
+    ClientDeath,
+    FaultSigns,
+    Reading,
+    presence,
+    read_on,
+    suspects,
+    to_end,
+)
 from tests.model.worlds import NOW, POLICY, identity
 
 GRACES = POLICY.graces
@@ -35,11 +46,7 @@ def series(*faults_pods: Sequence[str]) -> tuple[Fault, ...]:
 
 
 LOGGED = st.builds(
-    LogLine,
-    event=st.sampled_from(LogEvent),
-    pid=st.one_of(st.none(), st.integers(1, 9)),
-    text=st.just(""),
-    when=st.sampled_from(["", "2026-11-21 01:52:04.061", "2026-11-21 01:52:05.000"]),
+    LogLine, event=st.sampled_from(LogEvent), pid=st.one_of(st.none(), st.integers(1, 9)), text=st.just("")
 )
 HITS = st.builds(FaultHit, st.integers(1, 6).map(identity), st.just("train"), st.sampled_from([None, "a", "b", "c"]))
 FAULTS = st.lists(
@@ -86,11 +93,6 @@ def test_whoever_a_look_cuts_off_is_named_at_the_next(cut: int) -> None:
     assert first.pids | then.pids == read_all(LINES).pids
 
 
-def test_whom_the_log_names_later_was_hit_too_and_nobody_twice() -> None:
-    (known,) = faults.with_more_hit([Fault(NOW, (hit(1),), strangers=(3,))], [hit(1), hit(2)], [3, 4])
-    assert known == Fault(NOW, (hit(1), hit(2)), strangers=(3, 4))
-
-
 @given(st.lists(LOGGED, max_size=30))
 def test_nobody_is_hit_whom_no_line_names(lines: list[LogLine]) -> None:
     assert read_all(lines).pids <= {line.pid for line in lines}
@@ -105,27 +107,135 @@ def test_a_number_counts_only_below_its_heading() -> None:
     assert read_all([heading, number, other, replace(number, pid=8)]).pids == {7}
 
 
-@pytest.mark.parametrize(
-    ("known_until", "pids"), [("2026-11-21 01:52:04.060", {996, 997}), ("2026-11-21 01:52:04.061", set())]
+# -- what confirms a fault, and who caused it ----------------------------------------------------------------------
+
+SEEN_S = 1000.0  # when a fault was noticed, in seconds of CLOCK_BOOTTIME
+KILL, TERM, ABRT, EXIT = 9, 15, 6, 0
+
+
+def death(pid: int, before_s: float, signum: int = KILL, owner: str = "") -> ClientDeath:
+    """Of a client that ended so long before the fault was noticed; after it where that is negative."""
+    return ClientDeath(hit(pid), owner or f"pod {pid}", SEEN_S - before_s, signum, "ended")
+
+
+def signs(*named: int, clear_s: float = 0.0, listed: Sequence[int] = ()) -> FaultSigns:
+    return FaultSigns(SEEN_S, clear_s, frozenset(named), {pid: hit(pid) for pid in listed})
+
+
+def caused_by(deaths: Sequence[ClientDeath], seen: FaultSigns) -> list[int]:
+    return [one.client.process.pid for one in faults.causes(faults.near(deaths, SEEN_S, ()), seen)]
+
+
+DEATHS = st.lists(
+    st.builds(
+        death,
+        st.integers(1, 9),
+        st.floats(-0.2, 0.7),
+        st.sampled_from([KILL, TERM, ABRT, EXIT]),
+        st.sampled_from(["a", "b"]),
+    ),
+    max_size=6,
+    unique_by=lambda one: one.client.process.pid,
 )
-def test_of_a_whole_log_only_a_fault_that_nobody_has_seen_counts(known_until: str, pids: set[int]) -> None:
-    assert last_fault(LINES, known_until).pids == pids
 
 
 @pytest.mark.parametrize(
-    ("listed", "confirmed"), [((), True), ((5,), True), ((996,), False), ((5, 996, 997), False), (None, False)]
+    ("owners", "before_s", "survivors", "confirmed"),
+    [
+        ("ab", (0.0, 0.1), 0, True),
+        ("aa", (0.0, 0.1), 0, False),
+        ("ab", (0.0, 0.1), 1, False),
+        ("ab", (0.0, TOGETHER_S + 0.01), 0, False),
+        ("a", (0.0,), 0, False),
+        ("", (), 0, False),
+    ],
+    ids=["of two", "of one tenant", "one lives", "apart", "alone", "nobody"],
 )
-def test_a_server_that_serves_confirms_a_fault_only_where_none_of_those_hit_is_its_client(
-    listed: tuple[int, ...] | None, confirmed: bool
+def test_only_clients_of_several_that_all_vanish_together_confirm_a_fault(
+    owners: str, before_s: Sequence[float], survivors: int, confirmed: bool
 ) -> None:
-    assert faults.is_over(read_all(LINES), listed) == confirmed
-    assert not faults.is_over(Reading(of_fault=True), listed)  # it names nobody
+    deaths = [death(pid, before_s[pid], EXIT, owner) for pid, owner in enumerate(owners)]
+    assert faults.vanished_together(deaths, SEEN_S, [hit(90)] * survivors) == confirmed
 
 
-def test_of_two_faults_in_a_log_the_last_counts() -> None:
-    again = LogLine(LogEvent.FAULT, None, "", "2026-11-21 02:00:00.000")
-    torn = LogLine(LogEvent.CLIENT_TORN_DOWN, 5, "", "2026-11-21 02:00:00.000")
-    assert last_fault([*LINES, again, torn], "").pids == {5}
+@pytest.mark.parametrize(
+    ("before_s", "signum", "named", "is_cause"),
+    [
+        (0.1, KILL, (2,), True),
+        (0.1, TERM, (2,), True),
+        (0.1, KILL, (1, 2), True),  # whatever the log says of it
+        (BEFORE_S, KILL, (2,), True),
+        (BEFORE_S + 0.01, KILL, (2,), False),
+        (-LATE_S + 0.01, KILL, (2,), True),
+        (-LATE_S - 0.01, KILL, (2,), False),
+        (0.1, EXIT, (2,), True),
+        (0.1, EXIT, (1, 2), False),
+        (0.1, ABRT, (1, 2), False),
+        (0.1, EXIT, (), False),  # nobody tells whom the fault hit
+    ],
+)
+def test_an_end_just_before_a_fault_that_is_not_by_it_is_its_cause(
+    before_s: float, signum: int, named: Sequence[int], is_cause: bool
+) -> None:
+    assert caused_by([death(1, before_s, signum)], signs(*named)) == [1] * is_cause
+
+
+def test_an_end_after_which_there_was_no_fault_yet_was_not_by_it() -> None:
+    early = death(1, 0.3, EXIT)
+    assert caused_by([early], signs(1, 2, clear_s=early.at_s)) == [1]
+    assert caused_by([early], signs(1, 2, clear_s=early.at_s - 0.001)) == []
+
+
+def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() -> None:
+    """As the workers of a launcher that one of them has failed, or what a container's first process leaves."""
+    exited = death(1, -0.05, EXIT)
+    assert caused_by([exited, death(2, -0.06)], signs(1)) == []
+    assert caused_by([exited, death(2, -0.03)], signs(1)) == [2]
+    assert caused_by([exited, death(2, 0.0)], signs(1)) == [2]
+
+
+def test_an_end_that_an_earlier_fault_explains_is_near_no_other() -> None:
+    known = Fault(NOW, (hit(1),), causes=(FaultCause(identity(2), "train", None, "ended"),))
+    assert faults.near([death(1, 0.1), death(2, 0.1), death(3, 0.1)], SEEN_S, [known]) == (death(3, 0.1),)
+
+
+@given(DEATHS, st.frozensets(st.integers(1, 9)), st.frozensets(st.integers(1, 9)))
+def test_what_is_forged_in_the_log_names_no_other_and_spares_nobody_who_was_killed(
+    deaths: list[ClientDeath], named: frozenset[int], forged: frozenset[int]
+) -> None:
+    by_pid = {one.client.process.pid: one for one in deaths}
+    without, with_forged = (set(caused_by(deaths, signs(*names))) for names in (named, named | forged))
+    if named:  # as it is by the server at each fault
+        assert with_forged <= without
+    assert all(by_pid[pid].is_by_itself and pid in forged for pid in without - with_forged)
+
+
+@given(DEATHS, st.frozensets(st.integers(1, 9)), st.lists(st.integers(10, 12), unique=True))
+def test_a_settled_fault_hit_or_was_caused_by_everybody_who_ended_near_it(
+    deaths: list[ClientDeath], named: frozenset[int], listed: list[int]
+) -> None:
+    near, seen = faults.near(deaths, SEEN_S, ()), signs(*named, listed=listed)
+    before = Fault(NOW, (FaultHit(identity(10), "train", None, NOW + 5),), causes=None)
+    now = faults.settled(before, seen, near, one_gpu=True)
+    hit_pids, causes = {one.process.pid for one in now.hit}, {one.process.pid for one in now.causes or ()}
+    assert hit_pids | causes == {one.client.process.pid for one in near} | set(listed)
+    assert hit_pids.isdisjoint(causes)
+    assert [one.ended_at for one in now.hit if one.process.pid == 10] == [NOW + 5] * (10 in listed)
+
+
+def test_of_several_gpus_only_whom_the_log_names_among_the_clients_was_hit() -> None:
+    found = faults.hit_by(signs(1, 2, 9, listed=[1, 3]), [death(2, 0.1, EXIT)], one_gpu=False)
+    assert [one.process.pid for one in found] == [1, 2]
+
+
+def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
+    causes = (
+        FaultCause(identity(1), "python [arguments redacted]", "a", "killed by SIGKILL"),
+        FaultCause(identity(2), "python [arguments redacted]", None, "exit code 1"),
+    )
+    found = faults.causes_status(replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")})
+    assert [str(one) for one in found] == ["default/train: killed by SIGKILL", "pid 2 (python): exit code 1"]
+    assert [one.uid for one in found] == ["a", None]
 
 
 # -- healing -------------------------------------------------------------------------------------------------------
@@ -181,12 +291,11 @@ def test_the_next_look_is_not_later_than_the_next_grace_is_over(known: list[Faul
         assert before == to_end(known, everyone, now, GRACES)
 
 
-def test_a_log_that_says_more_of_an_open_fault_tells_of_no_other() -> None:
+def test_who_is_hit_by_an_open_fault_is_hit_by_no_other() -> None:
     known = [Fault(NOW, (hit(1), hit(2)), strangers=(3,))]
-    assert faults.is_known(known, {1, 3})
-    assert not faults.is_known(known, {1, 4})
-    assert not faults.is_known(faults.healed(known, NOW), {1})
-    assert not faults.is_known([], ())
+    assert faults.are_hit(known, {1, 3})
+    assert not faults.are_hit(known, {1, 4})
+    assert not faults.are_hit(faults.healed(known, NOW), {1})
 
 
 def test_only_the_last_faults_are_remembered() -> None:

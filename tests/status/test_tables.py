@@ -13,7 +13,7 @@ from mpsd.model.domain import State, remedy
 from mpsd.model.events import PastEvent
 from mpsd.model.grants import GpuShare, evenly
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.node_view import Client, Fault, FaultHit, HeldGrant, NodeView
+from mpsd.model.node_view import Client, Fault, FaultCause, FaultHit, HeldGrant, NodeView
 from mpsd.status.machine import show
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_status import node_status
@@ -63,7 +63,7 @@ def test_what_outlives_its_holder_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "over"), [([(60, 57.9)], "was over after 2.1 s\n"), ([(9000, 8990), (60, None)], "is not over\n")]
+    ("faults", "over"), [([(60, 57.9)], "was over after 2.1 s; "), ([(9000, 8990), (60, None)], "is not over; ")]
 )
 def test_a_fault_is_still_shown_when_it_is_over(faults: list[tuple[float, float | None]], over: str) -> None:
     hit = tuple(FaultHit(identity(pid), "train", uid) for pid, uid in ((1, None), (2, pod("a").uid), (3, pod("a").uid)))
@@ -71,6 +71,15 @@ def test_a_fault_is_still_shown_when_it_is_over(faults: list[tuple[float, float 
     told = shown(node(grants=(held("a"),), faults=had, faults_total=len(had)))
     assert f"at {clock(NOW - 60)} (60 s ago)" in told
     assert f"default/a (2), processes of no known pod (2) and {over}" in told
+
+
+def test_who_ended_before_a_fault_is_said_once_and_else_that_nobody_knows() -> None:
+    killed = FaultCause(identity(8), "train", pod("a").uid, "killed by SIGKILL")
+    fault = Fault(NOW - 60, (), healed_at=NOW, causes=(killed, replace(killed, process=identity(9))))
+    said = shown(node(grants=(held("a"),), faults=(fault,), faults_total=1))
+    assert said.count("default/a: killed by SIGKILL") == 1
+    unknown = shown(node(faults=(replace(fault, causes=None),), faults_total=1))
+    assert "its cause is not known" in unknown
 
 
 def test_a_fault_of_the_day_before_is_not_shown() -> None:

@@ -162,6 +162,8 @@ def _answer(
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
     if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not tuple(_without_domain(view)):
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
+    if any(is_tried(domain, view.now) for domain in view.domains):
+        return None  # it takes new programs again in a moment
     if waiting.deadline is not None and view.now < waiting.deadline:
         return None
     reason = f"{queued} request{' is' if queued == 1 else 's are'} already queued"
@@ -169,7 +171,7 @@ def _answer(
         reason = placed.reason
     others: list[str] = []
     if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
-        others = [why_closed(domain) for domain in view.domains if not is_open(domain)]
+        others = [why_closed(domain) for domain in view.domains if not is_open(domain, view.now)]
         others += map(_no_daemon, _without_domain(view))
         others += dict.fromkeys(view.withheld.values())
     return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
@@ -219,20 +221,27 @@ def _closed_gpus(view: NodeView) -> Mapping[str, str]:
     return {**view.withheld, **{gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)}} | {
         uuid: f"{label.get(uuid, uuid)} accepts no programs now: {why_closed(domain)}"
         for domain in view.domains
-        if not is_open(domain)
+        if not is_open(domain, view.now)
         for uuid in domain.record.gpus
     }
 
 
-def is_open(domain: DomainView) -> bool:
-    """Whether it takes new programs."""
-    return domain.state in SERVING and not domain.is_unsure
+def is_open(domain: DomainView, now: float) -> bool:
+    """Whether it takes new programs. now: seconds since 1970."""
+    return domain.state in SERVING and not domain.is_unsure and not is_tried(domain, now)
+
+
+def is_tried(domain: DomainView, now: float) -> bool:
+    """Whether mpsd makes a context of its own there, before it lets others in. now: seconds since 1970."""
+    return domain.state in SERVING and now < domain.record.held_until
 
 
 def why_closed(domain: DomainView) -> str:
     """Why a domain that is not open takes no new programs."""
-    if domain.state in SERVING:
+    if domain.state in SERVING and domain.is_unsure:
         return f"{domain.name} has not said yet which SM partitions it has"
+    if domain.state in SERVING:
+        return f"{domain.name} is tried by mpsd, after its last client was killed"
     why = f": {domain.record.reason}" if domain.record.reason else ""
     return f"{domain.name} is {after_is(domain.state)}{why}"
 
@@ -269,7 +278,7 @@ def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     """The rooms of domains that serve, but for GPUs that a grant may be on which cannot be read."""
-    serving = {domain.name for domain in view.domains if is_open(domain)}
+    serving = {domain.name for domain in view.domains if is_open(domain, view.now)}
     withheld = view.withheld
     rooms_now = _all_rooms(view, grants, policy)
     return tuple(room for room in rooms_now if room.domain in serving and room.gpu.uuid not in withheld)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mpsd.model.cluster_status import ended_before
 from mpsd.model.domain import State
 from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
@@ -17,7 +18,7 @@ from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, pod_
 from mpsd.model.problem import shortened
 from mpsd.model.times import stamp
 from mpsd.model.violations import ViolationKind
-from mpsd.mps.rules.faults import presence, suspects, unhealed
+from mpsd.mps.rules.faults import causes_status, presence, suspects, unhealed
 
 REFUSED = "Refused"
 VIOLATION_REASONS = frozenset(kind.reason.value for kind in ViolationKind)  # the watchdog reports these with an outcome
@@ -53,19 +54,19 @@ class _FaultEvents:
     def between(
         self, before: NodeView | None, earlier: DomainView | None, now: NodeView, domain: DomainView
     ) -> Iterator[Event]:
-        known = {fault.at: fault for fault in (earlier.record.faults if earlier else ())}
+        before_now = _settled(earlier.record) if earlier else ()
+        known = {fault.at: fault for fault in before_now}
         seen = before.clients if before and domain.record.faults else ()
         clients = {client.pid: client.pod for client in seen or ()}
-        for number, fault in enumerate(domain.record.faults, 1):
+        every = _settled(domain.record)
+        for number, fault in enumerate(every, 1):
             if earlier is None and fault.healed_at is not None and now.now - fault.at > OLD_FAULT_S:
                 continue
-            hit, faults = _hit_by_pod(fault, clients), domain.record.faults[:number]
             same = known.get(fault.at)
             if same is None:
+                hit, faults = _hit_by_pod(fault, clients), every[:number]
                 yield self._on_node(faults, hit)
-            else:  # only pods that the log named later
-                hit -= _hit_by_pod(same, clients)
-            yield from self._on_pods(faults, hit)
+                yield from self._on_pods(faults, hit)
             yield from self._of_killed(same, fault)
 
     def _on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
@@ -73,7 +74,9 @@ class _FaultEvents:
         pods = sorted(f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod is not None)
         others = [f"processes of no pod ({hit[None]})"] if hit[None] else []
         text += shortened(pods + others) if hit else "no process was seen there"
-        if sum(hit.values()) > 1:
+        if faults[-1].causes:
+            text += f"; {self._ended_before(faults[-1])}"
+        elif sum(hit.values()) > 1:
             text += "; MPS does not report which of them caused it"
         if found := suspects(faults, self.names):
             each = [f"{self._name(one.uid)} ({one.faults} faults since {stamp(one.since)})" for one in found]
@@ -87,6 +90,8 @@ class _FaultEvents:
                 f"MPS domain {self.domain}: a program's fault ended the work of {hit[pod]} GPU "
                 f"process{'es' if many else ''} of this pod; {'they' if many else 'it'} must be restarted"
             )
+            if faults[-1].causes:
+                text += f"; {self._ended_before(faults[-1])}"
             if (times := presence(faults, str(pod))) > 1:
                 since = stamp(faults[-times].at)
                 text += f"; this pod was present at {times} of {times} faults since {since}"
@@ -104,8 +109,16 @@ class _FaultEvents:
                 )
                 yield Event(pod_subject(pod), Reason.FAULT, text, hit.ended_at)
 
+    def _ended_before(self, fault: Fault) -> str:
+        return ended_before(map(str, causes_status(fault, self.names)))
+
     def _name(self, pod: str) -> str:
         return str(self.names[pod]) if pod in self.names else f"a pod that is gone, uid {pod}"
+
+
+def _settled(record: DomainRecord) -> tuple[Fault, ...]:
+    """Its faults but one that began just now, of which it is not known yet who ended before it."""
+    return tuple(fault for fault in record.faults if fault.causes is not None)
 
 
 def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from mpsd.model import client_limits
 from mpsd.model.client_limits import DENY_MIB, ClientLimit
-from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY, SM_PARTITION, THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import (
+    CUDA_VISIBLE_DEVICES,
+    MEMORY_LIMIT,
+    PIPE_DIRECTORY,
+    SM_PARTITION,
+    THREAD_PERCENT,
+)
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import CAP_HOLDS, Canary
 from mpsd.model.partitions import Partition
@@ -51,6 +57,13 @@ DENIAL = Trial(DENY_MIB, own=False)
 CAP = Trial(512, own=False)  # of its cgroup, below the server's limit of that time
 
 
+def first_context_environment(gpu: str, pipe_directory: str) -> dict[str, str]:
+    """For a small context on this GPU whatever the server's limit is: no limit is in force for who asks for none by
+    `0=0`, under denial too (docs/mps-observed.md, section 3)."""
+    own = {MEMORY_LIMIT: "0=0", THREAD_PERCENT: str(PERCENT)}
+    return {PIPE_DIRECTORY: pipe_directory, CUDA_VISIBLE_DEVICES: gpu, **own}
+
+
 # -- what became of a client ---------------------------------------------------------------------------------------
 
 
@@ -70,12 +83,18 @@ class NoContext:
     step: str
     error: str
 
+    def __str__(self) -> str:
+        return f"{self.error} at {self.step}"
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
     """It printed nothing of use; how: how it ended, as the end of a sentence about it."""
 
     how: str
+
+    def __str__(self) -> str:
+        return self.how
 
 
 Outcome = ProbeResult | NoContext | Broken

@@ -1,17 +1,21 @@
-"""The faults of a domain's GPUs: who was affected, whom to end so that it recovers, and who was there each time.
+"""The faults of a domain's GPUs: what confirms one, who was hit, who may have caused it, whom to end, who was there.
 
-Nobody is blamed: the log names an innocent process first (docs/mps-observed.md, section 6), so only those affected are
-reported, and those affected by each of several faults.
+A fault is confirmed by its server, or by clients that vanished together, and never by the log: any tenant can write
+lines there (docs/mps-observed.md, section 4). A line only makes mpsd look.
+
+A client that ends in mid-kernel takes all others on its GPU along, so those that ended just before a fault, and not by
+it, are its likely causes. A program that faulted itself is among those hit, and cannot be told from them: the log names
+an innocent process first (section 6).
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mpsd.model.identity import PodName, ProcessIdentity
-from mpsd.model.node_status import FaultsStatus, HitStatus, SuspectStatus
-from mpsd.model.node_view import DomainRecord, Fault, FaultHit
+from mpsd.model.node_status import CauseStatus, FaultsStatus, HitStatus, SuspectStatus
+from mpsd.model.node_view import DomainRecord, Fault, FaultCause, FaultHit
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine
 
 if TYPE_CHECKING:  # as in model.grants
@@ -24,20 +28,18 @@ REMEMBERED = 16  # faults of a domain
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Faults in the log, as far as it was read. when: of the last one, as the log has it.
-
-    pids: of all that were torn down. listing: whether a line with nothing but a number names one more.
+    """What the log says of a fault, as far as it was read. pids: of all that it says were torn down. listing: whether a
+    line with nothing but a number names one more.
     """
 
     of_fault: bool = False
-    when: str = ""
     pids: frozenset[int] = frozenset()
     listing: bool = False
 
 
 def read_on(reading: Reading, line: LogLine) -> Reading:
     if line.event is LogEvent.FAULT:
-        return replace(reading, of_fault=True, when=line.when, listing=False)
+        return replace(reading, of_fault=True, listing=False)
     named = line.event is LogEvent.CLIENT_TORN_DOWN or (reading.listing and line.event is LogEvent.PID)
     pids = reading.pids | {line.pid} if named and line.pid is not None else reading.pids
     listing = line.event is LogEvent.STICKY_ERRORS or (reading.listing and line.event is LogEvent.PID)
@@ -45,25 +47,119 @@ def read_on(reading: Reading, line: LogLine) -> Reading:
 
 
 def rest_of(reading: Reading) -> Reading:
-    """What the next lines are read after, once this was written down: a look may cut a list of pids in two."""
+    """What the next lines are read after, once this was taken in: a look may cut a list of pids in two."""
     return Reading(listing=reading.listing)
 
 
-def is_over(reading: Reading, listed: Collection[int] | None) -> bool:
-    """Whether a server that is ACTIVE confirms the fault: it lists none of those that the log says were torn down.
+# -- ends of clients -----------------------------------------------------------------------------------------------
 
-    listed: its clients; None where it did not say. It stays in FAULT until the last of them has gone, so a fault that
-    names a process which is still its client was not the server's own.
+BEFORE_S = 0.5  # how long before a fault an end may have caused it
+LATE_S = 0.1  # how long after it mpsd may see that end: the memory of a killed client was back after 0.05 to 0.07 s
+TOGETHER_S = 0.2  # in which all vanish whom a fault hits, where they are gone before anybody can ask the server
+_APART_S = 0.01  # between the ends of a container's first process and of those that the kernel kills with it
+_BY_ITSELF = frozenset({0, 4, 5, 6, 7, 8, 11, 31})  # no signal, SIGILL, TRAP, ABRT, BUS, FPE, SEGV, SYS (signal(7))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDeath:
+    """The end of a client that the server had listed, as mpsd saw it."""
+
+    client: FaultHit
+    #: whose it was: a pod's uid, or else the cgroups of its program
+    owner: str
+    #: seconds of CLOCK_BOOTTIME
+    at_s: float
+    #: by which signal; 0: by none, or nobody knows
+    signum: int
+    how: str
+    #: whether it exited with code 0
+    is_well: bool = False
+
+    @property
+    def is_by_itself(self) -> bool:
+        """As programs end that a fault has hit: they exit, or crash. Nobody killed it."""
+        return self.signum in _BY_ITSELF
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSigns:
+    """What was seen of a fault. noticed_s, clear_s: in seconds of CLOCK_BOOTTIME."""
+
+    #: when mpsd first looked for it
+    noticed_s: float
+    #: when mpsd last asked before that, and the server had no fault
+    clear_s: float
+    #: whom the log names as torn down, which is not to be relied on
+    named: frozenset[int] = frozenset()
+    #: by pid, those that the server listed while it was in fault
+    listed: Mapping[int, FaultHit] = field(default_factory=dict)
+
+
+def near(deaths: Iterable[ClientDeath], noticed_s: float, known: Iterable[Fault]) -> tuple[ClientDeath, ...]:
+    """The ends that a fault noticed then can have to do with, but for those that an earlier fault explains."""
+    explained = {hit.process for fault in known for hit in fault.hit}
+    explained |= {cause.process for fault in known for cause in fault.causes or ()}
+    recent = [one for one in deaths if noticed_s - BEFORE_S <= one.at_s <= noticed_s + LATE_S]
+    return tuple(one for one in recent if one.client.process not in explained)
+
+
+def vanished_together(deaths: Iterable[ClientDeath], noticed_s: float, survivors: Collection[FaultHit]) -> bool:
+    """Whether these ends confirm a fault of the domain's one GPU that was over before the server could be asked.
+
+    survivors: clients from before it that live. A fault leaves none, so that one is enough against it. And it takes the
+    clients of several pods or programs: those of one may end together because their tenant wants that. A tenant with
+    two, and nobody beside them, can make up a fault; it names their own processes alone.
     """
-    return listed is not None and bool(reading.pids) and reading.pids.isdisjoint(listed)
+    owners = {one.owner for one in deaths if one.at_s >= noticed_s - TOGETHER_S}
+    return not survivors and len(owners) > 1
 
 
-def last_fault(lines: Iterable[LogLine], after: str) -> Reading:
-    """What a whole log says of its last fault; nothing where that was not after this time, as the log writes it."""
-    reading = Reading()
-    for line in lines:
-        reading = read_on(Reading() if line.event is LogEvent.FAULT else reading, line)
-    return reading if reading.when > after else Reading()
+def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeath, ...]:
+    """Those whose end came before the fault, and was not by it. deaths: those that are `near` it.
+
+    - After whose end the server still had no fault.
+    - Whom somebody killed, up to the first end of a program that the fault may have made exit: what a fault hits exits
+      or crashes, and others may be killed for that. Nothing that the log says counts here.
+    - Who ended by themselves about when the fault began, and are not among those that the log names as torn down. The
+      server names all of them, so nobody can have another taken for a cause; who forges a line with their own name is
+      left out, and that is all that the log can do.
+    """
+    every = tuple(deaths)
+    after = [one.at_s for one in every if one.is_by_itself and one.at_s >= signs.noticed_s]
+    last_s = max(signs.noticed_s, min(after, default=signs.noticed_s + LATE_S + _APART_S) - _APART_S)
+    return tuple(one for one in every if _may_have_caused(one, signs, last_s))
+
+
+def _may_have_caused(death: ClientDeath, signs: FaultSigns, last_s: float) -> bool:
+    if death.at_s <= signs.clear_s:
+        return True
+    if death.is_by_itself:
+        return bool(signs.named) and death.client.process.pid not in signs.named
+    return death.at_s <= last_s
+
+
+def hit_by(signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool) -> tuple[FaultHit, ...]:
+    """Who lost a context: whom the server listed in the fault, and who ended near it, but for its causes.
+
+    one_gpu: whether all clients of the domain share one GPU. Where they do not, only the log tells whose GPU it was: of
+    the same clients those that it names.
+    """
+    every = tuple(deaths)
+    found = {**signs.listed, **{one.client.process.pid: one.client for one in every}}
+    for cause in causes(every, signs):
+        found.pop(cause.client.process.pid, None)
+    return tuple(found[pid] for pid in sorted(found) if one_gpu or pid in signs.named)
+
+
+def settled(fault: Fault, signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool) -> Fault:
+    """The fault, once all ends near it have been seen."""
+    every = tuple(deaths)
+    found = [
+        FaultCause(one.client.process, one.client.command, one.client.pod, one.how) for one in causes(every, signs)
+    ]
+    ended_at = {one.process: one.ended_at for one in fault.hit}
+    hit = [replace(one, ended_at=ended_at.get(one.process)) for one in hit_by(signs, every, one_gpu=one_gpu)]
+    return replace(fault, hit=tuple(hit), causes=tuple(found))
 
 
 # -- what is known of them -----------------------------------------------------------------------------------------
@@ -72,14 +168,6 @@ def last_fault(lines: Iterable[LogLine], after: str) -> Reading:
 def noted(faults: Sequence[Fault], fault: Fault) -> tuple[Fault, ...]:
     """With one more; the oldest is forgotten where there are too many."""
     return (*faults, fault)[-REMEMBERED:]
-
-
-def with_more_hit(faults: Sequence[Fault], hit: Sequence[FaultHit], strangers: Sequence[int]) -> tuple[Fault, ...]:
-    """With those whom the log named later of the last fault, which has not healed."""
-    last = faults[-1]
-    more = tuple(one for one in hit if one.process.pid not in last.pids)
-    unknown = tuple(pid for pid in strangers if pid not in last.pids)
-    return (*faults[:-1], replace(last, hit=last.hit + more, strangers=last.strangers + unknown))
 
 
 def unhealed(faults: Iterable[Fault]) -> tuple[Fault, ...]:
@@ -91,11 +179,9 @@ def healed(faults: Iterable[Fault], now: float) -> tuple[Fault, ...]:
     return tuple(replace(fault, healed_at=now) if fault.healed_at is None else fault for fault in faults)
 
 
-def is_known(faults: Iterable[Fault], pids: Collection[int]) -> bool:
-    """Whether a fault that has not healed hit all of these already, so that the log only says more of it."""
-    open_faults = unhealed(faults)
-    hit = {pid for fault in open_faults for pid in fault.pids}
-    return bool(open_faults) and hit.issuperset(pids)
+def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
+    """Whether faults that have not healed hit all of these already."""
+    return frozenset(pid for fault in unhealed(faults) for pid in fault.pids).issuperset(pids)
 
 
 # -- how they heal -------------------------------------------------------------------------------------------------
@@ -168,7 +254,18 @@ def faults_status(record: DomainRecord, names: Mapping[str, PodName]) -> FaultsS
         suspects=suspects(record.faults, names),
         hit=_hit(last, names) if last else (),
         healed=last.healed_at if last else None,
+        causes=causes_status(last, names) if last else (),
     )
+
+
+def causes_status(fault: Fault, names: Mapping[str, PodName]) -> tuple[CauseStatus, ...]:
+    """names: of pods, by uid."""
+    found = []
+    for one in fault.causes or ():
+        pod = str(names.get(one.pod, one.pod)) if one.pod is not None else None
+        program = f"{one.process} ({one.command.partition(' ')[0]})"
+        found.append(CauseStatus(pod, one.pod, program, one.how))
+    return tuple(found)
 
 
 def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitStatus, ...]:

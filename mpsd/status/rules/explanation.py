@@ -10,6 +10,7 @@ from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.client_limits import BELOW_NORMAL, client_priority, priority_reason
 from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus, silence
 from mpsd.model.domain import State, after_is
+from mpsd.model.events import Reason
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.times import lasting
@@ -38,6 +39,8 @@ def needs(pod: PodSeen) -> ExplanationNeeds:
 
 def wants_warning(pod: PodSeen) -> bool:
     """Whether the last Warning event about it would say more."""
+    if pod.shared and pod.phase == "Failed":
+        return bool(pod.node)
     return needs(pod) is ExplanationNeeds.ITS_NODE and (pod.is_pending or bool(pod.waiting))
 
 
@@ -56,7 +59,7 @@ def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Expla
     if pod.phase == "Succeeded":
         return Explanation(Why.SUCCEEDED, f"{_pod(pod)} has finished well, and holds no GPU any more", is_well=True)
     if pod.phase == "Failed":
-        return _failed(pod)
+        return _failed(pod, warning)
     return _on_node(pod, context, warning) if pod.node else waiting_story(pod, pod.shared.request, context)
 
 
@@ -75,7 +78,7 @@ def _never_placed(pod: PodSeen) -> bool:
 # -- ended badly ---------------------------------------------------------------------------------------------------
 
 
-def _failed(pod: PodSeen) -> Explanation:
+def _failed(pod: PodSeen, warning: str) -> Explanation:
     owner = pod.owners[0] if pod.owners else None
     is_job = owner is not None and owner.kind == "Job"
     counts = f", which {owner} counts as one of its retries (spec.backoffLimit)" if is_job else ""
@@ -96,6 +99,8 @@ def _failed(pod: PodSeen) -> Explanation:
         words = f": {ended}{counts}; {_kubectl('logs', pod)}"
     else:
         words = f"{counts}; {_kubectl('describe pod', pod)}"
+    if warning.startswith(Reason.FAULT.value):
+        words += f"; {quoted(warning)}"
     return Explanation(Why.FAILED, f"{_pod(pod)} failed{words}", node=pod.node)
 
 

@@ -123,6 +123,7 @@ def _gpu(gpu: Gpu, status: GpuStatus, *, grants_known: bool) -> mpsnode.Reported
 def _domain(domain: DomainStatus) -> mpsnode.ReportedDomain:
     canary, faults = domain.canary, domain.faults
     suspects = [mpsnode.ReportedSuspect(one.pod, one.uid, one.faults) for one in faults.suspects] or None
+    causes = [mpsnode.ReportedCause(one.pod, one.uid, one.program, one.how) for one in faults.causes] or None
     last = None if faults.last is None else stamp(faults.last)
     return mpsnode.ReportedDomain(
         name=domain.name,
@@ -131,7 +132,7 @@ def _domain(domain: DomainStatus) -> mpsnode.ReportedDomain:
         since=stamp(domain.since),
         restarts=domain.restarts,
         reason=domain.reason,
-        faults=mpsnode.ReportedFaults(faults.count, last, suspects) if faults.count else None,
+        faults=mpsnode.ReportedFaults(faults.count, last, suspects, causes) if faults.count else None,
         canary=mpsnode.ReportedCanary(
             at=stamp(canary.at),
             driver=canary.driver,

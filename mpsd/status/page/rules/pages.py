@@ -12,6 +12,7 @@ from mpsd.model.cluster_status import (
     ClusterNode,
     GrantRow,
     domain_rows,
+    ended_before,
     gpu_rows,
     grant_rows,
     is_stale,
@@ -131,8 +132,9 @@ def _lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> It
     for domain in node.domains:
         at = domain.faults.last
         if at is not None and at < since:  # of which this agent knows from the domain's record alone
-            hit, key = view.shown_text(", ".join(map(str, domain.faults.hit))), f"fault {domain.name} {at:.3f}"
-            yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, hit)
+            hit, causes = ", ".join(map(str, domain.faults.hit)), ended_before(map(str, domain.faults.causes))
+            text, key = view.shown_text(f"{hit}; {causes}"), f"fault {domain.name} {at:.3f}"
+            yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, text)
 
 
 # -- pods that do not run yet --------------------------------------------------------------------------------------
@@ -229,7 +231,8 @@ def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         if domain.last_fault is not None and now - domain.last_fault < DAY_S:
             key = f"fault {where} {domain.last_fault:.0f}"
-            yield EventLine(key, domain.last_fault, Level.WARN, Reason.FAULT.value, where, "")
+            text = view.shown_text(ended_before(domain.causes))
+            yield EventLine(key, domain.last_fault, Level.WARN, Reason.FAULT.value, where, text)
         changed = domain.state != State.READY or domain.restarts
         if domain.since is not None and now - domain.since < DAY_S and changed:
             key = f"state {where} {domain.since:.0f}"

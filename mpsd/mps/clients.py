@@ -1,0 +1,142 @@
+"""The clients of one domain's MPS: who they are, known while they live, and how each of them ended.
+
+The log says who connects, and any tenant may write such lines. So whom a line names is only held by a pidfd; a client
+is who the server lists. After a fault many are gone at once, and nobody could find out then who they were.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_status import program_of
+from mpsd.model.node_view import FaultHit
+from mpsd.mps.rules.faults import ClientDeath
+from mpsd.platform import processes
+from mpsd.platform.containers import PodProcesses
+from mpsd.platform.event_loop import DeathWatch
+
+_FIRST_LIST_S = 0.1  # after a process has connected: its context takes as long
+_LONGEST_LIST_S = 20.0  # between two lists while some have connected and are not listed
+_LISTS_APART_S = 0.25  # however many connect: each list costs a process
+_KEPT_S = 2.0  # how long an end is remembered
+_MOST_UNLISTED = 256
+_LONGEST_COMMAND = 120  # characters
+
+
+@dataclass(slots=True)
+class _Connected:
+    """A living process that has connected, or that a line in the log names."""
+
+    who: FaultHit
+    owner: str
+    #: seconds of CLOCK_BOOTTIME
+    since_s: float
+    watch: DeathWatch
+    #: whether the server has listed it
+    is_client: bool = False
+
+
+class DomainClients:
+    """on_last_end: called with the end of a client after which the server is not known to have another."""
+
+    def __init__(self, on_last_end: Callable[[ClientDeath], None]) -> None:
+        self._on_last_end = on_last_end
+        self._pods = PodProcesses()
+        self._connected: dict[int, _Connected] = {}  # by pid, the oldest first
+        self._deaths: list[ClientDeath] = []
+        self._list_at = float("inf")  # monotonic
+        self._list_pause_s = _FIRST_LIST_S
+        self._listed_at = float("-inf")
+
+    def connected(self, pid: int) -> None:
+        """By the log's word."""
+        try:
+            is_new = self._hold(pid)
+        except OSError as error:
+            if not processes.is_shortage(error):
+                raise
+            is_new = True  # it is known once it is listed, and mpsd can look at it
+        if is_new:
+            self._list_pause_s = _FIRST_LIST_S
+            self._ask_for_list(_FIRST_LIST_S)
+
+    def _ask_for_list(self, after_s: float) -> None:
+        soonest = max(time.monotonic() + after_s, self._listed_at + _LISTS_APART_S)
+        self._list_at = min(self._list_at, soonest)
+
+    @property
+    def list_due_s(self) -> float | None:
+        """Seconds until the server should be asked for its clients; None where nobody waits for that."""
+        if self._list_at == float("inf"):
+            return None
+        return max(0.0, self._list_at - time.monotonic())
+
+    def listed(self, pids: Collection[int]) -> dict[int, FaultHit]:
+        """By the server's word; who of them is known, by pid. OSError in a shortage."""
+        self._listed_at, self._list_at = time.monotonic(), float("inf")
+        for pid in pids:
+            self._hold(pid)
+        known = {pid: self._connected[pid] for pid in pids if pid in self._connected}
+        for one in known.values():
+            one.is_client = True
+        if not all(one.is_client for one in self._connected.values()):
+            self._ask_for_list(self._list_pause_s)
+            self._list_pause_s = min(2 * self._list_pause_s, _LONGEST_LIST_S)
+        return {pid: one.who for pid, one in known.items()}
+
+    def _hold(self, pid: int) -> bool:
+        """Whether this is a process that was not known, and no client of mpsd's own."""
+        identity, known = processes.identity_of(pid), self._connected.get(pid)
+        if identity is None or (known and known.who.process == identity):
+            return False
+        if processes.parent_of(pid) == os.getpid():
+            return False
+        pod = self._pods.owner_of(pid)
+        owner = pod or self._pods.cgroups_of(pid)
+        command = program_of(processes.command_of(pid))[:_LONGEST_COMMAND]  # logs and records keep no arguments
+        if not processes.is_alive(identity):  # then what was read may be another's
+            return False
+        self._forget(pid)
+        watch = DeathWatch(identity, lambda: self._ended(identity))
+        who = FaultHit(identity, command, pod)
+        self._connected[pid] = _Connected(who, owner, processes.boot_time_s(), watch)
+        unlisted = [pid for pid, one in self._connected.items() if not one.is_client]
+        if len(unlisted) > _MOST_UNLISTED:
+            self._forget(unlisted[0])
+        return True
+
+    def _ended(self, process: ProcessIdentity) -> None:
+        one = self._connected.get(process.pid)
+        if one is None or one.who.process != process:
+            return
+        del self._connected[process.pid]
+        if not one.is_client:
+            return
+        status, now_s = one.watch.status, processes.boot_time_s()
+        signum = 0 if status is None else os.WTERMSIG(status)
+        death = ClientDeath(one.who, one.owner, now_s, signum, processes.how_ended(status), is_well=status == 0)
+        recent = [known for known in self._deaths if known.at_s >= now_s - _KEPT_S]
+        self._deaths = [*recent, death]
+        if not self.living(now_s):
+            self._on_last_end(death)
+
+    def living(self, before_s: float) -> tuple[FaultHit, ...]:
+        """Those that the server has listed, and that had connected by then. In seconds of CLOCK_BOOTTIME."""
+        return tuple(one.who for one in self._connected.values() if one.is_client and one.since_s <= before_s)
+
+    @property
+    def deaths(self) -> tuple[ClientDeath, ...]:
+        """Of clients, of late."""
+        return tuple(self._deaths)
+
+    def forget(self) -> None:
+        """Their server is gone."""
+        for pid in [*self._connected]:
+            self._forget(pid)
+        self._list_at = float("inf")
+
+    def _forget(self, pid: int) -> None:
+        if known := self._connected.pop(pid, None):
+            known.watch.close()
