@@ -235,12 +235,12 @@ class DomainCanary:
 
 
 _LOOK_S = 0.02  # while the server still lists a client that has ended
-_TRIES = 3  # for a first context: one was refused each time (10 of 10)
+_TRIES = 3  # for a first context: one failed each time (10 of 10)
 
 
 class FirstContext:
-    """A context of mpsd's own after the last client of a domain was killed. Where that was in mid-kernel, CUDA refuses
-    the next context once (46), and here nobody loses by it (docs/mps-observed.md, section 15)."""
+    """A context of mpsd's own after the last client of a domain was killed. Where that was in mid-kernel, the next one
+    fails once: with 719 in the driver API, 46 in the runtime (docs/mps-observed.md, section 15)."""
 
     def __init__(
         self, setup: CanarySetup, environment: Mapping[str, str], on_end: Callable[[], None], log: Logger

@@ -46,6 +46,7 @@ class DomainClients:
         self._pods = PodProcesses()
         self._connected: dict[int, _Connected] = {}  # by pid, the oldest first
         self._deaths: list[ClientDeath] = []
+        self._unlisted: list[ClientDeath] = []  # of processes that the server had not listed yet
         self._list_at = float("inf")  # monotonic
         self._list_pause_s = _FIRST_LIST_S
         self._listed_at = float("-inf")
@@ -73,9 +74,14 @@ class DomainClients:
             return None
         return max(0.0, self._list_at - time.monotonic())
 
-    def listed(self, pids: Collection[int]) -> dict[int, FaultHit]:
-        """By the server's word; who of them is known, by pid. OSError in a shortage."""
+    def listed(self, pids: Collection[int], asked_s: float) -> dict[int, FaultHit]:
+        """By the server's word; who of them is known and lives, by pid. asked_s: when it was asked, in seconds of
+        CLOCK_BOOTTIME. OSError in a shortage."""
         self._listed_at, self._list_at = time.monotonic(), float("inf")
+        for death in [one for one in self._unlisted if one.at_s >= asked_s]:  # before the answer came
+            if death.client.process.pid in pids:
+                self._unlisted.remove(death)
+                self._note(death)
         for pid in pids:
             self._hold(pid)
         known = {pid: self._connected[pid] for pid in pids if pid in self._connected}
@@ -112,14 +118,17 @@ class DomainClients:
         if one is None or one.who.process != process:
             return
         del self._connected[process.pid]
-        if not one.is_client:
-            return
         status, now_s = one.watch.status, processes.boot_time_s()
         signum = 0 if status is None else os.WTERMSIG(status)
         death = ClientDeath(one.who, one.owner, now_s, signum, processes.how_ended(status), is_well=status == 0)
-        recent = [known for known in self._deaths if known.at_s >= now_s - _KEPT_S]
-        self._deaths = [*recent, death]
-        if not self.living(now_s):
+        if one.is_client:
+            self._note(death)
+        else:
+            self._unlisted = [*_recent(self._unlisted, now_s), death]
+
+    def _note(self, death: ClientDeath) -> None:
+        self._deaths = [*_recent(self._deaths, death.at_s), death]
+        if not self.living(death.at_s):
             self._on_last_end(death)
 
     def living(self, before_s: float) -> tuple[FaultHit, ...]:
@@ -140,3 +149,7 @@ class DomainClients:
     def _forget(self, pid: int) -> None:
         if known := self._connected.pop(pid, None):
             known.watch.close()
+
+
+def _recent(deaths: list[ClientDeath], now_s: float) -> list[ClientDeath]:
+    return [one for one in deaths if one.at_s >= now_s - _KEPT_S][-_MOST_UNLISTED:]

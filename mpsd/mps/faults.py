@@ -107,14 +107,14 @@ class DomainFaults:
 
     async def _listed(self, graces: Graces) -> dict[int, FaultHit | None] | None:
         """By pid, whom its servers list, and None for who is gone since; None where they do not answer."""
-        pipe = self._daemon.pipe(graces.command_s)
+        pipe, asked_s = self._daemon.pipe(graces.command_s), processes.boot_time_s()
         try:
             lists = await pipe.clients(self._daemon.servers)
         except (ControlFailed, OSError) as error:
             self._log.warning("clients not listed", reason=str(error))
             return None
         pids = [pid for each in lists for pid in each]
-        known = self._clients.listed(pids)
+        known = self._clients.listed(pids, asked_s)
         self._asked = True
         return {pid: known.get(pid) for pid in pids}
 

@@ -6,6 +6,7 @@ the machine is stopped nothing of it may be left: no process, no socket, no reco
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -392,6 +393,15 @@ class Machine:
             asked, input=f"{command}\n", env=environment, capture_output=True, text=True, timeout=SOON_S
         )
         return done.stdout.strip()
+
+    def until_listed(self, *pids: int, name: str = "gpu0") -> None:
+        """Until the server has named these as its clients, which mpsd asks for soon after they have connected."""
+        answer = re.compile(r"^\[[^\]]+ Control +[0-9]+\] ([0-9]+)$", re.MULTILINE)
+
+        def are_listed() -> bool:
+            return {*map(str, pids)} <= {*answer.findall(self.folder_of(name).log.read_text())}
+
+        eventually(are_listed, f"{pids} are listed")
 
     def kill(self, pid: int) -> None:
         """SIGKILL for a process of this machine."""

@@ -1,7 +1,6 @@
 """A program's fault takes the others on its GPU with it; the GPU is back once the last of them is gone or was ended."""
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -63,16 +62,6 @@ def settled(machine: Machine, known: int = 0) -> Fault:
     fault_of(machine, known=known)
     eventually(lambda: machine.record().faults[-1].causes is not None, "its causes are settled")
     return machine.record().faults[-1]
-
-
-def until_listed(machine: Machine, *pids: int) -> None:
-    """Until the server has named these as its clients, which mpsd asks for soon after they have connected."""
-    answer = re.compile(r"^\[[^\]]+ Control +[0-9]+\] ([0-9]+)$", re.MULTILINE)
-
-    def are_listed() -> bool:
-        return {*map(str, pids)} <= {*answer.findall(machine.folder_of().log.read_text())}
-
-    eventually(are_listed, "all are listed")
 
 
 def test_a_fault_closes_the_domain_until_its_process_is_gone(machine: Machine) -> None:
@@ -140,7 +129,7 @@ def test_who_was_hit_is_known_though_they_are_gone_at_once(apart: Machine) -> No
     for _time in range(2):
         known = apart.record().faults_total
         bystanders = [apart.client(4), apart.client(4)]
-        until_listed(apart, *(one.pid for one in bystanders))
+        apart.until_listed(*(one.pid for one in bystanders))
         culprit = apart.run("--gpu-mem 4", "sim-cuda", "fault")
         assert culprit.exit_code() == 0
         assert [bystander.exit_code() for bystander in bystanders] == [4, 4]
@@ -228,56 +217,81 @@ def test_a_drain_is_not_held_up_by_those_who_linger(apart: Machine) -> None:
     apart.in_state(State.READY)
 
 
-class Stepped:
-    """A client that goes on from its `step` when it is told to."""
+# -- who did it ----------------------------------------------------------------------------------------------------
 
-    def __init__(self, machine: Machine, gib: int, actions: str) -> None:
+
+class InMidKernel:
+    """A client whose kernels last 100 ms each, once it computes. Until then it waits to be told to."""
+
+    def __init__(self, machine: Machine, *more: str) -> None:
         there = machine.run_directory / f"step-{time.monotonic_ns()}"
         os.mkfifo(there)
         self._go = os.open(there, os.O_RDWR)  # so that neither side waits for the other to open it
-        self.program = machine.run(f"--gpu-mem {gib}", "sh", "-c", f"exec sim-cuda step {actions} < {there}")
+        words = f"exec sim-cuda kernel=100 step launch=0.2 {' '.join(more)} launch=60 < {there}"
+        self.program = machine.run("--gpu-mem 1", "sh", "-c", words)
         self.program.heard("ready")
         there.unlink()
+
+    @property
+    def pid(self) -> int:
+        return self.program.pid
 
     def go_on(self) -> None:
         os.write(self._go, b"\n")
         os.close(self._go)
 
-
-def kill(one: Stepped) -> None:
-    one.program.kill()
-
-
-def terminate(one: Stepped) -> None:
-    one.program.send(signal.SIGTERM)
-    one.program.process.wait()
+    def end(self, signum: signal.Signals) -> None:
+        """In mid-kernel."""
+        self.go_on()
+        self.program.heard("launches_per_s")
+        self.program.send(signum)
 
 
-def fail(one: Stepped) -> None:
-    """Its buffers are larger than its grant."""
-    one.go_on()
-    assert one.program.exit_code() == 3
+def kill(one: InMidKernel) -> None:
+    one.end(signal.SIGKILL)
+
+
+def terminate(one: InMidKernel) -> None:
+    one.end(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
-    ("end", "how"), [(kill, "killed by SIGKILL"), (terminate, "killed by SIGTERM"), (fail, "exit code 3")]
+    ("end", "more", "how"),
+    [
+        (kill, (), "killed by SIGKILL"),
+        (terminate, (), "killed by SIGTERM"),
+        (InMidKernel.go_on, ("exit",), "exit code 0"),
+    ],
 )
-def test_a_client_that_ended_just_before_a_fault_is_named_as_its_cause(
-    apart: Machine, end: Callable[[Stepped], None], how: str
+def test_a_client_that_ends_in_mid_kernel_is_named_as_the_cause_of_the_fault(
+    apart: Machine, end: Callable[[InMidKernel], None], more: tuple[str, ...], how: str
 ) -> None:
     known = apart.record().faults_total
-    bystander = lingers(apart, 2, faulting=False)
-    ended, faulting = Stepped(apart, 1, "prepare=bandwidth"), Stepped(apart, 2, "fault linger")
-    until_listed(apart, bystander.pid, ended.program.pid, faulting.program.pid)
+    bystander, neighbour, culprit = lingers(apart, 2, faulting=False), apart.client(2), InMidKernel(apart, *more)
+    apart.until_listed(bystander.pid, neighbour.pid, culprit.pid)
 
-    end(ended)
-    faulting.go_on()
+    end(culprit)
 
+    assert neighbour.heard("broke") == ILLEGAL_ADDRESS
     fault = settled(apart, known)
-    assert [(one.process.pid, one.how) for one in fault.causes or ()] == [(ended.program.pid, how)]
-    assert hit_pids(fault) == {bystander.pid, faulting.program.pid}
+    assert [(one.process.pid, one.how) for one in fault.causes or ()] == [(culprit.pid, how)]
+    assert hit_pids(fault) == {bystander.pid, neighbour.pid}
     (cause,) = eventually(lambda: apart.domain().faults.causes, "the status names it")
     assert (cause.pod, cause.how) == (None, how)
+
+
+@needs_cgroups  # by which programs are told apart
+def test_the_cause_is_named_though_all_are_gone_before_the_server_can_be_asked(apart: Machine) -> None:
+    known = apart.record().faults_total
+    neighbour, culprit = apart.client(2), InMidKernel(apart)
+    apart.until_listed(neighbour.pid, culprit.pid)
+
+    kill(culprit)
+
+    assert neighbour.exit_code() == 4
+    fault = settled(apart, known)
+    assert [one.process.pid for one in fault.causes or ()] == [culprit.pid]
+    assert hit_pids(fault) == {neighbour.pid}
 
 
 # -- what tenants write into the log -------------------------------------------------------------------------------
@@ -305,7 +319,7 @@ def until_refused(machine: Machine, *pids: int) -> None:
 def test_a_fault_that_a_tenant_forges_is_not_recorded_whoever_it_names(apart: Machine) -> None:
     known = apart.record()
     neighbour, stranger = apart.client(4), apart.start(["sleep", "600"])
-    until_listed(apart, neighbour.pid)
+    apart.until_listed(neighbour.pid)
     for pids in ((neighbour.pid,), (stranger.pid,), (neighbour.pid, stranger.pid)):
         forge(apart, *pids)
         until_refused(apart, *pids)
@@ -321,7 +335,7 @@ def test_clients_of_one_tenant_that_end_together_make_no_fault_of_forged_lines(a
     tenant = apart.run("--gpu-mem 2", "sh", "-c", "sim-cuda hold & sim-cuda hold & wait")
     eventually(lambda: tenant.output.count("ready") == 2, "both are ready")
     pids = [line["ready"] for line in tenant.lines if "ready" in line]
-    until_listed(apart, *pids)
+    apart.until_listed(*pids)
     for pid in pids:
         apart.kill(pid)
 
@@ -331,17 +345,16 @@ def test_clients_of_one_tenant_that_end_together_make_no_fault_of_forged_lines(a
     assert apart.record().faults == known.faults
 
 
-def test_forged_lines_spare_nobody_who_was_killed_just_before_a_fault(apart: Machine) -> None:
+def test_forged_lines_spare_nobody_who_was_killed_in_mid_kernel_and_name_no_other(apart: Machine) -> None:
     known = apart.record().faults_total
     bystander, stranger = lingers(apart, 2, faulting=False), apart.start(["sleep", "600"])
-    killed, faulting = Stepped(apart, 1, "hold"), Stepped(apart, 2, "fault linger")
-    until_listed(apart, bystander.pid, killed.program.pid, faulting.program.pid)
+    culprit = InMidKernel(apart)
+    apart.until_listed(bystander.pid, culprit.pid)
 
-    forge(apart, killed.program.pid, stranger.pid)
-    for program in (killed.program, stranger):
-        program.kill()
-    faulting.go_on()
+    forge(apart, culprit.pid, stranger.pid)
+    stranger.kill()
+    kill(culprit)
 
     fault = settled(apart, known)
-    assert [one.process.pid for one in fault.causes or ()] == [killed.program.pid]
-    assert hit_pids(fault) == {bystander.pid, faulting.program.pid}
+    assert [one.process.pid for one in fault.causes or ()] == [culprit.pid]
+    assert hit_pids(fault) == {bystander.pid}

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from mpsd.model.node_view import RECORD_VERSION, DomainRecord
 from mpsd.mps import gate
 from mpsd.platform import processes, records
 from tests.whole.machine.conftest import serving_on
-from tests.whole.machine.machine import Machine, eventually
+from tests.whole.machine.machine import Machine, Program, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
@@ -152,3 +153,90 @@ def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine
     assert not is_open(machine)
     machine.service("agent")
     eventually(lambda: is_open(machine), "the gate is open")
+
+
+# -- after the last client was killed ------------------------------------------------------------------------------
+
+
+def computes(machine: Machine) -> Program:
+    """A client with kernels of 100 ms, which mpsd knows."""
+    program = machine.run("--gpu-mem 2", "sim-cuda", "kernel=100", "work")
+    machine.until_listed(program.pid)
+    program.heard("launches")
+    return program
+
+
+@pytest.fixture
+def waits(machine: Machine) -> Iterator[Path]:
+    """While this file is there, no CUDA client that starts goes on."""
+    there = machine.program("sim-cuda")
+    there.rename(there.with_name("real-cuda"))
+    waits = there.with_name("waits")
+    there.write_text(
+        f'#!/bin/sh\nwhile [ -e {waits} ]; do sleep 0.05; done\nexec {there.with_name("real-cuda")} "$@"\n'
+    )
+    there.chmod(0o755)
+    yield waits
+    waits.unlink(missing_ok=True)
+
+
+def test_after_the_last_client_was_killed_in_mid_kernel_the_next_gets_its_context(machine: Machine) -> None:
+    service = machine.up()
+    for times in range(1, 4):
+        until_open(machine)
+        computes(machine).kill()
+
+        after = machine.run("--gpu-mem 2", "sim-cuda")
+
+        assert after.exit_code() == 0, after
+        made = service.logged("first context made")
+        assert [line["refused"] for line in made] == [["719:CUDA_ERROR_LAUNCH_FAILED at ctx"]] * times
+
+
+def test_until_then_the_gate_is_shut_and_a_program_waits(machine: Machine, waits: Path) -> None:
+    machine.set_policy(graces={"start_s": 60})
+    service = machine.up()
+    until_open(machine)
+    client = computes(machine)
+    waits.touch()
+
+    client.kill()
+
+    eventually(lambda: not is_open(machine), "the gate is shut")
+    after = machine.run("--gpu-mem 2", "true")
+    eventually(lambda: machine.queue == [after.pid], "it waits")
+    assert machine.domain().state is State.READY
+    waits.unlink()
+    assert after.exit_code() == 0, after
+    until_open(machine)
+    assert [line["state"] for line in service.logged("state", domain="gpu0")] == ["starting", "ready"]
+
+
+def test_the_gate_opens_where_mpsd_gets_no_context(machine: Machine, waits: Path) -> None:
+    machine.set_policy(graces={"start_s": 1})
+    service = machine.up()
+    until_open(machine)
+    client = computes(machine)
+    waits.touch()
+
+    client.kill()
+
+    eventually(lambda: service.logged("first context not made", domain="gpu0"), "it is given up")
+    until_open(machine)
+    eventually(lambda: machine.record().held_until == 0, "programs wait no more")
+
+
+def test_a_client_that_ended_well_or_left_others_shuts_no_gate(served: Machine) -> None:
+    service = served.part("up")
+    made = len(service.logged("first context made"))
+    until_open(served)
+    before = served.folder_of().gate.stat().st_ino
+    first, second = served.client(2), served.client(2)
+    served.until_listed(first.pid, second.pid)
+    first.kill()
+    assert second.running
+    second.send(signal.SIGTERM)
+    assert second.exit_code() == 0
+    served.until_no_grants()
+    assert len(service.logged("first context made")) == made
+    assert served.folder_of().gate.stat().st_ino == before
