@@ -31,8 +31,8 @@ from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import SERVING
 from mpsd.model.events import Event, PastEvent
 from mpsd.model.grants import Grant
-from mpsd.model.identity import ProcessIdentity, process_of
-from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest
+from mpsd.model.identity import PodName, ProcessIdentity, process_of
+from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest, past_pods
 from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
@@ -229,6 +229,7 @@ class AgentRole:
         self.on_view: Callable[[NodeView], None] | None = None  # called with each view, after the actions
         self.view: NodeView | None = None  # None before the first cycle
         self.events = EventHistory()
+        self._past_pods: Mapping[str, PodName] = {}  # as of NodeView
 
     async def run(self, stop: asyncio.Event) -> None:
         """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
@@ -377,7 +378,9 @@ class AgentRole:
             unreadable=ledger.unreadable,
             capped=capped,
             uncapped=uncapped,
+            past_pods=self._past_pods,
         )
+        self._past_pods = past_pods(view)
         return replace(view, unknown=(*dict.fromkeys(view.withheld.values()), *view.unknown))
 
     def _view(self, record: DomainRecord, now: float) -> DomainView:

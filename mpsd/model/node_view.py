@@ -260,7 +260,7 @@ class NodeView:
     unreadable: as in LedgerView. leaving: domains that `mpsd control` ends, since their GPUs are of others from now on.
     A MIG instance that was removed is not among `gpus`; its domain is one of `domains` until its programs have ended.
     capped: the grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have none; of
-    one that is in neither nothing is known.
+    one that is in neither nothing is known. past_pods: by the uid in its cgroup, those that held a grant of late.
     """
 
     now: float
@@ -278,6 +278,7 @@ class NodeView:
     leaving: tuple[DomainView, ...] = ()
     capped: frozenset[str] = frozenset()
     uncapped: Mapping[str, str] = field(default_factory=dict)
+    past_pods: Mapping[str, PodName] = field(default_factory=dict)
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)
@@ -321,14 +322,29 @@ class NodeView:
         return found
 
 
+_MOST_PAST = 256  # pods that are remembered
+
+
 def pod_names(*views: NodeView) -> dict[str, PodName]:
     """By the uid in its cgroup, every pod that these looks name; the first look wins."""
     names: dict[str, PodName] = {}
     for view in reversed(views):
-        grants = {held.grant.id: held.grant for held in view.grants}
-        names |= {**view.ungranted, **{pod.uid: pod for one in grants.values() for pod in one.pods if pod.uid}}
-        for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
-            grant = grants.get(client.grant or "")
-            if client.pod is not None and grant and (holder := grant.pod_of(client.pod)):
-                names[client.pod] = holder
+        names |= {**view.past_pods, **view.ungranted, **_granted(view)}
+    return names
+
+
+def past_pods(view: NodeView) -> dict[str, PodName]:
+    """Those that hold a grant, and the last of those that did: a pod that was killed is to be named in a fault."""
+    granted = _granted(view)
+    every = {uid: pod for uid, pod in view.past_pods.items() if uid not in granted} | granted
+    return dict([*every.items()][-_MOST_PAST:])
+
+
+def _granted(view: NodeView) -> dict[str, PodName]:
+    grants = {held.grant.id: held.grant for held in view.grants}
+    names = {pod.uid: pod for one in grants.values() for pod in one.pods if pod.uid}
+    for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
+        grant = grants.get(client.grant or "")
+        if client.pod is not None and grant and (holder := grant.pod_of(client.pod)):
+            names[client.pod] = holder
     return names

@@ -12,7 +12,17 @@ from mpsd.model.domain import State
 from mpsd.model.events import Event, EventCount, Reason, is_reported_by, pod_subject
 from mpsd.model.grants import Request
 from mpsd.model.identity import HostContainer, PodName
-from mpsd.model.node_view import Canary, Fault, FaultCause, FaultHit, HeldGrant, NodeView, WaitingRequest, pod_names
+from mpsd.model.node_view import (
+    Canary,
+    Fault,
+    FaultCause,
+    FaultHit,
+    HeldGrant,
+    NodeView,
+    WaitingRequest,
+    past_pods,
+    pod_names,
+)
 from mpsd.model.problem import MOST_NAMES
 from mpsd.model.times import stamp
 from tests.model.worlds import NOW, grant, identity
@@ -154,6 +164,7 @@ def hit(pid: int, of: str | None = None, ended_at: float | None = None) -> Fault
     return FaultHit(identity(pid), "train", pod(of).uid if of else None, ended_at)
 
 
+KILLED = FaultCause(identity(7), "train", pod("idle").uid, "killed by SIGKILL")
 FAULT = Fault(NOW, (hit(1, "a"), hit(2, "a"), hit(3, "b"), hit(4)))
 
 
@@ -196,8 +207,8 @@ def test_a_fault_is_told_once() -> None:
 def test_a_fault_is_told_once_it_is_known_who_ended_before_it_and_then_with_that() -> None:
     begun = replace(FAULT, causes=None)
     assert events(QUIET, seen(begun)) == []
-    killed = FaultCause(identity(7), "train", pod("idle").uid, "killed by SIGKILL")
-    on_node, *on_pods = events(seen(begun), seen(replace(FAULT, causes=(killed, replace(killed, process=identity(8))))))
+    two = (KILLED, replace(KILLED, process=identity(8)))
+    on_node, *on_pods = events(seen(begun), seen(replace(FAULT, causes=two)))
     cause = "; likely cause, ended just before it: default/idle: killed by SIGKILL"
     assert all(one.message.endswith(cause) for one in (on_node, *on_pods))
     assert [str(one.subject) for one in on_pods] == ["Pod default/a", "Pod default/b"]
@@ -342,3 +353,12 @@ def test_of_pods_that_share_a_claim_those_that_lost_processes_are_told_and_named
     assert on_node.message.endswith("pods that lost GPU processes: default/a, default/b")
     assert [str(one.subject) for one in on_pods] == ["Pod default/a", "Pod default/b"]
     assert ["1 GPU process of" in on_pods[0].message, "2 GPU processes of" in on_pods[1].message] == [True, True]
+
+
+def test_a_pod_that_holds_no_grant_any_more_is_still_named_for_a_while() -> None:
+    before = replace(QUIET, clients=(replace(client("a", 1), pod="0" * 32),))
+    after = replace(QUIET, grants=(), past_pods=past_pods(before))
+    assert pod_names(after) == pod_names(before)
+    others = replace(QUIET, grants=tuple(held(f"p{number}", 1) for number in range(300)), past_pods=past_pods(before))
+    assert pod("p299") in past_pods(others).values()
+    assert pod("idle") not in past_pods(others).values()

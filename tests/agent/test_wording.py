@@ -11,7 +11,7 @@ from mpsd.agent.rules.decide import Refuse, decide
 from mpsd.agent.rules.node_events import node_events
 from mpsd.model.domain import State
 from mpsd.model.node_view import HeldGrant, NodeView
-from tests.agent.test_node_events import BUSY, DEAR, DOWN, FAULT, QUIET, hit, like, seen
+from tests.agent.test_node_events import BUSY, DEAR, DOWN, FAULT, KILLED, QUIET, hit, like, seen
 from tests.model.worlds import NOW, POLICY, grant, record, view, waiting
 from tests.status.pod_worlds import client
 
@@ -28,6 +28,7 @@ def changes() -> Iterator[tuple[NodeView, NodeView]]:
     yield replace(BUSY, clients=None), like(BUSY, **DOWN)
     yield BUSY, like(BUSY, restarts_total=1)
     yield QUIET, seen(FAULT)
+    yield QUIET, seen(replace(FAULT, causes=(KILLED,)))
     yield seen(replace(FAULT, at=NOW - 60), state=State.READY), seen(replace(FAULT, at=NOW - 60), FAULT)
     yield seen(FAULT), seen(replace(FAULT, hit=(hit(1, "a", NOW + 5), *FAULT.hit[1:])))
     yield QUIET, seen(replace(FAULT, hit=(hit(1, "gone"),)))

@@ -17,7 +17,7 @@ from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import ReportedViolation, read_mpsnode
 from mpsd.model.node_status import PartitionStatus
-from mpsd.model.node_view import Canary, Client, HeldGrant, NodeView
+from mpsd.model.node_view import Canary, Client, Fault, FaultCause, HeldGrant, NodeView
 from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
 from mpsd.model.violations import ViolationKind
 from mpsd.status.rules.mpsnode import (
@@ -34,7 +34,7 @@ from mpsd.status.rules.mpsnode import (
 )
 from mpsd.status.tables import CLUSTER_POD_COLUMNS
 from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node, with_violations
-from tests.model.worlds import POLICY, UUIDS, grant
+from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
 from tests.model.worlds import view as local_view
 from tests.status.pod_worlds import client, held, held_claim, node, pod
 
@@ -64,6 +64,10 @@ def strict(schema: Any) -> Any:
 
 SCHEMA = strict(_VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])
 
+CAUSES = (
+    FaultCause(identity(1), "python [arguments redacted]", pod("a").uid, "killed by SIGKILL"),
+    FaultCause(identity(2), "python [arguments redacted]", None, "exit code 1"),
+)
 VIEWS = {
     "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
     "nothing": node(),
@@ -72,6 +76,7 @@ VIEWS = {
     "no domains": replace(node(), domains=()),
     "no GPUs": replace(node(), domains=(), gpus=()),
     "a canary that failed": node(canary=Canary("a-boot", "580.1", 1.0, "it does not obey", None, None)),
+    "a fault and its causes": node(grants=(held("a"),), faults=(Fault(NOW, (), causes=CAUSES),), faults_total=1),
     "a dear context": node(canary=Canary("a-boot", "580.1", 1.0, "", 172, 12, "it costs more")),
 }
 
@@ -79,6 +84,17 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_api_server_keeps_every_field_of_a_status(view: NodeView) -> None:
     jsonschema.validate(status(view), SCHEMA)
+
+
+def test_who_ended_just_before_the_last_fault_is_told() -> None:
+    (domain, *_others) = status(VIEWS["a fault and its causes"])["domains"]
+    assert domain["faults"]["causes"] == [
+        {"pod": "default/a", "uid": "uid-of-a", "program": "pid 1 (python)", "how": "killed by SIGKILL"},
+        {"program": "pid 2 (python)", "how": "exit code 1"},
+    ]
+    reported = {"metadata": {"name": "node1"}, "status": status(VIEWS["a fault and its causes"])}
+    (row, *_rest) = read_mpsnode(reported, NOW).domains
+    assert row.causes == ("default/a: killed by SIGKILL", "pid 2 (python): exit code 1")
 
 
 def test_every_column_shows_something_that_is_told() -> None:

@@ -15,7 +15,7 @@ from mpsd.model.grants import Request
 from mpsd.model.policy import GpuPriority
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
-from mpsd.status.rules.explanation import ExplanationNeeds, needs, story
+from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
 from mpsd.status.rules.pods import (
     Explanation,
     ExplanationContext,
@@ -246,6 +246,14 @@ def test_what_has_ended_says_how(status: dict[str, Any], why: Why) -> None:
     found = told(pod(metadata=OWNED, status={"phase": "Failed"} | status), scene())
     assert (found.why, found.is_well) == (why, why is Why.SUCCEEDED)
     assert ("Job train" in found.sentence) is not found.is_well
+
+
+def test_a_pod_that_failed_after_a_fault_says_who_ended_before_it_and_quotes_no_other_warning() -> None:
+    thing = pod(spec={"nodeName": "node1"}, status={"phase": "Failed", "containerStatuses": [_KILLED]})
+    assert wants_warning(read_pod_seen(thing, POLICY))
+    fault = "MPSFault: a fault; likely cause, ended just before it: default/other: killed by SIGKILL"
+    assert told(thing, scene(), fault).sentence.endswith(fault)
+    assert "BackOff" not in told(thing, scene(), "BackOff: it restarts").sentence
 
 
 def test_no_more_is_looked_at_than_a_sentence_takes() -> None:

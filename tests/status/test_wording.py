@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
@@ -27,6 +28,7 @@ from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
 from mpsd.status.rules.pods import Explanation, PodSeen, SeenClaim, Why, read_pod_seen
 from mpsd.status.rules.top import cluster_top, node_top
+from mpsd.status.tables import causes_lines
 from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW, POLICY, grant, identity, waiting
 from tests.mpsnodes import NAMES, mpsnode
@@ -35,6 +37,7 @@ from tests.status import test_cordon_change, test_grant_named, test_violation_li
 from tests.status.cluster_worlds import TERMS, cluster_node, held, promised
 from tests.status.pod_worlds import client, node
 from tests.status.pod_worlds import held as held_by
+from tests.status.test_mpsnode import CAUSES
 from tests.status.test_pod_story import ENDED, OWNED, machine, pod, scene, started, told, unready
 from tests.status.test_tables import shown
 
@@ -126,6 +129,7 @@ def nodes() -> Iterator[NodeView]:
     for faults in (
         [Fault(NOW - 60, hit, (4,), NOW - 57.9)],
         [Fault(NOW - 90, hit), Fault(NOW, hit)],
+        [Fault(NOW - 60, hit, healed_at=NOW - 57.9, causes=CAUSES)],
     ):
         yield node(grants=(held_by("a"),), faults=tuple(faults), faults_total=len(faults))
     yield node(canary=Canary("boot", "580.1", NOW, "", 1, 1, "a context costs 600 MiB"))
@@ -146,6 +150,9 @@ def sentences() -> Iterator[str]:
     cluster = cluster_status([mpsnode(name) for name in NAMES], THEN)
     yield from (one for one in cluster_parts(cluster, wide=False) if isinstance(one, str))
     yield from cluster_top(cluster, None).notes
+    (had,) = cluster_status([mpsnode(NAMES[0])], THEN).nodes
+    causes = ("default/a: killed by SIGKILL", "pid 7 (python): exit code 1")
+    yield from causes_lines(changed(had.domains[0], causes=causes, last_fault=THEN - 60), THEN)
     for word in ("nobody", "3f"):
         with redirect_stderr(io.StringIO()) as complaint, suppress(SystemExit):
             the_one("mpsd smi", test_grant_named.ALL, word)

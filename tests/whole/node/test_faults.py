@@ -6,7 +6,7 @@ import pytest
 
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import NODE, Cluster, pod
+from tests.whole.node.cluster import NODE, Cluster, PodProgram, pod
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 
@@ -49,3 +49,25 @@ def test_every_pod_that_is_hit_hears_so_and_one_that_lingers_that_it_was_ended(c
     assert any("default/trainer (1)" in one and "default/bystander (1)" in one for one in told(cluster, NODE))
     assert any("; hit each time: " in one and "default/trainer (2 faults since " in one for one in told(cluster, NODE))
     assert cluster.domain().restarts == 0
+
+
+def test_a_pod_that_is_killed_in_mid_kernel_is_named_to_whom_it_struck(cluster: Cluster) -> None:
+    """As the kernel's OOM killer does it."""
+    cluster.apply(pod("neighbour", 4, actions=("linger",)))
+    cluster.apply(pod("struck", 4, actions=("kernel=100", "work")))
+    programs = [PodProgram(cluster, name, "main") for name in ("neighbour", "struck")]
+    eventually(lambda: programs[0].heard("lingering") and programs[1].heard("launches"), "both are on their GPU")
+    neighbour, struck = (program.heard("pid")[0] for program in programs)
+    cluster.until_listed(neighbour, struck)
+
+    cluster.kill(struck)
+
+    cause = "; likely cause, ended just before it: default/struck: killed by SIGKILL"
+    for name in ("neighbour", NODE):
+        eventually(lambda name=name: any(cause in one for one in told(cluster, name)), f"{name} is told who did it")
+
+    def causes() -> list[tuple[str, str]]:
+        (domain,) = cluster.mpsnode()["status"]["domains"]
+        return [(one["pod"], one["how"]) for one in domain.get("faults", {}).get("causes", ())]
+
+    eventually(lambda: causes() == [("default/struck", "killed by SIGKILL")], "the MPSNode names it")
