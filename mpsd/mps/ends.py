@@ -195,8 +195,9 @@ class ClientEnds:
             pause_s = _SETTLE_S
             while True:
                 await asyncio.sleep(pause_s)
-                pause_s = _LOOK_S
                 step, begun.record = rules.next_step(begun.record, self._look(begun.record, samples))
+                left_s = begun.record.deadline_s - processes.boot_time_s()
+                pause_s = min(_LOOK_S, max(0.0, left_s))
                 match step:
                     case Step.STOP:
                         samples.clear()
