@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -156,3 +157,15 @@ def test_the_compute_mode_says_who_may_share(path: Path, mode: int, there: bool,
     else:
         with pytest.raises(CardRefusal):
             opened.claim(outside(os.getpid()))
+
+
+def test_who_is_stopped_amid_a_change_keeps_nobody_waiting(path: Path) -> None:
+    opened = CardView(path)
+    slot = opened.claim(client(os.getpid()))
+    script = "import fcntl, os, signal, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)"
+    stops = [sys.executable, "-c", f"{script}; os.kill(os.getpid(), signal.SIGSTOP)", str(path)]
+    with subprocess.Popen(stops) as process:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert opened.add(slot, 5 * MIB)
+        assert [one.held_bytes for one in opened.holdings()] == [15 * MIB]
+        process.kill()
