@@ -1,4 +1,4 @@
-"""How soon a program over its grant is ended, a killed control daemon replaced, and a GPU ready again after a fault.
+"""How soon a program over its grant is stopped and ended, a killed control daemon replaced, a GPU ready after a fault.
 
 A time counts only if the rest happened too: mpsd ended the program that escaped and its neighbour computes on, the new
 program was held to its server's limit, the lingering process of a fault was ended. Otherwise it is LimitBroken.
@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from mpsd.bench.rules.rows import Reaction, ReactionRow
 from mpsd.bench.testbeds import BenchContext, BenchShare, LimitBroken, UnderMpsd
@@ -17,6 +18,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_status import DomainStatus, GpuStatus
 from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
+from mpsd.platform.limits_files import load_limits
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.programs import JsonProgram, wait_until
@@ -30,11 +32,11 @@ _GRACE_S = 1.0
 _EACH_DEATH_IS_THE_FIRST = {"stable_after_s": 0.001}  # in a row: mpsd waits before each further start
 _DEADLINE_S = 30.0
 _LOOK_AT_STATE_S = 0.005  # mpsd answers for it, and has a GPU to put in order
-_BROKE = 4  # the client's exit code where it saw that its context was ended, before the SIGKILL came
+_AT_ONCE = {"end_drain_s": 0}
 
 
 def steps(context: BenchContext) -> int:
-    return context.rounds * 2 + _fault_rounds(context)
+    return context.rounds * 3 + _fault_rounds(context)
 
 
 def measure(context: BenchContext) -> Iterator[ReactionRow]:
@@ -42,25 +44,49 @@ def measure(context: BenchContext) -> Iterator[ReactionRow]:
         for part in (_escapes, _restarts, _faults):
             yield from part(context, testbed)
             testbed.end_programs()
+    with context.under_mpsd(graces=_AT_ONCE) as testbed:
+        yield from _escapes_killed_at_once(context, testbed)
 
 
 def _fault_rounds(context: BenchContext) -> int:
     return min(context.rounds, _FAULTS)
 
 
+@dataclass(frozen=True, slots=True)
+class _Escape:
+    """How long a program was over its grant until each of its threads was stopped, and until its memory was back."""
+
+    stopped_s: float
+    memory_back_s: float
+
+
 def _escapes(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
+    drain_s = load_limits(context.limits).policy.graces.end_drain_s
+    for number, value, took in _each_escape(context, testbed):
+        yield ReactionRow(Reaction.STOPPED, number, value, took.stopped_s)
+        yield ReactionRow(Reaction.MEMORY_BACK, number, value, took.memory_back_s, drain_s)
+
+
+def _escapes_killed_at_once(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
+    for number, value, took in _each_escape(context, testbed):
+        yield ReactionRow(Reaction.AT_ONCE, number, value, took.memory_back_s)
+
+
+def _each_escape(context: BenchContext, testbed: UnderMpsd) -> Iterator[tuple[int, str, _Escape]]:
+    """The round, the value that lifts the limit, and the times."""
     neighbour = testbed.start(["work"], BenchShare(4))
     gpu = neighbour.line_with("uuid", _DEADLINE_S)["uuid"]  # binpack puts the others beside it
     for number in range(context.rounds):
         value = LIFTS[number % len(LIFTS)]
         context.step(f"an escape by {value}")
-        yield ReactionRow(Reaction.ESCAPE, number, value, _escape(testbed, gpu, neighbour, value))
+        yield number, value, _escape(testbed, gpu, neighbour, value)
 
 
-def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> float:
-    """Seconds from the first look at NVML that shows it over its grant to the first that does not."""
+def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> _Escape:
+    """From the first look at NVML that shows it over its grant."""
     program = testbed.start([f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], BenchShare(_GRANTED_GIB))
     who, granted = f"a program that set its memory limit to {value}", _GRANTED_GIB * 1024 * MIB
+    process = processes.identity_of(program.pid)
 
     def used() -> int | None:
         """None: NVML does not say, and it is taken to be as it was."""
@@ -72,16 +98,21 @@ def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) ->
     def is_within() -> bool:
         return (now := used()) is not None and now <= granted
 
+    def is_stopped() -> bool:
+        return process is None or processes.is_stopped(process) or not program.is_running
+
     wait_until(lambda: is_over() or not program.is_running, _DEADLINE_S, f"{who} is over its grant")
     began = time.monotonic()
     if not program.is_running and is_within():
         raise LimitBroken(f"{who} ended before it was seen over its grant: {_last_words(program)}")
+    wait_until(is_stopped, _DEADLINE_S, f"{who} is stopped")
+    stopped_s = time.monotonic() - began
     wait_until(is_within, _DEADLINE_S, f"{who} is not over its grant any more")
-    took_s = time.monotonic() - began
+    memory_back_s = time.monotonic() - began
     _check_ended(testbed, program, who)
     _check_computes(neighbour, time.time(), who)
     program.end()
-    return took_s
+    return _Escape(stopped_s, memory_back_s)
 
 
 def _check_ended(testbed: UnderMpsd, program: JsonProgram, who: str) -> None:
@@ -98,7 +129,7 @@ def _check_ended(testbed: UnderMpsd, program: JsonProgram, who: str) -> None:
         code = program.exit_code(_DEADLINE_S)
     except subprocess.TimeoutExpired:
         raise LimitBroken(f"{who} gave its memory back and was not ended") from None
-    if code >= 0 and code != _BROKE:
+    if code >= 0:
         raise LimitBroken(f"{who} ended by itself, with code {code}: {_last_words(program)}")
     wait_until(is_reported, _DEADLINE_S, f"mpsd reports how {who} ended", _LOOK_AT_STATE_S)
 

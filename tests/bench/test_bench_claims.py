@@ -230,12 +230,26 @@ def reactions(reaction: Reaction, *seconds: float, grace_s: float = 0.0) -> Benc
 
 
 def test_reactions_are_medians() -> None:
-    escape = one(BenchPart.REACTIONS, reactions(Reaction.ESCAPE, 0.1, 0.2, 5.0), "escape")
-    assert (escape.verdict, escape.value) == (HOLDS, 0.2)
-    assert escape.note == "median of 3 rounds, 0.100 to 5.000; the hardware alone takes 0.07 s"
-    assert one(BenchPart.REACTIONS, reactions(Reaction.ESCAPE, 0.31, 0.31), "escape").verdict is BROKEN
-    assert one(BenchPart.REACTIONS, reactions(Reaction.DAEMON, 0.6), "served").verdict is HOLDS
-    assert one(BenchPart.REACTIONS, reactions(Reaction.DAEMON, 0.61), "served").verdict is BROKEN
+    at_once = one(BenchPart.REACTIONS, reactions(Reaction.AT_ONCE, 0.1, 0.2, 5.0), "at once")
+    assert (at_once.verdict, at_once.value) == (ClaimVerdict.NO_LIMIT, 0.2)
+    assert at_once.note == "median of 3 rounds, 0.100 to 5.000; the hardware alone takes 0.07 s"
+
+
+@pytest.mark.parametrize(
+    ("reaction", "what", "limit_s"),
+    [(Reaction.STOPPED, "stopped", 0.15), (Reaction.DAEMON, "served", 0.6)],
+)
+def test_reactions_are_held_to_their_limits(reaction: Reaction, what: str, limit_s: float) -> None:
+    assert one(BenchPart.REACTIONS, reactions(reaction, limit_s, limit_s), what).verdict is HOLDS
+    beyond = reactions(reaction, limit_s + 0.01, limit_s + 0.01)
+    assert one(BenchPart.REACTIONS, beyond, what).verdict is BROKEN
+
+
+def test_memory_is_back_in_time_beyond_the_policys_drain() -> None:
+    kept = reactions(Reaction.MEMORY_BACK, 3.19, grace_s=3.0)
+    assert one(BenchPart.REACTIONS, kept, "end_drain_s").verdict is HOLDS
+    assert one(BenchPart.REACTIONS, reactions(Reaction.MEMORY_BACK, 3.21, grace_s=3.0), "end_drain_s").verdict is BROKEN
+    assert one(BenchPart.REACTIONS, reactions(Reaction.MEMORY_BACK, 2.21, grace_s=2.0), "end_drain_s").verdict is BROKEN
 
 
 def test_a_fault_is_shown_without_the_grace_of_the_policy() -> None:

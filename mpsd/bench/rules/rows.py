@@ -24,7 +24,7 @@ class BenchPart(StrEnum):
     COST = "cost"  # what does mpsd cost against MPS alone?
     CLIENTS = "clients"  # what becomes of it with more and more programs?
     PRIORITY = "priority"  # does a program that serves requests keep its latency beside batch work below normal?
-    REACTIONS = "reactions"  # how soon is an escape over, a daemon back, a fault healed?
+    REACTIONS = "reactions"  # how soon is an escape stopped and over, a daemon back, a fault healed?
     TORCH = "torch"  # do ResNet-50 under PyTorch and shares of 1:2 get 1:2?
 
 
@@ -156,7 +156,11 @@ class PriorityRow:
 class Reaction(StrEnum):
     """What is timed, from and to what."""
 
-    ESCAPE = "escape to contained"  # the first look that shows more than the grant, to the first that does not
+    # From the first look that shows more than the grant, until every thread is stopped, or none is left.
+    STOPPED = "over its grant to stopped"
+    # The same, to the first look that shows no more than the grant; at last with end_drain_s 0.
+    MEMORY_BACK = "over its grant to memory back"
+    AT_ONCE = "over its grant to memory back, killed at once"
     OFFERED = "daemon killed to its socket offered again"  # SIGKILL, to a new socket for clients, limits set
     DAEMON = "daemon killed to a new client served"  # SIGKILL, to the end of a new program that had its context
     FAULT = "fault to ready"  # the faulting program's own word, to the domain's state; its process lingers

@@ -45,8 +45,14 @@ def test_a_bar_hears_of_as_many_steps_as_were_said(timed: Timed) -> None:
 
 def test_a_time_says_which_of_it_is_a_grace(timed: Timed) -> None:
     graces = {row.reaction: row.grace_s for row in timed.rows}
-    assert [reaction for reaction, grace_s in graces.items() if grace_s] == [Reaction.FAULT]
+    with_grace = {reaction for reaction, grace_s in graces.items() if grace_s}
+    assert with_grace == {Reaction.MEMORY_BACK, Reaction.FAULT}
     assert all(row.seconds >= row.grace_s for row in timed.rows)
+
+
+def test_a_program_is_stopped_before_its_memory_is_back(timed: Timed) -> None:
+    seconds = {row.reaction: row.seconds for row in timed.rows}
+    assert seconds[Reaction.STOPPED] < seconds[Reaction.MEMORY_BACK]
 
 
 def test_a_socket_is_offered_before_anybody_is_served(timed: Timed) -> None:
