@@ -40,7 +40,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "--record",
         type=Path,
         metavar="FILE",
-        help="write as JSON what tests/contract or tests/e2e_gpu asked and saw, or to this folder how tests/e2e ended",
+        help="write as JSON what tests/contract, tests/e2e_gpu or tests/whole/machine/test_ends.py saw, or to this "
+        "folder how tests/e2e ended",
     )
     parser.addoption(
         "--tries", type=int, metavar="N", help="of each cell of tests/contract/test_ends.py: 5 with --gpu, else 1"

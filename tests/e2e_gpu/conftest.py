@@ -31,7 +31,7 @@ _SEEN = pytest.StashKey[set[int]]()
 # What says most comes first, what takes the node down last.
 _ORDER = (
     *("at_rest", "limits", "violations", "managed_memory", "restarts", "frameworks", "tools", "crowd", "admission"),
-    *("drains", "claims", "driver_upgrades", "recovery", "end"),
+    *("pod_ends", "drains", "claims", "driver_upgrades", "recovery", "end"),
 )
 
 

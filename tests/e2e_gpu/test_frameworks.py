@@ -1,11 +1,6 @@
-"""PyTorch, JAX and CuPy as tenants: what each sees of its share, and does at its end.
-
-MPSD_E2E_FRAMEWORKS names a Python in the pods that has them; MPSD_E2E_FRAMEWORKS_FOLDER the folders of the node that
-hold it, with colons between them, or MPSD_E2E_FRAMEWORKS_IMAGE the image.
-"""
+"""PyTorch, JAX and CuPy as tenants: what each sees of its share, and does at its end."""
 
 import json
-import os
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -13,15 +8,15 @@ import pytest
 from tests.e2e.cluster import Object
 from tests.e2e.shares import Pods, share
 from tests.e2e.waiting import eventually
+from tests.e2e_gpu import frameworks
 from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
 
-_PYTHON = os.environ.get("MPSD_E2E_FRAMEWORKS", "")
-_FOLDERS = os.environ.get("MPSD_E2E_FRAMEWORKS_FOLDER", "").split(":")
-_IMAGE = os.environ.get("MPSD_E2E_FRAMEWORKS_IMAGE", "")
 _GIB, _PIECE_MIB, _LIBRARIES_MIB = 8, 256, 1200
 _WITHIN_S = 150.0
 
-pytestmark = pytest.mark.skipif(not _PYTHON, reason="MPSD_E2E_FRAMEWORKS names no Python with PyTorch, JAX and CuPy")
+pytestmark = pytest.mark.skipif(
+    not frameworks.PYTHON, reason="MPSD_E2E_FRAMEWORKS names no Python with PyTorch, JAX and CuPy"
+)
 
 _TORCH = """
 import torch
@@ -95,17 +90,11 @@ _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 def _pod(pods: Pods, name: str, card_mib: int) -> Object:
     program, environment = _PROGRAMS[name]
     fits = f"{(_GIB * 1024 - CONTEXT_MIB - _LIBRARIES_MIB) / card_mib:.3f}"
-    asks = pods.asks(_GIB) | {"command": [_PYTHON, "-c", _BEGIN + program]}
+    asks = pods.asks(_GIB)
     asks["env"] = [
         {"name": key, "value": value.replace("FITS", fits)} for key, value in ({"HOME": "/tmp"} | environment).items()
     ]
-    spec: Object = {}
-    if _IMAGE:
-        asks["image"] = _IMAGE
-    for number, folder in enumerate(filter(None, _FOLDERS)):
-        volume = f"frameworks-{number}"
-        asks.setdefault("volumeMounts", []).append({"name": volume, "mountPath": folder, "readOnly": True})
-        spec.setdefault("volumes", []).append({"name": volume, "hostPath": {"path": folder, "type": "Directory"}})
+    spec = frameworks.runs_python(asks, _BEGIN + program)
     return share(name, asks, **spec)
 
 

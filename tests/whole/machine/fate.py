@@ -10,9 +10,12 @@ import os
 import random
 import signal
 import time
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,15 +23,20 @@ from mpsd.model.domain import State
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultHit
+from mpsd.mps import ends
 from mpsd.platform import processes, records
-from tests.whole.machine.machine import CONTROL, Machine, Service
+from tests.whole.machine.machine import CONTROL, Machine, Service, eventually
 
 STEPS = 20  # of one sequence
 IN_THE_END_S = 60.0  # the longest way back: from wedged over restarts and their back-off, with other work here
 _QUIET_S = 0.5  # a kubelet that was started anew, for one, has not said anything yet
 _BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
 
-GRACES = {"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1}
+_END_SEEN_S = 5.0  # until a client is stopped, where one is about to be
+
+GRACES = {"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1, "end_drain_s": 1}
+# Of who takes more than granted, and has half a second of kernels queued all the time.
+ESCAPE = ("kernel=100", "alloc=3000", "launch=600")
 
 Deed = Callable[[], None]
 
@@ -39,7 +47,7 @@ def seeds(steps: int) -> range:
     return range(first, first + -(-asked // STEPS))
 
 
-class Fate:
+class Fate(ABC):
     """Control, agent and daemons of a machine, and what is done to them.
 
     doomed: the GPUs whose domains deadly things befall. control, agent: those that run now.
@@ -53,6 +61,7 @@ class Fate:
         self.doomed = doomed
         self.control = control
         self.agent = agent
+        self.agents = [agent]  # all that have run
         self._stopped: list[int] = []
 
     @property
@@ -64,6 +73,8 @@ class Fate:
             self.let_daemons_go_on,
             self.kill_agent,
             self.kill_control,
+            self.kill_amid_an_end,
+            self.kill_amid_an_end,
         ]
 
     def play(self) -> None:
@@ -73,6 +84,7 @@ class Fate:
             print(deed.__name__)
             deed()
             time.sleep(self.chance.choice(_BREATHS_S))
+            self.look()
 
     def kill_daemon(self) -> None:
         if daemon := self._daemon():
@@ -97,7 +109,11 @@ class Fate:
 
     def kill_agent(self) -> None:
         self.agent.kill()
+        self.replace_agent()
+
+    def replace_agent(self) -> None:
         self.agent = self.new_agent()
+        self.agents.append(self.agent)
 
     def new_agent(self) -> Service:
         return self.machine.service("agent")
@@ -105,6 +121,57 @@ class Fate:
     def kill_control(self) -> None:
         self.control.kill()
         self.control = self.machine.service("control")
+
+    def kill_amid_an_end(self) -> None:
+        """Agent, control or both, once who takes too much is stopped; or after a while, as where there is no room."""
+        self.escape()
+        with suppress(AssertionError):
+            eventually(self.recorded_ends, "a client is stopped", within_s=_END_SEEN_S)
+        whom = self.chance.choice([(self.kill_agent,), (self.kill_control,), (self.kill_control, self.kill_agent)])
+        for kill in whom:
+            kill()
+
+    @abstractmethod
+    def escape(self) -> None:
+        """Somebody takes more than granted, sooner or later."""
+
+    # -- ends of clients -----------------------------------------------------------------------------------------
+
+    def recorded_ends(self) -> list[Path]:
+        return [*(self.machine.run_directory / ends.FOLDER).glob("*")]
+
+    def look(self) -> None:
+        """What holds at any time: whoever is stopped has a record, by which the next agent goes on."""
+        eventually(lambda: not self.stopped_without_record(), "no client is stopped without a record", _END_SEEN_S)
+
+    def stopped_without_record(self) -> list[int]:
+        stopped = self.stopped_clients()
+        recorded = {path.stem for path in self.recorded_ends()}
+        return [pid for pid in stopped if str(pid) not in recorded]
+
+    def stopped_clients(self) -> list[int]:
+        """Their pids; daemons are stopped by fate."""
+        found = (
+            pid for pid, line in self.machine.processes_left().items() if "cuda_client" in line or "sim-cuda" in line
+        )
+        known = (processes.identity_of(pid) for pid in found)
+        return [one.pid for one in known if one and processes.is_stopped(one)]
+
+    def ends_left(self) -> list[object]:
+        """What is under way yet."""
+        return [*self.recorded_ends(), *self.stopped_clients()]
+
+    def check_ends(self, due: Callable[[int], bool]) -> None:
+        """None was stopped that was not due, and by no second agent, and none was ended twice. due: of a client's pid;
+        true where nobody knows whose that was."""
+        stopped_by = Counter[int]()
+        ended = Counter[int]()
+        for agent in self.agents:
+            stopped_by.update({line["pid"] for line in agent.logged("client stopped")})
+            ended.update(line["pid"] for line in agent.logged("ended"))
+        assert [pid for pid in stopped_by if not due(pid)] == []
+        assert [pid for pid, agents in stopped_by.items() if agents > 1] == []
+        assert [pid for pid, times in ended.items() if times > 1] == []
 
     @property
     def control_has_looked(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from mpsd.model.domain import State
 from mpsd.mps import drain
 from mpsd.platform import local_api
-from tests.whole.machine.fate import GRACES, Bystander, Deed, Fate, seeds, until_quiet
+from tests.whole.machine.fate import ESCAPE, GRACES, Bystander, Deed, Fate, seeds, until_quiet
 from tests.whole.machine.machine import Machine, Program, eventually
 
 DOMAINS = ("gpu0", "gpu1")
@@ -25,11 +25,13 @@ class ProgramsFate(Fate):
         machine.set_policy(graces=GRACES)
         super().__init__(machine, chance, DOMAINS, *machine.apart())
         self.programs: list[Program] = []
+        self.escapes: list[Program] = []
 
     @property
     def deeds(self) -> list[Deed]:
         ours = [self.start_program, self.start_program, self.start_program, self.end_program]
-        return [*super().deeds, *ours, self.start_pair, self.fault, self.fault_and_stay, self.cordon, self.uncordon]
+        faults = [self.fault, self.fault_and_stay, self.escape, self.escape]
+        return [*super().deeds, *ours, *faults, self.start_pair, self.cordon, self.uncordon]
 
     def start_program(self) -> None:
         self._start(self.chance.choice([2, 7, 12, 20]), "hold")
@@ -45,9 +47,14 @@ class ProgramsFate(Fate):
         """Nobody else gets onto that GPU before it is ended for it."""
         self._start(2, "fault", "linger")
 
-    def _start(self, gib: int, *actions: str, gpus: int = 1) -> None:
+    def escape(self) -> None:
+        self.escapes.append(self._start(2, "lift=garbage", *ESCAPE))
+
+    def _start(self, gib: int, *actions: str, gpus: int = 1) -> Program:
         asked = f"--gpu-mem {gib} --gpus {gpus} --wait --timeout 60"
-        self.programs.append(self.machine.run(asked, "sim-cuda", *actions))
+        program = self.machine.run(asked, "sim-cuda", *actions)
+        self.programs.append(program)
+        return program
 
     def end_program(self) -> None:
         if self.living:
@@ -88,6 +95,10 @@ class ProgramsFate(Fate):
             return f"{living} live, {node}"
         if sum(len(domain.gpus) for domain in node.domains) != len(node.gpus):
             return f"a GPU is in no domain: {node.domains}"
+        if over := [program.pid for program in self.escapes if program.running and program.pid in self.machine.holders]:
+            return f"over their grant: {over}"
+        if left := self.ends_left():
+            return f"ends under way: {left}"
         return self.daemons_left()
 
 
@@ -99,6 +110,8 @@ def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs
     fate.end()
 
     until_quiet(fate.trouble)
+    escapes = {program.pid for program in fate.escapes}
+    fate.check_ends(lambda pid: pid in escapes)
     node = pair.node()
     holders = [grant.holder_pid for grant in node.grants]
     assert len(holders) == len(set(holders))

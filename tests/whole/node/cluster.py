@@ -113,8 +113,9 @@ class Cluster(Machine):
             found: Object = json.load(answer)
             return found
 
-    def apply(self, pod: Object) -> None:
-        self.ask("POST", _PODS, pod)
+    def apply(self, pod: Object) -> Object:
+        """As the API server has it then."""
+        return self.ask("POST", _PODS, pod)
 
     def pods(self) -> list[Object]:
         found: list[Object] = self.ask("GET", _PODS)["items"]

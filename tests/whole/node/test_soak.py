@@ -4,6 +4,7 @@ One node with three GPUs for all sequences. One of them is spared in each: what 
 divided for pods, and mpsd, kubelet and the API server, is not noticed there.
 """
 
+import json
 import random
 import signal
 import sys
@@ -20,7 +21,7 @@ from mpsd.model.node_status import NodeStatus
 from mpsd.platform import local_api
 from mpsd.simulator.gpus import DEVICE_NODES
 from tests.platform.pod_cgroup import needs_cgroups
-from tests.whole.machine.fate import GRACES, IN_THE_END_S, Bystander, Deed, Fate, seeds, until_quiet
+from tests.whole.machine.fate import ESCAPE, GRACES, IN_THE_END_S, Bystander, Deed, Fate, seeds, until_quiet
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import MEMORY, Cluster, Object, pod
 
@@ -28,9 +29,10 @@ pytestmark = needs_cgroups  # by which a process's pod is known
 
 GPUS = ("gpu0", "gpu1", "gpu2")
 _ENDED = {"Succeeded", "Failed"}
-_TOO_MUCH_MIB = 3000
 _CLIENT = f"{sys.executable} -m mpsd.simulator.cuda_client"
-_ESCAPES = f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 {_CLIENT} alloc={_TOO_MUCH_MIB} hold"
+_ESCAPES = f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 {_CLIENT} {' '.join(ESCAPE)}"
+# The second dies of SIGTERM, in kernels that are short enough to harm nobody.
+_ACTIONS = (("info", "hold"), ("info", "launch=600"))
 
 
 class PodsFate(Fate):
@@ -47,6 +49,9 @@ class PodsFate(Fate):
         self.asked: dict[str, int] = {}
         self.pairs: set[str] = set()  # pods of two GPUs
         self.escapes: set[str] = set()
+        self.deleted: set[str] = set()
+        self._uids: dict[str, str] = {}  # and the names of their pods
+        self._pods_of: dict[int, str] = {}  # the uids, by pids of clients
         self.neighbour = cluster.running(self._name(2), 2, annotations=self._on(self._spared))
 
     @property
@@ -68,7 +73,7 @@ class PodsFate(Fate):
     def start_pod(self) -> None:
         gib = self.chance.choice([1, 2, 5, 9])
         again = self.chance.choice(["Always", "Never"])
-        self._apply(pod(self._name(gib), gib, restartPolicy=again))
+        self._apply(pod(self._name(gib), gib, actions=self.chance.choice(_ACTIONS), restartPolicy=again))
 
     def start_pair(self) -> None:
         """Of two GPUs, which are joined for it while nobody else uses them; else it is refused."""
@@ -89,7 +94,7 @@ class PodsFate(Fate):
         self._apply(made)
 
     def escape(self) -> None:
-        """On any GPU: who is spared has such a neighbour too."""
+        """On any GPU: who is spared has such a neighbour too, and lives only where its kernels have run at its end."""
         name = self._name(2)
         made = pod(name, 2, annotations=self._on(self.chance.choice(GPUS)))
         made["spec"]["containers"][0]["command"] = ["sh", "-c", _ESCAPES]
@@ -97,16 +102,19 @@ class PodsFate(Fate):
         self._apply(made)
 
     def end_pod(self) -> None:
+        """Not of who takes too much: kubelet would end it amid its kernels where no agent does it first."""
         self.api_comes()
-        others = [name for name in self._phases() if name != self.neighbour_name]
+        others = {*self._phases()} - self.escapes - {self.neighbour_name}
         if others:
-            self._cluster.delete(self.chance.choice(sorted(others)), grace_s=self.chance.choice([0, 1]))
+            name = self.chance.choice(sorted(others))
+            self.deleted.add(name)
+            self._cluster.delete(name, grace_s=self.chance.choice([0, 1, 3]))
 
     def roll_agent(self) -> None:
         old = self.agent
         old.send(signal.SIGTERM)
         code = old.exit_code()
-        self.agent = self.new_agent()
+        self.replace_agent()
         assert code in {0, 128 + signal.SIGTERM}, old  # the latter of one that had not begun yet
 
     def new_agent(self) -> Service:
@@ -170,6 +178,7 @@ class PodsFate(Fate):
             "gates": [one.name for one in node.domains if not self.machine.folder_of(one.name).gate.exists()],
             "pods under way": self._under_way(phases, whole),
             "over their grant": [name for name in self.escapes if phases.get(name) == "Running"],
+            "ends under way": self.ends_left(),
             "books": booked if booked != expected else [],
             "limits": self._wrong_limits(node),
         }
@@ -199,9 +208,19 @@ class PodsFate(Fate):
 
     # -- pods ----------------------------------------------------------------------------------------------------
 
+    def look(self) -> None:
+        super().look()
+        for log in (self._cluster.kubelet_folder / "containers").glob("*/main/*/log"):
+            with suppress(OSError, ValueError, KeyError):  # it has gone, or said nothing yet
+                self._pods_of[json.loads(log.read_text().partition("\n")[0])["pid"]] = log.parts[-4]
+
+    def is_due(self, pid: int) -> bool:
+        name = self._uids.get(self._pods_of.get(pid, ""))
+        return name is None or name in self.escapes | self.deleted
+
     def _apply(self, made: Object) -> None:
         self.api_comes()
-        self._cluster.apply(made)
+        self._uids[self._cluster.apply(made)["metadata"]["uid"]] = made["metadata"]["name"]
 
     def _name(self, gib: int) -> str:
         name = f"pod{self._seed}-{len(self.asked)}"
@@ -256,6 +275,7 @@ def test_after_any_sequence_of_mishaps_the_books_hold_exactly_the_living_pods(
         finally:
             fate.end()
         until_quiet(fate.trouble)
+        fate.check_ends(fate.is_due)
         assert bystander.is_well
         assert fate.neighbour.heard("ready") == [neighbour]
         assert len(fate.neighbour.runs) == 1
