@@ -28,7 +28,10 @@ class RealMachine(Machine):
     def __init__(self) -> None:
         import pynvml  # the simulator does without
 
-        pynvml.nvmlInit()
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            pytest.exit(f"--gpu: this machine has no NVIDIA driver that answers: {error}", returncode=1)
         handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
         for handle in handles:
             busy = [use.pid for use in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
