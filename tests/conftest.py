@@ -44,7 +44,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         "folder how tests/e2e ended",
     )
     parser.addoption(
-        "--tries", type=int, metavar="N", help="of each cell of tests/contract/test_ends.py: 5 with --gpu, else 1"
+        "--tries",
+        type=int,
+        metavar="N",
+        help="of each cell of tests/contract/test_ends.py: 5 with --gpu, else 1; of tests/whole/machine/test_ends.py: "
+        "20 or 3; of tests/e2e_gpu/test_pod_ends.py: 3",
     )
     parser.addoption(
         "--kubeconfig",

@@ -169,6 +169,8 @@ class Fate(ABC):
         for agent in self.agents:
             stopped_by.update({line["pid"] for line in agent.logged("client stopped")})
             ended.update(line["pid"] for line in agent.logged("ended"))
+        resumed = sum(len(agent.logged("end resumed")) for agent in self.agents)
+        print(f"{len(stopped_by)} clients were stopped, and {resumed} ends were gone on with")
         assert [pid for pid in stopped_by if not due(pid)] == []
         assert [pid for pid, agents in stopped_by.items() if agents > 1] == []
         assert [pid for pid, times in ended.items() if times > 1] == []
