@@ -12,8 +12,9 @@ from typing import Final, Self
 # 1 of 24 ends in kernels of 1 and 3 ms took the neighbours along, and 11 of 12 in kernels of 10 ms.
 HARMLESS_US: Final = 5_000
 
-# What a client of `kernel=` and `gemm=` keeps queued, as mpsd/bench/cuda_client.py does.
-AHEAD_S: Final = 0.5
+# What a client of `kernel=` and `gemm=` keeps queued: twice as long as mpsd/bench/cuda_client.py, as
+# it fills its queue only while it has a processor.
+AHEAD_S: Final = 1.0
 FEWEST_AHEAD: Final = 2
 
 LONGEST_KERNEL_MS: Final = 60_000
