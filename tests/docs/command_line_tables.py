@@ -23,6 +23,15 @@ def rows_of(program: str) -> list[Row]:
     ]
 
 
+def settings() -> list[Row]:
+    """Every setting once: its flag, variable and default, the programs that have it, its meaning."""
+    programs: dict[Row, list[str]] = {}
+    for program in PROGRAMS:
+        for row in rows_of(program):
+            programs.setdefault(row, []).append(program)
+    return [(*row[:3], ", ".join(having), row[3]) for row, having in programs.items()]
+
+
 def verbs_of(app: typer.Typer) -> list[Row]:
     """Every verb of a program, with its line."""
     group = typer.main.get_command(app)
@@ -30,12 +39,9 @@ def verbs_of(app: typer.Typer) -> list[Row]:
 
 
 _VERBS = ("command", "what it does")
-_SETTINGS = ("flag", "variable", "default", "means")
+_SETTINGS = ("flag", "variable", "default", "of", "means")
 TABLES = [
-    *(
-        Table(f"settings of mpsd {program}", "docs/settings.md", _SETTINGS, partial(rows_of, program))
-        for program in PROGRAMS
-    ),
+    Table("settings", "docs/settings.md", _SETTINGS, settings),
     *(
         Table(f"verbs of {program}", "docs/commands.md", _VERBS, partial(verbs_of, app), ("more",))
         for program, app in (("mpsd", main.app), ("kubectl mps", kubectl_mps.app))
