@@ -207,16 +207,6 @@ def test_a_removed_pod_has_no_grace(cluster: Cluster) -> None:
     assert len(program.stopped) == 1
 
 
-def test_a_shortened_grace_counts_from_the_first_sight(cluster: Cluster) -> None:
-    program = started(cluster, "shortened", IGNORES)
-    cluster.delete("shortened", LONG_S)
-    eventually(lambda: program.end, "its end is seen")
-    assert program.lives
-    cluster.delete("shortened", 1)
-    assert program.exit_code == KILLED
-    assert len(program.stopped) == 1
-
-
 def test_pods_that_are_deleted_together_end_together(cluster: Cluster) -> None:
     programs = [started(cluster, f"one-{n}", DIES) for n in range(4)]
     with frozen(cluster.kubelet):
