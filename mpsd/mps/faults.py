@@ -129,8 +129,9 @@ class DomainFaults:
             return
         signs = FaultSigns(heard_s or processes.boot_time_s(), self._clear_s, read.pids)
         if in_fault:
-            known = {pid: who for pid, who in listed.items() if who}
-            self._begin(replace(signs, listed=known), tuple(listed.keys() - known.keys()))
+            # Whom it lists and who is about to be gone may be its cause, whose end the server has not noticed.
+            known = {pid: who for pid, who in listed.items() if who and not processes.is_ending(who.process)}
+            self._begin(replace(signs, listed=known), tuple(pid for pid, who in listed.items() if not who))
         elif read.of_fault and self._has_vanished(signs):
             self._begin(signs)
         else:

@@ -98,6 +98,21 @@ def is_alive(identity: ProcessIdentity) -> bool:
     return identity_of(identity.pid) == identity
 
 
+_EXITING = 0x4  # PF_EXITING of linux/sched.h
+
+
+def is_ending(identity: ProcessIdentity) -> bool:
+    """Whether this very process has been killed or exits, which takes a while where a device has to let go of it.
+
+    proc(5): fields 9 and 31 of stat, flags and signal, of its first thread.
+    """
+    fields = _stat_fields(identity.pid)
+    if fields is None or int(fields[19]) != identity.start_ticks:
+        return True
+    is_killed = int(fields[-1].split()[8]) & 1 << (signal.SIGKILL - 1)
+    return bool(int(fields[6]) & _EXITING or is_killed)
+
+
 def open_pidfd(identity: ProcessIdentity) -> int | None:
     """A pidfd, readable once the process has ended; None when it has. The caller closes it."""
     try:

@@ -186,6 +186,10 @@ def test_an_end_after_which_there_was_no_fault_yet_was_not_by_it() -> None:
     assert caused_by([early], signs(1, 2, clear_s=early.at_s - 0.001)) == []
 
 
+def test_who_lived_while_the_server_was_in_fault_did_not_cause_it() -> None:
+    assert caused_by([death(1, -0.05), death(2, -0.05)], signs(1, 2, listed=[1])) == [2]
+
+
 def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() -> None:
     """As the workers of a launcher that one of them has failed, or what a container's first process leaves."""
     exited = death(1, -0.05, EXIT)

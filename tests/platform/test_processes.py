@@ -275,6 +275,13 @@ def test_how_a_zombie_ended_is_told_on_every_kernel(
     os.close(pidfd)
 
 
+def test_a_process_that_is_killed_ends(sleep: "subprocess.Popen[bytes]", identity: ProcessIdentity) -> None:
+    assert not processes.is_ending(identity)
+    assert processes.is_ending(replace(identity, start_ticks=1))
+    sleep.kill()
+    assert processes.is_ending(identity)
+
+
 _TOLD_WHEN_REAPED = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15)
 
 _PROGRAM = """

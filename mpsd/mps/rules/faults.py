@@ -91,7 +91,7 @@ class FaultSigns:
     clear_s: float
     #: whom the log names as torn down, which is not to be relied on
     named: frozenset[int] = frozenset()
-    #: by pid, those that the server listed while it was in fault
+    #: by pid, those that the server listed while it was in fault, and that lived then
     listed: Mapping[int, FaultHit] = field(default_factory=dict)
 
 
@@ -108,7 +108,7 @@ def vanished_together(deaths: Iterable[ClientDeath], noticed_s: float, survivors
 
     survivors: clients from before it that live. A fault leaves none, so that one is enough against it. And it takes the
     clients of several pods or programs: those of one may end together because their tenant wants that. A tenant with
-    two, and nobody beside them, can make up a fault; it names their own processes alone.
+    two, and nobody beside them, can make up a fault, for the price of both; a real one costs no more.
     """
     owners = {one.owner for one in deaths if one.at_s >= noticed_s - TOGETHER_S}
     return not survivors and len(owners) > 1
@@ -116,6 +116,8 @@ def vanished_together(deaths: Iterable[ClientDeath], noticed_s: float, survivors
 
 def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeath, ...]:
     """Those whose end came before the fault, and was not by it. deaths: those that are `near` it.
+
+    Nobody who lived while the server was in fault; of the others:
 
     - After whose end the server still had no fault.
     - Whom somebody killed, up to the first end of a program that the fault may have made exit: what a fault hits exits
@@ -131,6 +133,8 @@ def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeat
 
 
 def _may_have_caused(death: ClientDeath, signs: FaultSigns, last_s: float) -> bool:
+    if death.client.process.pid in signs.listed:
+        return False
     if death.at_s <= signs.clear_s:
         return True
     if death.is_by_itself:
