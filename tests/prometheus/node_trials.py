@@ -89,7 +89,7 @@ def _daemon_stopped(node: Node) -> Iterator[None]:
 
 @contextmanager
 def _culprit_lingers(node: Node) -> Iterator[None]:
-    culprit = node.machine.run("--gpu-mem 4", "sim-cuda", "fault", "linger")
+    culprit = node.machine.run("--gpu-mem 4 --wait --timeout 60", "sim-cuda", "fault", "linger")
     culprit.heard("lingering")
     yield
     culprit.kill()
@@ -101,10 +101,21 @@ def _one_fault_after_the_other(node: Node) -> Iterator[None]:
 
     def fault() -> None:
         while not stop.is_set():
-            node.machine.run("--gpu-mem 4 --wait --timeout 15", "sim-cuda", "fault").exit_code()
+            _one_fault(node)
 
     with beside(fault, stop):
         yield
+
+
+def _one_fault(node: Node) -> None:
+    before = _faults(node)
+    with _culprit_lingers(node):
+        eventually(lambda: _faults(node) > before, "the fault is counted")
+
+
+def _faults(node: Node) -> int:
+    faults = node.machine.domain().faults
+    return faults.count if faults else 0
 
 
 @contextmanager
