@@ -132,8 +132,8 @@ class DomainFaults:
             # Whom it lists and who is about to be gone may be its cause, whose end the server has not noticed.
             known = {pid: who for pid, who in listed.items() if who and not processes.is_ending(who.process)}
             self._begin(replace(signs, listed=known), tuple(pid for pid, who in listed.items() if not who))
-        elif read.of_fault and self._has_vanished(signs):
-            self._begin(signs)
+        elif read.of_fault and self._has_vanished(over := replace(signs, over_s=processes.boot_time_s())):
+            self._begin(over)
         else:
             self._clear_s = self._daemon.asked_s
             if read.of_fault:
@@ -142,11 +142,11 @@ class DomainFaults:
 
     def _has_vanished(self, signs: FaultSigns) -> bool:
         survivors = self._clients.living(signs.noticed_s)
-        near = faults.near(self._clients.deaths, signs.noticed_s, self.all)
+        near = faults.near(self._clients.deaths, signs, self.all)
         return self._one_gpu and faults.vanished_together(near, signs.noticed_s, survivors)
 
     def _begin(self, signs: FaultSigns, strangers: tuple[int, ...] = ()) -> None:
-        deaths = faults.near(self._clients.deaths, signs.noticed_s, self.all)
+        deaths = faults.near(self._clients.deaths, signs, self.all)
         hit = faults.hit_by(signs, deaths, one_gpu=self._one_gpu)
         self._signs = signs
         self.all = faults.noted(self.all, Fault(time.time(), hit, strangers, causes=None))
@@ -159,7 +159,7 @@ class DomainFaults:
         if self._signs is None:
             return
         *earlier, last = self.all
-        deaths = faults.near(self._clients.deaths, self._signs.noticed_s, earlier)
+        deaths = faults.near(self._clients.deaths, self._signs, earlier)
         now = faults.settled(last, self._signs, deaths, one_gpu=self._one_gpu)
         self.all, self._signs = (*earlier, now), None
         named = [f"{one.process}: {one.command}, {one.how}" for one in now.causes or ()]

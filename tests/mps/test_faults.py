@@ -123,7 +123,7 @@ def signs(*named: int, clear_s: float = 0.0, listed: Sequence[int] = ()) -> Faul
 
 
 def caused_by(deaths: Sequence[ClientDeath], seen: FaultSigns) -> list[int]:
-    return [one.client.process.pid for one in faults.causes(faults.near(deaths, SEEN_S, ()), seen)]
+    return [one.client.process.pid for one in faults.causes(faults.near(deaths, seen, ()), seen)]
 
 
 DEATHS = st.lists(
@@ -190,6 +190,20 @@ def test_who_lived_while_the_server_was_in_fault_did_not_cause_it() -> None:
     assert caused_by([death(1, -0.05), death(2, -0.05)], signs(1, 2, listed=[1])) == [2]
 
 
+@pytest.mark.parametrize(("after_s", "is_hit"), [(1.5, True), (1.51, False)])
+def test_a_fault_hit_whoever_ended_until_the_server_was_well(after_s: float, is_hit: bool) -> None:
+    over = replace(signs(1), over_s=SEEN_S + 1.5)
+    near = faults.near([death(1, -after_s, EXIT)], over, ())
+    assert bool(near) == is_hit
+    assert bool(faults.hit_by(over, near, one_gpu=True)) == is_hit
+
+
+@pytest.mark.parametrize("signum", [EXIT, KILL])
+def test_who_ended_long_after_a_fault_is_not_its_cause(signum: int) -> None:
+    over = replace(signs(2), over_s=SEEN_S + 1.5)
+    assert caused_by([death(1, -1.0, signum)], over) == []
+
+
 def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() -> None:
     """As the workers of a launcher that one of them has failed, or what a container's first process leaves."""
     exited = death(1, -0.05, EXIT)
@@ -200,7 +214,7 @@ def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() 
 
 def test_an_end_that_an_earlier_fault_explains_is_near_no_other() -> None:
     known = Fault(NOW, (hit(1),), causes=(FaultCause(identity(2), "train", None, "ended"),))
-    assert faults.near([death(1, 0.1), death(2, 0.1), death(3, 0.1)], SEEN_S, [known]) == (death(3, 0.1),)
+    assert faults.near([death(1, 0.1), death(2, 0.1), death(3, 0.1)], signs(), [known]) == (death(3, 0.1),)
 
 
 @given(DEATHS, st.frozensets(st.integers(1, 9)), st.frozensets(st.integers(1, 9)))
@@ -218,7 +232,8 @@ def test_what_is_forged_in_the_log_names_no_other_and_spares_nobody_who_was_kill
 def test_a_settled_fault_hit_or_was_caused_by_everybody_who_ended_near_it(
     deaths: list[ClientDeath], named: frozenset[int], listed: list[int]
 ) -> None:
-    near, seen = faults.near(deaths, SEEN_S, ()), signs(*named, listed=listed)
+    seen = signs(*named, listed=listed)
+    near = faults.near(deaths, seen, ())
     before = Fault(NOW, (FaultHit(identity(10), "train", None, NOW + 5),), causes=None)
     now = faults.settled(before, seen, near, one_gpu=True)
     hit_pids, causes = {one.process.pid for one in now.hit}, {one.process.pid for one in now.causes or ()}

@@ -83,7 +83,7 @@ class ClientDeath:
 
 @dataclass(frozen=True, slots=True)
 class FaultSigns:
-    """What was seen of a fault. noticed_s, clear_s: in seconds of CLOCK_BOOTTIME."""
+    """What was seen of a fault. Times are in seconds of CLOCK_BOOTTIME."""
 
     #: when mpsd first looked for it
     noticed_s: float
@@ -93,13 +93,20 @@ class FaultSigns:
     named: frozenset[int] = frozenset()
     #: by pid, those that the server listed while it was in fault, and that lived then
     listed: Mapping[int, FaultHit] = field(default_factory=dict)
+    #: when the server answered that it is over; 0 where it answered that it is in fault
+    over_s: float = 0.0
 
 
-def near(deaths: Iterable[ClientDeath], noticed_s: float, known: Iterable[Fault]) -> tuple[ClientDeath, ...]:
-    """The ends that a fault noticed then can have to do with, but for those that an earlier fault explains."""
+def near(deaths: Iterable[ClientDeath], signs: FaultSigns, known: Iterable[Fault]) -> tuple[ClientDeath, ...]:
+    """The ends that a fault can have to do with, but for those that an earlier fault explains.
+
+    A server is in fault until the last of those that it hit is gone, however long a busy machine takes to end them.
+    """
     explained = {hit.process for fault in known for hit in fault.hit}
     explained |= {cause.process for fault in known for cause in fault.causes or ()}
-    recent = [one for one in deaths if noticed_s - BEFORE_S <= one.at_s <= noticed_s + LATE_S]
+    first_s = signs.noticed_s - BEFORE_S
+    last_s = max(signs.noticed_s + LATE_S, signs.over_s)
+    recent = [one for one in deaths if first_s <= one.at_s <= last_s]
     return tuple(one for one in recent if one.client.process not in explained)
 
 
@@ -138,7 +145,8 @@ def _may_have_caused(death: ClientDeath, signs: FaultSigns, last_s: float) -> bo
     if death.at_s <= signs.clear_s:
         return True
     if death.is_by_itself:
-        return bool(signs.named) and death.client.process.pid not in signs.named
+        is_early = death.at_s <= signs.noticed_s + LATE_S
+        return is_early and bool(signs.named) and death.client.process.pid not in signs.named
     return death.at_s <= last_s
 
 

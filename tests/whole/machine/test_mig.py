@@ -95,10 +95,9 @@ def test_a_program_sees_its_limit_on_one_instance_and_a_fault_stays_there(served
     assert (first["devices"], first["uuid"]) == (1, served.domain("gpu0-mig1").gpus[0])
     assert first["meminfo_free_MiB"] < 39 * 1024 < first["total_MiB"] == 40192
 
-    culprit = served.run("--gpu-mem 39", "sim-cuda", "fault")
-    culprit.exit_code()
-
+    culprit = served.run("--gpu-mem 39", "sim-cuda", "fault", "linger")
     eventually(lambda: served.domain("gpu0-mig2").faults.count == 1, "the fault is seen")
+    culprit.kill()
     served.until_ready()
     assert served.domain("gpu0-mig1").faults.count == 0
     assert neighbour.running

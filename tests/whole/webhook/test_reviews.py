@@ -218,7 +218,7 @@ def test_a_config_map_beyond_the_32_that_are_looked_into_counts_as_one_that_cann
 
     with webhook(tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)) as one:
         one.wait_until_ready()
-        assert review(one, 32)["allowed"]
+        wait_until(lambda: review(one, 32)["allowed"], DEADLINE_S, "all 32 are read in time", 0.05)
         last = review(one, 33)
     assert not last["allowed"]
     assert last["auditAnnotations"]["enforce"] == "environment-unseen"
