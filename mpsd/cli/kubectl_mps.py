@@ -18,7 +18,6 @@ with lasting():
 _VALUED = frozenset(
     {"-o", "--output", "--kubeconfig", "--context", "-n", "--namespace"}
     | {"--wait", "--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
-    | {"--for", "--gpu-memory", "--count"}
 )
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
 _CHANGES = "mpsd.operations.lifecycle"
@@ -35,7 +34,6 @@ _LINES = {
     "uncordon": (f"{_CHANGES}.drain", "Put GPUs of a node back into use."),
     "drain": (f"{_CHANGES}.drain", "Empty GPUs of a node, and wait until no program is left."),
     "undrain": (f"{_CHANGES}.drain", "Put GPUs of a node back into use, and wait until they are ready."),
-    "autoscaling": ("mpsd.operations.autoscaling.verb", "Print what autoscalers must be told of a group of GPU nodes."),
     "upgrade": (f"{_CHANGES}.upgrade", "Replace the control pods node by node; no program loses its GPU."),
     "uninstall": (f"{_CHANGES}.uninstall", "Remove mpsd from a cluster that does not use it."),
 }
@@ -105,7 +103,6 @@ def _kubectl_mps(version: Version = False) -> None:
         kubectl mps cordon gpu-a1 gpu0         no new pods on it
         kubectl mps uncordon gpu-a1 gpu0
         kubectl mps drain gpu-a1 --evict       empty it; undrain puts it back
-        kubectl mps autoscaling gpu-a1         what autoscalers must be told
         kubectl mps upgrade --dry-run          control daemons that are out of date
         kubectl mps uninstall --dry-run        what belongs to mpsd, and its users
 

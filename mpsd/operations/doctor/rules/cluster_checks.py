@@ -214,7 +214,7 @@ _CDI_SINCE = {"containerd": (1, 7), "cri-o": (1, 23), "": (1, 28)}
 
 @_check("no-cdi", _STOPS, "CDI is known where the agent uses it", how="DaemonSet mpsd-agent; Nodes: status.nodeInfo")
 def _no_cdi(facts: ClusterFacts) -> Iterator[Finding]:
-    strategy = facts.device_list_strategy
+    strategy = facts.of_agents("MPSD_DEVICE_LIST_STRATEGY")
     if not strategy.startswith("cdi-"):
         raise NotApplicable("the agent gives containers their GPU without CDI")
     for one in facts.machines:

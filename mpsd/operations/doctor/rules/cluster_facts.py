@@ -257,11 +257,10 @@ class ClusterFacts:
         kinds = {"ds": known(self.daemon_sets), "deploy": known(self.deployments)}
         return tuple(read_workload(one, kind) for kind, things in kinds.items() for one in things)
 
-    @cached_property
-    def device_list_strategy(self) -> str:
-        """How the agent gives containers their GPU, by its DaemonSet; empty where that does not say so."""
+    def of_agents(self, name: str) -> str:
+        """What a variable of the agents is, by their DaemonSet; empty where that does not say so."""
         pods = [inside(one, "spec", "template", "spec", "containers") or () for one in known(self.daemon_sets)]
-        return variable([*chain(*pods)], "MPSD_DEVICE_LIST_STRATEGY")
+        return variable([*chain(*pods)], name)
 
     @cached_property
     def components(self) -> tuple[OwnPod, ...]:

@@ -16,7 +16,6 @@ from mpsd.model.cluster_status import ClusterNode, PodStatus
 from mpsd.model.names import APPLY, CLAIM_CLASS, CLAIM_DRIVER, CLAIMS_LABEL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.model.problem import shortened, shown_name
 from mpsd.model.times import DAY_S, lasting
-from mpsd.operations.autoscaling.rules.node_group import startup_taint
 from mpsd.operations.doctor.rules import checks
 from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Unknown, each, known
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, OwnPod, inside
@@ -374,7 +373,7 @@ def _startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
             take = f"kubectl taint node {one.name} {_TAINT}-"
             if not one.is_shared:
                 yield Finding(f"{what} and no agent that could remove it", f"label it {LABELS[0]}, or {take}")
-            elif startup_taint(known(facts.daemon_sets)).key != _TAINT:
+            elif facts.of_agents("MPSD_STARTUP_TAINT") != _TAINT:
                 component = f"add components/startup-taint (agent.startupTaint of the chart): {APPLY}"
                 yield Finding(f"{what} and its agent is not told to remove it", f"{component}; until then {take}")
 
