@@ -13,7 +13,7 @@ from mpsd.operations.bundle import cluster as cluster_bundle
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, Kube, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.doctored_cluster import DAEMON_SETS, NODE, SYSTEM, DoctoredCluster
-from tests.operations.test_bundle_contents import JWT, PEM
+from tests.operations.test_bundle import PEM
 
 CONFIG_MAPS, SECRETS, EVENTS = (Resource("v1", plural) for plural in ("configmaps", "secrets", "events"))
 
@@ -32,7 +32,7 @@ def contents(path: Path) -> dict[str, str]:
 def planted(cluster: DoctoredCluster) -> list[str]:
     """Secrets in every place that a bundle reads, and in some that it must not. What must not be seen of each."""
     hidden = [f"hunter{number}-{place}" for number, place in enumerate("abcdefghijklm")]
-    text = f"postgres://mpsd:{hidden[0]}@db/x and Authorization: Bearer {hidden[1]}, {JWT}\n{PEM}"
+    text = f"postgres://mpsd:{hidden[0]}@db/x and Authorization: Bearer {hidden[1]}\n{PEM}"
     line = json.dumps({"event": "granted", "command": f"python3 train.py {hidden[2]}", "api_key": hidden[3]})
     logs = cluster.world.api.cluster.logs
     logs[SYSTEM, "mpsd-agent-x", False] = f"{line}\npassword={hidden[4]}\n{text}\n"
@@ -53,7 +53,7 @@ def planted(cluster: DoctoredCluster) -> list[str]:
     cluster.create(EVENTS, {"metadata": {"name": "e"}, "type": "Normal", "message": text}, SYSTEM)
     cluster.create(SECRETS, {"metadata": {"name": "s"}, "data": {"x": hidden[12]}}, SYSTEM)
     cluster.change(DAEMON_SETS, "mpsd-agent", {"metadata": {"annotations": {"note": text}}}, SYSTEM)
-    return [*hidden, JWT, *PEM.splitlines()[1:-1]]
+    return [*hidden, *PEM.splitlines()[1:-1]]
 
 
 def test_no_secret_is_in_it_wherever_it_was(cluster: DoctoredCluster, tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_what_is_in_it(cluster: DoctoredCluster, tmp_path: Path) -> None:
     cluster.world.kubectl_mps("bundle", "-o", str(path))
     found = contents(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert found["doctor.txt"].startswith("all is well: ")
-    assert json.loads(found["mpsnodes.json"])[0]["metadata"]["name"] == NODE
+    assert json.loads(found["doctor.json"])["headline"].startswith("all is well: ")
+    assert json.loads(found["mpsnodes.json"])[0]["name"] == NODE
     assert json.loads(found["nodes.json"])[0]["labels"] == {"ack.node.gpu.schedule": "mps"}
+    assert json.loads(found["policy.json"])["policy"]["version"] == "v1"
     assert len(json.loads(found["pods.json"])) == 4
-    assert {"webhook/validating.json", "workloads/daemonsets.json", "events.json", "INDEX.txt"} <= found.keys()
-    assert "policy.json: ConfigMap mpsd-limits: get configmaps mpsd-limits in mpsd-system: " in found["INDEX.txt"]
+    assert {"workloads.json", "settings.json", "versions.json", "events.json", "INDEX.txt"} <= found.keys()
 
 
 def test_what_may_not_be_read_is_in_the_index_with_the_right_that_is_missing(
@@ -98,10 +98,7 @@ def test_what_may_not_be_read_is_in_the_index_with_the_right_that_is_missing(
     said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "out.tar.gz"))
     missing = contents(tmp_path / "out.tar.gz")["INDEX.txt"].partition("Not here: ")[2]
     assert said.code == 0
-    assert (
-        "workloads/daemonsets.json: mpsd's DaemonSets: mpsd lacks the right to list daemonsets in mpsd-system"
-        in missing
-    )
+    assert "workloads.json: mpsd's DaemonSets and Deployments: mpsd lacks the right to list daemonsets" in missing
     assert "secrets" not in asked
 
 

@@ -1,7 +1,7 @@
 """Writes a bundle as a tar.gz that exists as a whole or not at all, readable for its owner alone.
 
-Until it is whole it has another name beside its own, and whatever ends this program removes that, except SIGKILL.
-Progress goes to standard error, the name of the file alone to standard output.
+Until it is whole it has another name beside its own, and whatever ends this program removes that,
+except SIGKILL. Progress goes to standard error, the name of the file alone to standard output.
 """
 
 import io
@@ -10,7 +10,7 @@ import signal
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ import typer
 
 import mpsd
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.operations.bundle.rules.contents import INDEX, MOST_IN_ALL, BundlePart, IndexEntry, cut, index, missing_part
+from mpsd.operations.bundle.rules.contents import INDEX, MOST_IN_ALL, BundlePart, cut, index, missing_part
 from mpsd.platform.console import complaints
 from mpsd.platform.imports import INTERRUPTED
 
@@ -33,28 +33,28 @@ Put = Callable[[BundlePart], None]
 
 @contextmanager
 def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
-    """Takes the parts; writes the index and prints the file's name after the last. After Ctrl-C nothing is left and the
-    program ends. of: what the bundle is of, such as `node gpu-a1`. InvalidInput where the file cannot be written.
+    """Takes the parts; writes the index and prints the file's name after the last.
+
+    After Ctrl-C nothing is left and the program ends. of: what the bundle is of, such as `node
+    gpu-a1`. InvalidInput where the file cannot be written.
     """
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    folder = f"mpsd-bundle-{of.replace(' ', '-').replace('/', '-')}-{stamp}"
+    now = time.gmtime()
+    folder = f"mpsd-bundle-{of.replace(' ', '-').replace('/', '-')}-{time.strftime('%Y%m%dT%H%M%SZ', now)}"
     path = Path(output or f"{folder}.tar.gz")
     if path.is_dir() or path.is_symlink() or (path.exists() and not path.is_file()):
         raise _unusable(path, program, "is not a plain file", "name the file to write")
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    entries: list[IndexEntry] = []
-    packed = io.BytesIO()  # of MOST_IN_ALL bytes of text
     former = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    taken: list[BundlePart] = []
     try:
         with _writing(path, program):
             beside.touch(_MODE, exist_ok=False)
-        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-            yield lambda part: entries.append(_put(tar, folder, part, sum(one.size for one in entries), program))
-            made_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            _add(tar, f"{folder}/{INDEX}", index(of, mpsd.__version__, made_at, entries).encode())
-        with _writing(path, program):
             with beside.open("wb") as file:
-                file.write(packed.getbuffer())
+                with tarfile.open(fileobj=file, mode="w:gz") as tar:
+                    yield lambda part: taken.append(_put(tar, folder, part, taken, program))
+                    title = f"Support bundle of {of}, made by mpsd {mpsd.__version__}"
+                    made_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", now)
+                    _add(tar, f"{folder}/{INDEX}", index(f"{title} at {made_at}", taken).encode())
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -64,9 +64,26 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
     finally:
         signal.signal(signal.SIGTERM, former)
         beside.unlink(missing_ok=True)
-    missing = sum(bool(entry.part.missing) for entry in entries)
-    complaints().print(f"{program}: {len(entries) - missing} parts, {missing} not available; {INDEX} in it lists them")
+    missing = sum(bool(part.missing) for part in taken)
+    complaints().print(f"{program}: {len(taken) - missing} parts, {missing} not available; {INDEX} in it lists them")
     print(path, flush=True)
+
+
+def _put(tar: tarfile.TarFile, folder: str, part: BundlePart, before: Sequence[BundlePart], program: str) -> BundlePart:
+    """The part as it is in the bundle."""
+    if sum(len(one.text) for one in before) >= MOST_IN_ALL:
+        part = missing_part(part.file, part.about, f"the bundle already has {MOST_IN_ALL // 1024**2} MiB")
+    part = cut(part)
+    if not part.missing:
+        _add(tar, f"{folder}/{part.file}", part.text.encode(errors="replace"))
+    complaints().print(f"{program}: {f'not {part.file}: {part.missing}' if part.missing else part.file}")
+    return part
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.mtime = len(data), _MODE, int(time.time())
+    tar.addfile(entry, io.BytesIO(data))
 
 
 @contextmanager
@@ -80,21 +97,3 @@ def _writing(path: Path, program: str) -> Iterator[None]:
 
 def _unusable(path: Path, program: str, why: str, remedy: str) -> InvalidInput:
     return InvalidInput(program, [Problem("setting", "-o", shown(str(path), 200), why, remedy)])
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode, entry.mtime = len(data), _MODE, int(time.time())
-    tar.addfile(entry, io.BytesIO(data))
-
-
-def _put(tar: tarfile.TarFile, folder: str, part: BundlePart, so_far: int, program: str) -> IndexEntry:
-    if not part.missing and so_far >= MOST_IN_ALL:
-        part = missing_part(part.file, part.about, f"the bundle already has {MOST_IN_ALL // 1024**2} MiB")
-    if part.missing:
-        complaints().print(f"{program}: not {part.file}: {part.missing}")
-        return IndexEntry(part, 0)
-    complaints().print(f"{program}: {part.file}")
-    data, left_out = cut(part.text)
-    _add(tar, f"{folder}/{part.file}", data)
-    return IndexEntry(part, len(data), left_out)
