@@ -17,7 +17,7 @@ with lasting():
 # Options with a word after them.
 _VALUED = frozenset(
     {"-o", "--output", "--kubeconfig", "--context", "-n", "--namespace"}
-    | {"--wait", "--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
+    | {"--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
 )
 _ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
 _CHANGES = "mpsd.operations.lifecycle"

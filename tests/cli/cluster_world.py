@@ -1,10 +1,8 @@
 """A cluster with MPSNodes for tests of `kubectl mps`: the simulated API server, and the program as people call it."""
 
 import asyncio
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,30 +99,3 @@ class ClusterWorld:
         output, errors = self._capsys.readouterr()
         assert isinstance(code, int)
         return Said(code, output, errors)
-
-
-@contextmanager
-def played_agent(world: ClusterWorld, node: str) -> Iterator[threading.Event]:
-    """Takes cordons up as an agent does: draining at once, and drained once what is given here is set."""
-    ended, stop = threading.Event(), threading.Event()
-
-    async def play(kube: Kube) -> None:
-        while not stop.is_set():
-            thing = await kube.get(MPS_NODES, node)
-            cordoned = set(thing["spec"].get("cordoned", ()))
-            status = thing["status"]
-            for domain in status["domains"]:
-                drains = bool(cordoned.intersection(("all", *domain["gpus"])))
-                domain["state"] = ("drained" if ended.is_set() else "draining") if drains else "ready"
-            if ended.is_set():
-                status["grants"] = []
-            await kube.patch(MPS_NODES, node, {"status": status}, PatchKind.MERGE, subresource="status")
-            await asyncio.sleep(_PAUSE_S)
-
-    thread = threading.Thread(target=world.ask, args=(play,))
-    thread.start()
-    try:
-        yield ended
-    finally:
-        stop.set()
-        thread.join(10)

@@ -3,15 +3,15 @@
 import pytest
 
 from mpsd.model.names import AGENT, CONTROL, LABEL, LIMITS, NAME_LABEL, NAMESPACE, PRODUCT, SCHEDULER, WEBHOOK
-from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, stage_of
+from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order
 from mpsd.operations.lifecycle.rules.upgrade import SELECTOR
 from tests.manifests.rendering import ALL, Object, called, rendered
 
 
 def thing(made: Object) -> Thing:
     metadata = made["metadata"]
-    labels = metadata.get("labels", {})
-    return Thing(made["apiVersion"], "", made["kind"], metadata.get("namespace", ""), metadata["name"], "", labels)
+    component = metadata.get("labels", {}).get(NAME_LABEL, "")
+    return Thing(made["apiVersion"], "", made["kind"], metadata.get("namespace", ""), metadata["name"], "", component)
 
 
 @pytest.mark.parametrize("place", ALL)
@@ -37,15 +37,14 @@ def test_what_is_made_has_the_names_that_the_code_looks_for() -> None:
 @pytest.mark.parametrize("place", ALL)
 def test_nothing_goes_before_what_depends_on_it(place: str) -> None:
     order = in_order(map(thing, rendered(place)))
-    stages = [stage_of(one) for one in order]
+    stages = [one.stage for one in order]
     assert stages == sorted(stages)
     at = {f"{one.kind} {one.name}": position for position, one in enumerate(order)}
     policies = [one for one in order if one.kind.endswith("AdmissionPolicy")]
     assert all(at[f"{one.kind}Binding {one.name}"] < at[f"{one.kind} {one.name}"] for one in policies)
     if "DaemonSet mpsd-agent" in at:
         names = ["MutatingWebhookConfiguration mpsd-webhook", "Deployment mpsd-webhook", "DaemonSet mps-control-daemon"]
-        names += ["ConfigMap mpsd-limits", "ClusterRole mpsd-agent", "Namespace mpsd-system"]
-        names += ["CustomResourceDefinition mpsnodes.mpsd.io"]
+        names += ["ConfigMap mpsd-limits", "ClusterRole mpsd-agent", "CustomResourceDefinition mpsnodes.mpsd.io"]
         assert [at[name] for name in names] == sorted(at[name] for name in names)
         assert at["DaemonSet mpsd-agent"] < at["DaemonSet mps-control-daemon"]
         assert stages.count(Stage.DAEMONS) == 1

@@ -11,17 +11,13 @@ from msgspec.structs import replace as changed
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.times import seconds, stamp
 from mpsd.operations.lifecycle.rules.emptying import (
-    EvictionFate,
-    again_after_s,
     are_empty,
-    closed_for_s,
-    fate_of,
+    eviction_of,
     offers_room,
     states,
-    undrain_words,
     what_is_left,
+    what_stays,
 )
 from mpsd.status.rules.cordon import cordon_change
 from tests.mpsnodes import NOW, damaged, mpsnode
@@ -92,52 +88,42 @@ def test_the_words_that_withdraw_a_drain_withdraw_that_and_nothing_else(
     thing["spec"] = {"cordoned": [uuids[at] for at in before]}
     first = read_mpsnode(thing, NOW)
     change = cordon_change(first, [] if whole else [f"gpu{at}" for at in named], cordon=True)
-    words = undrain_words(first, change)
+    said = what_stays(first, change, "")
     thing["spec"] = {"cordoned": list(change.cordoned)}
-    if words:
-        gpus = [word for word in words[2:] if word != "--gpu"]
+    if "kubectl mps undrain gpu-a2" in said:
+        gpus = said.partition("undrain gpu-a2")[2].replace("--gpu", "").split()
         thing["spec"] = {"cordoned": list(cordon_change(read_mpsnode(thing, NOW), gpus, cordon=False).cordoned)}
     assert sorted(thing["spec"]["cordoned"]) == sorted(uuids[at] for at in before) or (whole and len(before) == 4)
 
 
-# -- eviction ------------------------------------------------------------------------------------------------------
+# -- eviction --------------------------------------------------------------------------------------
 
 HOLDER = next(pod for pod in node().pods or () if pod.pod == "train-1")
 JOB = [{"kind": "Job", "name": "train", "controller": True}]
 
 
 @pytest.mark.parametrize(
-    ("metadata", "fate"),
+    ("metadata", "goes", "why"),
     [
-        ({"ownerReferences": JOB}, EvictionFate.EVICT),
-        ({}, EvictionFate.EVICT_FOR_GOOD),
-        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, EvictionFate.RECREATED),
-        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, EvictionFate.STATIC),
-        ({"deletionTimestamp": "2026-11-21T08:30:00Z"}, EvictionFate.ENDING),
-        ({"uid": "another"}, EvictionFate.GONE),
-        (None, EvictionFate.GONE),
+        ({"ownerReferences": JOB}, True, "evicted default/train-1"),
+        ({}, True, "no controller recreates it"),
+        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, False, "the DaemonSet dcgm"),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, False, "static pod"),
+        ({"deletionTimestamp": "2026-11-21T08:30:00Z"}, False, "already terminating"),
+        ({"uid": "another"}, False, "is gone from the API"),
+        (None, False, "is gone from the API"),
     ],
 )
-def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back_here(metadata: Any, fate: EvictionFate) -> None:
+def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back(metadata: Any, goes: bool, why: str) -> None:
     pod = None if metadata is None else {"metadata": {"uid": HOLDER.uid, **metadata}}
-    assert fate_of(pod, HOLDER)[0] is fate
-    assert fate_of(pod, changed(HOLDER, uid=""))[0] is EvictionFate.UNKNOWN
+    evicted, said = eviction_of(pod, HOLDER)
+    assert evicted is goes
+    assert why in said
+    assert eviction_of(pod, changed(HOLDER, uid=""))[0] is False
 
 
-def test_a_refused_eviction_is_asked_for_again_and_ever_more_seldom() -> None:
-    pauses = [again_after_s(refused) for refused in range(1, 9)]
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (1.0, 10.0)
-
-
-def test_room_is_offered_until_a_domain_drains_and_its_own_clock_says_how_long_ago_that_was() -> None:
+def test_room_is_offered_until_a_domain_drains() -> None:
     ready, draining = node(state="ready"), node(state="draining")
     assert offers_room(ready, every(ready))
     assert not offers_room(draining, every(draining))
     assert not offers_room(node(), [every(node())[0]])
-    thing = mpsnode("gpu-a2")
-    for ago, domain in zip((40.0, 30.0, 50.0), thing["status"]["domains"], strict=True):
-        domain["since"] = stamp((seconds(thing["status"]["toldAt"]) or 0.0) - ago)
-    read = read_mpsnode(thing, NOW)
-    assert closed_for_s(read, every(read)) == 30.0
-    assert closed_for_s(replace(read, told_at=None), every(read)) == 0.0

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.mpsnode import cluster_status
-from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
+from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use
 from tests.mpsnodes import NAMES, NOW, damaged, mpsnode
 
 groups = st.sampled_from(
@@ -20,26 +19,25 @@ groups = st.sampled_from(
         "cert-manager.io/v1",
     ]
 )
-kinds = st.sampled_from(["DaemonSet", "Namespace", "ServiceAccount", "RoleBinding", "Secret", "Widget"])
+kinds = st.sampled_from(["DaemonSet", "ServiceAccount", "RoleBinding", "Secret", "Widget"])
 names = st.sampled_from(["mpsd-control", "mpsd-agent", "mpsd-webhook"])
 
 
 @st.composite
 def things(draw: st.DrawFn) -> Thing:
     name = draw(names)
-    labels = {"app.kubernetes.io/name": name}
     uid = str(draw(st.integers(0, 10_000)))
-    return Thing(draw(groups), "", draw(kinds), draw(st.sampled_from(["", "mpsd-system"])), name, uid, labels)
+    return Thing(draw(groups), "", draw(kinds), draw(st.sampled_from(["", "mpsd-system"])), name, uid, name)
 
 
 @given(st.lists(things(), max_size=12))
 def test_everything_goes_once_and_daemons_after_whatever_sends_them_pods(found: list[Thing]) -> None:
     order = in_order(found)
     assert sorted(map(repr, order)) == sorted(map(repr, found))
-    stages = [stage_of(one) for one in order]
+    stages = [one.stage for one in order]
     assert stages == sorted(stages)
-    daemons = [at for at, one in enumerate(order) if stage_of(one) is Stage.DAEMONS]
-    agents = [at for at, one in enumerate(order) if stage_of(one) is Stage.SERVERS]
+    daemons = [at for at, one in enumerate(order) if one.stage is Stage.DAEMONS]
+    agents = [at for at, one in enumerate(order) if one.stage is Stage.SERVERS]
     assert not daemons or not agents or max(agents) < min(daemons)
     assert in_order(reversed(order)) == order or len({str(one) for one in order}) < len(order)
 
@@ -97,41 +95,3 @@ def test_whatever_a_node_tells_nobody_is_overlooked(thing: Any) -> None:
     named = list(in_use(status, [node.name]))
     used = node.pods is None or node.pods or any(gpu.clients != 0 for gpu in node.gpus)
     assert named or not (used or node.unreadable or node.stale or node.told_at is None)
-
-
-@pytest.mark.parametrize(
-    ("metadata", "group", "goes"),
-    [
-        ({}, "apps", True),
-        ({"ownerReferences": [{"kind": "Node"}]}, "mpsd.io", False),
-        ({}, "mpsd.io", False),
-        ({"ownerReferences": [{"kind": "ReplicaSet"}]}, "", False),
-    ],
-)
-def test_what_goes_with_something_else_is_not_deleted_itself(metadata: Any, group: str, goes: bool) -> None:
-    assert is_deleted(metadata, group, {"mpsd.io"}) is goes
-
-
-OPENSHIFT = "openshift.io/internal-registry-auth-token.service-account"
-
-
-@pytest.mark.parametrize(
-    ("kind", "thing", "strange"),
-    [
-        ("ConfigMap", {"metadata": {"name": "dashboards"}}, True),
-        ("Pod", {"metadata": {"name": "shell"}}, True),
-        ("ConfigMap", {"metadata": {"name": "kube-root-ca.crt"}}, False),
-        ("ConfigMap", {"metadata": {"name": "openshift-service-ca.crt"}}, False),
-        ("ConfigMap", {"metadata": {"name": "istio-ca-root-cert"}}, False),
-        ("Secret", {"metadata": {"name": "openshift-service-ca.crt"}}, True),
-        ("RoleBinding", {"metadata": {"name": "system:image-pullers"}}, False),
-        ("ServiceAccount", {"metadata": {"name": "builder"}}, False),
-        ("Secret", {"metadata": {"name": "b-dockercfg-x", "annotations": {OPENSHIFT: "builder"}}}, False),
-        ("Secret", {"metadata": {"name": "default-token-x"}, "type": "kubernetes.io/service-account-token"}, False),
-        ("Secret", {"metadata": {"name": "registry"}, "type": "kubernetes.io/dockerconfigjson"}, True),
-        ("Service", {"metadata": {"name": "a", "labels": {"app.kubernetes.io/part-of": "mpsd"}}}, False),
-        ("EndpointSlice", {"metadata": {"name": "a"}}, False),
-    ],
-)
-def test_a_namespace_is_kept_for_what_others_have_put_there(kind: str, thing: Any, strange: bool) -> None:
-    assert is_strange(kind, thing) is strange

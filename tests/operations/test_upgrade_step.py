@@ -1,4 +1,4 @@
-"""The steps of an upgrade: what comes next is decided by what is seen alone, and nobody loses a GPU or a cordon."""
+"""The steps of an upgrade: decided by what is seen alone, and nobody loses a GPU or a cordon."""
 
 import copy
 from dataclasses import replace
@@ -10,24 +10,27 @@ from hypothesis import strategies as st
 
 from mpsd.model.domain import after_is
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.times import stamp
+from mpsd.model.times import seconds, stamp
 from mpsd.operations.lifecycle.rules.upgrade import (
     MARK,
     ControlPod,
     ControlSet,
+    Decision,
     Standing,
     UpgradeStep,
+    control_pods,
     left_to_others,
     next_step,
-    patch_of,
     plan,
+    pod_selector,
+    read_control_set,
     read_mark,
 )
 from mpsd.status.rules.cordon import cordon_change, merge_patch
 from tests.mpsnodes import NOW, mpsnode
 
-OLD = ControlPod("mps-control-daemon-1", "uid-1", "gpu-a2", "r1", "mpsd:1", True, False, NOW - 90_000.0, "")
-NEW = ControlPod("mps-control-daemon-2", "uid-2", "gpu-a2", "r2", "mpsd:2", True, False, NOW + 10.0, "")
+OLD = ControlPod("control-1", "uid-1", "gpu-a2", "r1", "mpsd:1", True, False, NOW - 90_000.0, "")
+NEW = ControlPod("control-2", "uid-2", "gpu-a2", "r2", "mpsd:2", True, False, NOW + 10.0, "")
 
 
 class Node:
@@ -52,13 +55,14 @@ class Node:
         for domain in status["domains"]:
             drains, used = cordoned.intersection(("all", *domain["gpus"])), self.held.intersection(domain["gpus"])
             usual = ("draining" if used else "drained") if drains else "ready"
-            domain |= {
-                "state": state or usual,
-                "since": stamp(self.pod.started_at or NOW) if self.pod else domain["since"],
-            }
+            since = stamp(self.pod.started_at or NOW) if self.pod else domain["since"]
+            domain |= {"state": state or usual, "since": since}
 
     def seen(self) -> Standing:
         return Standing(read_mpsnode(self.thing, NOW), self.pod, "r2", read_mark(self.thing))
+
+    def decided(self) -> Decision:
+        return next_step(self.seen())
 
     def merge(self, patch: dict[str, Any]) -> None:
         annotations = self.thing["metadata"].setdefault("annotations", {})
@@ -69,23 +73,21 @@ class Node:
                 annotations[name] = value
         self.thing["spec"] = copy.deepcopy(patch["spec"])
 
-    def do(self, step: UpgradeStep) -> None:
+    def do(self, decided: Decision) -> None:
         """What an upgrade does, and what the node makes of it."""
-        match step:
-            case UpgradeStep.CORDON | UpgradeStep.PUT_BACK | UpgradeStep.FINISH:
-                self.merge(patch_of(step, self.seen()))
-            case UpgradeStep.DRAIN:
-                self.held.pop()
-            case UpgradeStep.END:
-                assert not self.held, "a program would lose its GPU"
-                assert {domain["state"] for domain in self.thing["status"]["domains"]} == {"drained"}
-                self.pod = None
-            case UpgradeStep.REPLACE:
-                self.pod = replace(NEW, ready=False, started_at=None) if self.pod is None else NEW
-            case UpgradeStep.STUCK:
-                raise AssertionError("stuck")
-            case _:
-                pass
+        assert not decided.refusal
+        if decided.patch:
+            self.merge(decided.patch)
+        elif decided.step is UpgradeStep.DRAIN:
+            self.held.pop()
+        elif decided.step is UpgradeStep.REPLACE:
+            assert not self.held, "a program would lose its GPU"
+            assert {domain["state"] for domain in self.thing["status"]["domains"]} == {"drained"}
+            self.pod = None
+        elif self.pod is None:
+            self.pod = replace(NEW, ready=False, started_at=None)
+        elif self.pod != OLD:
+            self.pod = NEW
         self.live()
 
     def cordon(self, labels: list[str], *, cordon: bool) -> None:
@@ -102,7 +104,7 @@ labels = st.sampled_from(["0", "1", "2", "3"])
 
 
 @given(st.sets(labels | st.just("all"), max_size=3), st.sets(labels), st.lists(labels, max_size=2), st.integers(0, 9))
-def test_whoever_cordoned_what_it_is_so_again_at_the_end_and_nobody_lost_a_gpu(
+def test_cordons_are_as_they_were_at_the_end_and_nobody_lost_a_gpu(
     cordoned: set[str], held: set[str], meanwhile: list[str], at: int
 ) -> None:
     node = Node(cordoned, held)
@@ -111,96 +113,147 @@ def test_whoever_cordoned_what_it_is_so_again_at_the_end_and_nobody_lost_a_gpu(
         if turn == at and meanwhile:
             node.cordon([f"gpu{label}" for label in meanwhile], cordon=True)
             wanted |= set() if "all" in wanted else {node.uuids[int(label)] for label in meanwhile}
-        step = next_step(node.seen()).step
-        if step is UpgradeStep.DONE and turn > at:
+        decided = node.decided()
+        if decided.step is UpgradeStep.DONE and turn > at:
             break
-        node.do(step)
-    assert next_step(node.seen()).step is UpgradeStep.DONE
+        node.do(decided)
+    assert node.decided().step is UpgradeStep.DONE
     assert node.pod == NEW
     assert set(node.thing["spec"]["cordoned"]) == wanted
     assert read_mark(node.thing) is None
 
 
-def test_a_gpu_that_somebody_puts_back_meanwhile_is_not_cordoned_behind_his_back_once_the_pod_is_new() -> None:
+def test_a_gpu_that_is_put_back_meanwhile_is_not_cordoned_again() -> None:
     node = Node(set(), set())
     while node.pod != NEW:
-        node.do(next_step(node.seen()).step)
+        node.do(node.decided())
     node.cordon(["gpu1"], cordon=False)
-    steps = []
-    while (step := next_step(node.seen()).step) is not UpgradeStep.DONE:
-        steps.append(step)
-        node.do(step)
-    assert UpgradeStep.CORDON not in steps
+    while (decided := node.decided()).step is not UpgradeStep.DONE:
+        assert not decided.cordons
+        node.do(decided)
     assert node.thing["spec"]["cordoned"] == []
 
 
 def walked_to(step: UpgradeStep, *cordoned: str) -> Node:
+    """A node where this step is to be done, with nothing to wait for."""
     node = Node(set(cordoned), {"0"})
-    while (found := next_step(node.seen()).step) is not step:
+    while (found := node.decided()).step is not step or found.cordons:
         node.do(found)
     return node
 
 
 @pytest.mark.parametrize("state", ["starting", "down", "wedged", "fault", "draining"])
 def test_nothing_is_put_back_before_every_domain_has_come_up(state: str) -> None:
-    node = walked_to(UpgradeStep.PUT_BACK)
+    node = walked_to(UpgradeStep.UNDRAIN)
     node.live(state)
-    decided = next_step(node.seen())
-    assert decided.step is UpgradeStep.START
+    decided = node.decided()
+    assert (decided.step, decided.patch) == (UpgradeStep.START, None)
     assert f"gpu0 is {after_is(state)}" in decided.why
 
 
 def test_what_a_node_told_of_its_former_domains_proves_nothing() -> None:
-    node = walked_to(UpgradeStep.PUT_BACK)
+    node = walked_to(UpgradeStep.UNDRAIN)
     for domain in node.thing["status"]["domains"]:
         domain["since"] = stamp(NOW)
-    assert next_step(node.seen()).step is UpgradeStep.START
+    assert node.decided().step is UpgradeStep.START
     del node.thing["status"]["domains"]
-    assert next_step(node.seen()).step is UpgradeStep.START
+    assert node.decided().step is UpgradeStep.START
 
 
-@pytest.mark.parametrize("step", [UpgradeStep.PUT_BACK, UpgradeStep.FINISH])
-def test_a_refused_domain_ends_it_with_the_reason(step: UpgradeStep) -> None:
-    node = walked_to(step)
+def test_a_node_is_done_once_it_serves() -> None:
+    node = walked_to(UpgradeStep.UNDRAIN)
+    node.do(node.decided())
+    node.live("starting")
+    assert node.decided().why.startswith("gpu0 is starting")
+    node.live()
+    node.do(node.decided())
+    assert node.decided() == Decision(UpgradeStep.DONE)
+
+
+def test_a_refused_domain_ends_it_with_the_reason() -> None:
+    node = walked_to(UpgradeStep.UNDRAIN)
     node.thing["status"]["domains"][2] |= {"state": "refused", "reason": "MIG is on"}
-    decided = next_step(node.seen())
-    assert (decided.step, decided.why) == (UpgradeStep.STUCK, "gpu2-3 is refused: MIG is on")
+    assert node.decided().refusal == "gpu2-3 is refused: MIG is on"
 
 
 def test_a_refusal_of_the_former_pod_is_what_an_upgrade_may_mend() -> None:
     node = Node(set(), set())
-    node.do(UpgradeStep.CORDON)
+    node.do(node.decided())
     node.thing["status"]["domains"][0] |= {"state": "refused", "reason": "no program for MPS"}
-    assert next_step(node.seen()).step is UpgradeStep.END
+    assert node.decided() == Decision(UpgradeStep.REPLACE)
     node.thing["status"]["gpus"][0]["clients"] = None
-    assert next_step(node.seen()).step is UpgradeStep.DRAIN, "who is there is not known"
+    assert node.decided().step is UpgradeStep.DRAIN, "who is there is not known"
 
 
 def test_nobody_is_ended_while_the_newest_revision_is_not_known() -> None:
-    node = walked_to(UpgradeStep.END)
-    decided = next_step(replace(node.seen(), revision=""))
-    assert decided.step is UpgradeStep.REPLACE
+    decided = next_step(replace(walked_to(UpgradeStep.REPLACE).seen(), revision=""))
+    assert decided.step is UpgradeStep.START
     assert "has not processed its last change" in decided.why
 
 
-def test_the_plan_says_of_each_node_what_is_cordoned_by_whom_and_what_is_left_to_do() -> None:
-    control = ControlSet("mpsd-system", "mps-control-daemon", "ds", "control", "mpsd:2", "OnDelete", "r2", "")
+def test_the_plan_says_who_is_waited_for_and_what_is_put_back() -> None:
+    control = ControlSet("mpsd-system", "control", "ds", "control", "mpsd:2", "OnDelete", "r2", "")
 
     def planned(node: Node, image: str | None = None) -> str:
         return list(plan(control, [node.seen()], image))[-1]
 
     fresh = planned(Node({"0"}, {"0"}))
-    assert "image mpsd:1; cordon gpu1, gpu2, gpu3; wait for default/GPU-000000a2-0000-" in fresh
-    assert fresh.endswith(
-        "replace the pod, put back gpu1, gpu2, gpu3; gpu0 was cordoned by another client and stays cordoned"
-    )
+    assert fresh.startswith("gpu-a2: wait for default/GPU-000000a2-0000-")
+    others = "put back gpu1, gpu2, gpu3; gpu0 stays cordoned, as others want it"
+    assert fresh.endswith(f"replace control-1, image mpsd:1; {others}")
     begun = planned(walked_to(UpgradeStep.DRAIN, "1"))
-    assert "cordon " not in begun
-    assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 was cordoned by another client and stays cordoned")
-    assert "is new, and the upgrade of this node was not finished; put back nothing" in planned(
-        walked_to(UpgradeStep.FINISH)
-    )
+    assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 stays cordoned, as others want it")
     assert planned(walked_to(UpgradeStep.DONE)) == "gpu-a2: up to date"
-    assert "mps-control-daemon-2 is of revision r2, image mpsd:2; cordon " in planned(
-        walked_to(UpgradeStep.DONE), "mpsd:3"
-    )
+    assert "replace control-2, image mpsd:2; " in planned(walked_to(UpgradeStep.DONE), "mpsd:3")
+
+
+# -- the DaemonSet and its pods --------------------------------------------------------------------
+
+OWNER = [{"uid": "ds", "controller": True}]
+
+
+def daemon_set(generation: int = 2, observed: int | None = 2) -> Any:
+    template = {"spec": {"containers": [{"name": "control", "image": "mpsd:1"}]}}
+    spec = {"template": template, "selector": {"matchLabels": {"b": "2", "a": "1"}}}
+    metadata = {"name": "control", "namespace": "mpsd-system", "uid": "ds", "generation": generation}
+    status = {} if observed is None else {"observedGeneration": observed}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def revision(number: int, hash_: str, owner: Any = OWNER) -> Any:
+    metadata = {"name": hash_, "labels": {"controller-revision-hash": hash_}, "ownerReferences": owner}
+    return {"metadata": metadata, "revision": number}
+
+
+def pod(name: str, node: str = "a", *, ending: bool = False, at: str = "2026-11-21T08:00:00Z", **status: Any) -> Any:
+    metadata = {"name": name, "uid": name, "creationTimestamp": at, "ownerReferences": OWNER}
+    metadata |= {"deletionTimestamp": at} if ending else {}
+    return {"metadata": metadata, "spec": {"nodeName": node, "containers": [{"image": "mpsd:1"}]}, "status": status}
+
+
+def test_the_newest_revision_has_the_highest_number_of_this_daemon_set() -> None:
+    others = revision(9, "c", [{"uid": "another"}])
+    assert read_control_set(daemon_set(), [revision(3, "a"), revision(2, "b"), others]).revision == "a"
+    assert read_control_set(daemon_set(), [others]).revision == ""
+    for unseen in (daemon_set(generation=3), daemon_set(observed=None)):
+        assert read_control_set(unseen, [revision(3, "a")]).revision == "", "its last change was not seen"
+    assert pod_selector(daemon_set()) == "a=1,b=2"
+
+
+def test_of_two_pods_of_a_node_the_one_that_stays_counts() -> None:
+    old, new = pod("old", ending=True), pod("new", at="2026-11-21T08:10:00Z")
+    for order in ([old, new], [new, old]):
+        assert control_pods(order, "ds")["a"].name == "new"
+    assert control_pods([old], "ds")["a"].ending
+    assert control_pods([pod("unplaced", node="")], "ds") == {}
+    assert control_pods([new], "another") == {}
+
+
+def test_a_pod_has_started_once_each_of_its_containers_runs() -> None:
+    running: Any = {"state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}}
+    waiting: Any = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    began = control_pods([pod("a", containerStatuses=[running])], "ds")["a"]
+    assert began.started_at == seconds("2026-11-21T08:00:05Z")
+    held = control_pods([pod("a", containerStatuses=[running, waiting])], "ds")["a"]
+    assert (held.started_at, held.trouble) == (None, "ImagePullBackOff: no such image")
+    assert control_pods([pod("a")], "ds")["a"].started_at is None

@@ -99,23 +99,13 @@ def with_state(of: ClusterNode, state: State) -> ClusterNode:
     return replace(of, gpus=tuple(changed(gpu, state=state.value) for gpu in of.gpus))
 
 
-def test_it_is_done_once_the_node_drains_and_drained_once_nothing_is_left() -> None:
+def test_a_node_is_empty_once_it_is_drained_and_reports_it() -> None:
     before = node("gpu-a1")
     change = cordon_change(before, [], cordon=True)
     seen = [(state, with_state(before, state)) for state in State]
-    assert [state for state, now in seen if change.is_done(now)] == [State.DRAINING, State.DRAINED]
     assert [state for state, now in seen if are_empty(now, change.touched)] == [State.DRAINED]
     assert not are_empty(replace(with_state(before, State.DRAINED), stale=True), change.touched)
     assert not are_empty(replace(with_state(before, State.DRAINED), told_at=None), change.touched)
-    back = cordon_change(node("gpu-a1", "all"), [], cordon=False)
-    assert not any(back.is_done(with_state(before, state)) for state in (State.DRAINING, State.DRAINED))
-    assert back.is_done(with_state(before, State.STARTING))
-
-
-def test_only_the_gpus_that_were_named_are_waited_for() -> None:
-    before = node("gpu-a2", "gpu0")
-    assert cordon_change(before, ["gpu0"], cordon=True).is_done(before)
-    assert not cordon_change(before, ["gpu1"], cordon=True).is_done(before)
 
 
 everything = ["all", "gpu0", "gpu1", "gpu2", "gpu3"]

@@ -14,7 +14,6 @@ import math
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode, PodStatus, pod_rows, silence
+from mpsd.model.cluster_status import ClusterNode, PodStatus, silence
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules import emptying as rules
@@ -33,17 +32,15 @@ from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, PatchKind, Rejected, Unavailable
 from mpsd.platform.options import OutputFormat
 from mpsd.platform.settings import seconds
-from mpsd.platform.terminal import WIDEST, console
 from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, GpuNames, GpuOptions, Kubeconfig, NodeName
 from mpsd.status.rules.cordon import CordonChange, cordon_change, effects, holders, merge_patch
-from mpsd.status.tables import CLUSTER_GPU_COLUMNS, CLUSTER_POD_COLUMNS, table
 
 PAUSE_S = 0.5  # between two looks at the cluster
 COUNTED_S = 10.0  # kubelet reports its devices to the API every so often; a pod placed in between would fail
 _TRIES = 10  # an agent writes its node's status once a second at most
-_APPLIED_S = 15.0  # after which a node that has not done so is reported
+_AGAIN_S = 5.0  # until an eviction that was refused is requested again, as `kubectl drain` does
 _RIGHTS = "docs/operations/upgrade-and-drain.md (Drain a node) lists the rights that this requires"
 Answer = TypeVar("Answer")
 
@@ -174,23 +171,16 @@ async def change_cordon(
     raise Conflict(f"patch mpsnodes {node}: another client changed it first, {_TRIES} times")
 
 
-Wait = Annotated[
-    str | None, typer.Option("--wait", metavar="TIME", help="How long to wait for the programs there to end.")
-]
-
-
-def cordon(
-    node: NodeName, gpus: GpuNames = None, wait: Wait = None, kubeconfig: Kubeconfig = None, context: Context = None
-) -> None:
+def cordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take GPUs of a node out of use: no new pods are placed on them; running programs continue until they end.
 
-    A domain of several GPUs drains as a whole. Exits with 0 when it is requested (with --wait: when it is done), 1 when
-    it is not, 2 when there is no such node or GPU.
+    A domain of several GPUs drains as a whole. Exits with 0 when it is requested, 1 when it cannot be, 2 when there is
+    no such node or GPU. To wait for the programs there: `kubectl mps drain`.
 
         kubectl mps cordon gpu-a1 gpu0
-        kubectl mps cordon gpu-a1 --wait 30m      every GPU, and wait for the last program
+        kubectl mps cordon gpu-a1                 every GPU
     """
-    _change(ClusterAccess("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True, wait=wait)
+    _change(ClusterAccess("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True)
 
 
 def uncordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
@@ -201,38 +191,14 @@ def uncordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = Non
 
     The exit codes are those of cordon.
     """
-    _change(ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False, wait=None)
+    _change(ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False)
 
 
-def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool, wait: str | None) -> NoReturn:
-    """Changes it and waits. wait None: only until the node has applied it, if it does at once."""
-    wait_s = None if wait is None else read_seconds(cluster.program, "--wait", wait, zero=True)
-
-    async def change_it(kube: Kube) -> tuple[CordonChange, ClusterNode, bool]:
-        before, change = await change_cordon(kube, node, gpus, cordon=cordon)
-        answer(*effects(before, change))
-        report = ProgressReporter(answer)
-        if wait_s is not None:
-            return change, *await _until_empty(kube, node, change.touched, wait_s, report)
-        # A node sees a cordon within a second, and reports within another.
-        async for now, _last in looks(partial(seen_node, kube, node), 5.0 if rules.reports(before) else 0.0, report):
-            if done := change.is_done(now):
-                break
-        return change, now, done
-
-    change, after, done = cluster.ask(change_it)
-    rows = rules.chosen(after, change.touched.union(change.gpus))
-    labels = {gpu.label for gpu in rows}
-    pods = [pod for pod in pod_rows(after) if not labels.isdisjoint(pod.labels)]
-    if rows:
-        console(WIDEST).print(table(CLUSTER_GPU_COLUMNS, rows))
-    if pods:
-        console(WIDEST).print(table(CLUSTER_POD_COLUMNS, pods))
-    if not done and wait_s is None:
-        answer(silence(after, time.time()) or f"{node} has not applied it yet; `kubectl mps {node}` shows when it has")
-    elif not done:
-        say(f"{cluster.program}: programs still use these GPUs after {wait}")
-    end(well=done or wait_s is None)
+def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool) -> None:
+    before, change = cluster.ask(lambda kube: change_cordon(kube, node, gpus, cordon=cordon))
+    answer(*effects(before, change))
+    if silent := silence(before, time.time()):
+        answer(silent)
 
 
 # -- drains ------------------------------------------------------------------------------------------------------------
@@ -244,29 +210,22 @@ class Evictions:
 
     kube: Kube
     report: ProgressReporter
-    _refused: Counter[str] = field(default_factory=Counter)  # by pod, times in a row
     _due: dict[str, float] = field(default_factory=dict)  # by pod, on the monotonic clock
-    _closed_at: float | None = None  # when the GPUs were first seen to be offered no more; None before
+    _closed_at: float | None = None  # when the GPUs were first seen to be offered no more
 
     async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
         """Requests the eviction of each pod that is due. Forbidden where a right is missing."""
-        there = _pods(node, gpus)
-        for holder in there if there and self._is_counted(node, gpus) else ():
-            if time.monotonic() >= self._due.get(_key(holder), 0.0):
-                await self._attempt(holder)
-
-    def _is_counted(self, node: ClusterNode, gpus: Collection[str]) -> bool:
-        """Whether the scheduler knows by now that nothing is free on these GPUs."""
-        if rules.offers_room(node, gpus):
+        there, now = _pods(node, gpus), time.monotonic()
+        if not there or rules.offers_room(node, gpus):
             self._closed_at = None
-            return False
-        for_s = rules.closed_for_s(node, gpus)
+            return
         if self._closed_at is None:
-            self._closed_at = time.monotonic()
-            if for_s < COUNTED_S:
-                why = "kubelet must first report that these GPUs are full, or recreated pods would return to them"
-                say(f"evictions begin in {COUNTED_S:g} s: {why}")
-        return max(for_s, time.monotonic() - self._closed_at) >= COUNTED_S
+            self._closed_at = now
+            why = "kubelet must first report that these GPUs are full, or recreated pods would return to them"
+            say(f"evictions begin in {COUNTED_S:g} s: {why}")
+        for holder in there if now - self._closed_at >= COUNTED_S else ():
+            if now >= self._due.get(_key(holder), 0.0):
+                await self._attempt(holder)
 
     async def _attempt(self, holder: PodStatus) -> None:
         key, pod = _key(holder), None
@@ -274,13 +233,12 @@ class Evictions:
         try:
             with suppress(NotFound):
                 pod = await self.kube.get(PODS, holder.pod, holder.namespace)
-            fate, sentence = rules.fate_of(pod, holder)
-            if fate in (rules.EvictionFate.EVICT, rules.EvictionFate.EVICT_FOR_GOOD):
+            goes, sentence = rules.eviction_of(pod, holder)
+            if goes:
                 await self.kube.evict(holder.pod, holder.namespace, holder.uid)
             self.report(key, sentence)
         except (Unavailable, Rejected) as error:
-            self._refused[key] += 1
-            self._due[key] = time.monotonic() + rules.again_after_s(self._refused[key])
+            self._due[key] = time.monotonic() + _AGAIN_S
             self.report(key, f"{holder.namespace}/{holder.pod} cannot be evicted now and will be retried: {error}")
         except (NotFound, Conflict):  # it has just gone, or another pod has its name
             pass
@@ -304,14 +262,11 @@ async def _until_empty(
     evictions: Evictions | None = None,
 ) -> tuple[ClusterNode, bool]:
     """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that is so."""
-    began = time.monotonic()
     async for node, is_last in looks(partial(seen_node, kube, name), within_s, report):
-        done, now = rules.are_empty(node, gpus), time.time()
+        done = rules.are_empty(node, gpus)
         if not done and not is_last:  # else whoever asked prints how it is
             report("left", f"{name}: {rules.what_is_left(node, gpus)}")
-        report("silence", silence(node, now))
-        late = time.monotonic() - began >= _APPLIED_S
-        report("applied", rules.not_applied(node, gpus, now, _APPLIED_S) if late else None)
+        report("silence", silence(node, time.time()))
         if done:
             break
         if evictions and not node.stale:

@@ -2,6 +2,7 @@
 
 An object is mpsd's by its label and by nothing else. Nothing is deleted but what was found by it and shown, by uid, in
 the order of `Stage`, by which nothing that remains depends on what is gone; a stage's pods are gone before the next.
+Namespaces stay: others may have something in them.
 
 Rights of whoever does it: list of every kind, and delete of what mpsd is made of; an administrator of the cluster.
 """
@@ -9,7 +10,7 @@ Rights of whoever does it: list of every kind, and delete of what mpsd is made o
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,24 +19,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from mpsd.model.cluster_status import ClusterStatus
-from mpsd.model.names import AGENT, CONTROL, LABEL, NAME_LABEL, OURS, PRODUCT
+from mpsd.model.names import AGENT, CONTROL, LABEL, NAME_LABEL, NAMESPACE, OURS, PRODUCT
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.operations.lifecycle.drain import NotDone, ProgressReporter, answer, ask, end, looks, read_seconds, say
-from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use, is_deleted, is_strange, stage_of
+from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use
 from mpsd.platform import kube as api
 from mpsd.platform.console import complaints
-from mpsd.platform.kube import (
-    NODES,
-    PODS,
-    Conflict,
-    Forbidden,
-    Kube,
-    KubeError,
-    NotFound,
-    PatchKind,
-    Resource,
-    ResourceKind,
-)
+from mpsd.platform.kube import NODES, PODS, Conflict, Forbidden, Kube, KubeError, NotFound, PatchKind, Resource
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import NotInstalled, look
 from mpsd.status.cluster_answers import ClusterAccess
@@ -47,33 +37,41 @@ _MUST_BE_LISTED = {"", "apps", "admissionregistration.k8s.io", "rbac.authorizati
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """things: in the order of their deletion. users: who would lose something. unseen: what could not be looked for."""
-
+    #: In the order of their deletion.
     things: Sequence[Thing]
+    #: Who would lose something.
     users: Sequence[str]
+    #: What could not be looked for.
     unseen: Sequence[str]
-    kinds: Sequence[ResourceKind]
 
 
 async def find(kube: Kube) -> Installation:
-    """Forbidden where so much cannot be listed that the order would not be safe."""
+    """What has mpsd's label, but for namespaces and what goes with something else.
+
+    Forbidden where so much cannot be listed that the order would not be safe.
+    """
     kinds, missing = await api.deletable_kinds(kube)
-    unseen, labelled = [*missing], list[tuple[ResourceKind, api.Object]]()
+    kinds = [kind for kind in kinds if kind.name != "Namespace"]
+    unseen, things, own_groups = [*missing], dict[str, Thing](), set[str]()
     answers = await asyncio.gather(*(kube.list(kind.resource, query=OURS) for kind in kinds), return_exceptions=True)
     for kind, found in zip(kinds, answers, strict=True):
-        if not isinstance(found, BaseException):
-            labelled += [(kind, thing) for thing in found]
-        elif not isinstance(found, KubeError) or (isinstance(found, Forbidden) and kind.group in _MUST_BE_LISTED):
-            raise found
-        else:
+        if isinstance(found, BaseException):
+            is_needed = isinstance(found, Forbidden) and kind.group in _MUST_BE_LISTED
+            if is_needed or not isinstance(found, KubeError):
+                raise found
             unseen.append(str(found))
-    own_groups = {thing["spec"]["group"] for kind, thing in labelled if kind.name == "CustomResourceDefinition"}
-    things = {}
-    for kind, thing in labelled:
-        if is_deleted(of := thing["metadata"], kind.group, own_groups):
-            at, uid, labels = kind.resource, of["uid"], of.get("labels") or {}
-            things[uid] = Thing(at.api, at.plural, kind.name, of.get("namespace", ""), of["name"], uid, labels)
-    return Installation(in_order(things.values()), await users(kube), unseen, kinds)
+            continue
+        for thing in found:
+            of, at = thing["metadata"], kind.resource
+            if kind.name == "CustomResourceDefinition":
+                own_groups.add(thing["spec"]["group"])
+            if not of.get("ownerReferences"):
+                component = (of.get("labels") or {}).get(NAME_LABEL, "")
+                place = of.get("namespace", "")
+                things[of["uid"]] = Thing(at.api, at.plural, kind.name, place, of["name"], of["uid"], component)
+    # objects of mpsd's own kinds go with the definition
+    own = [one for one in things.values() if one.api.partition("/")[0] not in own_groups]
+    return Installation(in_order(own), await users(kube), unseen)
 
 
 async def users(kube: Kube) -> list[str]:
@@ -88,97 +86,64 @@ async def users(kube: Kube) -> list[str]:
     return list(in_use(status, daemons, agents=bool(agents)))
 
 
-@dataclass(frozen=True, slots=True)
-class Uninstall:
-    """timeout_s: of each wait for what was deleted to be gone."""
+async def _remove(kube: Kube, things: Sequence[Thing], timeout_s: float) -> None:
+    """Prints each object that was deleted. NotDone where pods do not go in time; what comes after them stays."""
+    for stage in Stage:
+        for thing in things:
+            if thing.stage is stage:
+                answer(await _deleted(kube, thing))
+        if stage in (Stage.SERVERS, Stage.DAEMONS):
+            await _until_gone(kube, timeout_s, control=stage is Stage.DAEMONS)
+        if stage is Stage.SERVERS:
+            await _unlabel(kube)  # there is no agent left to write them again
 
-    kube: Kube
-    found: Installation
-    timeout_s: float
 
-    async def run(self) -> None:
-        """Prints each object that was deleted. NotDone where something does not go; what comes after it stays."""
-        for stage in Stage:
-            for thing in self.found.things:
-                if stage_of(thing) is stage:
-                    answer(await self._deleted(thing))
-            if stage in (Stage.SERVERS, Stage.DAEMONS):
-                await self._until_gone(partial(self._pods, control=stage is Stage.DAEMONS))
-            if stage is Stage.SERVERS:
-                await self._unlabel()  # there is no agent left to write them again
-        await self._until_gone(self._ends)
+async def _deleted(kube: Kube, thing: Thing) -> str:
+    try:
+        await kube.delete(Resource(thing.api, thing.plural), thing.name, thing.namespace, uid=thing.uid)
+    except NotFound:
+        return f"already gone: {thing}"
+    except Conflict:
+        return f"kept {thing}: it was recreated meanwhile"
+    return f"deleted {thing}"
 
-    async def _deleted(self, thing: Thing) -> str:
-        if stage_of(thing) is Stage.PLACES and (strange := await self._strange_in(thing.name)):
-            return f"kept {thing}: {strange}"
-        try:
-            await self.kube.delete(Resource(thing.api, thing.plural), thing.name, thing.namespace, uid=thing.uid)
-        except NotFound:
-            return f"already gone: {thing}"
-        except Conflict:
-            return f"kept {thing}: it was recreated meanwhile"
-        return f"deleted {thing}"
 
-    async def _strange_in(self, namespace: str) -> str:
-        """Why a namespace of ours is kept: what of others is in it, or what may not be listed. Empty: nothing."""
-        kinds = [kind for kind in self.found.kinds if kind.namespaced]
-        try:
-            listed = await asyncio.gather(*(self.kube.list(kind.resource, namespace) for kind in kinds))
-        except KubeError as error:
-            return f"what else is in it is not known: {error}"
-        strange = {
-            f"{kind.name} {thing['metadata']['name']}"
-            for kind, things in zip(kinds, listed, strict=True)
-            for thing in things
-            if is_strange(kind.name, thing)
-        }
-        return f"it contains objects of others: {', '.join(sorted(strange))}" if strange else ""
+async def _unlabel(kube: Kube) -> None:
+    """Removes the labels that agents have written on Nodes."""
+    try:
+        for node in map(read_kubernetes_node, await kube.list(NODES)):
+            if patch := labels_patch(node.labels, {}):
+                with suppress(NotFound):
+                    await kube.patch(NODES, node.name, patch, PatchKind.MERGE)
+                    answer(f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}")
+    except Forbidden as error:
+        say(f"labels of Nodes remain (mpsd.io/gpu.*, mpsd.io/sharing, mpsd.io/driver-upgrade): {error}")
 
-    async def _unlabel(self) -> None:
-        """Removes the labels that agents have written on Nodes."""
-        try:
-            for node in map(read_kubernetes_node, await self.kube.list(NODES)):
-                if patch := labels_patch(node.labels, {}):
-                    with suppress(NotFound):
-                        await self.kube.patch(NODES, node.name, patch, PatchKind.MERGE)
-                        answer(f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}")
-        except Forbidden as error:
-            say(f"labels of Nodes remain (mpsd.io/gpu.*, mpsd.io/sharing, mpsd.io/driver-upgrade): {error}")
 
-    # -- waiting -------------------------------------------------------------------------------------------------
+async def _until_gone(kube: Kube, timeout_s: float, *, control: bool) -> None:
+    report = ProgressReporter()
+    async for left, is_last in looks(partial(_pods, kube, control=control), timeout_s, report):
+        if not left:
+            return
+        report("left", f"waits until they are gone: {', '.join(left)}")
+        if is_last:
+            raise NotDone(f"still there after {timeout_s:g} s: {', '.join(left)}")
 
-    async def _until_gone(self, left_of: Callable[[], Awaitable[list[str]]]) -> None:
-        report = ProgressReporter()
-        async for left, is_last in looks(left_of, self.timeout_s, report):
-            if not left:
-                return
-            report("left", f"waits until they are gone: {', '.join(left)}")
-            if is_last:
-                raise NotDone(f"still there after {self.timeout_s:g} s: {', '.join(left)}")
 
-    async def _pods(self, *, control: bool) -> list[str]:
-        left = []
-        for pod in await self.kube.list(PODS, query=OURS):
-            metadata, node = pod["metadata"], pod["spec"].get("nodeName")
-            if metadata.get("ownerReferences") and (metadata["labels"].get(NAME_LABEL) == CONTROL) is control:
-                left.append(f"pod {metadata['namespace']}/{metadata['name']}" + (f" on {node}" if node else ""))
-        return left
-
-    async def _ends(self) -> list[str]:
-        """Namespaces and definitions, which go once everything in them has."""
-        left = []
-        for thing in [one for one in self.found.things if stage_of(one) in (Stage.PLACES, Stage.KINDS)]:
-            with suppress(NotFound):
-                found = await self.kube.get(Resource(thing.api, thing.plural), thing.name, thing.namespace)
-                if found["metadata"]["uid"] == thing.uid and found["metadata"].get("deletionTimestamp"):
-                    left.append(str(thing))
-        return left
+async def _pods(kube: Kube, *, control: bool) -> list[str]:
+    """Those that something owns, of the control daemons or all others."""
+    left = []
+    for pod in await kube.list(PODS, query=OURS):
+        metadata, node = pod["metadata"], pod["spec"].get("nodeName")
+        if metadata.get("ownerReferences") and (metadata["labels"].get(NAME_LABEL) == CONTROL) is control:
+            left.append(f"pod {metadata['namespace']}/{metadata['name']}" + (f" on {node}" if node else ""))
+    return left
 
 
 _RIGHTS = "this requires an administrator of the cluster, who may list every kind of object"
 _REMAINS = (
-    "what remains: labels of nodes (ack.node.gpu.schedule), MPSReady and numbers of devices in their status, images on"
-    " them, namespaces that others made or use; to remove it: docs/operations/upgrade-and-drain.md (Uninstall)"
+    f"what remains: the namespace (kubectl delete namespace {NAMESPACE}), labels of nodes (ack.node.gpu.schedule),"
+    " MPSReady and numbers of devices in their status: docs/operations/upgrade-and-drain.md (Uninstall)"
 )
 
 Force = Annotated[bool, typer.Option("--force", help="Proceed even if pods hold GPUs: their programs lose them.")]
@@ -199,9 +164,9 @@ def uninstall(
 
     Everything with the label app.kubernetes.io/part-of=mpsd is deleted, in an order that leaves nothing waiting:
     webhooks, agents (and the labels that they wrote on Nodes), control daemons (which restore the compute modes), the
-    rest, rights, its namespace unless it contains objects of others, and last the definition of MPSNode. It asks for
-    confirmation; if it stops, the same command continues. Exits with 0 when all is gone, 1 when not, 2 where it would
-    have to ask and there is no terminal, 130 after Ctrl-C.
+    rest, rights, and last the definition of MPSNode; the namespace stays. It asks for confirmation; if it stops, the
+    same command continues. Exits with 0 when all is gone, 1 when not, 2 where it would have to ask and there is no
+    terminal, 130 after Ctrl-C.
 
         kubectl mps uninstall --dry-run
         kubectl mps drain gpu-a1 && kubectl mps uninstall
@@ -230,7 +195,7 @@ def uninstall(
         if not force and (there := await users(kube)):  # who has come since it was asked
             return there
         stays.append("to continue: run the same command again; what is listed above as deleted is gone")
-        await Uninstall(kube, found, timeout_s).run()
+        await _remove(kube, found.things, timeout_s)
         return ()
 
     if there := ask(cluster, uninstall_it, stays):

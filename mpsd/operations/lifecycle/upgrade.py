@@ -1,7 +1,8 @@
 """`kubectl mps upgrade`: replaces the control pods node by node, so that no program loses its GPU.
 
-Each step is decided by what the cluster reports now (`lifecycle.rules.upgrade`), done once, and looked at again; the
-first node where a step fails or takes too long ends the upgrade.
+A loop over the nodes: drain, replace the pod, wait, undrain. Each step is decided by what the cluster reports now
+(`lifecycle.rules.upgrade`), so that, begun again, it goes on where nodes are not done; the first node where a step
+fails or takes too long ends it.
 
 Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all namespaces; in that of the
 DaemonSet list of controllerrevisions, list and delete of pods, and with an image patch of daemonsets; with a selector
@@ -17,7 +18,6 @@ from typing import Annotated, Any
 import typer
 
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.times import lasting
 from mpsd.operations.lifecycle import drain
 from mpsd.operations.lifecycle.drain import Evict, Evictions, NotDone, ProgressReporter, answer, pause, say
@@ -32,39 +32,57 @@ from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
 from mpsd.status.rules.cordon import holders
 
-_DAEMON_SETS, _REVISIONS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "controllerrevisions")
-# The other steps are done, and what follows is seen.
-_WAITS = frozenset({UpgradeStep.DRAIN, UpgradeStep.REPLACE, UpgradeStep.START, UpgradeStep.SERVE})
+_DAEMON_SETS = Resource("apps/v1", "daemonsets")
+_REVISIONS = Resource("apps/v1", "controllerrevisions")
 _OBSERVED_S = 30.0  # until the API's controller has seen a change of the DaemonSet
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Where an upgrade goes no further."""
+
+    node: str
+    step: UpgradeStep
+    reason: str
 
 
 @dataclass(slots=True)
 class Upgrade:
-    """One walk. nodes: of these names, all where none is named. selector: of the Nodes' labels, empty for any.
-    timeout_s: of each step of a node. image None: the one that the DaemonSet has. options: of commands that continue.
-
-    control and standings: as last looked at, of the nodes that were asked for, in their order. stays: what is so on the
-    node where the walk is, a sentence each; none between nodes.
-    """
+    """One walk over nodes."""
 
     kube: Kube
-    nodes: Sequence[str]
-    selector: str
+    #: Of each step of a node.
     timeout_s: float
     evict: bool
+    #: None: the one that the DaemonSet has.
     image: str | None
+    #: Of commands that continue.
     options: str
+    #: What is so on the node where the walk is, a sentence each; none between nodes.
     stays: list[str]
     control: ControlSet = field(init=False)
+    #: As last looked at; those that were begun first.
     standings: dict[str, Standing] = field(default_factory=dict)
 
-    async def look(self) -> None:
-        """InvalidInput for nodes that are not there, NotDone or NotInstalled where nothing can be upgraded."""
-        names = await self._names()
+    async def look(self, named: Sequence[str], selector: str) -> None:
+        """The nodes of these names and labels, all where there are none.
+
+        InvalidInput for nodes that are not there, NotDone or NotInstalled where nothing can be upgraded.
+        """
+        await self._read_control()
+        names = list(named)
+        if not names:
+            begun = [_name(one) for one in await mpsnodes(self.kube, []) if read_mark(one) is not None]
+            names = sorted({*rules.control_pods(await self._pods(), self.control.uid), *begun})
+        if selector:
+            labelled = {_name(one) for one in await self.kube.list(NODES, query={"labelSelector": selector})}
+            names = [name for name in names if name in labelled]
+            if not names:
+                raise NotDone(f"no node that {selector} selects has a pod of {self.control}")
         for thing in await mpsnodes(self.kube, names) if names else ():  # of no names it would give all
             await self._look_at(thing)
-        begun_first = sorted(self.standings, key=lambda name: (self.standings[name].mark is None, name))
-        self.standings = {name: self.standings[name] for name in begun_first}
+        begun_first = sorted(self.standings.values(), key=lambda one: (one.mark is None, one.node.name))
+        self.standings = {one.node.name: one for one in begun_first}
 
     def due(self) -> list[str]:
         return [name for name, one in self.standings.items() if rules.is_due(one, self.control, self.image)]
@@ -73,24 +91,22 @@ class Upgrade:
         """NotDone where a node that is due could not be drained, or the pods would not wait to be replaced."""
         if self.control.strategy != rules.ON_DELETE:
             why = f"updateStrategy is {self.control.strategy or 'missing'}, so its pods are replaced while programs run"
-            raise NotDone(f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as manifests/base has it")
+            raise NotDone(f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as mpsd ships it")
         if reasons := list(filter(None, (no_answer(self.standings[name].node, time.time()) for name in self.due()))):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 
-    async def run(self) -> tuple[str, Decision] | None:
-        """Walks. The node where it stopped, the step and why; None where every node was upgraded."""
+    async def run(self) -> Stopped | None:
+        """None where every node was upgraded."""
         await self._set_image()
         for name in self.due():
             if stopped := await self._node(name):
-                return name, stopped
+                return stopped
         return None
 
-    # -- one node ------------------------------------------------------------------------------------------------
-
-    async def _node(self, name: str) -> Decision | None:
+    async def _node(self, name: str) -> Stopped | None:
         report = ProgressReporter()
         evictions = Evictions(self.kube, report)
-        step, since, cordoned = None, time.monotonic(), False
+        step, since, has_cordoned = None, time.monotonic(), False
         while True:
             try:
                 seen = await self._look_again(name)
@@ -98,70 +114,37 @@ class Upgrade:
                 if decided.step is not step:
                     step, since = decided.step, time.monotonic()
                 report("step", rules.progress(seen, decided))
-                self.stays[:] = rules.how_it_stands(self.control, seen, step, self.options)
+                self.stays[:] = rules.how_it_stands(self.control, seen, self.options)
                 if step is UpgradeStep.DONE:
                     self.stays.clear()
                     return None
-                if why := self._given_up(decided, time.monotonic() - since, cordoned=cordoned):
-                    return Decision(step, why)
-                await self._do(seen, step, evictions)
-                cordoned = cordoned or step is UpgradeStep.CORDON
+                if decided.refusal:
+                    return Stopped(name, step, decided.refusal)
+                if decided.cordons and has_cordoned:
+                    return Stopped(name, step, "another client has put GPUs back into use meanwhile")
+                if decided.why and time.monotonic() - since >= self.timeout_s:
+                    return Stopped(name, step, f"it took longer than {lasting(self.timeout_s)}: {decided.why}")
+                await self._do(seen, decided, evictions)
+                has_cordoned = has_cordoned or decided.cordons
                 report.away(None)
-                if step in _WAITS:
-                    await pause()
             except Conflict:  # somebody was faster: what is so now is looked at first
-                await pause()
+                pass
             except Unavailable as error:
                 report.away(error)
                 if time.monotonic() - since >= self.timeout_s:
                     raise
-                await pause()
+            await pause()
 
-    def _given_up(self, decided: Decision, for_s: float, *, cordoned: bool) -> str:
-        """Why it goes no further on this node; empty where it does. for_s: how long the step has lasted."""
-        if decided.step is UpgradeStep.STUCK:
-            return decided.why
-        if decided.step is UpgradeStep.CORDON and cordoned:
-            return "another client has put GPUs back into use meanwhile"
-        if for_s < self.timeout_s:
-            return ""
-        return f"it took longer than {lasting(self.timeout_s)}" + (f": {decided.why}" if decided.why else "")
-
-    async def _do(self, seen: Standing, step: UpgradeStep, evictions: Evictions) -> None:
-        match step:
-            case UpgradeStep.CORDON | UpgradeStep.PUT_BACK | UpgradeStep.FINISH:
-                await self.kube.patch(MPS_NODES, seen.node.name, rules.patch_of(step, seen), PatchKind.MERGE)
-            case UpgradeStep.DRAIN if self.evict:
-                await evictions.look(seen.node, seen.gpus)
-            case UpgradeStep.END if seen.pod:
-                with suppress(NotFound):
-                    await self.kube.delete(PODS, seen.pod.name, self.control.namespace, uid=seen.pod.uid)
-            case _:
-                pass  # somebody else is at work
+    async def _do(self, seen: Standing, decided: Decision, evictions: Evictions) -> None:
+        if decided.patch:
+            await self.kube.patch(MPS_NODES, seen.node.name, decided.patch, PatchKind.MERGE)
+        elif decided.step is UpgradeStep.DRAIN and self.evict:
+            await evictions.look(seen.node, seen.gpus)
+        elif decided.step is UpgradeStep.REPLACE and seen.pod:
+            with suppress(NotFound):
+                await self.kube.delete(PODS, seen.pod.name, self.control.namespace, uid=seen.pod.uid)
 
     # -- looking -------------------------------------------------------------------------------------------------
-
-    async def _names(self) -> list[str]:
-        """The nodes to look at: those with a control pod, of those that were asked for."""
-        await self._read_control()
-        placed = sorted(rules.control_pods(await self._pods(), self.control.uid))
-        if not self.nodes and not self.selector:
-            begun = [_name(one) for one in await mpsnodes(self.kube, []) if read_mark(one) is not None]
-            return sorted({*placed, *begun})
-        names = list(dict.fromkeys(self.nodes)) or placed
-        if self.selector:
-            selected = {_name(one) for one in await self.kube.list(NODES, query={"labelSelector": self.selector})}
-            names = [name for name in names if name in selected]
-        if not names:
-            raise NotDone(f"no node that {self.selector} selects has a pod of {self.control}")
-        strange = [name for name in names if name not in placed]
-        known = {_name(one) for one in await mpsnodes(self.kube, [])} if strange else set()
-        if away := [name for name in strange if name not in known]:
-            none, what = f"no node has one: see the events of {self.control}", f"has no pod of {self.control}"
-            remedy = f"name one of {', '.join(placed)}" if placed else none
-            problems = [Problem("node-unknown", f"node {shown(name)}", "", what, remedy) for name in away]
-            raise InvalidInput("the cluster", problems)
-        return names
 
     async def _read_control(self) -> ControlSet:
         found = await self.kube.list(_DAEMON_SETS, query={"labelSelector": rules.SELECTOR})
@@ -190,8 +173,6 @@ class Upgrade:
         node, version = read_mpsnode(thing, time.time()), str(thing["metadata"]["resourceVersion"])
         self.standings[name] = Standing(node, pod, self.control.revision, read_mark(thing), version)
         return self.standings[name]
-
-    # -- the image -----------------------------------------------------------------------------------------------
 
     async def _set_image(self) -> None:
         """Returns once the DaemonSet's newest revision is known."""
@@ -249,9 +230,9 @@ def upgrade(
     timeout_s = drain.read_seconds(cluster.program, "--timeout", timeout)
     stays: list[str] = []
 
-    async def upgrade_them(kube: Kube) -> tuple[Upgrade, tuple[str, Decision] | None]:
-        walk = Upgrade(kube, nodes or (), selector, timeout_s, evict, image, drain.options(cluster), stays)
-        await walk.look()
+    async def upgrade_them(kube: Kube) -> tuple[Upgrade, Stopped | None]:
+        walk = Upgrade(kube, timeout_s, evict, image, drain.options(cluster), stays)
+        await walk.look(nodes or (), selector)
         if (dry_run or not walk.due()) and output is Format.TEXT:
             answer(*rules.plan(walk.control, list(walk.standings.values()), image))
         if walk.due():
@@ -262,30 +243,32 @@ def upgrade(
     if output is Format.JSON:
         print_json(_record(walk, stopped))
     if stopped:
-        name, at = stopped
-        say(f"{cluster.program}: {name}: stopped at: {at.step}: {at.why}", *stays)
+        say(f"{cluster.program}: {stopped.node}: stopped at: {stopped.step}: {stopped.reason}", *stays)
     elif not dry_run and output is Format.TEXT:
         number = len(walk.standings)
         answer(f"{walk.control}: revision {walk.control.revision} on {number} node{'' if number == 1 else 's'}")
     drain.end(well=stopped is None and (not dry_run or not walk.due()))
 
 
-def _record(walk: Upgrade, stopped: tuple[str, Decision] | None) -> dict[str, Any]:
+def _record(walk: Upgrade, stopped: Stopped | None) -> dict[str, Any]:
     due = walk.due()
-    nodes = [
-        {
-            "node": name,
-            "current": one.current,
-            "due": name in due,
-            "step": rules.next_step(one).step,
-            "pod": asdict(one.pod) if one.pod else None,
-            "cordoned": one.node.cordoned,
-            "cordoned_by_upgrade": sorted(one.ours),
-            "holders": None
-            if one.node.pods is None
-            else [f"{pod.namespace}/{pod.pod}" for pod in holders(one.node, one.gpus)],
-        }
-        for name, one in walk.standings.items()
-    ]
-    at = {"node": stopped[0], "step": stopped[1].step, "reason": stopped[1].why} if stopped else None
-    return {"control": asdict(walk.control), "nodes": nodes, "stopped": at}
+    nodes = [_node_record(one, is_due=name in due) for name, one in walk.standings.items()]
+    return {
+        "control": asdict(walk.control),
+        "nodes": nodes,
+        "stopped": asdict(stopped) if stopped else None,
+    }
+
+
+def _node_record(one: Standing, *, is_due: bool) -> dict[str, Any]:
+    held = [f"{pod.namespace}/{pod.pod}" for pod in holders(one.node, one.gpus)]
+    return {
+        "node": one.node.name,
+        "current": one.current,
+        "due": is_due,
+        "step": rules.next_step(one).step,
+        "pod": asdict(one.pod) if one.pod else None,
+        "cordoned": one.node.cordoned,
+        "cordoned_by_upgrade": sorted(one.ours),
+        "holders": None if one.node.pods is None else held,
+    }

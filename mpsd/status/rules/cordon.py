@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mpsd.model.cluster_status import ClusterNode, PodStatus
-from mpsd.model.domain import ALL, DRAINS, drains
+from mpsd.model.domain import ALL, drains
 from mpsd.model.problem import InvalidInput, Problem, shortened
 from mpsd.model.quantity import gib
 
@@ -30,10 +30,6 @@ class CordonChange:
     def touched(self) -> frozenset[str]:
         """The GPUs whose domains drain by it, or drain no more."""
         return frozenset({*self.gpus, *self.along} - set(self.kept))
-
-    def is_done(self, node: ClusterNode) -> bool:
-        """Whether the node has begun to do it."""
-        return all((gpu.state in DRAINS) is self.cordon for gpu in node.gpus if gpu.uuid in self.touched and gpu.domain)
 
 
 def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> CordonChange:

@@ -260,7 +260,7 @@ def test_which_options_have_a_value_is_known_before_any_verb_is_loaded() -> None
 
 def test_help_teaches_by_example(world: ClusterWorld) -> None:
     assert "kubectl mps cordon gpu-a1 gpu0" in world.kubectl_mps("--help").output
-    assert "kubectl mps cordon gpu-a1 --wait 30m" in world.kubectl_mps("cordon", "--help").output
+    assert "kubectl mps drain gpu-a1 --evict" in world.kubectl_mps("drain", "--help").output
     assert "kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h" in world.kubectl_mps("drain", "--help").output
     assert "kubectl mps undrain gpu-a1 --gpu gpu0" in world.kubectl_mps("undrain", "--help").output
     assert "kubectl mps upgrade --dry-run" in world.kubectl_mps("upgrade", "--help").output

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from mpsd.platform.kube import NODES, PODS, Kube, PatchKind, Resource, deletable_kinds
-from mpsd.simulator.api_server.kinds import NAMESPACES, Object
+from mpsd.simulator.api_server.kinds import Object
 from mpsd.simulator.api_server.objects import Objects
 from tests.cli.cluster_world import ClusterWorld
 from tests.manifests.rendering import rendered
 from tests.whole.cli.played_nodes import PlayedNodes, control_images, played_nodes, run_pods
 from tests.whole.machine.machine import eventually
 
-MAPS = Resource("v1", "configmaps")
-NAMESPACE = "mpsd-system"
+PLACE = "Namespace mpsd-system"  # which stays
 
 
 def make(objects: Objects, thing: Object) -> None:
@@ -83,12 +82,12 @@ def test_on_a_terminal_it_asks_and_takes_nothing_but_yes_for_a_yes(
         monkeypatch.setattr("sys.stdin", Terminal(answer))
         said = bare_world.kubectl_mps("uninstall", "--force")
         assert said.code == 1
-        assert f"Delete these {len(rendered(''))} objects? [y/N] " in said.errors
+        assert f"Delete these {len(rendered('')) - 1} objects? [y/N] " in said.errors
         assert "kubectl mps uninstall: nothing was deleted\n" in said.errors
     assert ours_left(bare_world) == before
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert bare_world.kubectl_mps("uninstall", "--force").code == 0
-    assert ours_left(bare_world) == []
+    assert ours_left(bare_world) == [PLACE]
 
 
 def test_everything_goes_in_order_once_nobody_uses_it(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
@@ -109,33 +108,22 @@ def test_everything_goes_in_order_once_nobody_uses_it(bare_world: ClusterWorld, 
     assert kinds[:2] == ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
     assert kinds[2:5] == ["DaemonSet", "Deployment", "DaemonSet"]
     assert deleted[2].endswith("/mpsd-agent")
-    assert kinds[-2:] == ["Namespace", "CustomResourceDefinition"]
-    assert len(deleted) == len(rendered(""))
+    assert kinds[-1] == "CustomResourceDefinition"
+    assert len(deleted) == len(rendered("")) - 1
     assert nodes.history[-2].startswith("gpu-a1: pod mpsd-agent-")
     assert nodes.history[-1] == "gpu-a1: control pod ended"
-    assert ours_left(world) == []
-    assert not any(thing["metadata"]["name"] == NAMESPACE for thing in world.api.all(NAMESPACES))
+    assert ours_left(world) == [PLACE]
     again = world.kubectl_mps("uninstall")
     assert (again.code, again.errors) == (0, "")
     assert again.output.startswith("nothing with the label app.kubernetes.io/part-of=mpsd is in this cluster\n")
 
 
-def test_what_others_have_put_into_its_namespace_keeps_that(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
-    world = bare_world
-
-    async def questions(kube: Kube) -> None:
-        await kube.create(MAPS, {"metadata": {"name": "kube-root-ca.crt"}}, NAMESPACE)
-        await kube.create(MAPS, {"metadata": {"name": "dashboards"}}, NAMESPACE)
-
-    world.ask(questions)
-    said = world.kubectl_mps("uninstall", "--force", "--yes")
+def test_by_force_programs_lose_their_gpu_and_pods_of_others_stay(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+    said = bare_world.kubectl_mps("uninstall", "--force", "--yes")
     assert said.code == 0, said.errors
     assert "loses its GPU: gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
-    assert "kept Namespace mpsd-system: it contains objects of others: ConfigMap dashboards\n" in said.output
-    assert ours_left(world) == ["Namespace mpsd-system"]
-    assert {one["metadata"]["name"] for one in world.ask(lambda kube: kube.list(PODS))} == {
-        *("train-0", "mps-sample-7xk2p", "notebook-ada")
-    }
+    left = {one["metadata"]["name"] for one in bare_world.ask(lambda kube: kube.list(PODS))}
+    assert left == {"train-0", "mps-sample-7xk2p", "notebook-ada"}
 
 
 def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
@@ -152,7 +140,7 @@ def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(bare_world: Clus
     assert "MutatingWebhookConfiguration mpsd-webhook" not in left
     nodes.undying.clear()
     assert world.kubectl_mps("uninstall", "--force", "--yes").code == 0
-    assert ours_left(world) == []
+    assert ours_left(world) == [PLACE]
 
 
 def test_a_node_that_is_silent_may_be_in_use(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:

@@ -1,5 +1,5 @@
-"""Emptying GPUs of a node: whether they are empty, which pods are left, and which of them a drain may evict. Emptying a
-cluster of mpsd: what is mpsd's, in which order an uninstall deletes it, and who would lose something by that.
+"""Emptying GPUs of a node: whether they are empty, which pods are left, and which may be evicted. Emptying a cluster of
+mpsd: in which order that is deleted, and who would lose something by it.
 
 What is unknown is not empty, and the report of a silent node is not believed. As `kubectl drain`, it evicts no pod that
 would be back on the same node at once: those of DaemonSets, and static ones.
@@ -8,18 +8,17 @@ would be back on the same node at once: those of DaemonSets, and static ones.
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Any
 
 from mpsd.model.cluster_status import ClusterNode, ClusterStatus, GpuRow, PodStatus, silence
 from mpsd.model.domain import ALL, State
-from mpsd.model.names import CONTROL, LABEL, MIRROR, NAME_LABEL, PRODUCT
+from mpsd.model.names import CONTROL, MIRROR
 from mpsd.model.times import lasting
 from mpsd.status.rules.cordon import CordonChange, holders, holding
 
 # No daemon of ours runs there, so nobody waits for a drain: what is there is counted instead.
 _WITHOUT_DAEMON = frozenset({None, State.REFUSED.value, State.DOWN.value})
-_LONGEST_PAUSE_S = 10.0
 _OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
 
 
@@ -81,69 +80,46 @@ def no_answer(node: ClusterNode, now: float) -> str | None:
     return f"{why}, so it is not known whether its GPUs are empty; {look}; {anyway}"
 
 
-def not_applied(node: ClusterNode, gpus: Collection[str], now: float, for_s: float) -> str | None:
-    """The sentence on a node that reports, and does not act on the cordon of these GPUs; None for one that does."""
-    if node.told_at is None or node.stale or all(gpu.state != State.READY for gpu in chosen(node, gpus)):
-        return None
-    last = f"its last report was {lasting(now - node.told_at)} ago"
-    what = f"{node.name} has not applied the cordon for {lasting(for_s)}, and {last}"
-    return f"{what}; check that mpsd-agent and mps-control-daemon run there"
-
-
 def newly_cordoned(before: ClusterNode, change: CordonChange) -> tuple[str, ...]:
     """The UUIDs of the GPUs that this change takes out of use, and nobody had before."""
     had = frozenset(before.cordoned)
     return () if ALL in had or not change.changes else tuple(uuid for uuid in change.gpus if uuid not in had)
 
 
-def undrain_words(before: ClusterNode, change: CordonChange) -> tuple[str, ...]:
-    """The command, after `kubectl mps`, that withdraws this change alone; no words where it changed nothing."""
-    newly = newly_cordoned(before, change)
-    named = newly if len(newly) < len(before.gpus) else ()
-    gpus = [word for uuid in named for word in ("--gpu", before.labels.get(uuid, uuid))]
-    return ("undrain", before.name, *gpus) if newly else ()
-
-
 def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
     """What is so from now on, and how to undo it. where: options of the command, with a leading blank."""
-    if not (words := undrain_words(before, change)):
+    newly = newly_cordoned(before, change)
+    if not newly:
         return f"{before.name}: GPUs that were cordoned before stay cordoned"
-    labels = ", ".join(before.labels.get(uuid, uuid) for uuid in newly_cordoned(before, change))
-    return f"{before.name}: still cordoned: {labels}; to put them back into use: kubectl mps {shlex.join(words)}{where}"
+    labels = [before.labels.get(uuid, uuid) for uuid in newly]
+    words = ["undrain", before.name]
+    if len(newly) < len(before.gpus):  # else all
+        words += [word for label in labels for word in ("--gpu", label)]
+    back = f"to put them back into use: kubectl mps {shlex.join(words)}{where}"
+    return f"{before.name}: still cordoned: {', '.join(labels)}; {back}"
 
 
 # -- evictions ---------------------------------------------------------------------------------------------------------
 
 
-class EvictionFate(StrEnum):
-    """What becomes of a pod that holds a GPU. The value: how that is reported, of the pod's name and why."""
-
-    EVICT = "evicted {name}"
-    EVICT_FOR_GOOD = "evicted {name} (no controller recreates it)"
-    ENDING = "{name} is already terminating"
-    GONE = "{name} is gone from the API; its GPU will be free soon"
-    UNKNOWN = "{name} is not evicted: its uid is unknown, and another pod may have its name"
-    STATIC = "{name} is not evicted: it is a static pod, which kubelet would recreate"
-    RECREATED = "{name} is not evicted: it belongs to the DaemonSet {owner}, which would recreate it here"
-
-
-def fate_of(pod: Mapping[str, Any] | None, holder: PodStatus) -> tuple[EvictionFate, str]:
-    """What becomes of the pod of a grant, and the sentence on it. pod: what has its name in the API, None for none."""
+def eviction_of(pod: Mapping[str, Any] | None, holder: PodStatus) -> tuple[bool, str]:
+    """Whether to evict the pod of a grant, and the sentence on it. pod: what has its name in the API."""
+    name = f"{holder.namespace}/{holder.pod}"
     metadata = (pod or {}).get("metadata") or {}
-    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    owners = [one for one in metadata.get("ownerReferences") or () if one.get("controller")]
     if not holder.uid:
-        fate = EvictionFate.UNKNOWN
-    elif metadata.get("uid") != holder.uid:
-        fate = EvictionFate.GONE
-    elif metadata.get("deletionTimestamp"):
-        fate = EvictionFate.ENDING
-    elif MIRROR in (metadata.get("annotations") or {}):
-        fate = EvictionFate.STATIC
-    elif owner is None:
-        fate = EvictionFate.EVICT_FOR_GOOD
-    else:
-        fate = EvictionFate.RECREATED if owner.get("kind") == "DaemonSet" else EvictionFate.EVICT
-    return fate, fate.format(name=f"{holder.namespace}/{holder.pod}", owner=(owner or {}).get("name"))
+        return False, f"{name} is not evicted: its uid is unknown, and another pod may have its name"
+    if metadata.get("uid") != holder.uid:
+        return False, f"{name} is gone from the API; its GPU will be free soon"
+    if metadata.get("deletionTimestamp"):
+        return False, f"{name} is already terminating"
+    if MIRROR in (metadata.get("annotations") or {}):
+        return False, f"{name} is not evicted: it is a static pod, which kubelet would recreate"
+    for owner in owners:
+        if owner.get("kind") == "DaemonSet":
+            of = f"the DaemonSet {owner.get('name')}, which would recreate it here"
+            return False, f"{name} is not evicted: it belongs to {of}"
+    return True, f"evicted {name}" if owners else f"evicted {name} (no controller recreates it)"
 
 
 def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:
@@ -151,58 +127,44 @@ def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:
     return any(gpu.state in _OFFERED for gpu in chosen(node, gpus))
 
 
-def closed_for_s(node: ClusterNode, gpus: Collection[str]) -> float:
-    """How long these GPUs have not been offered any more, at least, by the node's own clock."""
-    since = [domain.since for domain in node.domains if not set(domain.gpus).isdisjoint(gpus)]
-    known = [at for at in since if at is not None]
-    if node.told_at is None or not known or len(known) < len(since):
-        return 0.0
-    return max(0.0, node.told_at - max(known))
-
-
-def again_after_s(refused: int) -> float:
-    """Seconds until an eviction that was refused so many times is requested again."""
-    return min(2.0 ** max(refused - 1, 0), _LONGEST_PAUSE_S)
-
-
-# -- uninstalling: nothing that remains depends on what is gone --------------------------------------------------------
+# -- uninstalling: nothing that remains depends on what is gone ------------------------------------
 
 
 class Stage(IntEnum):
-    ADMISSION = 1  # first, so that nothing is refused by a webhook that is gone
-    SERVERS = 2  # agents, webhook and whatever else runs: no pod gets a GPU any more
+    """The value: what is deleted first."""
+
+    ADMISSION = 1  # so that nothing is refused by a webhook that is gone
+    SERVERS = 2  # agents, webhook and scheduler: no pod gets a GPU any more
     DAEMONS = 3  # control daemons, which put the compute modes back as they end
     REST = 4
     RIGHTS = 5
-    PLACES = 6
-    KINDS = 7
+    KINDS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object of mpsd's. api: group and version. namespace: empty where its kind has none."""
+    """One object of mpsd's."""
 
+    #: Group and version.
     api: str
     plural: str
     kind: str
+    #: Empty where its kind has none.
     namespace: str
     name: str
     uid: str
-    labels: Mapping[str, str]
+    #: The component that it is of, by its label; empty where that says none.
+    component: str
 
     @property
-    def group(self) -> str:
-        return self.api.rpartition("/")[0]
+    def stage(self) -> Stage:
+        group = self.api.rpartition("/")[0]
+        if group in ("apps", "batch", "extensions"):
+            return Stage.DAEMONS if self.component == CONTROL else Stage.SERVERS
+        return _STAGES.get(group or self.kind, Stage.REST)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
-
-
-def is_deleted(metadata: Mapping[str, Any], group: str, own_groups: Collection[str]) -> bool:
-    """Whether an object with mpsd's label is to be deleted itself. own_groups: those of mpsd's definitions, whose
-    objects go with them; as what another object owns goes with that one.
-    """
-    return group not in own_groups and not metadata.get("ownerReferences")
 
 
 _STAGES = {
@@ -210,19 +172,12 @@ _STAGES = {
     "rbac.authorization.k8s.io": Stage.RIGHTS,
     "apiextensions.k8s.io": Stage.KINDS,
     "ServiceAccount": Stage.RIGHTS,
-    "Namespace": Stage.PLACES,
 }  # by group, and by kind in the core group
-
-
-def stage_of(thing: Thing) -> Stage:
-    if thing.group in ("apps", "batch", "extensions"):
-        return Stage.DAEMONS if thing.labels.get(NAME_LABEL) == CONTROL else Stage.SERVERS
-    return _STAGES.get(thing.group or thing.kind, Stage.REST)
 
 
 def in_order(things: Iterable[Thing]) -> list[Thing]:
     """As they are to be deleted; a binding before what it binds."""
-    return sorted(things, key=lambda one: (stage_of(one), not one.kind.endswith("Binding"), one.kind, str(one)))
+    return sorted(things, key=lambda one: (one.stage, not one.kind.endswith("Binding"), one.kind, str(one)))
 
 
 def in_use(status: ClusterStatus, daemons: Collection[str], *, agents: bool = True) -> Iterator[str]:
@@ -251,25 +206,3 @@ def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
             yield f"{node.name}: the number of programs on {gpu.label} is not known"
         elif gpu.clients and not holders(node, [gpu.uuid]):
             yield f"{node.name}: {gpu.label} has {gpu.clients} client{'' if gpu.clients == 1 else 's'} of no pod"
-
-
-# -- what is in a namespace of ours and not ours ------------------------------------------------------------------
-
-# What Kubernetes, Istio and OpenShift put into every namespace.
-_EVERYWHERE = {
-    "ConfigMap": {"kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt"},
-    "RoleBinding": {"system:deployers", "system:image-builders", "system:image-pullers"},
-    "ServiceAccount": {"default", "builder", "deployer"},
-}
-_OF_THE_CLUSTER = frozenset({"Event", "Endpoints", "EndpointSlice", "Lease"})
-_TOKENS = "kubernetes.io/service-account-token"
-_OF_ACCOUNT = "openshift.io/internal-registry-auth-token.service-account"  # annotation of a Secret made by OpenShift
-
-
-def is_strange(kind: str, thing: Mapping[str, Any]) -> bool:
-    """Whether somebody has put this there: it is neither mpsd's, nor the cluster's own, nor owned by something."""
-    metadata = thing["metadata"]
-    known = (metadata.get("labels") or {}).get(LABEL) == PRODUCT or bool(metadata.get("ownerReferences"))
-    made_by_it = kind in _OF_THE_CLUSTER or metadata["name"] in _EVERYWHERE.get(kind, ())
-    of_account = thing.get("type") == _TOKENS or _OF_ACCOUNT in (metadata.get("annotations") or {})
-    return not known and not made_by_it and not of_account

@@ -1,8 +1,8 @@
-"""The steps in which a node's control pod is replaced without a program losing its GPU, decided by what is seen.
+"""How a node's control pod is replaced without a program losing its GPU, decided by what is seen.
 
-The step follows from the cluster alone, so that the same command continues where an upgrade stopped; and the old pod is
-deleted only where nothing holds its GPUs. What an upgrade has cordoned itself is in an annotation of the MPSNode while
-the upgrade lasts: only that is put back into use, and what another client has cordoned stays cordoned.
+What comes next follows from the cluster alone, so that the same command continues where an upgrade
+stopped; and the old pod is deleted only where nothing holds its GPUs. What an upgrade has cordoned
+itself is in an annotation of the MPSNode while the upgrade lasts: only that is put back into use.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,30 +18,25 @@ from mpsd.operations.lifecycle.rules.emptying import are_empty, refusals, report
 from mpsd.status.rules.cordon import holders, holding
 
 MARK = "mpsd.io/cordoned-by-upgrade"
+REVISION = "controller-revision-hash"
+SELECTOR = f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"  # of the DaemonSet
+ON_DELETE = "OnDelete"
+
+Object = Mapping[str, Any]
 
 
 class UpgradeStep(StrEnum):
     """The value: what is being done, after the node's name."""
 
-    CORDON = "cordon"
     DRAIN = "drain"
-    END = "end the old pod"
-    REPLACE = "wait for the new pod"
-    START = "wait for its domains"
-    PUT_BACK = "put back"
-    SERVE = "wait until it serves"
-    FINISH = "finish"
+    REPLACE = "delete the old pod"
+    START = "wait for the new pod"
+    UNDRAIN = "put back"
     DONE = "done"
-    STUCK = "stuck"
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPod:
-    """started_at: of its container, seconds since 1970 by the node's clock; None while it does not run.
-
-    trouble: why it does not, as kubelet reports; empty where it does or nothing is reported.
-    """
-
     name: str
     uid: str
     node: str
@@ -49,22 +44,44 @@ class ControlPod:
     image: str
     ready: bool
     ending: bool
+    #: Of its container, seconds since 1970 by the node's clock; None while it does not run.
     started_at: float | None
+    #: Why it does not run, as kubelet reports; empty where it does or nothing is reported.
     trouble: str
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a node is. pod None: it has no control pod now. revision: the newest of the DaemonSet, empty while the
-    cluster's controller has not reported it.
+class ControlSet:
+    """The DaemonSet of the control daemons."""
 
-    mark: the UUIDs that an upgrade has cordoned itself; None where none is under way. version: the MPSNode's.
-    """
+    namespace: str
+    name: str
+    uid: str
+    #: The name of the container that runs the daemons.
+    container: str
+    image: str
+    strategy: str
+    #: Of the newest template; empty while its controller has not seen the last change.
+    revision: str
+    #: Of its pods, as a query has it.
+    selector: str
+
+    def __str__(self) -> str:
+        return f"DaemonSet {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a node is."""
 
     node: ClusterNode
+    #: None: it has no control pod now.
     pod: ControlPod | None
+    #: The newest of the DaemonSet.
     revision: str
+    #: The UUIDs that an upgrade has cordoned itself; None where none is under way.
     mark: frozenset[str] | None
+    #: The MPSNode's resourceVersion.
     version: str = ""
 
     @property
@@ -73,7 +90,6 @@ class Standing:
 
     @property
     def uncordoned(self) -> tuple[str, ...]:
-        """The GPUs that nobody has cordoned by name or by `all`."""
         cordoned = frozenset(self.node.cordoned)
         return () if ALL in cordoned else tuple(uuid for uuid in self.gpus if uuid not in cordoned)
 
@@ -83,69 +99,90 @@ class Standing:
         return (self.mark or frozenset()).intersection(self.node.cordoned)
 
     @property
+    def others(self) -> frozenset[str]:
+        """What others have cordoned."""
+        return frozenset(self.node.cordoned) - self.ours
+
+    @property
     def current(self) -> bool:
         return self.pod is not None and self.pod.revision == self.revision
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """why: of STUCK, and what a wait is for."""
-
     step: UpgradeStep
+    #: What is waited for; empty where something is to be done.
     why: str = ""
+    #: What is to be written to the MPSNode, None for nothing.
+    patch: dict[str, Any] | None = None
+    #: Why the new pod will not serve; empty where nothing is known against it.
+    refusal: str = ""
+
+    @property
+    def cordons(self) -> bool:
+        return self.step is UpgradeStep.DRAIN and self.patch is not None
 
 
 def next_step(seen: Standing) -> Decision:
     pod = seen.pod
     if not seen.revision:
-        return Decision(UpgradeStep.REPLACE, "the DaemonSet's controller has not processed its last change")
+        why = "the DaemonSet's controller has not processed its last change"
+        return Decision(UpgradeStep.START, why)
     if pod is None or pod.ending:
-        return Decision(UpgradeStep.REPLACE, "the old pod ends" if pod else "there is no control pod")
+        return Decision(UpgradeStep.START, "the old pod ends" if pod else "there is no control pod")
     if not seen.current:
         if seen.mark is None or seen.uncordoned:
-            return Decision(UpgradeStep.CORDON)
-        empty = are_empty(seen.node, seen.gpus)
-        return Decision(UpgradeStep.END) if empty else Decision(UpgradeStep.DRAIN, what_is_left(seen.node, seen.gpus))
+            mark = seen.ours.union(seen.uncordoned)
+            after = mark.union(seen.node.cordoned)
+            return Decision(UpgradeStep.DRAIN, patch=_patch(seen, after, ",".join(sorted(mark))))
+        if are_empty(seen.node, seen.gpus):
+            return Decision(UpgradeStep.REPLACE)
+        return Decision(UpgradeStep.DRAIN, what_is_left(seen.node, seen.gpus))
     if seen.mark is None:
         return Decision(UpgradeStep.DONE)
     if not pod.ready or pod.started_at is None:
-        return Decision(UpgradeStep.REPLACE, pod.trouble or "it is not ready yet")
+        return Decision(UpgradeStep.START, pod.trouble or "it is not ready yet")
     return _with_the_new_pod(seen, pod.started_at)
 
 
 def _with_the_new_pod(seen: Standing, started_at: float) -> Decision:
-    fresh = reports(seen.node)
-    begun = [domain for domain in seen.node.domains if domain.since is not None and domain.since >= started_at]
-    refused = [refusal for domain in begun for refusal in refusals(seen.node, domain.gpus)]
-    if fresh and refused:
-        return Decision(UpgradeStep.STUCK, "; ".join(refused))
-    out = drains(frozenset(seen.node.cordoned), seen.node.domains)
-    in_use = [domain for domain in seen.node.domains if domain.name not in out]  # of which nothing is cordoned
+    node = seen.node
+    begun = [one for one in node.domains if one.since is not None and one.since >= started_at]
     covered = {uuid for domain in begun for uuid in domain.gpus}
-    if not fresh or len(begun) < len(seen.node.domains) or not covered.issuperset(seen.gpus) or not covered:
+    if reports(node) and (refused := [why for one in begun for why in refusals(node, one.gpus)]):
+        return Decision(UpgradeStep.START, refusal="; ".join(refused))
+    is_told = reports(node) and len(begun) == len(node.domains) and covered.issuperset(seen.gpus)
+    if not is_told or not covered:
         return Decision(UpgradeStep.START, "the node has not reported its new domains yet")
-    settled = (State.DRAINED, State.READY)
-    if waiting := [one for one in begun if one.state not in settled and (seen.ours or one not in in_use)]:
-        return Decision(UpgradeStep.START, _states(waiting))
     if seen.ours:
-        return Decision(UpgradeStep.PUT_BACK)
-    idle = [domain for domain in in_use if domain.state != State.READY]
-    return Decision(UpgradeStep.SERVE, _states(idle)) if idle else Decision(UpgradeStep.FINISH)
+        settled = (State.DRAINED, State.READY)
+        if waiting := [one for one in begun if one.state not in settled]:
+            return Decision(UpgradeStep.START, _states(waiting))
+        return Decision(UpgradeStep.UNDRAIN, patch=_patch(seen, seen.others, ""))
+    out = drains(frozenset(node.cordoned), node.domains)
+    idle = [one for one in begun if one.name not in out and one.state != State.READY]
+    if idle:
+        return Decision(UpgradeStep.UNDRAIN, _states(idle))
+    return Decision(UpgradeStep.UNDRAIN, patch=_patch(seen, seen.others, None))
 
 
-def _states(domains: list[DomainRow]) -> str:
-    unsaid = (State.DRAINED, State.DRAINING)  # for a reason that the upgrade itself has given
-    reasons = ["" if one.state in unsaid or not one.reason else f": {one.reason}" for one in domains]
-    return "; ".join(f"{one.name} is {after_is(one.state)}{why}" for one, why in zip(domains, reasons, strict=True))
+def _states(domains: Iterable[DomainRow]) -> str:
+    return "; ".join(f"{one.name} is {after_is(one.state)}" for one in domains)
 
 
-# -- what is written -----------------------------------------------------------------------------------------------
+# -- what is written -----------------------------------------------------------------------------
+
+
+def _patch(seen: Standing, cordoned: Collection[str], mark: str | None) -> dict[str, Any]:
+    """mark None: the annotation goes."""
+    metadata = {"resourceVersion": seen.version, "annotations": {MARK: mark}}
+    return {"metadata": metadata, "spec": {"cordoned": sorted(cordoned)}}
 
 
 def read_mark(mpsnode: Mapping[str, Any]) -> frozenset[str] | None:
     """What an upgrade has cordoned of this MPSNode; None where none is under way."""
     text = ((mpsnode.get("metadata") or {}).get("annotations") or {}).get(MARK)
-    return frozenset(one for one in text.split(",") if one) if isinstance(text, str) else None
+    return frozenset(filter(None, text.split(","))) if isinstance(text, str) else None
 
 
 def left_to_others(mark: frozenset[str], gpus: Collection[str]) -> str:
@@ -153,45 +190,7 @@ def left_to_others(mark: frozenset[str], gpus: Collection[str]) -> str:
     return ",".join(sorted(mark.difference(gpus)))
 
 
-def patch_of(step: UpgradeStep, seen: Standing) -> dict[str, Any]:
-    """The merge patch of the MPSNode that CORDON, PUT_BACK or FINISH is."""
-    cordoned, mark = frozenset(seen.node.cordoned), seen.ours.union(seen.uncordoned)
-    after, marked = {
-        UpgradeStep.CORDON: (cordoned.union(mark), ",".join(sorted(mark))),
-        UpgradeStep.PUT_BACK: (cordoned - seen.ours, ""),
-        UpgradeStep.FINISH: (cordoned, None),  # None: the annotation goes
-    }[step]
-    metadata = {"resourceVersion": seen.version, "annotations": {MARK: marked}}
-    return {"metadata": metadata, "spec": {"cordoned": sorted(after)}}
-
-
-# -- the DaemonSet and its pods ----------------------------------------------------------------------------------------
-# What is missing in an object reads as not there yet, so that it is waited for.
-
-REVISION = "controller-revision-hash"
-SELECTOR = f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"  # of the DaemonSet
-ON_DELETE = "OnDelete"
-
-Object = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ControlSet:
-    """container: the name of the one that runs the daemons. revision: of the newest template; empty while the API's
-    controller has not seen the last change of it. selector: of its pods, as a query has it.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    container: str
-    image: str
-    strategy: str
-    revision: str
-    selector: str
-
-    def __str__(self) -> str:
-        return f"DaemonSet {self.namespace}/{self.name}"
+# -- the DaemonSet and its pods: what is missing in an object reads as not there yet --------------
 
 
 def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> ControlSet:
@@ -201,7 +200,7 @@ def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> Control
     observed = (daemon_set.get("status") or {}).get("observedGeneration") or 0
     own = [one for one in revisions if is_owned(one, metadata["uid"])]
     newest = max(own, key=lambda one: int(one.get("revision") or 0), default=None)
-    settled = newest is not None and observed >= metadata.get("generation", 0)
+    is_settled = newest is not None and observed >= metadata.get("generation", 0)
     return ControlSet(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -209,7 +208,7 @@ def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> Control
         container=container["name"],
         image=str(container.get("image", "")),
         strategy=str((spec.get("updateStrategy") or {}).get("type", "")),
-        revision=_revision(newest) if newest and settled else "",
+        revision=_revision(newest) if newest and is_settled else "",
         selector=pod_selector(daemon_set),
     )
 
@@ -220,11 +219,11 @@ def pod_selector(daemon_set: Object) -> str:
 
 
 def control_pods(pods: Iterable[Object], owner: str) -> dict[str, ControlPod]:
-    """By node, those that this owner made. Of two on a node the one that stays counts, and of those the younger."""
+    """By node, those that this owner made; of two on a node the one that stays, then the younger."""
     own = [pod for pod in pods if is_owned(pod, owner)]
     own.sort(key=lambda one: str(one["metadata"].get("creationTimestamp", "")))
-    read = sorted(map(_control_pod, own), key=lambda one: not one.ending)  # the last one of a node wins
-    return {one.node: one for one in read if one.node}
+    read = sorted(map(_control_pod, own), key=lambda one: not one.ending)
+    return {one.node: one for one in read if one.node}  # the last one of a node wins
 
 
 def is_owned(thing: Object, uid: str) -> bool:
@@ -237,16 +236,18 @@ def _control_pod(pod: Object) -> ControlPod:
     began = [seconds((state.get("running") or {}).get("startedAt")) for state in states]
     known = [at for at in began if at is not None]
     waiting = [state["waiting"] for state in states if state.get("waiting")]
+    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
+    troubles = (f"{one.get('reason', 'waits')}: {one.get('message', '')}" for one in waiting)
     return ControlPod(
         name=metadata["name"],
         uid=metadata["uid"],
         node=str(spec.get("nodeName") or ""),
         revision=_revision(pod),
         image=str((spec.get("containers") or [{}])[0].get("image", "")),
-        ready=any((one.get("type"), one.get("status")) == ("Ready", "True") for one in status.get("conditions") or ()),
+        ready=conditions.get("Ready") == "True",
         ending=bool(metadata.get("deletionTimestamp")),
         started_at=max(known) if known and len(known) == len(began) else None,
-        trouble="; ".join(f"{one.get('reason', 'waits')}: {one.get('message', '')}".rstrip(": ") for one in waiting),
+        trouble="; ".join(one.rstrip(": ") for one in troubles),
     )
 
 
@@ -254,97 +255,65 @@ def _revision(thing: Object) -> str:
     return str((thing["metadata"].get("labels") or {}).get(REVISION, ""))
 
 
-# -- what is printed: each sentence names the node and what holds there now ------------------------------------------
+# -- what is printed -----------------------------------------------------------------------------
 
 
-def plan(control: ControlSet, nodes: Sequence[Standing], image: str | None) -> Iterator[str]:
-    """What would be done, a line each. image: what the DaemonSet is to have first, None for what it has."""
-    if sets_image(control, image):
-        yield f"{control}: the image becomes {image}, instead of {control.image}"
-    due = [one for one in nodes if is_due(one, control, image)]
-    yield f"{control}, image {image or control.image}: {len(due)} of {len(nodes)} nodes to upgrade"
-    for one in nodes:
-        replaced = not one.current or sets_image(control, image)
-        yield f"{one.node.name}: {'; '.join(_of_node(one, replaced=replaced)) if one in due else 'up to date'}"
+def is_due(one: Standing, control: ControlSet, image: str | None) -> bool:
+    """Whether something is to be done: its pod is old, or an upgrade was given up in the middle."""
+    return not one.current or one.mark is not None or sets_image(control, image)
 
 
 def sets_image(control: ControlSet, image: str | None) -> bool:
     return image is not None and image != control.image
 
 
-def is_due(one: Standing, control: ControlSet, image: str | None) -> bool:
-    """Whether something is to be done on this node: its pod is old, or an upgrade was given up in the middle."""
-    return not one.current or one.mark is not None or sets_image(control, image)
+def plan(control: ControlSet, nodes: Sequence[Standing], image: str | None) -> Iterator[str]:
+    """What would be done, a line each. image: what the DaemonSet is to have, None: what it has."""
+    if sets_image(control, image):
+        yield f"{control}: the image becomes {image}, instead of {control.image}"
+    due = [one for one in nodes if is_due(one, control, image)]
+    yield f"{control}, image {image or control.image}: {len(due)} of {len(nodes)} nodes to upgrade"
+    for one in nodes:
+        yield f"{one.node.name}: {_to_do(one) if one in due else 'up to date'}"
 
 
-def _of_node(one: Standing, *, replaced: bool) -> Iterator[str]:
-    labels = one.node.labels
-    if one.pod is None:
-        yield "no control pod runs there now"
-    elif replaced:
-        yield f"{one.pod.name} is of revision {one.pod.revision}, image {one.pod.image}"
-    else:
-        yield f"{one.pod.name} is new, and the upgrade of this node was not finished"
-    if one.uncordoned and replaced:
-        yield f"cordon {_named(one.uncordoned, labels)}"
-    if one.node.pods is None:
-        yield "it does not report its pods"
-    elif replaced and (pods := holders(one.node, one.gpus)):
-        yield f"wait for {', '.join(holding(pod, labels) for pod in pods)}"
-    back = one.ours.union(one.uncordoned if replaced else ())
-    yield f"{'replace the pod, ' if replaced else ''}put back {_named(back, labels) or 'nothing'}"
-    if kept := set(one.gpus).difference(one.ours, one.uncordoned):
-        yield f"{_named(kept, labels)} was cordoned by another client and stays cordoned"
+def _to_do(one: Standing) -> str:
+    pod = f"replace {one.pod.name}, image {one.pod.image}" if one.pod else "no control pod runs there now"
+    pods = ", ".join(holding(pod, one.node.labels) for pod in holders(one.node, one.gpus))
+    back = one.ours.union(one.uncordoned)
+    kept = _named(set(one.gpus) - back, one)
+    others = f"; {kept} stays cordoned, as others want it" if kept else ""
+    return f"wait for {pods or 'nobody'}; {pod}; put back {_named(back, one) or 'nothing'}{others}"
 
 
-def _named(gpus: Iterable[str], labels: dict[str, str]) -> str:
-    return ", ".join(sorted(labels.get(uuid, uuid) for uuid in gpus))
-
-
-_PROGRESS = {
-    UpgradeStep.CORDON: "cordons {uncordoned}",
-    UpgradeStep.DRAIN: "draining: {why}",
-    UpgradeStep.END: "no pod is left; deletes {pod}, image {image}",
-    UpgradeStep.REPLACE: "waits for the new control pod: {why}",
-    UpgradeStep.START: "waits for the domains of the new pod, image {image}: {why}",
-    UpgradeStep.PUT_BACK: "puts {ours} back into use",
-    UpgradeStep.SERVE: "waits until it serves: {why}",
-    UpgradeStep.FINISH: "done",
-    UpgradeStep.DONE: "done",
-    UpgradeStep.STUCK: "{why}",
-}
+def _named(gpus: Iterable[str], one: Standing) -> str:
+    return ", ".join(sorted(one.node.labels.get(uuid, uuid) for uuid in gpus))
 
 
 def progress(seen: Standing, decided: Decision) -> str:
-    """A line when a step begins, or what it waits for is another thing."""
-    labels = seen.node.labels
-    what = _PROGRESS[decided.step].format(
-        why=decided.why,
-        pod=seen.pod.name if seen.pod else "the pod",
-        image=seen.pod.image if seen.pod else "?",
-        ours=_named(seen.ours, labels),
-        uncordoned=_named(seen.uncordoned, labels) or "nothing: all GPUs are cordoned already",
-    )
-    return f"{seen.node.name}: {what}"
+    what = decided.why or decided.refusal
+    if decided.cordons:
+        what = f"cordon {_named(seen.uncordoned, seen) or 'nothing: all GPUs are cordoned'}"
+    elif decided.step is UpgradeStep.REPLACE and seen.pod:
+        what = f"{seen.pod.name}, image {seen.pod.image}"
+    elif decided.step is UpgradeStep.UNDRAIN and seen.ours:
+        what = _named(seen.ours, seen)
+    return f"{seen.node.name}: {decided.step}{': ' if what else ''}{what}"
 
 
-def how_it_stands(control: ControlSet, seen: Standing, step: UpgradeStep, where: str = "") -> Iterator[str]:
-    """What is so on a node where an upgrade stopped in this step, and how to go on or back. where: options for every
-    command, such as ` --context a`, with their leading blank.
+def how_it_stands(control: ControlSet, seen: Standing, where: str = "") -> Iterator[str]:
+    """What is so on a node where an upgrade stopped, and how to go on or back.
+
+    where: options for every command, such as ` --context a`, with their leading blank.
     """
-    name, ours = seen.node.name, _named(seen.ours, seen.node.labels)
-    cordoned = f"still cordoned by this upgrade: {ours}" if ours else "this upgrade has no GPU cordoned"
-    look = f"kubectl mps {name}{where}"
-    if step in (UpgradeStep.CORDON, UpgradeStep.DRAIN, UpgradeStep.END):
-        yield f"{name}: the old control pod still runs; {cordoned}"
-        yield f"to see who is left: {look}; to continue: run the same command again"
-        if ours:
-            gpus = "".join(f" --gpu {one}" for one in ours.split(", "))
-            yield f"to go back: kubectl mps undrain {name}{gpus}{where}"
-        return
-    yield f"{name}: the old control pod is gone; {cordoned}"
-    if seen.pod:
-        look = f"kubectl -n {control.namespace} describe pod {seen.pod.name}{where}"
-    yield f"to find the cause: {look}; to continue, once it is removed: run the same command again"
-    undo = f"kubectl -n {control.namespace} rollout undo daemonset/{control.name}{where}"
-    yield f"to go back: {undo} && kubectl mps upgrade {name}{where}"
+    name, ours = seen.node.name, _named(seen.ours, seen)
+    is_old = seen.pod is not None and not seen.current and not seen.pod.ending
+    cordoned = f"still cordoned by this upgrade: {ours or 'no GPU'}"
+    yield f"{name}: the old control pod {'still runs' if is_old else 'is gone'}; {cordoned}"
+    back = f"kubectl mps undrain {name}{where}"
+    if not is_old:
+        undo = f"kubectl -n {control.namespace} rollout undo daemonset/{control.name}{where}"
+        back = f"{undo} && kubectl mps upgrade {name}{where}"
+    elif len(seen.ours) < len(seen.gpus):
+        back = f"kubectl mps undrain {name}{''.join(f' --gpu {one}' for one in ours.split(', '))}{where}"
+    yield f"to continue: run the same command again; to go back: {back}"
