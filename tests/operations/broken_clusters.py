@@ -12,7 +12,7 @@ from mpsd.operations.doctor.rules.components import RIGHTS
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation
 from tests.cli.doctored_cluster import NODE, a_gpu_pod, bundle, own_pod
-from tests.cli.gpu_cluster import gpu_pod, machine, mpsnode
+from tests.cli.gpu_cluster import machine, mpsnode
 
 Object = dict[str, Any]
 NOW = float(int(time.time()))
@@ -68,11 +68,6 @@ def ours(component: str, **status: Any) -> Object:
     return own_pod(component, containerStatuses=[{"name": component, "restartCount": 0} | status])
 
 
-def kube_scheduler(*command: str) -> Object:
-    metadata = {"name": "kube-scheduler-cp-1", "namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
-    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "command": list(command)}]}}
-
-
 STATUS = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
 WELL = ClusterFacts(
     now=NOW,
@@ -94,23 +89,18 @@ WELL = ClusterFacts(
     mutating=[configuration("mutate.mpsd.io")],
     policies=[],
     endpoints=[{"subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}],
-    device_classes=[],
     slices=[],
     warnings=[],
     namespaces=[],
     pods=[a_gpu_pod()],
 )
-EXTENDER = [*WELL.daemon_sets, workload("mpsd-scheduler")]  # type: ignore[misc]  # known here
 CDI = {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "cdi-cri"}
 TAINT = {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
 IN_DEFAULT = {"namespace": "default", "uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-WAITING = gpu_pod("train-0", 4) | {"status": {"phase": "Pending"}}
-WAITING["metadata"] |= IN_DEFAULT
 UNPLACED = deepcopy(a_gpu_pod(schedulerName="default-scheduler"))
 UNPLACED["metadata"] |= IN_DEFAULT | {"annotations": {}}
 PULLING = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}
 CRASHING = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-KILLED = {"restartCount": 7, "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
 REFUSAL = {"message": 'Internal error occurred: failed calling webhook "validate.mpsd.io": context deadline exceeded'}
 
 AGENT_BY_CDI = workload("mpsd-agent", spec={"template": {"spec": {"containers": [{"env": [CDI]}]}}})
@@ -124,14 +114,6 @@ def running(runtime: str, kubelet: str = "v1.36.2") -> Object:
             machine(NODE) | {"status": {"nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}}}
         ]
     }
-
-
-def upgraded(state: str, labels: dict[str, str] | None = None) -> Object:
-    """A node on which NVIDIA's operator upgrades the driver, with pods on its GPUs."""
-    labels = {"nvidia.com/gpu-driver-upgrade-state": state, **(labels or {})}
-    grants = [{"pod": f"default/train-{n}", "uid": f"u{n}", "gpus": []} for n in range(7)]
-    condition = not_ready("DriverUpgrade", "it waits")[0] | {"lastTransitionTime": stamp(NOW - 3600)}
-    return {"nodes": [machine(NODE, labels=labels)], "mpsnodes": [report(grants=grants, conditions=[condition])]}
 
 
 UNCALLED, INJECTED = configuration("validate.mpsd.io"), configuration("validate.mpsd.io")
@@ -156,83 +138,69 @@ def resource_slice(node: str = NODE, driver: str = "gpu.mpsd.io", **device: Any)
 CLAIMS: Object = {
     "version": {"gitVersion": "v1.36.2"},
     "own_pods": [CLAIM_AGENT, *WELL.own_pods[1:]],  # type: ignore[index]  # known here
-    "device_classes": [{"metadata": {"name": "mps.mpsd.io"}}],
     "slices": [resource_slice(), resource_slice("other", "gpu.nvidia.com")],
 }
-GIVES_CLAIMS = replace(WELL.policy, admission=replace(WELL.policy.admission, claims_for_requests=True))
-CLAIMED = {"pod": "default/train-0", "uid": "1", "memoryMiB": 7168, "claim": "default/share", "claimUid": "2"}
-SHARED = CLAIMED | {"sharedWith": [{"pod": "default/train-1", "uid": "3"}]}
 BREAKS: dict[str, list[Object]] = {
     "kubernetes-old": [{"version": {"gitVersion": "v1.19.16-eks-1"}}],
-    "not-installed": [{"namespace": []}],
-    "definition-missing": [{"definition": []}, {"definition": [definition(served=False)]}],
-    "definition-old": [{"definition": [definition(*STATUS[:2], *STATUS[3:])]}],
-    "workload-missing": [{"daemon_sets": [workload("mpsd-agent")]}],
-    "rights-missing": [{"missing_rights": RIGHTS[:3]}],
-    "pod-not-running": [{"own_pods": [ours("mpsd-agent", **PULLING), ours("mpsd-control", **CRASHING)]}],
-    "pods-short": [{"deployments": [workload("mpsd-webhook", spec={"replicas": 2}, status={"readyReplicas": 1})]}],
-    "no-node-labelled": [{"nodes": [{"metadata": {"name": NODE}}]}],
-    "gpus-unshared": [
-        {"nodes": [machine(NODE), {"metadata": {"name": "b1", "labels": {"nvidia.com/gpu.present": "true"}}}]}
+    "not-installed": [
+        {"namespace": []},
+        {"definition": []},
+        {"definition": [definition(served=False)]},
+        {"daemon_sets": [workload("mpsd-agent")]},
     ],
-    "no-gpus": [{"mpsnodes": [report(conditions=not_ready("NoGPUs", "the driver shows no GPU that MPS can share"))]}],
-    "mpsnode-missing": [{"mpsnodes": []}],
-    "mpsnode-stale": [{"mpsnodes": [report(3601)]}],
-    "domain-not-ready": [{"mpsnodes": [report(domains=domains(state="wedged", reason="no answer"))]}],
-    "node-not-ready": [{"mpsnodes": [report(conditions=not_ready("ControlAbsent", "nothing is reported of gpu0"))]}],
-    "cordon-forgotten": [{"mpsnodes": [report(domains=domains(state="drained", since=stamp(NOW - 3 * DAY_S)))]}],
+    "definition-old": [{"definition": [definition(*STATUS[:2], *STATUS[3:])]}],
+    "rights-missing": [{"missing_rights": RIGHTS[:3]}],
+    "pods-not-ready": [
+        {"own_pods": [ours("mpsd-agent", **PULLING), ours("mpsd-control", **CRASHING)]},
+        {"deployments": [workload("mpsd-webhook", spec={"replicas": 2}, status={"readyReplicas": 1})]},
+    ],
+    "no-node-labelled": [{"nodes": [{"metadata": {"name": NODE}}]}],
+    "node-not-ready": [
+        {"mpsnodes": []},
+        {"mpsnodes": [report(3601)]},
+        {"mpsnodes": [report(conditions=not_ready("NoGPUs", "the driver shows no GPU that MPS can share"))]},
+        {"mpsnodes": [report(conditions=not_ready("DriverUpgrade", "it waits for default/train-0"))]},
+    ],
     "no-cdi": [BY_CDI | running("containerd://1.6.20"), BY_CDI | running("containerd://2.1.9", "v1.27.3-eks-1")],
     "cgroup-v1": [{"cgroups": {NODE: 1}}],
-    "clocks-apart": [{"own_clock": -40.0, "mpsnodes": [report(100)]}],
+    "startup-taint": [
+        {"nodes": [machine(NODE, taints=[TAINT])]},
+        {"nodes": [machine(NODE), {"metadata": {"name": "b1"}, "spec": {"taints": [TAINT]}}]},
+    ],
+    "clocks-apart": [{"own_clock": -40.0}, {"mpsnodes": [report(100)]}],
     "version-skew": [{"mpsnodes": [report(domains=domains(version="9.0"))]}],
-    "version-behind": [{"mpsnodes": [report(domains=domains(version="0.0.9"))]}],
     "image-skew": [{"own_pods": [ours("mpsd-agent"), own_pod("mpsd-webhook") | {"spec": pod(image="other")["spec"]}]}],
-    "pod-restarting": [{"own_pods": [ours("mpsd-control", **KILLED)]}],
-    "webhook-unregistered": [{"mutating": []}],
-    "webhook-authority": [
+    "webhook-unregistered": [
+        {"mutating": []},
         {"mutating": [configuration("mutate.mpsd.io", OTHER)]},
         {"mutating": [configuration("mutate.mpsd.io", "")]},
     ],
     "webhook-certificate": [
         {name: [configuration(f"{name}.mpsd.io", ENDED)] for name in ("validating", "mutating")},
         {"validating": [configuration("validate.mpsd.io", "bm9uZQ==")]},
+        {"mutating": [configuration("mutate.mpsd.io", left_days=0.125)]},
     ],
-    "webhook-serving": [{"mutating": [configuration("mutate.mpsd.io", left_days=0.125)]}],
-    "webhook-unreachable": [{"endpoints": [], "warnings": [REFUSAL]}, {"validating": [UNCALLED]}],
+    "webhook-unreachable": [{"endpoints": []}, {"warnings": [REFUSAL]}, {"validating": [UNCALLED]}],
     "webhook-fail-open": [{"validating": [INJECTED]}],
     "policy-missing": [MODERN, MODERN | {"version": {"gitVersion": "v1.29.0+k3s1"}}],
     "claims-unsupported": [
         CLAIMS | {"version": {"gitVersion": "v1.33.1"}},
         CLAIMS | {"slices": [resource_slice(allowMultipleAllocations=None)]},
     ],
-    "slice-missing": [CLAIMS | {"slices": []}],
     "slice-stale": [CLAIMS | {"own_pods": WELL.own_pods}],
-    "device-class-missing": [CLAIMS | {"device_classes": []}],
-    "requests-unserved": [{"policy": GIVES_CLAIMS}],
-    "claims-left": [{"mpsnodes": [report(grants=[CLAIMED])]}, {"mpsnodes": [report(grants=[SHARED])]}],
-    "no-scheduler": [{"deployments": [], "pods": [WAITING]}],
     "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
-    "nvidia-mps": [{"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]}],
-    "driver-upgrade": [
-        upgraded("wait-for-jobs-required"),
-        upgraded("pod-restart-required"),
-        upgraded("upgrade-failed") | {"mpsnodes": [report(grants=[])]},
-        upgraded("validation-required", {"nvidia.com/gpu.deploy.operator-validator": "false"})
-        | {"mpsnodes": [report(grants=[])]},
-    ],
-    "nvidia-validator": [{"nodes": [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]}],
-    "mig-wanted": [
+    "nvidia-operator": [
+        {"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]},
+        {"nodes": [machine(NODE, labels={"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"})]},
+        {"nodes": [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]},
         {"nodes": [machine(NODE, labels={"nvidia.com/mig.config": "all-1g.10gb"})]},
         {"nodes": [machine(NODE, labels={"nvidia.com/mig.config.state": "failed"})]},
     ],
-    "startup-taint": [
-        {"nodes": [machine(NODE, taints=[TAINT])]},
-        {"nodes": [machine(NODE), {"metadata": {"name": "b1"}, "spec": {"taints": [TAINT]}}]},
+    "outside-ledger": [
+        {"pods": [pod(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])] * 6},
+        {"pods": [pod("whole", resources={"limits": {"nvidia.com/gpu": "1"}})]},
     ],
-    "whole-gpus": [{"pods": [pod("whole", resources={"limits": {"nvidia.com/gpu": "1"}})]}],
-    "outside-books": [{"pods": [pod(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])] * 6}],
     "not-asked": [{"pods": [UNPLACED]}],
-    "scheduler-unconfigured": [{"daemon_sets": EXTENDER, "pods": [kube_scheduler("kube-scheduler", "--v=2")]}],
 }
 
 

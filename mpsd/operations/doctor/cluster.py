@@ -22,17 +22,7 @@ from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, inside
 from mpsd.operations.doctor.rules.components import RIGHTS, Right
 from mpsd.platform.console import Format
-from mpsd.platform.kube import (
-    DEVICE_CLASSES,
-    MPS_NODES,
-    NODES,
-    PODS,
-    RESOURCE_SLICES,
-    Kube,
-    KubeError,
-    NotFound,
-    Resource,
-)
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, RESOURCE_SLICES, Kube, KubeError, NotFound, Resource
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
@@ -58,7 +48,6 @@ _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "mutating": (Resource(_HOOKS, "mutatingwebhookconfigurations"), "", WEBHOOK),
     "policies": (Resource(_HOOKS, "validatingadmissionpolicies"), "", OURS),
     "endpoints": (Resource("v1", "endpoints"), NAMESPACE, WEBHOOK),
-    "device_classes": (DEVICE_CLASSES, "", {}),
     "slices": (RESOURCE_SLICES, "", {}),
     "warnings": (Resource("v1", "events"), "", {"fieldSelector": "type=Warning"}),
     "namespaces": (_NAMESPACES, "", {}),

@@ -22,7 +22,7 @@ from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.control_daemon import PROGRAM
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown
-from mpsd.operations.doctor.rules.machine_checks import DaemonSeen, LauncherSeen
+from mpsd.operations.doctor.rules.node_facts import DaemonSeen, LauncherSeen
 from mpsd.platform import processes
 from mpsd.platform.run_directory import peer_of
 from mpsd.simulator.gpus import FOLDER

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import psutil
 import typer
 
-import mpsd
 from mpsd.kubelet.settings import kubelet_directory
 from mpsd.model.node_status import NodeStatus
 from mpsd.model.problem import InvalidInput, Problem, printable
@@ -24,8 +22,8 @@ from mpsd.mps.records import of_this_boot
 from mpsd.operations.doctor.host import Host, daemons, kubelet, other_namespace
 from mpsd.operations.doctor.report import Verbose, answer
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
-from mpsd.operations.doctor.rules.machine_checks import AgentSilent, DomainSeen, GpuSeen, NodeFacts, RunDirectorySeen
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
+from mpsd.operations.doctor.rules.node_facts import AgentSilent, DomainSeen, GpuSeen, NodeFacts, RunDirectorySeen
 from mpsd.platform import local_api, processes, records, run_directory
 from mpsd.platform.console import Format
 from mpsd.platform.limits_files import read_limits, shipped_folder
@@ -71,7 +69,6 @@ def look(survey: NodeSurvey) -> NodeFacts:
     unsound = Unknown(f"a limits file in {folder} is not sound")
     skipped = NotApplicable("skipped: GPUs are simulated; use --root to inspect a host filesystem")
     return NodeFacts(
-        ours=mpsd.__version__,
         limits_folder=str(folder),
         limits_faults=tuple(f"{error.subject}: {problem}" for error in wrong for problem in error.problems),
         policy=unsound if isinstance(reading.policy, InvalidInput) else reading.policy,
@@ -145,9 +142,8 @@ def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
         uuid, name, capability = nvml.found(ordinal)
     except NvmlFailed as error:
         unknown = Unknown(f"gpu{ordinal} does not answer")
-        return GpuSeen(ordinal, "", "", str(error), unknown, unknown, unknown, unknown)
-    mig, mode = _fact(lambda: nvml.mig_enabled(uuid)), _fact(lambda: nvml.compute_mode(uuid))
-    return GpuSeen(ordinal, uuid, name, "", capability, mig, mode, _fact(lambda: nvml.instances(uuid)))
+        return GpuSeen(ordinal, "", "", str(error), unknown, unknown)
+    return GpuSeen(ordinal, uuid, name, "", capability, _fact(lambda: nvml.compute_mode(uuid)))
 
 
 def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:
@@ -178,17 +174,15 @@ def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
     try:
         owner = directory.stat().st_uid
     except FileNotFoundError:
-        return RunDirectorySeen(path, 0, 0, "", NotApplicable("the run directory does not exist"))
+        return RunDirectorySeen(path, 0, 0, "")
     except OSError as error:
         return Unknown(f"{path} cannot be read: {error.strerror}")
-    not_system = NotApplicable("the run directory is not the system's")
-    filesystem = _filesystem(directory) if directory == SYSTEM_DIRECTORY else not_system
     unwritable = _unwritable(directory, ours=owner == os.geteuid())
     wanted_owner = 0 if directory == SYSTEM_DIRECTORY else os.geteuid()
     with suppress(OSError):  # the holder ended meanwhile
         if holder := run_directory.holder(directory):
             wanted_owner = Path(f"/proc/{holder}").stat().st_uid
-    return RunDirectorySeen(path, owner, wanted_owner, unwritable, filesystem)
+    return RunDirectorySeen(path, owner, wanted_owner, unwritable)
 
 
 def _unwritable(directory: Path, *, ours: bool) -> str:
@@ -208,14 +202,6 @@ def _unwritable(directory: Path, *, ours: bool) -> str:
 def is_full(found: os.statvfs_result) -> bool:
     """Whether no blocks are left, not even those kept for root, or no files; one that counts none is not full."""
     return bool(found.f_blocks and not found.f_bfree) or bool(found.f_files and not found.f_ffree)
-
-
-def _filesystem(directory: Path) -> Fact[str]:
-    """The kind of file system: of the last mount among those with the longest path that leads there."""
-    mounts = [one for one in psutil.disk_partitions(all=True) if directory.is_relative_to(one.mountpoint)]
-    if not mounts:
-        return Unknown("no mount leads there")
-    return max(reversed(mounts), key=lambda one: len(one.mountpoint)).fstype
 
 
 # -- the verb ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from mpsd.platform import records
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.whole.machine import test_doctor_daemons, test_doctor_host
-from tests.whole.machine.asking_doctor import asked, first_line, found, note, write
+from tests.whole.machine.asking_doctor import asked, first_line, found, write
 from tests.whole.machine.asking_doctor import host as host
 from tests.whole.machine.machine import CONTROL, MPSD, SOON_S, Machine, eventually
 
@@ -27,7 +27,7 @@ def test_a_machine_that_serves_is_well_and_so_is_what_is_around_it(served: Machi
 
     assert (alone.exit_code(), around.exit_code()) == (0, 0), f"{alone}{around}"
     assert alone.output.startswith("all is well: ")
-    assert "  launcher-broken: mpsd-runtime can start" in around.output
+    assert "  launcher-broken: engines can start containers with GPUs" in around.output
     assert "unknown" not in around.output
 
 
@@ -81,13 +81,6 @@ def test_a_driver_that_is_too_old(machine: Machine) -> None:
     )
 
 
-def test_a_driver_that_nobody_has_tried_is_no_reason_not_to_start(served: Machine) -> None:
-    driver = write(served.simulation.folder / "driver", "610.1\n")
-    assert note(served).startswith("driver 610.1 is untested: ")
-    assert found(served) == ["driver-untested"]
-    driver.unlink()
-
-
 def test_a_gpu_from_before_volta(machine: Machine) -> None:
     """NVIDIA/k8s-device-plugin#685: a Tesla P4, "Failed to start : invalid argument", over and over."""
     file = machine.simulation.folder / "gpus.json"
@@ -101,14 +94,6 @@ def test_a_gpu_that_the_facts_do_not_list(machine: Machine) -> None:
     assert first_line(machine).startswith(
         "gpu0 (NVIDIA A30) has compute capability 13.7, which gpus.yaml does not list"
     )
-
-
-def test_mig(pair: Machine) -> None:
-    pair.card(1).mig = True
-    control = pair.service("control")
-    eventually(lambda: control.logged("state", state="refused"), "it is refused")
-    assert first_line(pair).startswith("MIG is on for gpu1 (NVIDIA A30), which has no instance, and so serves nothing")
-    assert found(pair)[:2] == ["mig-on", "domain-stopped"]
 
 
 def test_a_compute_mode_that_a_crash_left_behind(machine: Machine) -> None:

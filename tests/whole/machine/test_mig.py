@@ -1,6 +1,5 @@
 """MIG instances on a machine of its own: each is a GPU with a daemon, and the layout changes while programs run."""
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +10,7 @@ from mpsd.model.domain import GONE, State
 from mpsd.model.node_status import DomainStatus
 from mpsd.platform import local_api, processes
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS
-from tests.whole.machine.asking_doctor import asked, first_line, found
+from tests.whole.machine.asking_doctor import first_line, found
 from tests.whole.machine.conftest import as_before, parted_on, serving_on
 from tests.whole.machine.machine import Machine, Program, eventually
 
@@ -195,13 +194,6 @@ def test_a_gpu_whose_mig_is_switched_off_is_a_whole_one_again(served: Machine) -
     served.until_ready()
     assert names(served) == {"gpu0-mig0", "gpu1"}
     assert not list((served.run_directory / "compute-modes").glob(f"{served.simulation.gpus[0].uuid}*"))
-
-
-def test_the_doctor_says_what_is_not_observed_of_instances(served: Machine) -> None:
-    assert "mig-instances" in found(served)
-    told = json.loads(asked(served, "-o", "json").output)
-    (said,) = (check for check in told["checks"] if check["id"] == "mig-instances")
-    assert "documented, not observed" in json.dumps(said)
 
 
 def test_a_layout_that_changes_while_no_mpsd_runs_is_followed_at_the_next_start(apart: Machine) -> None:

@@ -1,36 +1,44 @@
-"""Checks of `kubectl mps doctor` of what is installed and of the nodes; and all checks of a cluster, in their order.
+"""Checks of `kubectl mps doctor`: what is installed, nodes, versions, and what others use of the GPUs.
 
-A node counts as mpsd's by its label alone, and its MPSNode is believed while it is not stale. What a cluster does
-without, such as the webhook where policies stand in for it, is no fault.
+They are about what no condition, alert or `kubectl describe` says; what nodes report themselves is
+printed as it is. A cause stands before its consequences.
 """
 
 import re
-from collections.abc import Iterator
-from functools import cmp_to_key
+from collections.abc import Iterator, Mapping
 
 from mpsd.model.cluster_status import ClusterNode, silence
-from mpsd.model.domain import ALL, State, after_is, remedy
-from mpsd.model.names import AGENT, APPLY, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
-from mpsd.model.times import DAY_S, lasting
-from mpsd.operations.doctor.rules.checks import CheckTable, Fact, Finding, NotApplicable, Severity, Unknown, each, known
+from mpsd.model.conditions import Truth
+from mpsd.model.names import AGENT, APPLY, CLAIM_DRIVER, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.times import lasting
+from mpsd.operations.doctor.rules.checks import (
+    CheckTable,
+    Fact,
+    Finding,
+    NotApplicable,
+    Severity,
+    Unknown,
+    at_most,
+    each,
+    known,
+)
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, inside
-from mpsd.operations.doctor.rules.cluster_pods import POD_CHECKS
-from mpsd.operations.doctor.rules.components import Skew, compare, skews
+from mpsd.operations.doctor.rules.components import skews
+from mpsd.operations.doctor.rules.webhook_checks import WEBHOOK_CHECKS
 from mpsd.platform.rules.kubernetes_objects import LABELS
 
-_MANY_RESTARTS = 3  # more of them since a pod began is a pattern
+_SHOWN = 5  # pods that are named
 _APART_S = 30.0  # stamps of the API are whole seconds, and a write may wait
-_LABEL = f"kubectl label node {{}} {LABELS[0]}"
 _STATUS_FIELDS = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
-_CRD, _OWN = "CustomResourceDefinition mpsnodes.mpsd.io", f"pods of {NAMESPACE}"
-_NODES, _VERSIONS = "Nodes: their labels and resources", "MPSNodes: status.version, domains[].version"
+_CRD = "CustomResourceDefinition mpsnodes.mpsd.io"
+_LABELS, _TAINT = "Nodes: their labels", "mpsd.io/not-ready"
 _STOPS, _BREAKS, _NOTE = Severity
 
 _CHECKS = CheckTable[ClusterFacts]()
 _check = _CHECKS.check
 
 
-# -- what is installed -------------------------------------------------------------------------------------------------
+# -- what is installed ---------------------------------------------------------------------------
 
 
 @_check("kubernetes-old", _STOPS, "Kubernetes is new enough", how="GET /version")
@@ -40,27 +48,25 @@ def _kubernetes_old(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(what, "upgrade it")
 
 
-@_check("not-installed", _STOPS, "mpsd's namespace is there", how="namespaces")
-def _namespace(facts: ClusterFacts) -> Iterator[Finding]:
+@_check("not-installed", _STOPS, "mpsd is installed", how=f"namespaces, {_CRD}, DaemonSets")
+def _not_installed(facts: ClusterFacts) -> Iterator[Finding]:
+    definitions, there = known(facts.definition), {one.component for one in facts.workloads}
     if not known(facts.namespace):
         yield Finding(f"the namespace {NAMESPACE} does not exist: mpsd is not installed", APPLY)
-
-
-@_check("definition-missing", _STOPS, "the cluster knows MPSNodes", how=_CRD)
-def _definition(facts: ClusterFacts) -> Iterator[Finding]:
-    if not known(facts.definition):
+        return
+    if not definitions:
         yield Finding("the cluster knows no MPSNode (CRD mpsnodes.mpsd.io is missing)", APPLY)
-    for definition in known(facts.definition):
-        conditions = {one["type"]: one["status"] for one in inside(definition, "status", "conditions") or ()}
-        accepted = conditions.get("Established", "True") == "True"
-        if not accepted or not _version(definition).get("served"):
-            why = "version v1alpha1 is not served" if accepted else "the API server has not accepted it"
-            see = f"see kubectl describe crd mpsnodes.mpsd.io, then {APPLY}"
-            yield Finding(f"CRD mpsnodes.mpsd.io cannot be used: {why}", see)
+    for definition in definitions:
+        if not _version(definition).get("served"):
+            yield Finding("CRD mpsnodes.mpsd.io cannot be used: v1alpha1 is not served", APPLY)
+    for component, name in ((CONTROL, "mps-control-daemon"), (AGENT, AGENT)):
+        if component not in there:
+            yield Finding(f"the DaemonSet {name} is not in {NAMESPACE}: no node is served", APPLY)
 
 
 def _version(definition: Object) -> Object:
-    return next((one for one in inside(definition, "spec", "versions") or () if one["name"] == "v1alpha1"), {})
+    versions = inside(definition, "spec", "versions") or ()
+    return next((one for one in versions if one["name"] == "v1alpha1"), {})
 
 
 @_check("definition-old", _NOTE, "MPSNode's definition is of this version", how=_CRD)
@@ -68,16 +74,8 @@ def _definition_old(facts: ClusterFacts) -> Iterator[Finding]:
     for definition in known(facts.definition):
         schema = inside(_version(definition), "schema", "openAPIV3Schema", "properties", "status", "properties")
         if lacks := [name for name in _STATUS_FIELDS if schema and name not in schema]:
-            what = f"CRD mpsnodes.mpsd.io is of an older mpsd: the API server drops status.{', '.join(lacks)}"
-            yield Finding(what, APPLY)
-
-
-@_check("workload-missing", _STOPS, "mpsd is installed", how="DaemonSets")
-def _absent(facts: ClusterFacts) -> Iterator[Finding]:
-    there, is_installed = {one.component for one in facts.workloads}, bool(known(facts.namespace))
-    for component, name in ((CONTROL, "mps-control-daemon"), (AGENT, AGENT)):
-        if component not in there and is_installed:
-            yield Finding(f"the DaemonSet {name} is not in {NAMESPACE}: no node is served", APPLY)
+            dropped = f"the API server drops status.{', '.join(lacks)}"
+            yield Finding(f"CRD mpsnodes.mpsd.io is of an older mpsd: {dropped}", APPLY)
 
 
 @_check("rights-missing", _STOPS, "every part has its rights", how="SubjectAccessReview")
@@ -85,7 +83,7 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
     missing: dict[str, list[str]] = {}
     for right in known(facts.missing_rights):
         is_here = any(one.component == right.component for one in facts.workloads)
-        is_here = is_here and not (right.is_for_claims and not facts.claim_agents)
+        is_here = is_here and not (right.is_for_claims and not facts.serves_claims)
         if is_here and not (right.is_for_registration and facts.is_injected):
             missing.setdefault(right.component, []).append(str(right))
     for component, what in missing.items():
@@ -93,72 +91,47 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(f"service account {component} may not {what[0]}{more}", f"restore its ClusterRole: {APPLY}")
 
 
-@_check("pod-not-running", _STOPS, "mpsd's pods run", how=_OWN)
+@_check("pods-not-ready", _STOPS, "mpsd's pods are ready", how=f"DaemonSets, Deployments, pods of {NAMESPACE}")
 def _pods(facts: ClusterFacts) -> Iterator[Finding]:
     for pod in facts.components:
         if pod.trouble and not pod.ending:
             where = f" on {pod.node}" if pod.node else ""
-            if "ImagePull" in pod.trouble or "InvalidImageName" in pod.trouble:
-                to_do = f"correct the image {pod.image} in the kustomization, or give the nodes the right to pull it"
-            elif not pod.node:
-                to_do = f"see the scheduler's events: kubectl -n {NAMESPACE} describe pod {pod.name}"
-            else:
-                to_do = f"see its log: kubectl -n {NAMESPACE} logs {pod.name} --previous"
-            yield Finding(f"pod {NAMESPACE}/{pod.name}{where} does not run: {pod.trouble}", to_do)
-
-
-@_check("pods-short", _STOPS, "all pods are ready", how="DaemonSets and Deployments")
-def _short(facts: ClusterFacts) -> Iterator[Finding]:
+            see = f"see kubectl -n {NAMESPACE} describe pod {pod.name}"
+            yield Finding(f"pod {NAMESPACE}/{pod.name}{where} does not run: {pod.trouble}", see)
     for one in facts.workloads:
         if one.ready < one.wanted:
             what = f"{one.kind}/{one.name} has {one.ready} of {one.wanted} pods ready"
-            yield Finding(what, f"see kubectl -n {NAMESPACE} get pods -l {NAME_LABEL}={one.component} -o wide")
+            yield Finding(what, f"see kubectl -n {NAMESPACE} describe {one.kind} {one.name}, and its pods")
 
 
-# -- nodes -------------------------------------------------------------------------------------------------------------
+# -- nodes ---------------------------------------------------------------------------------------
 
 
-@_check("no-node-labelled", _STOPS, "nodes are labelled for mpsd", how=_NODES)
+@_check("no-node-labelled", _STOPS, "nodes are labelled for mpsd", how=_LABELS)
 def _unlabelled(facts: ClusterFacts) -> Iterator[Finding]:
     if not any(one.is_shared for one in facts.machines):
-        with_gpus = [one.name for one in facts.machines if one.gpus]
         what = f"no node has the label {LABELS[0]}, so mpsd shares no GPU"
-        yield Finding(what, _LABEL.format(with_gpus[0] if with_gpus else "NODE"))
+        yield Finding(what, f"kubectl label node NODE {LABELS[0]}")
 
 
-@_check("gpus-unshared", _NOTE, "every node with GPUs is labelled", how=_NODES)
-def _some_unlabelled(facts: ClusterFacts) -> Iterator[Finding]:
-    some_are_shared = any(one.is_shared for one in facts.machines)
-    for one in facts.machines:
-        if some_are_shared and one.gpus and not one.is_shared:
-            what = f"{one.name} has NVIDIA GPUs ({one.gpus}) but not the label {LABELS[0]}: mpsd does not share them"
-            yield Finding(what, f"{_LABEL.format(one.name)}, or leave it to others")
-
-
-@_check("no-gpus", _STOPS, "labelled nodes have GPUs", how=f"{_NODES}, MPSNodes")
-def _no_gpus(facts: ClusterFacts) -> Iterator[Finding]:
-    nodes = facts.reports
-    for one in facts.machines:
-        condition = nodes[one.name].condition if one.name in nodes else None
-        if one.is_shared and condition and condition.reason == "NoGPUs":
-            what = f"{one.name} has the label {LABELS[0]} but no GPU: {condition.message}"
-            yield Finding(what, f"kubectl label node {one.name} {LABELS[0].partition('=')[0]}-, or see its driver")
-
-
-@_check("mpsnode-missing", _STOPS, "every labelled node reports", how=f"{_NODES}, MPSNodes")
-def _mpsnode_missing(facts: ClusterFacts) -> Iterator[Finding]:
+@_check("node-not-ready", _STOPS, "every node reports, and that it is ready", how="MPSNodes: status.conditions")
+def _not_ready(facts: ClusterFacts) -> Iterator[Finding]:
+    """The conditions of each report as they are, but for what somebody has cordoned."""
     nodes = facts.reports
     for one in facts.machines:
         if one.is_shared and (one.name not in nodes or nodes[one.name].told_at is None):
-            see = f"see its pod of {AGENT}: {_pods_on(one.name, AGENT)}"
-            yield Finding(f"{one.name} is labelled for mpsd but has not reported yet (MPSNode)", see)
-
-
-@_check("mpsnode-stale", _STOPS, "every node's report is recent", how="MPSNodes: status.toldAt")
-def _mpsnode_stale(facts: ClusterFacts) -> Iterator[Finding]:
-    for node in facts.reports.values():
+            what = f"{one.name} is labelled for mpsd but has not reported yet (MPSNode)"
+            yield Finding(what, f"see its pod: {_pods_on(one.name, AGENT)}")
+    for node in nodes.values():
         if node.told_at is not None and (silent := silence(node, facts.now)):
-            yield Finding(silent.partition("; ")[0], f"see its pod of {AGENT}: {_pods_on(node.name, AGENT)}")
+            yield Finding(silent.partition("; ")[0], f"see its pod: {_pods_on(node.name, AGENT)}")
+    for node in _reporting(facts):
+        for told in node.conditions:
+            if told.status != Truth.TRUE and told.reason != "Cordoned":
+                what = f"{node.name}: {told.type} is {told.status}, {told.reason}: {told.message}"
+                yield Finding(what, f"run mpsd doctor in its control pod ({_pods_on(node.name, CONTROL)})")
+        for why in node.unreadable[:1]:
+            yield Finding(f"{node.name}: its MPSNode cannot be read: {why}", "see kubectl get mps -o yaml")
 
 
 def _pods_on(node: str, component: str) -> str:
@@ -166,45 +139,8 @@ def _pods_on(node: str, component: str) -> str:
     return f"kubectl -n {NAMESPACE} get pods {which} -o wide"
 
 
-def _ask_doctor(node: str) -> str:
-    return f"run mpsd doctor in the node's control pod ({_pods_on(node, CONTROL)})"
-
-
 def _reporting(facts: ClusterFacts) -> list[ClusterNode]:
     return [node for node in facts.reports.values() if node.told_at is not None and not node.stale]
-
-
-@_check("domain-not-ready", _STOPS, "every domain takes programs", how="MPSNodes")
-def _domains(facts: ClusterFacts) -> Iterator[Finding]:
-    for node in _reporting(facts):
-        for domain in node.domains:
-            if domain.state not in (State.READY, State.DRAINING, State.DRAINED):
-                state = after_is(State(domain.state)) if domain.state in set(State) else domain.state
-                why = f": {domain.reason}" if domain.reason else ""
-                what_to_do = filter(None, [remedy(domain.state, domain.reason), _ask_doctor(node.name)])
-                yield Finding(f"{node.name}: {domain.name} is {state}{why}", "; ".join(what_to_do))
-        for why in node.unreadable[:1]:
-            yield Finding(f"{node.name}: its MPSNode cannot be read: {why}", "see kubectl get mps -o yaml")
-
-
-@_check("node-not-ready", _STOPS, "every node is MPSReady", how="MPSNodes")
-def _not_ready(facts: ClusterFacts) -> Iterator[Finding]:
-    for node in _reporting(facts):  # what the condition reports and no domain does
-        condition = node.condition
-        if condition is None or (condition.status != "True" and condition.reason in ("ControlAbsent", "NotSeen")):
-            why = f"{condition.reason}: {condition.message}" if condition else "the condition is not reported"
-            yield Finding(f"{node.name} is not MPSReady, {why}", _ask_doctor(node.name))
-
-
-@_check("cordon-forgotten", _NOTE, "no GPU was left cordoned", how="MPSNodes")
-def _forgotten(facts: ClusterFacts) -> Iterator[Finding]:
-    for node in _reporting(facts):
-        drained = {one.name: one.since for one in node.domains if one.state == State.DRAINED and one.since is not None}
-        empty_s = facts.now - min(drained.values(), default=facts.now)
-        if empty_s > DAY_S:
-            gpus = "every GPU" if ALL in node.cordoned else ", ".join(sorted(drained))
-            what = f"{node.name}: {gpus} is cordoned and has been empty for {lasting(empty_s)}"
-            yield Finding(what, f"when the work is done, put it back into use: kubectl mps undrain {node.name}")
 
 
 # The first versions that put CDI devices into a container: of a runtime, and of a kubelet that passes their names on.
@@ -234,7 +170,21 @@ def _cgroup_v1(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(what, "boot it with cgroup v2 (systemd.unified_cgroup_hierarchy=1)")
 
 
-# -- clocks and versions -----------------------------------------------------------------------------------------------
+@_check("startup-taint", _STOPS, "no node keeps its startup taint", how="Nodes: their taints; DaemonSets")
+def _startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in facts.machines:
+        if all(taint.key != _TAINT for taint in one.taints):
+            continue
+        what = f"{one.name} has the taint {_TAINT}, so that no pod comes there,"
+        take = f"kubectl taint node {one.name} {_TAINT}-"
+        if not one.is_shared:
+            yield Finding(f"{what} and no agent that could remove it", f"label it {LABELS[0]}, or {take}")
+        elif facts.of_agents("MPSD_STARTUP_TAINT") != _TAINT:
+            component = f"add components/startup-taint (agent.startupTaint of the chart): {APPLY}"
+            yield Finding(f"{what} and its agent is not told to remove it", f"{component}; until then {take}")
+
+
+# -- clocks and versions -------------------------------------------------------------------------
 
 
 @_check("clocks-apart", _BREAKS, "clocks agree", how="Date of an answer; MPSNodes: status.toldAt against managedFields")
@@ -247,31 +197,18 @@ def _apart(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(what, "synchronize all clocks with one time service, such as chrony")
 
 
-def _skews(facts: ClusterFacts) -> Iterator[tuple[Skew, Finding]]:
+@_check(
+    "version-skew",
+    _BREAKS,
+    "agents can read what control writes",
+    how="MPSNodes: status.version, domains[].version",
+)
+def _skewed(facts: ClusterFacts) -> Iterator[Finding]:
     def version_of(node: ClusterNode) -> Fact[str]:
-        return node.version or Unknown(f"the agent of {node.name} is too old to report its version")
+        return node.version or Unknown(f"the agent of {node.name} does not report its version")
 
     for node, version in each(_reporting(facts), version_of):
-        yield from skews(version, [one.version for one in node.domains], facts.ours, node.name)
-
-
-@_check("version-skew", _BREAKS, "agents can read what control writes", how=_VERSIONS)
-def _skewed(facts: ClusterFacts) -> Iterator[Finding]:
-    yield from (finding for row, finding in _skews(facts) if not row.normal)
-
-
-@_check("version-behind", _NOTE, "all parts are of one version", how=_VERSIONS)
-def _behind(facts: ClusterFacts) -> Iterator[Finding]:
-    shown = set()
-    for row, finding in _skews(facts):
-        if row.normal and row not in shown:  # of many nodes the first
-            shown.add(row)
-            yield finding
-    versions = {node.version for node in _reporting(facts) if node.version}
-    if len(versions) > 1:
-        first, *_others, last = sorted(versions, key=cmp_to_key(compare))
-        what = f"agents are of versions {first} to {last}: a rollout is in progress, or is stuck"
-        yield Finding(what, f"kubectl -n {NAMESPACE} rollout status ds/{AGENT}")
+        yield from skews(version, [one.version for one in node.domains], node.name)
 
 
 @_check("image-skew", _BREAKS, "all parts are of one image", how="images of mpsd's pods")
@@ -288,13 +225,111 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(f"{what}: {why}", roll)
 
 
-@_check("pod-restarting", _BREAKS, "mpsd's pods stay up", how=_OWN)
-def _restarting(facts: ClusterFacts) -> Iterator[Finding]:
-    for pod in facts.components:
-        if pod.restarts > _MANY_RESTARTS and not pod.trouble:
-            ended = f", last {pod.ended}" if pod.ended else ""
-            see = f"see why: kubectl -n {NAMESPACE} logs {pod.name} --previous"
-            yield Finding(f"pod {NAMESPACE}/{pod.name} has restarted {pod.restarts} times{ended}", see)
+# -- resource claims -----------------------------------------------------------------------------
+
+_OFFERS = "pods of mpsd-agent: MPSD_DRA; ResourceSlices"
+_WITHOUT = "leave out components/dra (docs/dra.md)"
+_OLDEST_SHARING = (1, 34)  # in which DRAConsumableCapacity exists; it is on from 1.36
 
 
-CLUSTER_CHECKS = (*_CHECKS, *POD_CHECKS)
+def _offers(facts: ClusterFacts) -> Mapping[str, Object]:
+    """The ResourceSlices of mpsd, by node."""
+    if facts.kubernetes < _OLDEST_SHARING:
+        raise NotApplicable("this Kubernetes has no ResourceSlices that several claims share")
+    drivers = {CLAIM_DRIVER, *(pod.claim_driver for pod in facts.components if pod.claim_driver)}
+    found = [one for one in known(facts.slices) if inside(one, "spec", "driver") in drivers]
+    return {str(inside(one, "spec", "nodeName")): one for one in found}
+
+
+@_check("claims-unsupported", _STOPS, "Kubernetes divides GPUs among claims", how=f"GET /version; {_OFFERS}")
+def _unsupported(facts: ClusterFacts) -> Iterator[Finding]:
+    if not facts.serves_claims:
+        raise NotApplicable("no agent serves resource claims")
+    if (found := facts.kubernetes) < _OLDEST_SHARING:
+        what = f"Kubernetes {found[0]}.{found[1]} cannot divide a GPU among claims, and agents serve GPUs by claims"
+        yield Finding(what, f"upgrade it to 1.36 or newer, or {_WITHOUT}")
+        return
+    for node, one in _offers(facts).items():
+        if not all(device.get("allowMultipleAllocations") for device in inside(one, "spec", "devices") or ()):
+            what = f"the API server has dropped from the ResourceSlice of {node} that several claims may share a GPU"
+            switch = "switch it on in API servers, schedulers and kubelets, as Kubernetes 1.36 has it"
+            yield Finding(f"{what}: its feature gate DRAConsumableCapacity is off", f"{switch}, or {_WITHOUT}")
+            return
+
+
+@_check("slice-stale", _STOPS, "no GPU is offered to claims that nobody serves", how=_OFFERS)
+def _slice_stale(facts: ClusterFacts) -> Iterator[Finding]:
+    served = {pod.node for pod in facts.components if pod.claim_driver}  # also by one that is being replaced
+    if isinstance(facts.slices, Unknown) and not served:  # a right that few have, and most do without
+        raise NotApplicable("no agent serves resource claims")
+    for node, one in _offers(facts).items():
+        if node not in served:
+            name = one["metadata"]["name"]
+            what = f"ResourceSlice {name} offers GPUs of {node} to claims, and no agent there serves any"
+            yield Finding(f"{what}: pods that get one do not start", f"kubectl delete resourceslice {name}")
+
+
+# -- what others use of the GPUs -----------------------------------------------------------------
+
+
+@_check("other-plugin", _BREAKS, "no other device plugin allocates these GPUs", how="Nodes: their resources")
+def _other_plugin(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in facts.machines:
+        if one.is_shared and one.whole_gpus:
+            what = f"another device plugin allocates GPUs of {one.name} too ({one.whole_gpus})"
+            yield Finding(what, "keep its DaemonSet off nodes with mpsd's label, by a nodeSelector or affinity")
+
+
+_VALIDATOR = "nvidia.com/gpu.deploy.operator-validator"
+_MIG, _NO_MIG = "nvidia.com/mig.config", "all-disabled"
+_MIG_STATE, _MIG_DONE = "nvidia.com/mig.config.state", "success"
+
+
+@_check("nvidia-operator", _NOTE, "NVIDIA's GPU operator stays off mpsd's nodes", how=f"{_LABELS}; policy")
+def _nvidia_operator(facts: ClusterFacts) -> Iterator[Finding]:
+    for one in [one for one in facts.machines if one.is_shared]:
+        set_label = f"kubectl label node {one.name} --overwrite"
+        if one.nvidia_mps:
+            what = f"{one.name} has the label {one.nvidia_mps}, which starts NVIDIA's own MPS daemon on its GPUs"
+            keep = f"{set_label} nvidia.com/gpu.deploy.device-plugin=false"
+            yield Finding(what, f"{keep}, or configure its device plugin without sharing.mps there")
+        if one.upgrade_state:
+            what = f"NVIDIA's GPU operator upgrades the driver of {one.name}, and is at {one.upgrade_state}"
+            yield Finding(what, "see whom it waits for: kubectl mps status, and docs/coexistence.md")
+        if facts.policy.exclusive_process and one.labels.get(_VALIDATOR, "false") != "false":
+            what = f"NVIDIA's GPU operator starts its validator on {one.name} ({_VALIDATOR}={one.labels[_VALIDATOR]})"
+            why = "whose CUDA program runs outside MPS, where EXCLUSIVE_PROCESS refuses it"
+            yield Finding(f"{what}, {why}", f"{set_label} {_VALIDATOR}=false")
+        wanted = one.labels.get(_MIG, _NO_MIG)
+        state = one.labels.get(_MIG_STATE, _MIG_DONE if wanted == _NO_MIG else "not there")
+        if state != _MIG_DONE:
+            labels = f"{_MIG}={wanted}, {_MIG_STATE} is {state}"
+            what = f"NVIDIA's MIG manager is to give {one.name} another layout ({labels})"
+            why = "and the driver changes none that mpsd's MPS servers use"
+            yield Finding(f"{what}, {why}", f"kubectl mps drain {one.name}, then as docs/hardware.md says")
+
+
+@_check("outside-ledger", _BREAKS, "no pod uses GPUs outside the ledger", how="pods on mpsd's nodes, by admission")
+def _outside(facts: ClusterFacts) -> Iterator[Finding]:
+    findings = []
+    for pod in facts.users:
+        if pod.seen.node and pod.outside:
+            more = f" (and {len(pod.outside) - 1} more)" if len(pod.outside) > 1 else ""
+            what = f"pod {pod.seen.name} on {pod.seen.node} can use GPUs outside the ledger: {pod.outside[0]}{more}"
+            findings.append(Finding(what, "correct and recreate it, or run it in an exempt namespace"))
+    yield from at_most(_SHOWN, findings, "pods can use GPUs outside the ledger", "correct these first")
+
+
+@_check("not-asked", _BREAKS, "schedulers ask mpsd for free capacity", how="annotations of pods on mpsd's nodes")
+def _unplaced(facts: ClusterFacts) -> Iterator[Finding]:
+    there = any(one.component == SCHEDULER for one in facts.workloads)
+    unplaced = [pod for pod in (one.seen for one in facts.users) if pod.shared and pod.node and not pod.shared.choice]
+    if there and unplaced:
+        pod = unplaced[0]
+        more = f" (and {len(unplaced) - 1} more)" if len(unplaced) > 1 else ""
+        by = f"{pod.scheduler or 'default-scheduler'}, which did not ask mpsd"
+        remedy = f"set schedulerName: {SCHEDULER}, or give that scheduler mpsd's extender (docs/scheduling.md)"
+        yield Finding(f"pod {pod.name}{more} requests GPU memory and was placed by {by}", remedy)
+
+
+CLUSTER_CHECKS = (*_CHECKS, *WEBHOOK_CHECKS)

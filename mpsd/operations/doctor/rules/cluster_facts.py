@@ -14,7 +14,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.mpsnode import cluster_status
-from mpsd.model.names import AGENT, CLAIMS_LABEL, NAME_LABEL
+from mpsd.model.names import NAME_LABEL
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
@@ -26,15 +26,6 @@ Object: TypeAlias = Mapping[str, Any]
 Objects: TypeAlias = Fact[Sequence[Object]]
 
 _GIT_VERSION = re.compile(r"v([1-9]\d*)\.(\d+)\.")  # v1.30.4-gke.1348000; of a build without a version v0.0.0
-# How a node is known to have NVIDIA GPUs: what NVIDIA's operator, node feature discovery and clouds write; "" for any.
-_GPU_LABELS = {
-    "nvidia.com/gpu.present": "true",
-    "feature.node.kubernetes.io/pci-10de.present": "true",
-    "feature.node.kubernetes.io/pci-0302_10de.present": "true",
-    "cloud.google.com/gke-accelerator": "",
-    "aliyun.accelerator/nvidia_name": "",
-    "k8s.amazonaws.com/accelerator": "",
-}
 # The rules of admission about ways to a GPU that no ledger sees; the others are about what a pod requests.
 _BYPASSES = {
     *(RuleId.ENVIRONMENT_BLOCKED, RuleId.PRIVILEGED, RuleId.CAPABILITIES, RuleId.HOST_PATH, RuleId.MOUNT_PATH),
@@ -59,20 +50,20 @@ def variable(containers: Sequence[Object] | None, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """A pod of mpsd's. component: its app.kubernetes.io/name. trouble: why it does not run, as kubelet or the scheduler
-    reports; empty where it does or nothing is reported. restarts: of all its containers. ended: how the last one ended;
-    empty where none has. image: of the container of mpsd itself. claim_driver: the name under which it serves resource
-    claims; empty where it serves none.
-    """
+    """A pod of mpsd's."""
 
     name: str
+    #: Its app.kubernetes.io/name.
     component: str
     node: str
     ending: bool
+    #: Why it does not run, as kubelet or the scheduler reports; empty where it does.
     trouble: str
+    #: Of all its containers.
     restarts: int
-    ended: str
+    #: Of the container of mpsd itself.
     image: str
+    #: The name under which it serves resource claims; empty where it serves none.
     claim_driver: str = ""
 
 
@@ -80,7 +71,6 @@ def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
     seen = read_pod_seen(thing, policy)
     statuses = inside(thing, "status", "containerStatuses") or ()
     images = [one.get("image", "") for one in inside(thing, "spec", "containers") or ()]
-    ended = [inside(one, "lastState", "terminated") for one in statuses]
     return OwnPod(
         name=seen.name.name,
         component=inside(thing, "metadata", "labels", NAME_LABEL) or "",
@@ -88,7 +78,6 @@ def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
         ending=seen.terminating or seen.phase == "Succeeded",
         trouble="; ".join(_trouble(seen)),
         restarts=sum(one.get("restartCount", 0) for one in statuses),
-        ended=next((f"{one.get('reason', 'ended')} (exit code {one.get('exitCode')})" for one in ended if one), ""),
         image=next((image for image in images if "kube-scheduler" not in image), ""),
         claim_driver=variable(inside(thing, "spec", "containers"), "MPSD_DRA"),
     )
@@ -126,38 +115,37 @@ def read_workload(thing: Object, kind: str) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodeFacts:
-    """A Node. kubelet, runtime: as it reports them, such as `v1.36.2`, `containerd://2.1.9`. gpus: why it is known to
-    have NVIDIA GPUs, such as a label; empty where nothing says so. whole_gpus: the resource of another device plugin
-    that gives GPUs there, with its number; empty where there is none. nvidia_mps: the label that starts NVIDIA's MPS
-    daemon there; empty where none does. driver_upgrade: the label by which the driver is upgraded there; empty where it
-    is not. is_never_validated: such an upgrade is over, but waits for NVIDIA's validator, which does not come there.
-    labels, taints: all that it has.
-    """
+    """A Node."""
 
     name: str
     is_shared: bool
+    #: As it reports it, such as `v1.36.2`.
     kubelet: str
+    #: As it reports it, such as `containerd://2.1.9`.
     runtime: str
-    gpus: str
+    #: The resource of another device plugin that gives GPUs there, with its number; empty: none.
     whole_gpus: str
+    #: The label that starts NVIDIA's MPS daemon there; empty where none does.
     nvidia_mps: str
-    driver_upgrade: str
-    is_never_validated: bool
+    #: How far NVIDIA's operator is with an upgrade of the driver; empty where none is under way.
+    upgrade_state: str
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
 
 
 def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
     node = read_kubernetes_node(thing)
-    others = _whole_gpus(inside(thing, "status", "capacity") or {}, policy)
-    labels = [key for key, value in _GPU_LABELS.items() if key in node.labels and value in ("", node.labels[key])]
-    gpus = f"label {labels[0]}" if labels else next(iter(others), "")
-    kubelet, runtime = (
-        inside(thing, "status", "nodeInfo", f"{of}Version") or "" for of in ("kubelet", "containerRuntime")
+    return ClusterNodeFacts(
+        name=node.name,
+        is_shared=node.is_labelled,
+        kubelet=inside(thing, "status", "nodeInfo", "kubeletVersion") or "",
+        runtime=inside(thing, "status", "nodeInfo", "containerRuntimeVersion") or "",
+        whole_gpus=", ".join(_whole_gpus(inside(thing, "status", "capacity") or {}, policy)),
+        nvidia_mps=node.nvidia_mps,
+        upgrade_state=node.upgrade_state,
+        labels=node.labels,
+        taints=node.taints,
     )
-    whole, labelled = ", ".join(others), (node.nvidia_mps, node.driver_upgrade, node.is_never_validated)
-    all_of_it = node.labels, node.taints
-    return ClusterNodeFacts(node.name, node.is_labelled, kubelet, runtime, gpus, whole, *labelled, *all_of_it)
 
 
 def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:
@@ -177,15 +165,11 @@ def seconds_behind(thing: Object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod of anybody's that is on a node of mpsd's, or waits for its GPUs.
-
-    outside: how it gets at a GPU outside the ledger, in admission's words; empty where it does not. whole_gpus: another
-    resource of GPUs that it has; empty where it has none.
-    """
+    """A pod of anybody's that is on a node of mpsd's, or waits for its GPUs."""
 
     seen: PodSeen
+    #: How it gets at a GPU outside the ledger, in admission's words; empty where it does not.
     outside: tuple[str, ...]
-    whole_gpus: str
 
 
 def read_user(thing: Object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodFacts | None:
@@ -195,13 +179,14 @@ def read_user(thing: Object, policy: Policy, facts: GpuFacts, namespaces: Mappin
         return None
     found = read_object({"kind": "Pod", **thing})
     if not found.pod:
-        return PodFacts(seen, (), "")
+        return PodFacts(seen, ())
     context = RequestContext(annotations_before=found.pod.annotations, is_placed=True, is_changed=True)
     modes = modes_in(namespaces.get(seen.name.namespace, {}), policy.admission.rules).modes
     enforced = {rule for rule in _BYPASSES if modes.get(rule) is RuleMode.ENFORCE}
-    outside = tuple(str(one.problem.fault) for one in judge(found, policy, facts, context) if one.rule in enforced)
+    outside = [str(one.problem.fault) for one in judge(found, policy, facts, context) if one.rule in enforced]
     wholes = [whole for one in found.pod.containers for whole in _whole_gpus(one.limits, policy)]
-    return PodFacts(seen, outside, next(iter(wholes), ""))
+    outside += [f"another device plugin gave it {whole}" for whole in wholes]
+    return PodFacts(seen, tuple(outside))
 
 
 @dataclass(frozen=True)
@@ -234,7 +219,6 @@ class ClusterFacts:
     mutating: Objects
     policies: Objects
     endpoints: Objects
-    device_classes: Objects
     slices: Objects
     warnings: Objects
     namespaces: Objects
@@ -266,22 +250,9 @@ class ClusterFacts:
     def components(self) -> tuple[OwnPod, ...]:
         return tuple(read_own_pod(thing, self.policy) for thing in known(self.own_pods))
 
-    @cached_property
-    def agents(self) -> Mapping[str, OwnPod]:
-        """By node, those that run there and are to stay."""
-        return {pod.node: pod for pod in self.components if pod.component == AGENT and pod.node and not pod.ending}
-
-    @cached_property
-    def claim_agents(self) -> Mapping[str, OwnPod]:
-        """Those that serve resource claims, or are about to."""
-        able = {node: pod for node, pod in self.agents.items() if pod.claim_driver}
-        if self.policy.claim_nodes == "all":
-            return able
-        return {
-            one.name: able[one.name]
-            for one in self.machines
-            if one.labels.get(CLAIMS_LABEL) == "true" and one.name in able
-        }
+    @property
+    def serves_claims(self) -> bool:
+        return any(pod.claim_driver and not pod.ending for pod in self.components)
 
     @cached_property
     def machines(self) -> tuple[ClusterNodeFacts, ...]:

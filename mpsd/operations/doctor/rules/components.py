@@ -1,18 +1,15 @@
-"""The parts of mpsd in a cluster: the rights that each needs, which differences between their versions matter, and what
-a part that was removed leaves behind.
+"""The parts of mpsd in a cluster: the rights that each needs, and which difference between their versions matters.
 
 The rights are those of the manifests (rights.yaml of each part, and of components/dra), no more and no less;
 tests/manifests compares the two.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
-from mpsd.model.cluster_status import pods_in_words
-from mpsd.model.names import AGENT, APPLY, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK
 from mpsd.operations.doctor.rules.checks import Finding
 
 
@@ -101,90 +98,20 @@ RIGHTS = tuple(
 )
 
 
-# -- resource claims ---------------------------------------------------------------------------------------------------
+# -- versions ------------------------------------------------------------------------------------
 
 
-def claim_left(claim: str, pod: str, shared_with: Sequence[str], where: str) -> Finding:
-    """A prepared claim on a node that serves claims no longer."""
-    whose = f"claim {claim} of {pods_in_words(pod, shared_with)}"
-    what = f"{whose} keeps its share, though {where} serves no claims any more"
-    return Finding(what, "delete its pods, or apply components/dra again so that kubelet can end it (docs/dra.md)")
+def skews(agent: str, controls: Iterable[str], node: str = "") -> Iterator[Finding]:
+    """A control process that is newer than the agent. agent, controls: versions; empty where not reported.
 
-
-# -- versions ----------------------------------------------------------------------------------------------------------
-
-
-class Component(StrEnum):
-    CONTROL = "control"
-    AGENT = "agent"
-    COMMAND = "this command line"
-
-
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """Two parts that talk to each other, `older` being of an older version than `newer`.
-
-    normal: nothing has to be done at once. why: what it means. remedy: what ends it.
+    The other way is normal after an upgrade: its DaemonSet is OnDelete, and `kubectl mps upgrade` replaces it.
     """
-
-    older: Component
-    newer: Component
-    normal: bool
-    why: str
-    remedy: str
-
-
-# A row for each pair of parts that talk to each other.
-SKEWS = (
-    Skew(
-        Component.CONTROL,
-        Component.AGENT,
-        normal=True,
-        why="normal after an upgrade: the DaemonSet mps-control-daemon is OnDelete, because a new pod of it ends every"
-        " program on its GPUs",
-        remedy="when it suits, `kubectl mps upgrade` replaces it without a program losing its GPU",
-    ),
-    Skew(
-        Component.AGENT,
-        Component.CONTROL,
-        normal=False,
-        why="the agent reads records that a later version writes, and may not understand them",
-        remedy=f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}",
-    ),
-    Skew(
-        Component.COMMAND,
-        Component.AGENT,
-        normal=True,
-        why="what only later versions report is not shown",
-        remedy="pip install '.[kubectl]' in a checkout of the agent's version",
-    ),
-    Skew(
-        Component.AGENT,
-        Component.COMMAND,
-        normal=True,
-        why="what the node does not report yet is shown as unknown",
-        remedy=f"upgrade the cluster when it suits: {APPLY}",
-    ),
-)
-
-
-def skew_of(one: tuple[Component, str], other: tuple[Component, str]) -> Skew | None:
-    """The row of these two; None where they are of one version, or no row is about them."""
-    order = compare(one[1], other[1])
-    pair = (one[0], other[0]) if order < 0 else (other[0], one[0])
-    return next((row for row in SKEWS if order and (row.older, row.newer) == pair), None)
-
-
-def skews(agent: str, controls: Iterable[str], command: str, node: str = "") -> Iterator[tuple[Skew, Finding]]:
-    """Every difference that a row is about. agent, controls, command: versions; of control empty where not reported."""
-    of_node, on_node = (f"{node}: ", f" of {node}") if node else ("", "")
     for version in sorted(set(filter(None, controls))):
-        if row := skew_of((Component.CONTROL, version), (Component.AGENT, agent)):
-            what = f"{of_node}control is of version {version} and the agent of {agent}: {row.why}"
-            yield row, Finding(what, row.remedy)
-    if row := skew_of((Component.COMMAND, command), (Component.AGENT, agent)):
-        what = f"{Component.COMMAND} is of version {command} and the agent{on_node} of {agent}: {row.why}"
-        yield row, Finding(what, row.remedy)
+        if compare(version, agent) > 0:
+            what = f"{f'{node}: ' if node else ''}control is of version {version} and the agent of {agent}"
+            why = "the agent reads records that a later version writes, and may not understand them"
+            roll = f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}"
+            yield Finding(f"{what}: {why}", roll)
 
 
 def compare(one: str, other: str) -> int:

@@ -1,55 +1,186 @@
-"""Checks of `mpsd doctor` of mpsd on a node: its domains, its agent, and what containers are started with; and all
-checks of a node, in their order.
+"""Checks of `mpsd doctor`: what a machine needs before MPS runs, what is in the way, mpsd's domains and agent, and what
+containers are started with.
 
-A domain is what its record says, as long as the daemon that the record names lives. What mpsd has no part in on this
-machine is no fault: an engine counts only where its configuration names mpsd's launcher.
+They hold for a machine on which mpsd has never run. What somebody else has started or set is named,
+with how to undo it, and never undone here. What mpsd has no part in on this machine is no fault.
 """
 
 from collections.abc import Iterator
 
 from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
-from mpsd.model.cluster_status import grant_rows
-from mpsd.model.domain import GONE, State, after_is, remedy
+from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
-from mpsd.mps.rules.memory_caps import CANARY_FOUND, NOT_SET
-from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Severity, Unknown, at_most, known
-from mpsd.operations.doctor.rules.components import claim_left, skews
-from mpsd.operations.doctor.rules.machine_checks import MACHINE_CHECKS, RECORDS, AgentSilent, NodeFacts, domains, parted
+from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Severity, Unknown, each, known
+from mpsd.operations.doctor.rules.components import skews
+from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, DomainSeen, NodeFacts
 
-_SHOWN = 3  # processes that are named
-_AGENT = "GET /v1/node on mpsd.sock"
-_VERSIONS = f"{_AGENT}: version, domains[].version"
-_ENGINES = "daemon.json of docker, config.toml of containerd, podman's mpsd.conf"
+# The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped with R495
+# (developer.nvidia.com/blog/revealing-new-features-in-the-cuda-11-5-toolkit); its release notes ask for 495.29.05.
+OLDEST_DRIVER = 495
+READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
+_OLDEST_CAPABILITY = 7.0  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
+_MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's numbers; 0 is DEFAULT
+_PROHIBITED, _EXCLUSIVE = 2, 3
 # What container.te of container-selinux lets containers manage: container_file_t, and svirt_sandbox_file_t in
 # its version 1.0.0; container_ro_file_t may only be read. NVIDIA's device plugin, too, labels its MPS folders
 # container_file_t:s0 (NVIDIA/k8s-device-plugin#1105). What has categories is for one container (container_selinux(8)).
 _CONTAINERS_MAY_USE = {"container_file_t", "svirt_sandbox_file_t"}
+_RECORDS = "record.json of each domain in the run directory"
+_COMPUTE_MODE = "NVML: nvmlDeviceGetComputeMode"
+_AGENT = "GET /v1/node on mpsd.sock"
+_ENGINES = "daemon.json of docker, config.toml of containerd, podman's mpsd.conf"
 _STOPS, _BREAKS, _NOTE = Severity
 
 _CHECKS = CheckTable[NodeFacts]()
 _check = _CHECKS.check
 
 
-# -- domains -----------------------------------------------------------------------------------------------------------
+def _domains(facts: NodeFacts) -> tuple[DomainSeen, ...]:
+    if found := known(facts.domains):
+        return found
+    raise NotApplicable("mpsd has no domain here")
 
 
-@_check("canary-failed", _STOPS, "the driver holds limits", how=RECORDS)
-def _canary_failed(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains(facts):
-        if (canary := one.record.canary) and canary.problem:
-            what = f"{one.record.domain}: the canary failed under driver {canary.driver}: {canary.problem}"
-            yield Finding(what, "install a driver that holds limits (docs/operations/canary.md)")
+def _parted(error: str, remedy: str) -> Finding:
+    """error: ends with its remedy behind a semicolon, or has none; then this one."""
+    what, _semicolon, own = error.rpartition("; ")
+    return Finding(what or error, own if what else remedy)
 
 
-@_check("canary-doubt", _NOTE, "the canary agrees with gpus.yaml", how=RECORDS)
-def _canary_doubt(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains(facts):
-        if one.record.canary and one.record.canary.warning:
-            yield Finding(f"{one.record.domain}: the canary found: {one.record.canary.warning}", "correct gpus.yaml")
+@_check("limits-unsound", _STOPS, "the limits files are sound", how="policy.yaml and gpus.yaml")
+def _limits_unsound(facts: NodeFacts) -> Iterator[Finding]:
+    for fault in known(facts.limits_faults):
+        yield Finding(fault, f"correct it, and verify it with `mpsd check {facts.limits_folder}`")
 
 
-@_check("record-strange", _STOPS, "records are of this version", how=RECORDS)
+# -- the driver and the GPUs ---------------------------------------------------------------------
+
+
+@_check("driver-silent", _STOPS, "the driver answers", how="NVML: nvmlInit")
+def _driver_silent(facts: NodeFacts) -> Iterator[Finding]:
+    if error := known(facts.nvml):
+        yield _parted(error, "check that `nvidia-smi` works")
+
+
+@_check("gpu-lost", _STOPS, "every GPU answers", how="NVML: each GPU by its number")
+def _gpu_lost(facts: NodeFacts) -> Iterator[Finding]:
+    if not known(facts.gpus):
+        to_do = "see `dmesg | grep -i nvrm`, and whether a GPU is plugged in"
+        yield Finding("the driver answers and shows no GPU", to_do)
+    for gpu in known(facts.gpus):
+        if gpu.lost:
+            yield Finding(f"gpu{gpu.ordinal} does not answer: {gpu.lost}", "reset it or restart the machine")
+
+
+@_check("driver-old", _STOPS, "the driver is new enough", how="NVML: its version")
+def _driver_old(facts: NodeFacts) -> Iterator[Finding]:
+    branch, _dot, _rest = (driver := known(facts.driver)).partition(".")
+    if branch.isascii() and branch.isdigit() and int(branch) < OLDEST_DRIVER:
+        what = f"driver {driver} is too old: MPS has memory limits since driver {OLDEST_DRIVER}"
+        yield Finding(what, f"install driver {READ_OFF_DRIVER} or newer")
+
+
+@_check("capability", _STOPS, "MPS can limit every GPU, and gpus.yaml lists it", how="NVML and gpus.yaml")
+def _capability(facts: NodeFacts) -> Iterator[Finding]:
+    listed = {row.compute_capability for row in known(facts.gpu_facts).capabilities}
+    for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
+        what = f"{gpu} has compute capability {capability}"
+        if float(capability) < _OLDEST_CAPABILITY:
+            what = f"{what}: MPS enforces no limits before {_OLDEST_CAPABILITY}"
+            yield Finding(what, "remove the card from this machine, or do not share this machine with mpsd")
+        elif capability not in listed:
+            add = f"add a row for it under capabilities in {facts.limits_folder}/gpus.yaml"
+            yield Finding(f"{what}, which gpus.yaml does not list", add)
+
+
+@_check("no-control-program", _STOPS, "MPS is installed", how="PATH")
+def _no_program(facts: NodeFacts) -> Iterator[Finding]:
+    if not known(facts.control_program):
+        yield Finding("nvidia-cuda-mps-control is not on PATH", "install the driver's compute utilities")
+
+
+@_check("no-uvm", _STOPS, "/dev/nvidia-uvm is there", how="/dev")
+def _no_uvm(facts: NodeFacts) -> Iterator[Finding]:
+    if not known(facts.uvm):
+        yield Finding("/dev/nvidia-uvm is missing; CUDA requires it", "run `nvidia-modprobe -u -c 0`")
+
+
+@_check("run-directory", _STOPS, "the run directory can be used", how="its owner, mode and file system")
+def _run_directory(facts: NodeFacts) -> Iterator[Finding]:
+    seen = known(facts.run_directory)
+    if seen.owner != seen.wanted_owner:
+        what = f"the run directory {seen.path} belongs to user {seen.owner}, not to user {seen.wanted_owner}"
+        yield Finding(what, f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir")
+    elif seen.unwritable:
+        to_do = "fix that, or select another with --run-dir"
+        yield Finding(f"the run directory {seen.path} takes no files: {seen.unwritable}", to_do)
+
+
+# -- leftovers, and what else uses the GPUs ------------------------------------------------------
+
+
+@_check("other-daemon", _STOPS, "every control daemon is mpsd's", how=f"/proc, and {_RECORDS}")
+def _other_daemon(facts: NodeFacts) -> Iterator[Finding]:
+    """A daemon inside the run directory belongs to the process that holds the directory."""
+    ours = {one.record.daemon.pid for one in known(facts.domains) if one.record.daemon and one.daemon_lives}
+    directory = f"{known(facts.run_directory).path}/"
+    unsure = known(facts.unreadable)
+    for daemon in known(facts.daemons):
+        is_inside = daemon.pipe.startswith(directory)
+        if is_inside and unsure and known(facts.holder) is None:
+            raise Unknown("which daemons are mpsd's is in records that cannot be read")
+        if daemon.pid not in ours and not (is_inside and known(facts.holder) is not None):
+            yield _stray(daemon, was_ours=is_inside and not daemon.pipe_is_there)
+
+
+def _stray(daemon: DaemonSeen, *, was_ours: bool) -> Finding:
+    kill = f"kill {daemon.pid}"
+    if was_ours:  # mpsd once started it, and it takes no commands any more
+        what = f"a control daemon (pid {daemon.pid}) still runs, but its folder {daemon.pipe} was removed"
+        to_do = f"run `{kill}` once its programs have ended, which would lose their GPU, and start mpsd again"
+        return Finding(what, to_do)
+    where = f" in {daemon.pipe}" if daemon.pipe else ""
+    quits = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe} nvidia-cuda-mps-control"
+    what = f"another control daemon (pid {daemon.pid}{where}) runs on this machine; mpsd did not start it"
+    stop = quits if daemon.pipe and daemon.pipe_is_there else kill
+    return Finding(what, f"stop it ({stop}), and whatever starts it")
+
+
+@_check("compute-mode-left", _STOPS, "no compute mode was left behind", how=f"{_COMPUTE_MODE}, /proc/locks")
+def _mode_left(facts: NodeFacts) -> Iterator[Finding]:
+    runs = known(facts.holder) is not None or any(one.daemon_lives for one in known(facts.domains))
+    recorded = {uuid for one in known(facts.domains) for uuid in one.record.compute_modes}
+    for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
+        if mode and (mode == _PROHIBITED or not runs):
+            by_hand = f"run `nvidia-smi -i {gpu.ordinal} -c DEFAULT`"
+            back = "`mpsd control --release` puts it back" if gpu.uuid in recorded and not runs else by_hand
+            where = "" if runs else " while no mpsd runs"
+            yield Finding(f"{gpu} is in compute mode {_MODES.get(mode, mode)}{where}", back)
+
+
+@_check("compute-mode-lost", _BREAKS, "nothing can run beside MPS", how=f"{_COMPUTE_MODE}, and policy.yaml")
+def _mode_lost(facts: NodeFacts) -> Iterator[Finding]:
+    serving = {uuid for one in _domains(facts) if one.is_in(State.READY) for uuid in one.record.gpus}
+    required = known(facts.policy).exclusive_process
+    for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
+        if required and gpu.uuid in serving and mode != _EXCLUSIVE:
+            back = f"run `nvidia-smi -i {gpu.ordinal} -c EXCLUSIVE_PROCESS`, or set exclusive_process: false"
+            what = f"{gpu} is not in compute mode EXCLUSIVE_PROCESS, as the policy requires"
+            yield Finding(f"{what}: programs may run beside MPS, without limits", back)
+
+
+@_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", how="the folder")
+def _default_pipe(facts: NodeFacts) -> Iterator[Finding]:
+    if known(facts.default_pipe):
+        what = "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container, which bypasses mpsd"  # noqa: S108
+        yield Finding(what, "remove it once no daemon uses it")
+
+
+# -- mpsd: a domain is what its record says, as long as the daemon that it names lives ------------
+
+
+@_check("record-strange", _STOPS, "records are of this version", how=_RECORDS)
 def _record_strange(facts: NodeFacts) -> Iterator[Finding]:
     restart = "restart `mpsd control` in the version of this command (programs continue)"
     upgrade = f"{restart}, or use the version that it has"
@@ -73,9 +204,9 @@ def _not_running(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding("neither mpsd nor a daemon of mpsd runs here", "start it with `mpsd up`")
 
 
-@_check("domain-stopped", _STOPS, "every domain takes programs", how=RECORDS)
+@_check("domain-stopped", _STOPS, "every domain takes programs, or drains", how=_RECORDS)
 def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains(facts):
+    for one in _domains(facts):
         record, state = one.record, one.record.state
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
@@ -89,35 +220,6 @@ def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(what, remedy(State.DOWN, ""))
 
 
-@_check("draining", _NOTE, "no domain is drained", how=RECORDS)
-def _draining(facts: NodeFacts) -> Iterator[Finding]:
-    for one in domains(facts):
-        if one.is_in(State.DRAINING) or one.is_in(State.DRAINED):
-            why = f": {one.record.reason}" if one.record.reason else ""
-            what = f"{one.record.domain} is {one.record.state} and takes no new programs{why}"
-            back = "when the work is done, put it back into use (`kubectl mps undrain NODE`)"
-            yield Finding(what, "nothing is to be done" if one.record.reason == GONE else back)
-
-
-@_check("sm-partitions", _NOTE, "threads are shared", how="record.json of each domain")
-def _sm_partitions(facts: NodeFacts) -> Iterator[Finding]:
-    """What mpsd does there follows from NVIDIA's documentation alone."""
-    seen, wanted = domains(facts), known(facts.policy).threads
-    if divided := [one.record.domain for one in seen if one.record.partitioned]:
-        what = f"the SMs of {', '.join(divided)} are divided into static partitions: documented, not observed"
-        yield Finding(what, "read docs/hardware.md, and run the contract tests on a GPU whose driver has them")
-    for one in seen:
-        if one.daemon_lives and one.record.partitioned is not (wanted == "exclusive"):
-            has = "exclusive" if one.record.partitioned else "shared"
-            what = (
-                f"{one.record.domain}: its control daemon was started with threads: {has}, and the policy has {wanted}"
-            )
-            yield Finding(what, "drain the GPU and restart `mpsd control`; a daemon keeps its mode until it ends")
-
-
-# -- the agent ---------------------------------------------------------------------------------------------------------
-
-
 @_check("agent-silent", _STOPS, "the agent answers", how=_AGENT)
 def _agent_silent(facts: NodeFacts) -> Iterator[Finding]:
     if not isinstance(facts.agent, AgentSilent):
@@ -125,84 +227,29 @@ def _agent_silent(facts: NodeFacts) -> Iterator[Finding]:
     elif known(facts.holder) is None:
         raise NotApplicable("mpsd does not run here")
     else:
-        yield parted(facts.agent.why, "see its log")
+        yield _parted(facts.agent.why, "see its log")
 
 
-@_check("outside-books", _BREAKS, "every process on a GPU has a grant", how=_AGENT)
-def _outside_ledger(facts: NodeFacts) -> Iterator[Finding]:
-    status = known(facts.agent)
-    if status.clients is None:
-        raise Unknown("NVML does not report to the agent which processes use the GPUs")
-    labels = {gpu.uuid: gpu.label for gpu in status.gpus}
-    findings = []
-    for client in status.clients:
-        if client.grant is None:
-            how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
-            what = f"pid {client.pid} uses {labels.get(client.gpu, client.gpu)} {how}: {client.command}"
-            findings.append(Finding(what, "start it with `mpsd run`, or in a pod that requests its share"))
-    yield from at_most(_SHOWN, findings, "processes use a GPU without a grant", "`mpsd status` lists them")
-
-
-@_check("agent-blind", _BREAKS, "the agent sees everything", how=_AGENT)
+@_check("agent-blind", _BREAKS, "the agent reports no trouble", how=_AGENT)
 def _agent_blind(facts: NodeFacts) -> Iterator[Finding]:
-    to_do = "the agent's log has details; until this is fixed, nothing that depends on it is granted"
-    for what in known(facts.agent).unknown:
+    status = known(facts.agent)
+    for what in status.unknown:
+        to_do = "the agent's log has details; until this is fixed, nothing that depends on it is granted"
         yield Finding(f"the agent cannot read: {what}", to_do)
-
-
-@_check("memory-caps", _NOTE, "no grant relies on memory limits of cgroups", how=f"{_AGENT}: grants[].memory_cap")
-def _memory_caps(facts: NodeFacts) -> Iterator[Finding]:
-    """What mpsd expects of them follows from NVIDIA's documentation alone."""
-    grants = known(facts.agent).grants
-    if held := sum(grant.memory_cap == "cgroup" for grant in grants):
-        who = "a grant is" if held == 1 else f"{held} grants are"
-        what = f"{who} held by memory limits of cgroups: how these hold programs on MPS is documented, not observed"
-        yield Finding(what, "run the contract tests on this driver; `memory_cap: mps` in policy.yaml does without them")
-    reasons = (grant.memory_cap_why for grant in grants if grant.memory_cap_why.startswith((CANARY_FOUND, NOT_SET)))
-    for why in dict.fromkeys(reasons):
-        what = f"grants are held by MPS's own limit and the watchdog alone: {why}"
-        yield Finding(what, "see the log of `mpsd control` and the driver's (`dmesg`)")
-
-
-def _skews(facts: NodeFacts, *, normal: bool) -> Iterator[Finding]:
-    status = known(facts.agent)
-    if not status.version:
-        raise Unknown("the agent is too old to report its version")
-    for row, finding in skews(status.version, [domain.version for domain in status.domains], facts.ours):
-        if row.normal is normal:
-            yield finding
-
-
-@_check("version-skew", _BREAKS, "the agent can read what control writes", how=_VERSIONS)
-def _skewed(facts: NodeFacts) -> Iterator[Finding]:
-    return _skews(facts, normal=False)
-
-
-@_check("version-behind", _NOTE, "all parts are of one version", how=_VERSIONS)
-def _behind(facts: NodeFacts) -> Iterator[Finding]:
-    return _skews(facts, normal=True)
-
-
-# -- resource claims ---------------------------------------------------------------------------------------------------
-
-
-@_check("claims-unserved", _STOPS, "resource claims are served where they are to be", how=f"{_AGENT}: claims_trouble")
-def _claims_unserved(facts: NodeFacts) -> Iterator[Finding]:
-    status = known(facts.agent)
     if status.claims_trouble:
         see = "see the log of the agent, and whether its --kubelet-dir (MPSD_KUBELET_DIR) is the root that kubelet has"
         yield Finding(f"no resource claim of {status.claim_driver} is prepared here: {status.claims_trouble}", see)
 
 
-@_check("claims-left", _NOTE, "no claim is left where none are served", how=f"{_AGENT}: claim_driver, grants[].claim")
-def _claims_left(facts: NodeFacts) -> Iterator[Finding]:
+@_check("version-skew", _BREAKS, "the agent can read what control writes", how=f"{_AGENT}: version, domains[].version")
+def _skewed(facts: NodeFacts) -> Iterator[Finding]:
     status = known(facts.agent)
-    for grant in () if status.claim_driver else grant_rows(status):
-        if grant.claim and grant.pod:
-            yield claim_left(grant.claim, grant.pod, grant.shared_with, "this node")
+    if not status.version:
+        raise Unknown("the agent does not report its version")
+    yield from skews(status.version, [domain.version for domain in status.domains])
 
 
-# -- containers and kubelet --------------------------------------------------------------------------------------------
+# -- containers and kubelet ----------------------------------------------------------------------
 
 
 def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
@@ -224,26 +271,21 @@ def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
     return tuple(naming)
 
 
-@_check("launcher-broken", _STOPS, "mpsd-runtime can start", how=f"{_ENGINES}, and {LAUNCHER}")
+@_check("launcher-broken", _STOPS, "engines can start containers with GPUs", how=f"{_ENGINES}, and {LAUNCHER}")
 def _launcher(facts: NodeFacts) -> Iterator[Finding]:
     engines = _engines(facts)
     names, again = " and ".join(engines), f"`mpsd install {engines[0]}` writes it again"
     launcher = known(facts.launcher)
     if launcher is None:
         yield Finding(f"{LAUNCHER} is missing, and {names} would start containers with it", again)
-        return
-    for missing in launcher.missing:
-        yield Finding(f"{LAUNCHER}, with which {names} starts containers, needs {missing}, which is gone", again)
-    if not launcher.next_found:
-        what = f"{LAUNCHER} finds no {' or '.join(launcher.next_runtimes)} to hand containers to"
-        yield Finding(what, "install one, or name one: --next PATH")
-
-
-@_check("no-toolkit", _STOPS, "containers can have GPUs", how=f"{_ENGINES}, and program folders")
-def _toolkit(facts: NodeFacts) -> Iterator[Finding]:
-    engines = _engines(facts)
+    else:
+        for missing in launcher.missing:
+            yield Finding(f"{LAUNCHER}, with which {names} starts containers, needs {missing}, which is gone", again)
+        if not launcher.next_found:
+            what = f"{LAUNCHER} finds no {' or '.join(launcher.next_runtimes)} to hand containers to"
+            yield Finding(what, "install one, or name one: --next PATH")
     if not known(facts.toolkit):
-        what = f"nvidia-container-runtime is not installed, and containers of {' and '.join(engines)} get no GPU"
+        what = f"nvidia-container-runtime is not installed, and containers of {names} get no GPU"
         yield Finding(what, "install the package nvidia-container-toolkit")
 
 
@@ -262,11 +304,4 @@ def _selinux(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(f"{what} may not use", f"chcon -R -t container_file_t -l s0 {folder}")
 
 
-@_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", how="the folder")
-def _default_pipe(facts: NodeFacts) -> Iterator[Finding]:
-    if known(facts.default_pipe):
-        what = "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container, which bypasses mpsd"  # noqa: S108
-        yield Finding(what, "remove it once no daemon uses it")
-
-
-NODE_CHECKS = (*MACHINE_CHECKS, *_CHECKS)
+NODE_CHECKS = tuple(_CHECKS)
