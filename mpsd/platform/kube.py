@@ -366,7 +366,6 @@ class Kube:
 class ResourceKind:
     resource: Resource
     name: str
-    namespaced: bool
 
     @property
     def group(self) -> str:
@@ -379,7 +378,7 @@ async def deletable_kinds(kube: Kube) -> tuple[Sequence[ResourceKind], Sequence[
     places = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     answers = await asyncio.gather(*(_listed(kube, place) for place in places))
     kinds = [
-        ResourceKind(Resource(answer["groupVersion"], entry["name"]), entry["kind"], bool(entry["namespaced"]))
+        ResourceKind(Resource(answer["groupVersion"], entry["name"]), entry["kind"])
         for answer in answers
         if not isinstance(answer, str)
         for entry in answer.get("resources") or []

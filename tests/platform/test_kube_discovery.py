@@ -70,10 +70,10 @@ def test_what_can_be_listed_and_deleted_is_found_and_what_is_down_is_said(port: 
             kube.close()
 
     kinds, unseen = asyncio.run(main())
-    assert [(kind.resource.api, kind.resource.plural, kind.name, kind.namespaced) for kind in kinds] == [
-        ("v1", "pods", "Pod", True),
-        ("v1", "namespaces", "Namespace", False),
-        ("apps/v1", "daemonsets", "DaemonSet", True),
+    assert [(kind.resource.api, kind.resource.plural, kind.name) for kind in kinds] == [
+        ("v1", "pods", "Pod"),
+        ("v1", "namespaces", "Namespace"),
+        ("apps/v1", "daemonsets", "DaemonSet"),
     ]
     assert unseen == [
         "get /apis/metrics.k8s.io/v1beta1: the server is currently unable to handle the request",
