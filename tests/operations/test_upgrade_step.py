@@ -19,6 +19,8 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     Standing,
     UpgradeStep,
     control_pods,
+    how_it_stands,
+    is_due,
     left_to_others,
     next_step,
     plan,
@@ -29,6 +31,7 @@ from mpsd.operations.lifecycle.rules.upgrade import (
 from mpsd.status.rules.cordon import cordon_change, merge_patch
 from tests.mpsnodes import NOW, mpsnode
 
+CONTROL = ControlSet("mpsd-system", "control", "ds", "control", "mpsd:2", "OnDelete", "r2", "")
 OLD = ControlPod("control-1", "uid-1", "gpu-a2", "r1", "mpsd:1", True, False, NOW - 90_000.0, "")
 NEW = ControlPod("control-2", "uid-2", "gpu-a2", "r2", "mpsd:2", True, False, NOW + 10.0, "")
 
@@ -192,10 +195,8 @@ def test_nobody_is_ended_while_the_newest_revision_is_not_known() -> None:
 
 
 def test_the_plan_says_who_is_waited_for_and_what_is_put_back() -> None:
-    control = ControlSet("mpsd-system", "control", "ds", "control", "mpsd:2", "OnDelete", "r2", "")
-
     def planned(node: Node, image: str | None = None) -> str:
-        return list(plan(control, [node.seen()], image))[-1]
+        return list(plan(CONTROL, [node.seen()], image))[-1]
 
     fresh = planned(Node({"0"}, {"0"}))
     assert fresh.startswith("gpu-a2: wait for default/GPU-000000a2-0000-")
@@ -205,6 +206,33 @@ def test_the_plan_says_who_is_waited_for_and_what_is_put_back() -> None:
     assert begun.endswith("put back gpu0, gpu2, gpu3; gpu1 stays cordoned, as others want it")
     assert planned(walked_to(UpgradeStep.DONE)) == "gpu-a2: up to date"
     assert "replace control-2, image mpsd:2; " in planned(walked_to(UpgradeStep.DONE), "mpsd:3")
+
+
+def stands(node: Node) -> list[str]:
+    return list(how_it_stands(CONTROL, node.seen(), node.decided(), " --context a"))
+
+
+def test_who_is_interrupted_while_gpus_are_cordoned_is_told_which() -> None:
+    pod, way = stands(Node({"0"}, set()))
+    assert pod.endswith("still runs; still cordoned by this upgrade: gpu1, gpu2, gpu3")
+    assert way.endswith(": kubectl mps undrain gpu-a2 --gpu gpu1 --gpu gpu2 --gpu gpu3 --context a")
+
+
+def test_what_others_have_cordoned_is_not_offered_to_be_put_back() -> None:
+    node = walked_to(UpgradeStep.DRAIN, "all")
+    assert stands(node)[1] == "to continue: run the same command again"
+
+
+def test_the_old_pod_is_not_said_to_run_once_its_deletion_is_asked_for() -> None:
+    assert "pod is being deleted; " in stands(walked_to(UpgradeStep.REPLACE))[0]
+    assert "pod is gone; " in stands(walked_to(UpgradeStep.START))[0]
+
+
+def test_a_node_is_due_again_once_the_daemon_set_has_changed() -> None:
+    done = walked_to(UpgradeStep.DONE).seen()
+    assert not is_due(done, CONTROL, "mpsd:2")
+    assert is_due(done, replace(CONTROL, revision="r3"), "mpsd:2")
+    assert is_due(done, replace(CONTROL, image="mpsd:3"), "mpsd:2")
 
 
 # -- the DaemonSet and its pods --------------------------------------------------------------------

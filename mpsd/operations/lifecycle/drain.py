@@ -174,8 +174,8 @@ async def change_cordon(
 def cordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Take GPUs of a node out of use: no new pods are placed on them; running programs continue until they end.
 
-    A domain of several GPUs drains as a whole. Exits with 0 when it is requested, 1 when it cannot be, 2 when there is
-    no such node or GPU. To wait for the programs there: `kubectl mps drain`.
+    A domain of several GPUs drains as a whole. Exits with 0 when it is requested, 1 when it cannot
+    be, 2 when there is no such node or GPU. To wait for the programs there: `kubectl mps drain`.
 
         kubectl mps cordon gpu-a1 gpu0
         kubectl mps cordon gpu-a1                 every GPU
@@ -221,7 +221,8 @@ class Evictions:
             return
         if self._closed_at is None:
             self._closed_at = now
-            why = "kubelet must first report that these GPUs are full, or recreated pods would return to them"
+            full = "kubelet must first report that these GPUs are full"
+            why = f"{full}, or recreated pods would return to them"
             say(f"evictions begin in {COUNTED_S:g} s: {why}")
         for holder in there if now - self._closed_at >= COUNTED_S else ():
             if now >= self._due.get(_key(holder), 0.0):
@@ -239,7 +240,8 @@ class Evictions:
             self.report(key, sentence)
         except (Unavailable, Rejected) as error:
             self._due[key] = time.monotonic() + _AGAIN_S
-            self.report(key, f"{holder.namespace}/{holder.pod} cannot be evicted now and will be retried: {error}")
+            why = f"cannot be evicted now and will be retried: {error}"
+            self.report(key, f"{holder.namespace}/{holder.pod} {why}")
         except (NotFound, Conflict):  # it has just gone, or another pod has its name
             pass
 
@@ -323,7 +325,8 @@ def drain(
     else:
         answer(*lines)
     if not record["drained"]:
-        say(f"{cluster.program}: {f'GPUs are still in use after {timeout}' if within_s else 'not waited for'}", *stays)
+        why = f"GPUs are still in use after {timeout}" if within_s else "not waited for"
+        say(f"{cluster.program}: {why}", *stays)
     end(well=record["drained"])
 
 
@@ -400,5 +403,6 @@ def undrain(
     if silent := silence(after, time.time()):
         say(silent)
     if not well:
-        say(f"{cluster.program}: not all of them serve{f' after {timeout}' if within_s else '; not waited for'}")
+        waited = f" after {timeout}" if within_s else "; not waited for"
+        say(f"{cluster.program}: not all of them serve{waited}")
     end(well=well)

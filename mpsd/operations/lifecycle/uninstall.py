@@ -87,7 +87,7 @@ async def users(kube: Kube) -> list[str]:
 
 
 async def _remove(kube: Kube, things: Sequence[Thing], timeout_s: float) -> None:
-    """Prints each object that was deleted. NotDone where pods do not go in time; what comes after them stays."""
+    """Prints each object that was deleted. NotDone where pods do not go in time."""
     for stage in Stage:
         for thing in things:
             if thing.stage is stage:
@@ -117,7 +117,8 @@ async def _unlabel(kube: Kube) -> None:
                     await kube.patch(NODES, node.name, patch, PatchKind.MERGE)
                     answer(f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}")
     except Forbidden as error:
-        say(f"labels of Nodes remain (mpsd.io/gpu.*, mpsd.io/sharing, mpsd.io/driver-upgrade): {error}")
+        names = "mpsd.io/gpu.*, mpsd.io/sharing, mpsd.io/driver-upgrade"
+        say(f"labels of Nodes remain ({names}): {error}")
 
 
 async def _until_gone(kube: Kube, timeout_s: float, *, control: bool) -> None:
@@ -142,8 +143,9 @@ async def _pods(kube: Kube, *, control: bool) -> list[str]:
 
 _RIGHTS = "this requires an administrator of the cluster, who may list every kind of object"
 _REMAINS = (
-    f"what remains: the namespace (kubectl delete namespace {NAMESPACE}), labels of nodes (ack.node.gpu.schedule),"
-    " MPSReady and numbers of devices in their status: docs/operations/upgrade-and-drain.md (Uninstall)"
+    f"what remains: the namespace (kubectl delete namespace {NAMESPACE}), labels of nodes"
+    " (ack.node.gpu.schedule), MPSReady and numbers of devices in their status:"
+    " docs/operations/upgrade-and-drain.md (Uninstall)"
 )
 
 Force = Annotated[bool, typer.Option("--force", help="Proceed even if pods hold GPUs: their programs lose them.")]
@@ -162,11 +164,12 @@ def uninstall(
 ) -> None:
     """Remove mpsd from the cluster. Refused while a GPU that it shares is in use, or may be.
 
-    Everything with the label app.kubernetes.io/part-of=mpsd is deleted, in an order that leaves nothing waiting:
-    webhooks, agents (and the labels that they wrote on Nodes), control daemons (which restore the compute modes), the
-    rest, rights, and last the definition of MPSNode; the namespace stays. It asks for confirmation; if it stops, the
-    same command continues. Exits with 0 when all is gone, 1 when not, 2 where it would have to ask and there is no
-    terminal, 130 after Ctrl-C.
+    Everything with the label app.kubernetes.io/part-of=mpsd is deleted, in an order that leaves
+    nothing waiting: webhooks, agents (and the labels that they wrote on Nodes), control daemons
+    (which restore the compute modes), the rest, rights, and last the definition of MPSNode; the
+    namespace stays. It asks for confirmation; if it stops, the same command continues. Exits with 0
+    when all is gone, 1 when not, 2 where it would have to ask and there is no terminal, 130 after
+    Ctrl-C.
 
         kubectl mps uninstall --dry-run
         kubectl mps drain gpu-a1 && kubectl mps uninstall
@@ -206,7 +209,8 @@ def uninstall(
 
 def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
     say(f"{cluster.program}: refused, because GPUs are in use, or may be:", *(f"  {user}" for user in there))
-    say("empty the nodes first (kubectl mps drain NODE), or use --force: these programs then lose their GPU")
+    force = "use --force: these programs then lose their GPU"
+    say(f"empty the nodes first (kubectl mps drain NODE), or {force}")
     end(well=False)
 
 

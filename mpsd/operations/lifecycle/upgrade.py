@@ -1,16 +1,16 @@
 """`kubectl mps upgrade`: replaces the control pods node by node, so that no program loses its GPU.
 
-A loop over the nodes: drain, replace the pod, wait, undrain. Each step is decided by what the cluster reports now
-(`lifecycle.rules.upgrade`), so that, begun again, it goes on where nodes are not done; the first node where a step
-fails or takes too long ends it.
+A loop over the nodes: drain, replace the pod, wait, undrain. Each step is decided by what the
+cluster reports now (`lifecycle.rules.upgrade`), so that, begun again, it goes on where nodes are
+not done; the first node where a step fails or takes too long ends it.
 
-Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all namespaces; in that of the
-DaemonSet list of controllerrevisions, list and delete of pods, and with an image patch of daemonsets; with a selector
-list of nodes; to evict those of `kubectl mps drain`.
+Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all
+namespaces; in that of the DaemonSet list of controllerrevisions, list and delete of pods, and with
+an image patch of daemonsets; with a selector list of nodes; to evict those of `kubectl mps drain`.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from mpsd.model.mpsnode import read_mpsnode
+from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.times import lasting
 from mpsd.operations.lifecycle import drain
 from mpsd.operations.lifecycle.drain import Evict, Evictions, NotDone, ProgressReporter, answer, pause, say
@@ -106,34 +107,51 @@ class Upgrade:
     async def _node(self, name: str) -> Stopped | None:
         report = ProgressReporter()
         evictions = Evictions(self.kube, report)
-        step, since, has_cordoned = None, time.monotonic(), False
+        step = None
+        since = time.monotonic()
+        has_cordoned = False
         while True:
             try:
                 seen = await self._look_again(name)
+                if seen is None:
+                    say(f"{name}: its MPSNode is gone, so there is nothing to upgrade")
+                    self.stays.clear()
+                    return None
                 decided = rules.next_step(seen)
                 if decided.step is not step:
-                    step, since = decided.step, time.monotonic()
+                    step = decided.step
+                    since = time.monotonic()
                 report("step", rules.progress(seen, decided))
-                self.stays[:] = rules.how_it_stands(self.control, seen, self.options)
+                self.stays[:] = rules.how_it_stands(self.control, seen, decided, self.options)
                 if step is UpgradeStep.DONE:
                     self.stays.clear()
                     return None
-                if decided.refusal:
-                    return Stopped(name, step, decided.refusal)
-                if decided.cordons and has_cordoned:
-                    return Stopped(name, step, "another client has put GPUs back into use meanwhile")
-                if decided.why and time.monotonic() - since >= self.timeout_s:
-                    return Stopped(name, step, f"it took longer than {lasting(self.timeout_s)}: {decided.why}")
+                if reason := self._obstacle(decided, since, has_cordoned=has_cordoned):
+                    return Stopped(name, decided.step, reason)
                 await self._do(seen, decided, evictions)
                 has_cordoned = has_cordoned or decided.cordons
                 report.away(None)
-            except Conflict:  # somebody was faster: what is so now is looked at first
-                pass
-            except Unavailable as error:
-                report.away(error)
-                if time.monotonic() - since >= self.timeout_s:
+            except (Conflict, Unavailable) as error:
+                if isinstance(error, Unavailable):  # a conflict: what is so now is looked at first
+                    report.away(error)
+                if self._is_late(since):
                     raise
             await pause()
+
+    def _obstacle(self, decided: Decision, since: float, *, has_cordoned: bool) -> str:
+        """Why the upgrade goes no further; empty where it does."""
+        if decided.refusal:
+            return decided.refusal
+        if rules.sets_image(self.control, self.image):
+            return f"another client has set the image {self.control.image} meanwhile"
+        if decided.cordons and has_cordoned:
+            return "another client has put GPUs back into use meanwhile"
+        if decided.why and self._is_late(since):
+            return f"it took longer than {lasting(self.timeout_s)}: {decided.why}"
+        return ""
+
+    def _is_late(self, since: float) -> bool:
+        return time.monotonic() - since >= self.timeout_s
 
     async def _do(self, seen: Standing, decided: Decision, evictions: Evictions) -> None:
         if decided.patch:
@@ -152,7 +170,8 @@ class Upgrade:
             raise NotInstalled(f"no DaemonSet has the labels {rules.SELECTOR}")
         if len(found) > 1:
             each = ", ".join(f"{one['metadata']['namespace']}/{_name(one)}" for one in found)
-            raise NotDone(f"several DaemonSets have the labels {rules.SELECTOR}: {each}; remove them from all but one")
+            several = f"several DaemonSets have the labels {rules.SELECTOR}: {each}"
+            raise NotDone(f"{several}; remove them from all but one")
         query = {"labelSelector": rules.pod_selector(found[0])}
         revisions = await self.kube.list(_REVISIONS, found[0]["metadata"]["namespace"], query)
         self.control = rules.read_control_set(found[0], revisions)
@@ -161,9 +180,14 @@ class Upgrade:
     async def _pods(self, **fields: str) -> Sequence[Object]:
         return await self.kube.list(PODS, self.control.namespace, {"labelSelector": self.control.selector, **fields})
 
-    async def _look_again(self, name: str) -> Standing:
+    async def _look_again(self, name: str) -> Standing | None:
+        """None where its MPSNode is gone: an upgrade goes on without that node."""
         await self._read_control()
-        (thing,) = await mpsnodes(self.kube, [name])
+        try:
+            thing = await self.kube.get(MPS_NODES, name)
+        except NotFound:
+            self.standings.pop(name, None)
+            return None
         return await self._look_at(thing)
 
     async def _look_at(self, thing: Object) -> Standing:
@@ -228,6 +252,10 @@ def upgrade(
     """
     cluster = ClusterAccess("kubectl mps upgrade", kubeconfig, context, _RIGHTS)
     timeout_s = drain.read_seconds(cluster.program, "--timeout", timeout)
+    if image is not None and image.split() != [image]:
+        remedy = "name one, such as REGISTRY/mpsd:0.2.0"
+        problem = Problem("setting", "--image", shown(image), "is no image", remedy)
+        raise InvalidInput(cluster.program, [problem])
     stays: list[str] = []
 
     async def upgrade_them(kube: Kube) -> tuple[Upgrade, Stopped | None]:
@@ -245,9 +273,19 @@ def upgrade(
     if stopped:
         say(f"{cluster.program}: {stopped.node}: stopped at: {stopped.step}: {stopped.reason}", *stays)
     elif not dry_run and output is Format.TEXT:
-        number = len(walk.standings)
-        answer(f"{walk.control}: revision {walk.control.revision} on {number} node{'' if number == 1 else 's'}")
-    drain.end(well=stopped is None and (not dry_run or not walk.due()))
+        answer(*_outcome(walk))
+    drain.end(well=stopped is None and not walk.due())
+
+
+def _outcome(walk: Upgrade) -> Iterator[str]:
+    """What is due again where another client has changed the DaemonSet meanwhile."""
+    if walk.due():
+        yield f"another client has changed {walk.control} meanwhile; run the same command again"
+        yield from rules.plan(walk.control, list(walk.standings.values()), walk.image)
+        return
+    number = len(walk.standings)
+    nodes = "1 node" if number == 1 else f"{number} nodes"
+    yield f"{walk.control}: revision {walk.control.revision} on {nodes}"
 
 
 def _record(walk: Upgrade, stopped: Stopped | None) -> dict[str, Any]:

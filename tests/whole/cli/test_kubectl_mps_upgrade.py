@@ -129,6 +129,40 @@ def test_whoever_puts_gpus_back_meanwhile_stops_it(world: ClusterWorld, nodes: P
     assert world.cordoned("gpu-a1") == [A1[0]]
 
 
+def test_a_node_that_is_gone_meanwhile_holds_nobody_up(world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path) -> None:
+    upgrade = begun(tmp_path)
+    world.ask(lambda kube: kube.delete(MPS_NODES, "gpu-a1"))
+    eventually(lambda: "gpu-a2: drain: " in upgrade.errors, "the next node's drain")
+    assert "gpu-a1: its MPSNode is gone, so there is nothing to upgrade\n" in upgrade.errors
+    upgrade.process.send_signal(signal.SIGINT)
+    assert upgrade.exit_code() == 130
+    assert "interrupted\ngpu-a2: the old control pod still runs; " in upgrade.errors
+
+
+def test_a_second_upgrade_beside_the_first_does_the_same(
+    world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path
+) -> None:
+    first = begun(tmp_path)
+    second = world.kubectl_mps("upgrade", "--image", NEW, "--evict")
+    assert (first.exit_code(), second.code) == (0, 0), (first.errors, second.errors)
+    assert control_images(world) == {"gpu-a1": NEW, "gpu-a2": NEW}
+    assert (world.cordoned("gpu-a1"), world.cordoned("gpu-a2")) == ([], [A2[0]])
+    assert nodes.history.count("gpu-a1: control pod ended") == 1
+
+
+def test_an_image_that_another_client_sets_meanwhile_stops_it(
+    world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path
+) -> None:
+    upgrade = begun(tmp_path)
+    containers = [{"name": "control", "image": "mpsd:0.3.0"}]
+    template = {"spec": {"template": {"spec": {"containers": containers}}}}
+    patch = (DAEMON_SETS, "mps-control-daemon", template, PatchKind.STRATEGIC, NAMESPACE)
+    world.ask(lambda kube: kube.patch(*patch))
+    assert upgrade.exit_code() == 1
+    assert "another client has set the image mpsd:0.3.0 meanwhile" in upgrade.errors
+    assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
+
+
 def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: ClusterWorld) -> None:
     nothing = world.kubectl_mps("upgrade")
     assert nothing.code == 1
@@ -148,6 +182,9 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
         at_once = world.kubectl_mps("upgrade", "--timeout", "0")
         assert at_once.code == 2
         assert '--timeout is "0": cannot be used; write a time over 0, such as 10m' in at_once.errors
+        for image in ("", "mpsd:2 mpsd:3"):
+            none = world.kubectl_mps("upgrade", "--image", image)
+            assert (none.code, "is no image; name one, such as " in none.errors) == (2, True)
         nobody = world.kubectl_mps("upgrade", "-l", "pool=z")
         assert "no node that pool=z selects has a pod of DaemonSet" in nobody.errors
         picked = world.kubectl_mps("upgrade", "-l", "kubernetes.io/hostname=gpu-b1", "--dry-run")

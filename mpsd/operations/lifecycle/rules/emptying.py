@@ -1,5 +1,5 @@
-"""Emptying GPUs of a node: whether they are empty, which pods are left, and which may be evicted. Emptying a cluster of
-mpsd: in which order that is deleted, and who would lose something by it.
+"""Whether GPUs of a node are empty, which pods are left, and which of them may be evicted; and in
+which order mpsd is deleted from a cluster, and who would lose something by it.
 
 What is unknown is not empty, and the report of a silent node is not believed. As `kubectl drain`, it evicts no pod that
 would be back on the same node at once: those of DaemonSets, and static ones.
@@ -103,7 +103,7 @@ def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
 
 
 def eviction_of(pod: Mapping[str, Any] | None, holder: PodStatus) -> tuple[bool, str]:
-    """Whether to evict the pod of a grant, and the sentence on it. pod: what has its name in the API."""
+    """Whether to evict the pod of a grant, and why. pod: what has its name in the API."""
     name = f"{holder.namespace}/{holder.pod}"
     metadata = (pod or {}).get("metadata") or {}
     owners = [one for one in metadata.get("ownerReferences") or () if one.get("controller")]

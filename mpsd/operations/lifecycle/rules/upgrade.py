@@ -219,7 +219,7 @@ def pod_selector(daemon_set: Object) -> str:
 
 
 def control_pods(pods: Iterable[Object], owner: str) -> dict[str, ControlPod]:
-    """By node, those that this owner made; of two on a node the one that stays, then the younger."""
+    """By node, those of this owner; of two on a node the one that stays, then the younger."""
     own = [pod for pod in pods if is_owned(pod, owner)]
     own.sort(key=lambda one: str(one["metadata"].get("creationTimestamp", "")))
     read = sorted(map(_control_pod, own), key=lambda one: not one.ending)
@@ -259,8 +259,12 @@ def _revision(thing: Object) -> str:
 
 
 def is_due(one: Standing, control: ControlSet, image: str | None) -> bool:
-    """Whether something is to be done: its pod is old, or an upgrade was given up in the middle."""
-    return not one.current or one.mark is not None or sets_image(control, image)
+    """Whether something is to be done: its pod is old, or an upgrade was given up in the middle.
+
+    control: as it is now; `one` may have been looked at before it changed.
+    """
+    is_old = one.pod is None or one.pod.revision != control.revision
+    return is_old or one.mark is not None or sets_image(control, image)
 
 
 def sets_image(control: ControlSet, image: str | None) -> bool:
@@ -301,19 +305,29 @@ def progress(seen: Standing, decided: Decision) -> str:
     return f"{seen.node.name}: {decided.step}{': ' if what else ''}{what}"
 
 
-def how_it_stands(control: ControlSet, seen: Standing, where: str = "") -> Iterator[str]:
-    """What is so on a node where an upgrade stopped, and how to go on or back.
+def how_it_stands(control: ControlSet, seen: Standing, decided: Decision, where: str = "") -> Iterator[str]:
+    """What is so on a node once `decided` is begun, and how to go on or back.
 
     where: options for every command, such as ` --context a`, with their leading blank.
     """
-    name, ours = seen.node.name, _named(seen.ours, seen)
-    is_old = seen.pod is not None and not seen.current and not seen.pod.ending
-    cordoned = f"still cordoned by this upgrade: {ours or 'no GPU'}"
-    yield f"{name}: the old control pod {'still runs' if is_old else 'is gone'}; {cordoned}"
-    back = f"kubectl mps undrain {name}{where}"
-    if not is_old:
+    name = seen.node.name
+    ours = seen.ours
+    if decided.cordons:
+        ours = ours.union(seen.uncordoned)
+    pod = "is gone"
+    if decided.step is UpgradeStep.REPLACE:
+        pod = "is being deleted"
+    elif seen.pod and not seen.current and not seen.pod.ending:
+        pod = "still runs"
+    cordoned = f"still cordoned by this upgrade: {_named(ours, seen) or 'no GPU'}"
+    yield f"{name}: the old control pod {pod}; {cordoned}"
+    back = ""
+    if pod != "still runs":
         undo = f"kubectl -n {control.namespace} rollout undo daemonset/{control.name}{where}"
-        back = f"{undo} && kubectl mps upgrade {name}{where}"
-    elif len(seen.ours) < len(seen.gpus):
-        back = f"kubectl mps undrain {name}{''.join(f' --gpu {one}' for one in ours.split(', '))}{where}"
-    yield f"to continue: run the same command again; to go back: {back}"
+        back = f"; to go back: {undo} && kubectl mps upgrade {name}{where}"
+    elif ours:
+        gpus = ""
+        if len(ours) < len(seen.gpus):
+            gpus = "".join(f" --gpu {seen.node.labels.get(one, one)}" for one in sorted(ours))
+        back = f"; to go back: kubectl mps undrain {name}{gpus}{where}"
+    yield f"to continue: run the same command again{back}"
