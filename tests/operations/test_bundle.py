@@ -1,4 +1,4 @@
-"""What a bundle takes: listed fields. A secret is not in it, wherever it stands and in what form."""
+"""What a bundle takes: listed fields. A secret is not in it, wherever it stands."""
 
 import json
 

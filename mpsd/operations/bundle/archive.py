@@ -11,7 +11,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -39,9 +39,12 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
     gpu-a1`. InvalidInput where the file cannot be written.
     """
     now = time.gmtime()
-    folder = f"mpsd-bundle-{of.replace(' ', '-').replace('/', '-')}-{time.strftime('%Y%m%dT%H%M%SZ', now)}"
+    plain = of.replace(" ", "-").replace("/", "-")
+    folder = f"mpsd-bundle-{plain}-{time.strftime('%Y%m%dT%H%M%SZ', now)}"
     path = Path(output or f"{folder}.tar.gz")
-    if path.is_dir() or path.is_symlink() or (path.exists() and not path.is_file()):
+    with _writing(path, program):
+        is_strange = path.is_symlink() or (path.exists() and not path.is_file())
+    if is_strange:
         raise _unusable(path, program, "is not a plain file", "name the file to write")
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     former = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -63,9 +66,11 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
         sys.exit(INTERRUPTED)
     finally:
         signal.signal(signal.SIGTERM, former)
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
     missing = sum(bool(part.missing) for part in taken)
-    complaints().print(f"{program}: {len(taken) - missing} parts, {missing} not available; {INDEX} in it lists them")
+    count = f"{len(taken) - missing} parts, {missing} not available"
+    complaints().print(f"{program}: {count}; {INDEX} in it lists them")
     print(path, flush=True)
 
 

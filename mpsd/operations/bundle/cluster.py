@@ -1,4 +1,4 @@
-"""`kubectl mps bundle`: a support archive of a cluster: what mpsd reports and logs, as far as it is listed.
+"""`kubectl mps bundle`: a support archive of a cluster: what mpsd reports and logs, as far as listed.
 
 No Secret is read, and of pods none but mpsd's own; what may not be read is named with the right
 that is missing.
@@ -110,16 +110,17 @@ def bundle(
 ) -> None:
     """Create a support bundle of mpsd in a cluster: one file that only you may read.
 
-    In it: `kubectl mps doctor -o json`, MPSNodes, mpsd's pods with their settings and logs (also from before a
-    restart), events of mpsd, labels and versions of its nodes, the policy. If nodes are named, the parts of single
-    nodes are of these alone. INDEX.txt describes each part, what was cut (2 MiB a part, its end; 64 MiB in all), and
-    what is not available and why.
+    In it: `kubectl mps doctor -o json`, MPSNodes, mpsd's pods with their settings and logs (also
+    from before a restart), events of mpsd, labels and versions of its nodes, the policy. If nodes
+    are named, the parts of single nodes are of these alone. INDEX.txt describes each part, what was
+    cut (2 MiB a part, its end; 64 MiB in all), and what is not available and why.
 
-    Not in it: Secrets (never requested), pods of others, tokens, keys, your kubeconfig: only what mpsd lists by name.
-    Review it before you send it. What only a node knows is collected by `mpsd bundle` there.
+    Not in it: Secrets (never requested), pods of others, tokens, keys, your kubeconfig: only what
+    mpsd lists by name. Review it before you send it. What only a node knows is collected by `mpsd
+    bundle` there.
 
-    Exits with 0 when the file is written, 1 when the cluster cannot be reached, 2 when there is no such node; 130 after
-    Ctrl-C, with nothing left.
+    Exits with 0 when the file is written, 1 when the cluster cannot be reached, 2 when there is no
+    such node; 130 after Ctrl-C, with nothing left.
 
         kubectl mps bundle
         kubectl mps bundle gpu-a1 -o for-support.tar.gz

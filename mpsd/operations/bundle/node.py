@@ -1,7 +1,7 @@
-"""`mpsd bundle`: a support archive of this machine: what mpsd records and logs, as far as it is listed.
+"""`mpsd bundle`: a support archive of this machine: what mpsd records and logs, as far as listed.
 
-Each part is read and written before the next. A look has a deadline and a size; a part that is not available is named
-with the reason.
+Each part is read and written before the next. A look has a deadline and a size; a part that is not
+available is named with the reason.
 """
 
 import os
@@ -157,14 +157,16 @@ def bundle(
 ) -> None:
     """Create a support bundle of this machine: one file that only you may read.
 
-    In it: `mpsd doctor -o json`, GET /v1/node, metrics, both limits files, mpsd's records, the ends of the daemons'
-    logs and of mpsd's own, driver and GPUs by NVML, versions of kernel, system and cgroups. INDEX.txt describes each
-    part, what was cut (2 MiB a part, its end; 64 MiB in all), and what is not available and why.
+    In it: `mpsd doctor -o json`, GET /v1/node, metrics, both limits files, mpsd's records, the ends
+    of the daemons' logs and of mpsd's own, driver and GPUs by NVML, versions of kernel, system and
+    cgroups. INDEX.txt describes each part, what was cut (2 MiB a part, its end; 64 MiB in all), and
+    what is not available and why.
 
-    Not in it: environments and arguments of programs, Secrets, tokens, keys, kubeconfigs, configurations of others:
-    only what mpsd lists by name. Review it before you send it.
+    Not in it: environments and arguments of programs, Secrets, tokens, keys, kubeconfigs,
+    configurations of others: only what mpsd lists by name. Review it before you send it.
 
-    It changes nothing. Exits with 0 when the file is written, 2 when it cannot be; 130 after Ctrl-C, with nothing left.
+    It changes nothing. Exits with 0 when the file is written, 2 when it cannot be; 130 after
+    Ctrl-C, with nothing left.
 
         mpsd bundle
         mpsd bundle -o /tmp/for-support.tar.gz

@@ -1,4 +1,4 @@
-"""What a support bundle takes: of each log line, object and file the fields that are listed here, and its index.
+"""What a support bundle takes: of log lines, objects and files the listed fields; and its index.
 
 What is not listed is not taken, wherever it stands.
 """
