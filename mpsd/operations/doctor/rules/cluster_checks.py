@@ -1,4 +1,4 @@
-"""Checks of `kubectl mps doctor`: what is installed, nodes, versions, and what others use of the GPUs.
+"""Checks of `kubectl mps doctor`: what is installed, nodes, versions, what others use of the GPUs.
 
 They are about what no condition, alert or `kubectl describe` says; what nodes report themselves is
 printed as it is. A cause stands before its consequences.
@@ -246,12 +246,14 @@ def _unsupported(facts: ClusterFacts) -> Iterator[Finding]:
     if not facts.serves_claims:
         raise NotApplicable("no agent serves resource claims")
     if (found := facts.kubernetes) < _OLDEST_SHARING:
-        what = f"Kubernetes {found[0]}.{found[1]} cannot divide a GPU among claims, and agents serve GPUs by claims"
-        yield Finding(what, f"upgrade it to 1.36 or newer, or {_WITHOUT}")
+        what = f"Kubernetes {found[0]}.{found[1]} cannot divide a GPU among claims"
+        why = "and agents serve GPUs by claims"
+        yield Finding(f"{what}, {why}", f"upgrade it to 1.36 or newer, or {_WITHOUT}")
         return
     for node, one in _offers(facts).items():
         if not all(device.get("allowMultipleAllocations") for device in inside(one, "spec", "devices") or ()):
-            what = f"the API server has dropped from the ResourceSlice of {node} that several claims may share a GPU"
+            dropped = f"the API server has dropped from the ResourceSlice of {node}"
+            what = f"{dropped} that several claims may share a GPU"
             switch = "switch it on in API servers, schedulers and kubelets, as Kubernetes 1.36 has it"
             yield Finding(f"{what}: its feature gate DRAConsumableCapacity is off", f"{switch}, or {_WITHOUT}")
             return
@@ -265,8 +267,9 @@ def _slice_stale(facts: ClusterFacts) -> Iterator[Finding]:
     for node, one in _offers(facts).items():
         if node not in served:
             name = one["metadata"]["name"]
-            what = f"ResourceSlice {name} offers GPUs of {node} to claims, and no agent there serves any"
-            yield Finding(f"{what}: pods that get one do not start", f"kubectl delete resourceslice {name}")
+            what = f"ResourceSlice {name} offers GPUs of {node} to claims"
+            why = "and no agent there serves any"
+            yield Finding(f"{what}, {why}: pods that get one do not start", f"kubectl delete resourceslice {name}")
 
 
 # -- what others use of the GPUs -----------------------------------------------------------------
@@ -290,14 +293,19 @@ def _nvidia_operator(facts: ClusterFacts) -> Iterator[Finding]:
     for one in [one for one in facts.machines if one.is_shared]:
         set_label = f"kubectl label node {one.name} --overwrite"
         if one.nvidia_mps:
-            what = f"{one.name} has the label {one.nvidia_mps}, which starts NVIDIA's own MPS daemon on its GPUs"
+            starts = "which starts NVIDIA's own MPS daemon on its GPUs"
+            what = f"{one.name} has the label {one.nvidia_mps}, {starts}"
             keep = f"{set_label} nvidia.com/gpu.deploy.device-plugin=false"
             yield Finding(what, f"{keep}, or configure its device plugin without sharing.mps there")
         if one.upgrade_state:
-            what = f"NVIDIA's GPU operator upgrades the driver of {one.name}, and is at {one.upgrade_state}"
-            yield Finding(what, "see whom it waits for: kubectl mps status, and docs/coexistence.md")
+            what = f"NVIDIA's GPU operator upgrades the driver of {one.name}"
+            yield Finding(
+                f"{what}, and is at {one.upgrade_state}",
+                "see whom it waits for: kubectl mps status, and docs/coexistence.md",
+            )
         if facts.policy.exclusive_process and one.labels.get(_VALIDATOR, "false") != "false":
-            what = f"NVIDIA's GPU operator starts its validator on {one.name} ({_VALIDATOR}={one.labels[_VALIDATOR]})"
+            label = f"{_VALIDATOR}={one.labels[_VALIDATOR]}"
+            what = f"NVIDIA's GPU operator starts its validator on {one.name} ({label})"
             why = "whose CUDA program runs outside MPS, where EXCLUSIVE_PROCESS refuses it"
             yield Finding(f"{what}, {why}", f"{set_label} {_VALIDATOR}=false")
         wanted = one.labels.get(_MIG, _NO_MIG)
@@ -315,8 +323,9 @@ def _outside(facts: ClusterFacts) -> Iterator[Finding]:
     for pod in facts.users:
         if pod.seen.node and pod.outside:
             more = f" (and {len(pod.outside) - 1} more)" if len(pod.outside) > 1 else ""
-            what = f"pod {pod.seen.name} on {pod.seen.node} can use GPUs outside the ledger: {pod.outside[0]}{more}"
-            findings.append(Finding(what, "correct and recreate it, or run it in an exempt namespace"))
+            what = f"pod {pod.seen.name} on {pod.seen.node} can use GPUs outside the ledger"
+            how = f"{pod.outside[0]}{more}"
+            findings.append(Finding(f"{what}: {how}", "correct and recreate it, or run it in an exempt namespace"))
     yield from at_most(_SHOWN, findings, "pods can use GPUs outside the ledger", "correct these first")
 
 
@@ -328,7 +337,8 @@ def _unplaced(facts: ClusterFacts) -> Iterator[Finding]:
         pod = unplaced[0]
         more = f" (and {len(unplaced) - 1} more)" if len(unplaced) > 1 else ""
         by = f"{pod.scheduler or 'default-scheduler'}, which did not ask mpsd"
-        remedy = f"set schedulerName: {SCHEDULER}, or give that scheduler mpsd's extender (docs/scheduling.md)"
+        extend = "give that scheduler mpsd's extender (docs/scheduling.md)"
+        remedy = f"set schedulerName: {SCHEDULER}, or {extend}"
         yield Finding(f"pod {pod.name}{more} requests GPU memory and was placed by {by}", remedy)
 
 

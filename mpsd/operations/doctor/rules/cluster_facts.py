@@ -242,7 +242,7 @@ class ClusterFacts:
         return tuple(read_workload(one, kind) for kind, things in kinds.items() for one in things)
 
     def of_agents(self, name: str) -> str:
-        """What a variable of the agents is, by their DaemonSet; empty where that does not say so."""
+        """A variable of the agents, by their DaemonSet; empty where that does not have it."""
         pods = [inside(one, "spec", "template", "spec", "containers") or () for one in known(self.daemon_sets)]
         return variable([*chain(*pods)], name)
 

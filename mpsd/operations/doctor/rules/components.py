@@ -1,4 +1,4 @@
-"""The parts of mpsd in a cluster: the rights that each needs, and which difference between their versions matters.
+"""The parts of mpsd in a cluster: the rights of each, and which difference of versions matters.
 
 The rights are those of the manifests (rights.yaml of each part, and of components/dra), no more and no less;
 tests/manifests compares the two.
@@ -102,13 +102,15 @@ RIGHTS = tuple(
 
 
 def skews(agent: str, controls: Iterable[str], node: str = "") -> Iterator[Finding]:
-    """A control process that is newer than the agent. agent, controls: versions; empty where not reported.
+    """A control process that is newer than the agent.
 
-    The other way is normal after an upgrade: its DaemonSet is OnDelete, and `kubectl mps upgrade` replaces it.
+    The other way is normal after an upgrade: its DaemonSet is OnDelete, and `kubectl mps upgrade`
+    replaces it. agent, controls: versions; empty where not reported.
     """
     for version in sorted(set(filter(None, controls))):
         if compare(version, agent) > 0:
-            what = f"{f'{node}: ' if node else ''}control is of version {version} and the agent of {agent}"
+            where = f"{node}: " if node else ""
+            what = f"{where}control is of version {version} and the agent of {agent}"
             why = "the agent reads records that a later version writes, and may not understand them"
             roll = f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}"
             yield Finding(f"{what}: {why}", roll)

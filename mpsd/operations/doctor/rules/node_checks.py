@@ -1,5 +1,4 @@
-"""Checks of `mpsd doctor`: what a machine needs before MPS runs, what is in the way, mpsd's domains and agent, and what
-containers are started with.
+"""Checks of `mpsd doctor`: what MPS needs of a machine, what is in the way, mpsd's domains, containers.
 
 They hold for a machine on which mpsd has never run. What somebody else has started or set is named,
 with how to undo it, and never undone here. What mpsd has no part in on this machine is no fault.
@@ -15,8 +14,9 @@ from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicab
 from mpsd.operations.doctor.rules.components import skews
 from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, DomainSeen, NodeFacts
 
-# The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped with R495
-# (developer.nvidia.com/blog/revealing-new-features-in-the-cuda-11-5-toolkit); its release notes ask for 495.29.05.
+# The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped
+# with R495 (developer.nvidia.com/blog/revealing-new-features-in-the-cuda-11-5-toolkit); its release
+# notes ask for 495.29.05.
 OLDEST_DRIVER = 495
 READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
 _OLDEST_CAPABILITY = 7.0  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
@@ -110,7 +110,8 @@ def _no_uvm(facts: NodeFacts) -> Iterator[Finding]:
 def _run_directory(facts: NodeFacts) -> Iterator[Finding]:
     seen = known(facts.run_directory)
     if seen.owner != seen.wanted_owner:
-        what = f"the run directory {seen.path} belongs to user {seen.owner}, not to user {seen.wanted_owner}"
+        whose = f"belongs to user {seen.owner}, not to user {seen.wanted_owner}"
+        what = f"the run directory {seen.path} {whose}"
         yield Finding(what, f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir")
     elif seen.unwritable:
         to_do = "fix that, or select another with --run-dir"
@@ -137,14 +138,15 @@ def _other_daemon(facts: NodeFacts) -> Iterator[Finding]:
 def _stray(daemon: DaemonSeen, *, was_ours: bool) -> Finding:
     kill = f"kill {daemon.pid}"
     if was_ours:  # mpsd once started it, and it takes no commands any more
-        what = f"a control daemon (pid {daemon.pid}) still runs, but its folder {daemon.pipe} was removed"
-        to_do = f"run `{kill}` once its programs have ended, which would lose their GPU, and start mpsd again"
-        return Finding(what, to_do)
+        removed = f"but its folder {daemon.pipe} was removed"
+        what = f"a control daemon (pid {daemon.pid}) still runs, {removed}"
+        to_do = f"run `{kill}` once its programs have ended, which would lose their GPU"
+        return Finding(what, f"{to_do}, and start mpsd again")
     where = f" in {daemon.pipe}" if daemon.pipe else ""
     quits = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe} nvidia-cuda-mps-control"
-    what = f"another control daemon (pid {daemon.pid}{where}) runs on this machine; mpsd did not start it"
+    what = f"another control daemon (pid {daemon.pid}{where}) runs on this machine"
     stop = quits if daemon.pipe and daemon.pipe_is_there else kill
-    return Finding(what, f"stop it ({stop}), and whatever starts it")
+    return Finding(f"{what}; mpsd did not start it", f"stop it ({stop}), and whatever starts it")
 
 
 @_check("compute-mode-left", _STOPS, "no compute mode was left behind", how=f"{_COMPUTE_MODE}, /proc/locks")
@@ -165,7 +167,8 @@ def _mode_lost(facts: NodeFacts) -> Iterator[Finding]:
     required = known(facts.policy).exclusive_process
     for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
         if required and gpu.uuid in serving and mode != _EXCLUSIVE:
-            back = f"run `nvidia-smi -i {gpu.ordinal} -c EXCLUSIVE_PROCESS`, or set exclusive_process: false"
+            run = f"run `nvidia-smi -i {gpu.ordinal} -c EXCLUSIVE_PROCESS`"
+            back = f"{run}, or set exclusive_process: false"
             what = f"{gpu} is not in compute mode EXCLUSIVE_PROCESS, as the policy requires"
             yield Finding(f"{what}: programs may run beside MPS, without limits", back)
 
@@ -234,7 +237,8 @@ def _agent_silent(facts: NodeFacts) -> Iterator[Finding]:
 def _agent_blind(facts: NodeFacts) -> Iterator[Finding]:
     status = known(facts.agent)
     for what in status.unknown:
-        to_do = "the agent's log has details; until this is fixed, nothing that depends on it is granted"
+        then = "until this is fixed, nothing that depends on it is granted"
+        to_do = f"the agent's log has details; {then}"
         yield Finding(f"the agent cannot read: {what}", to_do)
     if status.claims_trouble:
         see = "see the log of the agent, and whether its --kubelet-dir (MPSD_KUBELET_DIR) is the root that kubelet has"
