@@ -64,12 +64,16 @@ _NODE_OF = {
 
 
 async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
-    """The facts of these nodes, of all where none is named. Unavailable where the API server does not answer at all;
-    InvalidInput where one of the nodes does not exist.
+    """The facts of these nodes, of all where none is named.
+
+    Unavailable where the API server does not answer at all; InvalidInput where one of the nodes is
+    neither a Node nor has an MPSNode.
     """
     version = await kube.read("/version")
-    if nodes:
-        await mpsnodes(kube, nodes)  # says which exist instead
+    are_nodes = await asyncio.gather(*(_is_node(kube, name) for name in nodes))
+    others = [name for name, is_node in zip(nodes, are_nodes, strict=True) if not is_node]
+    if others:
+        await mpsnodes(kube, others)  # says which exist instead
     in_force = await policy_in_force(kube)
     missing_rights, own_clock, answers = await asyncio.gather(
         fact(_missing_rights(kube)),
@@ -92,6 +96,15 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
         missing_rights=missing_rights,
         **objects,
     )
+
+
+async def _is_node(kube: Kube, name: str) -> bool:
+    """Of a Node without an MPSNode the doctor has most to say. False also where it may not be read."""
+    try:
+        await kube.get(NODES, name)
+    except KubeError:
+        return False
+    return True
 
 
 async def _objects(kube: Kube, kind: Resource, namespace: str, which: str | Mapping[str, str]) -> Objects:

@@ -195,6 +195,9 @@ def test_with_names_only_those_nodes_are_looked_at(cluster: DoctoredCluster) -> 
     cluster.create(NODES, machine("gpu-c1"))
     assert ask(cluster, NODE).code == 0
     assert ask(cluster).code == 1
+    silent = ask(cluster, "gpu-c1")
+    assert silent.code == 1
+    assert silent.output.startswith("gpu-c1 is labelled for mpsd but has not reported yet (MPSNode)")
 
 
 def test_an_api_server_that_does_not_answer_is_said_once(cluster: DoctoredCluster) -> None:
