@@ -202,7 +202,9 @@ class Upgrade:
         """Returns once the DaemonSet's newest revision is known."""
         control = self.control
         if rules.sets_image(control, self.image):
-            say(f"{control}: the image becomes {self.image}, instead of {control.image}")
+            becomes = f"{control}: the image becomes {self.image}, instead of {control.image}"
+            say(becomes)
+            self.stays[:] = [f"{becomes}; to continue: run the same command again"]
             patch = {"spec": {"template": {"spec": {"containers": [{"name": control.container, "image": self.image}]}}}}
             await self.kube.patch(_DAEMON_SETS, control.name, patch, PatchKind.STRATEGIC, control.namespace)
         async for control, _last in drain.looks(self._read_control, _OBSERVED_S, ProgressReporter()):
