@@ -39,7 +39,7 @@ _OBSERVED_S = 30.0  # until the API's controller has seen a change of the Daemon
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class UpgradeStop:
     """Where an upgrade goes no further."""
 
     node: str
@@ -96,7 +96,7 @@ class Upgrade:
         if reasons := list(filter(None, (no_answer(self.standings[name].node, time.time()) for name in self.due()))):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 
-    async def run(self) -> Stopped | None:
+    async def run(self) -> UpgradeStop | None:
         """None where every node was upgraded."""
         await self._set_image()
         for name in self.due():
@@ -104,7 +104,7 @@ class Upgrade:
                 return stopped
         return None
 
-    async def _node(self, name: str) -> Stopped | None:
+    async def _node(self, name: str) -> UpgradeStop | None:
         report = ProgressReporter()
         evictions = Evictions(self.kube, report)
         step = None
@@ -127,7 +127,7 @@ class Upgrade:
                     self.stays.clear()
                     return None
                 if reason := self._obstacle(decided, since, has_cordoned=has_cordoned):
-                    return Stopped(name, decided.step, reason)
+                    return UpgradeStop(name, decided.step, reason)
                 await self._do(seen, decided, evictions)
                 has_cordoned = has_cordoned or decided.cordons
                 report.away(None)
@@ -260,7 +260,7 @@ def upgrade(
         raise InvalidInput(cluster.program, [problem])
     stays: list[str] = []
 
-    async def upgrade_them(kube: Kube) -> tuple[Upgrade, Stopped | None]:
+    async def upgrade_them(kube: Kube) -> tuple[Upgrade, UpgradeStop | None]:
         walk = Upgrade(kube, timeout_s, evict, image, drain.options(cluster), stays)
         await walk.look(nodes or (), selector)
         if (dry_run or not walk.due()) and output is Format.TEXT:
@@ -290,7 +290,7 @@ def _outcome(walk: Upgrade) -> Iterator[str]:
     yield f"{walk.control}: revision {walk.control.revision} on {nodes}"
 
 
-def _record(walk: Upgrade, stopped: Stopped | None) -> dict[str, Any]:
+def _record(walk: Upgrade, stopped: UpgradeStop | None) -> dict[str, Any]:
     due = walk.due()
     nodes = [_node_record(one, is_due=name in due) for name, one in walk.standings.items()]
     return {
