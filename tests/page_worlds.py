@@ -10,7 +10,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView
 from mpsd.status.page.rules.pages import node_page
 from mpsd.status.page.rules.view import PageView
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import GPUS as SOME
 from tests.model.worlds import POLICY, identity, record, view
 
@@ -45,7 +45,7 @@ def granted(gpu: Gpu, name: str, mib: int, namespace: str = "default", percent: 
 
 
 def page_of(seen: NodeView, name: str = "gpu-a1") -> PageView:
-    return node_page(node_status(seen, POLICY), name)
+    return node_page(node_report(seen, POLICY), name)
 
 
 class Played:

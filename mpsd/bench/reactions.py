@@ -15,7 +15,7 @@ from mpsd.bench.rules.rows import Reaction, ReactionRow
 from mpsd.bench.testbeds import BenchContext, BenchShare, LimitBroken, UnderMpsd
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_status import DomainStatus, GpuStatus
+from mpsd.model.node_report import DomainReport, GpuReport
 from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
 from mpsd.platform.limits_files import load_limits
@@ -164,11 +164,11 @@ def _take_others(testbed: UnderMpsd, gpu: str) -> None:
     wait_until(lambda: all(one.granted_mib for one in _others(testbed, gpu)), _DEADLINE_S, all_taken, 0.05)
 
 
-def _others(testbed: UnderMpsd, gpu: str) -> list[GpuStatus]:
+def _others(testbed: UnderMpsd, gpu: str) -> list[GpuReport]:
     return [one for one in testbed.mpsd.node().gpus if one.uuid != gpu]
 
 
-def _restart(testbed: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tuple[float, float]:
+def _restart(testbed: UnderMpsd, domain: DomainReport, there: JsonProgram) -> tuple[float, float]:
     """Seconds from the kill until the socket is there again, and until a program that is started right after the kill
     with `mpsd run --wait`, as a user does it, has had its context and has ended."""
     socket = DomainFolder(testbed.mpsd.run_directory / domain.name).client / "control"
@@ -195,7 +195,7 @@ def _restart(testbed: UnderMpsd, domain: DomainStatus, there: JsonProgram) -> tu
     return offered_s, served_s
 
 
-def _daemon_of(domain: DomainStatus) -> ProcessIdentity:
+def _daemon_of(domain: DomainReport) -> ProcessIdentity:
     """The process that mpsd says is its daemon, if that is what it is."""
     found = processes.identity_of(domain.daemon_pid) if domain.daemon_pid else None
     if found is None or "nvidia-cuda-mps-control" not in processes.command_of(found.pid):
@@ -242,7 +242,7 @@ def _fault(testbed: UnderMpsd) -> float:
 
     def is_over() -> bool:
         domain = _domain(testbed, gpu)
-        return domain.state is State.READY and domain.faults.count > before
+        return domain.state == State.READY and domain.faults.count > before
 
     # Before its end the GPU cannot serve, and mpsd is not kept from its work by questions.
     wait_until(lambda: not culprit.is_running, _GRACE_S + _DEADLINE_S, "a process that lingers after a fault is ended")
@@ -254,7 +254,7 @@ def _fault(testbed: UnderMpsd) -> float:
     return took_s
 
 
-def _domain(testbed: UnderMpsd, gpu: str) -> DomainStatus:
+def _domain(testbed: UnderMpsd, gpu: str) -> DomainReport:
     return next(domain for domain in testbed.mpsd.node().domains if gpu in domain.gpus)
 
 

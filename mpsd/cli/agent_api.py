@@ -7,9 +7,9 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 
 from aiohttp import web
+from msgspec.structs import replace
 
 import mpsd
 from mpsd.agent.rules.decide import Refuse
@@ -23,7 +23,7 @@ from mpsd.model.domain import SERVING, after_is
 from mpsd.model.events import Reason
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Request
-from mpsd.model.node_status import NodeStatus, without_arguments
+from mpsd.model.node_report import NodeReport, without_arguments
 from mpsd.model.node_view import WaitingRequest
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
@@ -35,7 +35,7 @@ from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath
 from mpsd.platform.settings import GRANT
 from mpsd.status.node_api import MetricsApi, UseApi
 from mpsd.status.page.server import PageApi
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 
 LONGEST_WAIT_S = 7 * DAY_S
 _MOST_ENDS = 10  # of control daemons, in a status
@@ -99,24 +99,24 @@ class AgentApi:
         return ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains) or "no domains yet"
 
     async def _node(self, _request: web.Request) -> web.Response:
-        return json_answer(self._status())
+        return json_answer(self._report())
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
         """Without arguments where pods are: their readers are not on the machine, where everybody sees these."""
-        status = self._status()
-        return json_answer(without_arguments(status) if self._sources.ledger is None else status)
+        report = self._report()
+        return json_answer(without_arguments(report) if self._sources.ledger is None else report)
 
-    def _status(self) -> NodeStatus:
-        view, violations = self._agent.look(), self._agent.watchdog.status()
-        status = node_status(view, self._sources.policy, violations, mpsd.__version__)
+    def _report(self) -> NodeReport:
+        view, violations = self._agent.look(), self._agent.watchdog.report()
+        report = node_report(view, self._sources.policy, violations, mpsd.__version__)
         unheard = self._sources.unheard()
-        unknown = (*status.unknown, *([unheard] if unheard else ()))
+        unknown = (*report.unknown, *([unheard] if unheard else ()))
         own = [one for one in self._agent.events.all() if not one.where]  # those of pods repeat it
         ends = tuple(one for one in own if one.what == Reason.DAEMON_DOWN)[-_MOST_ENDS:]
         folder = str(self._sources.limits.folder.absolute())
         driver, trouble = self._sources.claims()
-        status = replace(status, claim_driver=driver, claims_trouble=trouble)
-        return replace(status, unknown=unknown, limits_directory=folder, daemon_ends=ends)
+        report = replace(report, claim_driver=driver, claims_trouble=trouble)
+        return replace(report, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""

@@ -44,7 +44,7 @@ from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import CannotListen, ListenAddress, Settings
 from mpsd.status.page.node import PodsOfNode
-from mpsd.status.report import NodeReport, ShutdownReport
+from mpsd.status.report import NodeReporter, ShutdownReport
 from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.watchdog import SCAN_S, ClusterReporter
 
@@ -88,7 +88,7 @@ class HolderAnnotations:
                 before = pod, own, PodAnnotations(pod.identity, pod.annotations, wants)
             self._of_pods[pod.uid] = before
         self._made_from = held, pods, policy, gpus
-        self._now = [marks for _pod, _held, marks in self._of_pods.values()]
+        self._now = [annotations for _pod, _held, annotations in self._of_pods.values()]
         return self._now
 
 
@@ -132,7 +132,7 @@ class KubeletNode:
         self._this_node = Mirror(kube, self._selected(NODES, "metadata.name"), read_kubernetes_node, self._on_node)
         address, probes = ListenAddress(kubelet.address, kubelet.port), health_routes(self._trouble)
         self._probes = Listener(probes, address, ListenerSettings(_LONGEST_BODY))
-        self._report = NodeReport(kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered)
+        self._report = NodeReporter(kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered)
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
         self._ends: PodEnds  # from `run` on
         self._plugins: tuple[PluginService, ...] = ()
@@ -186,8 +186,8 @@ class KubeletNode:
             self._held = view.grants
             if self._cordoned is not self._domains.now:
                 self._cordon()
-            marks = self._annotations.of(self.ledger.pods_seen, self.ledger.held_devices, view.now)
-            self._report.report(view, marks, agent.watchdog.violations())
+            annotations = self._annotations.of(self.ledger.pods_seen, self.ledger.held_devices, view.now)
+            self._report.report(view, annotations, agent.watchdog.seen())
             seen.set()
 
         agent.on_view = on_view

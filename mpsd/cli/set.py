@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from mpsd.grants.rules.messages import GrantChanged, GrantChangeRequest, GrantLimits, Refusal
-from mpsd.model.node_status import GrantStatus, NodeStatus
+from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import written_mib
 from mpsd.platform import local_api
@@ -64,8 +64,8 @@ def set(  # noqa: A001 - the verb's name
         raise InvalidInput("mpsd set", [memory_mib])
     try:
         _code, body = local_api.ask(socket, "GET", "/v1/node")
-        node = local_api.read(body, NodeStatus)
-        grant = the_one("mpsd set", named(node.grants, chosen), container)
+        node = local_api.read(body, NodeReport)
+        grant = the_one("mpsd set", named(node.grants or (), chosen), container)
         asks = GrantChangeRequest(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
         code, body = local_api.ask(socket, "POST", f"/v1/grants/{grant.id}", asks, _PATIENCE_S)
     except (local_api.NotRunning, TimeoutError) as error:
@@ -78,7 +78,7 @@ def set(  # noqa: A001 - the verb's name
     sys.exit(ExitCode.YES)
 
 
-def _uuid(ordinal: int | None, grant: GrantStatus, node: NodeStatus) -> str | None:
+def _uuid(ordinal: int | None, grant: GrantReport, node: NodeReport) -> str | None:
     """Of the GPU that is meant; None for all of the grant's."""
     if ordinal is None:
         return None
@@ -90,7 +90,7 @@ def _uuid(ordinal: int | None, grant: GrantStatus, node: NodeStatus) -> str | No
     raise InvalidInput("mpsd set", [problem])
 
 
-def _show(grant: GrantStatus, changed: GrantChanged, body: bytes, output: Format) -> None:
+def _show(grant: GrantReport, changed: GrantChanged, body: bytes, output: Format) -> None:
     if output is Format.JSON:
         who = {"container": grant.container, "container_name": grant.container_name, "command": grant.command}
         print_json(msgspec.json.decode(body) | who)

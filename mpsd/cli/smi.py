@@ -2,14 +2,16 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
+from msgspec.structs import replace
 from rich.console import RenderableType
 
+from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.cluster_status import pods_in_words
+from mpsd.model.node_report import CardReport, GpuReport, GrantReport, NodeReport
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, Format, StatusFormat
 from mpsd.platform.options import OutputFormat, RunDirectory
@@ -17,7 +19,6 @@ from mpsd.platform.settings import settings
 from mpsd.platform.terminal import WIDEST, Frame, console, print_frame
 from mpsd.status.grant_options import give_up, holders, named, the_one
 from mpsd.status.machine import watch_machine
-from mpsd.status.rules.use import CardUse, GpuUse, GrantUse, UseStatus
 from mpsd.status.tables import Column, known, table
 
 _OK = 200
@@ -60,11 +61,12 @@ def smi(
         code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
         if code != _OK:
             raise local_api.NotRunning("mpsd that runs here is older than this program; restart it with this version")
-        use = local_api.read(body, UseStatus)
-        grants = named(use.grants, chosen)
-        use = replace(use, grants=grants if container is None else (the_one("mpsd smi", grants, container),))
-        record: dict[str, Any] = msgspec.json.decode(body)
-        return Frame(record | {"grants": msgspec.to_builtins(use.grants)}, tuple(_parts(use)))
+        report = local_api.read(body, NodeReport)
+        grants = named(report.grants or (), chosen)
+        if container is not None:
+            grants = (the_one("mpsd smi", grants, container),)
+        report = replace(report, grants=grants)
+        return Frame(msgspec.to_builtins(report), tuple(_parts(report)))
 
     shape = StatusFormat(output.value)
     if watch is not None:
@@ -77,21 +79,29 @@ def smi(
 
 
 class _Row(NamedTuple):
-    grant: GrantUse
-    card: CardUse
+    grant: GrantReport
+    card: CardReport
+    label: str
 
 
-def _parts(use: UseStatus) -> Iterator[RenderableType]:
-    rows = [_Row(grant, card) for grant in use.grants for card in grant.cards]
+def _parts(report: NodeReport) -> Iterator[RenderableType]:
+    labels, rows = report.labels, []
+    for grant in report.grants or ():
+        rows += [_Row(grant, card, labels.get(card.gpu, card.gpu)) for card in grant.cards]
     yield table(_GRANTS, rows) if rows else "No container or program holds a share of a GPU."
-    yield table(_GPUS, use.gpus)
-    yield from (f"unknown: {what}" for what in use.unknown)
+    yield table(_GPUS, report.gpus)
+    yield from (f"unknown: {what}" for what in report.unknown)
 
 
-def _name(grant: GrantUse) -> str:
+def _name(grant: GrantReport) -> str:
     if grant.pod:
-        return pods_in_words(f"{grant.namespace}/{grant.pod}", grant.shared_with)
+        return pods_in_words(grant.pod, grant.names[1:])
     return (grant.container_name or "-") if grant.container else grant.command
+
+
+def _policy(gpu: GpuReport) -> str:
+    number = gpu.compute_policy
+    return "?" if number is None else f"{number} {POLICIES[number].name}"
 
 
 def _or_none(number: int | None) -> str:
@@ -99,20 +109,20 @@ def _or_none(number: int | None) -> str:
 
 
 _GRANTS: tuple[Column[_Row], ...] = (
-    Column("GPU", lambda row: row.card.label, left=True),
+    Column("GPU", lambda row: row.label, left=True),
     Column("CONTAINER", lambda row: (row.grant.container or "-")[:_SHORT], left=True),
     Column("NAME", lambda row: _name(row.grant), left=True),
-    Column("CLAIM", lambda row: row.grant.claim or "", left=True, rare=True),
+    Column("CLAIM", lambda row: row.grant.claim, left=True, rare=True),
     Column("GPU-UTIL", lambda row: known(row.card.sm_percent, " %")),
     Column("COMPUTE", lambda row: "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %"),
     Column("WEIGHT", lambda row: _or_none(row.card.weight)),
     Column("MEM-USED", lambda row: known(row.card.used_mib, " MiB")),
     Column("MEM-GRANTED", lambda row: f"{row.card.memory_mib} MiB"),
 )
-_GPUS: tuple[Column[GpuUse], ...] = (
+_GPUS: tuple[Column[GpuReport], ...] = (
     Column("GPU", lambda gpu: gpu.label, left=True),
     Column("GPU-UTIL", lambda gpu: known(gpu.sm_percent, " %")),
-    Column("POLICY", lambda gpu: f"{gpu.policy} {gpu.policy_name}", left=True),
+    Column("POLICY", _policy, left=True),
     Column("MAX-INST", lambda gpu: _or_none(gpu.max_inst)),
     Column("FREE-WEIGHT", lambda gpu: "-" if gpu.max_inst is None else known(gpu.free_weight)),
     Column("FREE-MEM", lambda gpu: known(gpu.free_mib, " MiB")),

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from mpsd.grants.rules.messages import ProgramStopped, ProgramsToStop, Refusal, StopOutcome
-from mpsd.model.node_status import GrantStatus, NodeStatus
+from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.imports import INTERRUPTED
@@ -57,7 +57,7 @@ def stop(
     chosen = settings(run_directory=run_dir)
     try:
         _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node")
-        there = named(local_api.read(body, NodeStatus).grants, chosen)
+        there = named(local_api.read(body, NodeReport).grants or (), chosen)
         wanted, problems = _meant(there, grants)
         stopped = _ask(chosen, wanted, grace) if wanted else []
     except (local_api.NotRunning, TimeoutError) as error:
@@ -73,9 +73,9 @@ def stop(
     sys.exit(ExitCode.NO if problems else ExitCode.YES)
 
 
-def _meant(there: Sequence[GrantStatus], words: Sequence[str]) -> tuple[dict[str, GrantStatus], list[str]]:
+def _meant(there: Sequence[GrantReport], words: Sequence[str]) -> tuple[dict[str, GrantReport], list[str]]:
     """The grants that are meant, by id, and what is wrong with the other words."""
-    wanted: dict[str, GrantStatus] = {}
+    wanted: dict[str, GrantReport] = {}
     problems = []
     for word in words:
         found = meant(there, word)
@@ -86,7 +86,7 @@ def _meant(there: Sequence[GrantStatus], words: Sequence[str]) -> tuple[dict[str
     return wanted, problems
 
 
-def _ask(chosen: Settings, wanted: Mapping[str, GrantStatus], grace_s: float) -> Sequence[ProgramStopped]:
+def _ask(chosen: Settings, wanted: Mapping[str, GrantReport], grace_s: float) -> Sequence[ProgramStopped]:
     """NotRunning, TimeoutError. Ends the program where nothing can be stopped here."""
     asks = ProgramsToStop(tuple(wanted), grace_s)
     try:
@@ -119,7 +119,7 @@ def _progress(count: int, grace_s: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _show(stopped: Sequence[ProgramStopped], wanted: Mapping[str, GrantStatus]) -> None:
+def _show(stopped: Sequence[ProgramStopped], wanted: Mapping[str, GrantReport]) -> None:
     for one in stopped:
         if said := _SAID.get(one.outcome):
             processes = "1 process" if one.processes == 1 else f"{one.processes} processes"

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mpsd.model.identity import HostContainer
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api, processes, records
 
 _STARTED_BY_PYTHON = "mpsd.runtime.main"  # in a hook where mpsd-runtime was started without its launcher
@@ -106,13 +106,13 @@ def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
     """
     try:
         _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=10.0)
-        node = local_api.read(body, NodeStatus)
+        node = local_api.read(body, NodeReport)
     except (local_api.NotRunning, TimeoutError, OSError):
         return list({user.id: user for user in (*bundle_users(root, launcher), *_in_ledger(socket.parent))}.values())
     return [
-        ContainerUser(held.container, held.container_name or "", f"holds grant {held.id} of mpsd up")
-        for held in node.grants
-        if held.container is not None
+        ContainerUser(held.container, held.container_name, f"holds grant {held.id} of mpsd up")
+        for held in node.grants or ()
+        if held.container
     ]
 
 

@@ -20,7 +20,7 @@ from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly, rooms
 from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
-from mpsd.model.node_status import program_of
+from mpsd.model.node_report import program_of
 from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
 from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy

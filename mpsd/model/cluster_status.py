@@ -1,6 +1,6 @@
 """The GPUs of a node or a cluster, their domains and who holds them, as shown: the shape of `kubectl mps -o json`.
 
-Names and units are an interface, those of model.node_status where they mean the same; fields are added, never renamed.
+Names and units are an interface, those of model.node_report where they mean the same; fields are added, never renamed.
 What is not known is None, and never zero.
 """
 
@@ -15,11 +15,10 @@ from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Truth
 from mpsd.model.domain import unknown_cordons
 from mpsd.model.names import HEARTBEAT_S, STALE_S
 from mpsd.model.problem import shortened, shown
-from mpsd.model.times import lasting
+from mpsd.model.times import epoch, lasting
 
 if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.mpsnode import ReportedDomain, ReportedGpu
-    from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, NodeStatus, PartitionStatus
+    from mpsd.model.node_report import CardReport, DomainReport, GpuReport, NodeReport, PartitionReport
 
 
 class GpuRow(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +54,7 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing. version: of
     the `mpsd control` that holds it; empty where it is not reported. faults: of this boot; last_fault: seconds since
     1970; None where there was none, or where it is not reported. kind: `alone`, `listed` by the policy, or `joined` on
-    demand; empty where it is not reported. partitioned, chunks, free_chunks: as in DomainStatus.
+    demand; empty where it is not reported. partitioned, chunks, free_chunks: as in DomainReport.
     """
 
     node: str
@@ -107,22 +106,20 @@ class GrantRow(msgspec.Struct, frozen=True):
     ended: bool = False
     no_cgroup: bool = False
     over: bool = False
-    cards: tuple["CardStatus", ...] = ()
+    cards: tuple["CardReport", ...] = ()
     violations: "PodViolations | None" = None
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
     priority: int = 0
-    partitions: tuple["PartitionStatus", ...] = ()
+    partitions: tuple["PartitionReport", ...] = ()
 
 
-def gpu_row(
-    gpu: "GpuStatus | ReportedGpu", label: str, name: str, domain: DomainRow | None, node: str = "", *, cordoned: bool
-) -> GpuRow:
+def gpu_row(gpu: "GpuReport", domain: DomainRow | None, node: str = "", *, cordoned: bool) -> GpuRow:
     return GpuRow(
         node=node,
-        uuid=gpu.uuid or "",
-        label=label,
-        name=name,
+        uuid=gpu.uuid,
+        label=gpu.label or gpu.uuid,
+        name=gpu.model,
         domain=domain.name if domain else None,
         state=domain.state if domain else None,
         cordoned=cordoned,
@@ -141,28 +138,25 @@ def gpu_row(
     )
 
 
-def domain_row(
-    domain: "DomainStatus | ReportedDomain", since: float | None, last_fault: float | None, node: str = ""
-) -> DomainRow:
-    """since, last_fault: seconds since 1970."""
-    canary, faults = domain.canary, domain.faults
+def domain_row(domain: "DomainReport", node: str = "") -> DomainRow:
+    faults = domain.faults
     return DomainRow(
         node=node,
-        name=domain.name or "",
-        gpus=tuple(domain.gpus or ()),
-        state=str(domain.state or "unknown"),
-        since=since,
-        reason=domain.reason or "",
+        name=domain.name,
+        gpus=domain.gpus,
+        state=domain.state or "unknown",
+        since=epoch(domain.since),
+        reason=domain.reason,
         restarts=domain.restarts,
-        suspects=tuple([(one.pod or "", one.faults) for one in (faults.suspects if faults else None) or ()]),
-        causes=tuple([f"{one.pod or one.program}: {one.how}" for one in (faults.causes if faults else None) or ()]),
-        context_mib=canary.context_mib if canary else None,
-        doubt=(canary.problem or canary.warning or "") if canary else "",
-        version=domain.version or "",
-        faults=(faults.count or None) if faults else None,
-        last_fault=last_fault,
-        kind=domain.kind or "",
-        partitioned=bool(domain.partitioned),
+        suspects=tuple([(one.pod, one.faults) for one in faults.suspects]),
+        causes=tuple(map(str, faults.causes)),
+        context_mib=domain.canary.context_mib if domain.canary else None,
+        doubt=domain.doubt,
+        version=domain.version,
+        faults=faults.count or None,
+        last_fault=epoch(faults.last),
+        kind=domain.kind,
+        partitioned=domain.partitioned,
         chunks=domain.chunks,
         free_chunks=domain.free_chunks,
     )
@@ -174,14 +168,14 @@ def ended_before(causes: Iterable[str]) -> str:
     return f"likely cause, ended just before it: {who}" if who else "its cause is not known"
 
 
-def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:
+def gpu_rows(node: "NodeReport") -> tuple[GpuRow, ...]:
     """The GPUs of this machine. None is `cordoned`: here its state shows that."""
     domains = {domain.name: domain for domain in domain_rows(node)}
-    return tuple(gpu_row(gpu, gpu.label, gpu.name, domains.get(gpu.domain or ""), cordoned=False) for gpu in node.gpus)
+    return tuple([gpu_row(gpu, domains.get(gpu.domain), cordoned=False) for gpu in node.gpus])
 
 
-def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
-    return tuple(domain_row(domain, domain.since, domain.faults.last) for domain in node.domains)
+def domain_rows(node: "NodeReport") -> tuple[DomainRow, ...]:
+    return tuple([domain_row(domain) for domain in node.domains])
 
 
 def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
@@ -189,7 +183,7 @@ def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
     return shortened((pod, *shared_with), 1)
 
 
-def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
+def grant_rows(node: "NodeReport") -> tuple[GrantRow, ...]:
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     return tuple(
         GrantRow(
@@ -197,25 +191,25 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
             grant.id,
             grant.gpus,
             tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
-            None if grant.pod is None else f"{grant.namespace}/{grant.pod}",
+            grant.pod or None,
             grant.memory_mib,
             grant.thread_percent,
             grant.used_mib,
             grant.clients,
-            reserved_percent=max((card.reserved_percent for card in grant.cards), default=None),
-            container=grant.container_name or grant.container[:12] if grant.container else None,
+            reserved_percent=grant.reserved_percent,
+            container=(grant.container_name or grant.container[:12]) or None,
             pid=grant.holder_pid,
             command=grant.command,
-            ended=not grant.holder_alive,
+            ended=grant.ended,
             no_cgroup=grant.cgroup == "",
             over=grant.over,
             cards=grant.cards,
-            claim=grant.claim,
-            shared_with=grant.shared_with,
+            claim=grant.claim or None,
+            shared_with=grant.names[1:],
             priority=grant.priority,
             partitions=grant.partitions,
         )
-        for grant in node.grants
+        for grant in node.grants or ()
     )
 
 
@@ -314,7 +308,7 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     claim_uid: str = ""
     shared_with: tuple[SharingPod, ...] = ()
     priority: int = 0
-    partitions: tuple["PartitionStatus", ...] = ()
+    partitions: tuple["PartitionReport", ...] = ()
     memory_cap: str = ""
 
     @property
@@ -382,12 +376,6 @@ class ClusterStatus:
 
 def is_stale(told_at: float | None, now: float) -> bool:
     return told_at is not None and now - told_at > STALE_S
-
-
-def total(amounts: Iterable[int | None]) -> int | None:
-    """The sum; None as soon as one is not known."""
-    found = [*amounts]
-    return None if None in found else sum(filter(None, found))
 
 
 # Sentences about a node; each begins with its name, for it is read in a list of many nodes.

@@ -1,8 +1,14 @@
 """Times as Kubernetes writes them (whole seconds, UTC, RFC 3339: metav1.Time), and durations for people."""
 
 from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+
+Instant = datetime
+Time = Annotated[Instant, msgspec.Meta(tz=True)] | None  # in JSON: RFC 3339, with a time zone
 
 
 def lasting(seconds: float) -> str:
@@ -17,6 +23,30 @@ def lasting(seconds: float) -> str:
 def stamp(seconds: float) -> str:
     """seconds: since 1970."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def utc(seconds: float) -> Instant:
+    """seconds: since 1970."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def instant(text: str) -> Instant | None:
+    """What a JSON text says; None for what is no time, or has no time zone."""
+    try:
+        time = msgspec.convert(text, Instant)
+    except msgspec.ValidationError:
+        return None
+    return time if time.tzinfo else None
+
+
+def in_whole_seconds(time: Instant | None) -> Instant | None:
+    """As Kubernetes has times."""
+    return None if time is None else time.replace(microsecond=0)
+
+
+def epoch(time: Instant | None) -> float | None:
+    """Seconds since 1970."""
+    return None if time is None else time.timestamp()
 
 
 def seconds(text: str | None) -> float | None:

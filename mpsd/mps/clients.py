@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_status import program_of
+from mpsd.model.node_report import program_of
 from mpsd.model.node_view import FaultHit
 from mpsd.mps.rules.faults import ClientDeath
 from mpsd.platform import processes

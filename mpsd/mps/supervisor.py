@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 
 from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
-from mpsd.model.node_status import program_of
+from mpsd.model.node_report import program_of
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.partitions import CONTROLLER
 from mpsd.model.policy import Policy

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from mpsd.model.node_status import DomainStatus, NodeStatus
+from mpsd.model.node_report import DomainReport, NodeReport
 from mpsd.platform import local_api
 from mpsd.platform.settings import settings
 from mpsd.simulator.programs import JsonProgram, wait_until
@@ -60,12 +60,12 @@ class OwnMpsd:
     def run_directory(self) -> Path:
         return self._settings.run_directory
 
-    def node(self) -> NodeStatus:
+    def node(self) -> NodeReport:
         """What it says of this machine. NotRunning, TimeoutError."""
         _status, body = local_api.ask(self._settings.socket, "GET", "/v1/node")
-        return msgspec.json.decode(body, type=NodeStatus)
+        return msgspec.json.decode(body, type=NodeReport)
 
-    def domain(self, name: str) -> DomainStatus:
+    def domain(self, name: str) -> DomainReport:
         return next(domain for domain in self.node().domains if domain.name == name)
 
     def wait_until_ready(self, deadline_s: float = _DEADLINE_S) -> float:

@@ -5,20 +5,18 @@ Completion asks with a short deadline, and has no way to complain.
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from mpsd.containers.users import engine_names
-from mpsd.model.node_status import GrantStatus, NodeStatus
+from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.options import completed
 from mpsd.platform.settings import Settings, settings
-from mpsd.status.rules.use import GrantUse
 
-CurrentGrant = GrantStatus | GrantUse
-Shown = TypeVar("Shown", GrantStatus, GrantUse)
 _SHORT = 12  # characters of a container's id, as engines show it
 _TAB_S = 1.0
 _LONGEST = 200
@@ -39,12 +37,12 @@ def programs(given: Mapping[str, Any]) -> Iterable[str]:
     return [one.id for one in grants if not one.container and not one.pod and one.id not in named_already]
 
 
-def _grants(chosen: Settings) -> Sequence[GrantStatus]:
+def _grants(chosen: Settings) -> Sequence[GrantReport]:
     _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node", timeout_s=_TAB_S)
-    return local_api.read(body, NodeStatus).grants
+    return local_api.read(body, NodeReport).grants or ()
 
 
-def named(grants: Sequence[Shown], chosen: Settings) -> tuple[Shown, ...]:
+def named(grants: Sequence[GrantReport], chosen: Settings) -> tuple[GrantReport, ...]:
     """The grants with the names that the engines give containers, where mpsd knows none."""
     if not any(one.container and not one.container_name for one in grants):
         return tuple(grants)
@@ -55,7 +53,7 @@ def named(grants: Sequence[Shown], chosen: Settings) -> tuple[Shown, ...]:
     )
 
 
-def the_one(program: str, grants: Sequence[Shown], word: str) -> Shown:
+def the_one(program: str, grants: Sequence[GrantReport], word: str) -> GrantReport:
     """The grant that is meant; else it ends the program: 1 where there is none, 2 where there are several."""
     found = meant(grants, word)
     if len(found) != 1:
@@ -63,7 +61,7 @@ def the_one(program: str, grants: Sequence[Shown], word: str) -> Shown:
     return found[0]
 
 
-def why_not_one(grants: Sequence[CurrentGrant], found: Sequence[CurrentGrant], word: str) -> str:
+def why_not_one(grants: Sequence[GrantReport], found: Sequence[GrantReport], word: str) -> str:
     """found: those of the grants that the word may mean, which are none, or several."""
     names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
     if found:
@@ -79,7 +77,7 @@ def give_up(message: str, code: int) -> NoReturn:
 # -- the grant that a word means: a container's id or its beginning, its name, a pod, or a grant's id ------------------
 
 
-def meant(grants: Iterable[Shown], word: str) -> tuple[Shown, ...]:
+def meant(grants: Iterable[GrantReport], word: str) -> tuple[GrantReport, ...]:
     """Those that the word may mean; none where there is no such grant.
 
     A word in full comes before the beginning of one, and an id, also as engines show it, before a name, which whoever
@@ -87,34 +85,36 @@ def meant(grants: Iterable[Shown], word: str) -> tuple[Shown, ...]:
     """
     among = tuple(grants)
 
-    def whose(names: Callable[[CurrentGrant], Iterable[str]]) -> tuple[Shown, ...]:
+    def whose(names: Callable[[GrantReport], Iterable[str]]) -> tuple[GrantReport, ...]:
         return tuple(one for one in among if word in names(one))
 
     by_start = tuple(one for one in among if word and any(each.startswith(word) for each in _ids(one)))
     return whose(lambda one: [*_ids(one), short_id(one)]) or whose(_names) or by_start
 
 
-def _ids(one: CurrentGrant) -> Sequence[str]:
-    return [one.id] if one.container is None else [one.container, one.id]
+def _ids(one: GrantReport) -> Sequence[str]:
+    return [one.container, one.id] if one.container else [one.id]
 
 
-def _names(one: CurrentGrant) -> Sequence[str]:
-    return [one.pod, f"{one.namespace}/{one.pod}"] if one.pod else [one.container_name] if one.container_name else []
+def _names(one: GrantReport) -> Sequence[str]:
+    if one.pod:
+        return [one.pod.rpartition("/")[2], one.pod]
+    return [one.container_name] if one.container_name else []
 
 
-def words(grants: Iterable[CurrentGrant]) -> tuple[str, ...]:
+def words(grants: Iterable[GrantReport]) -> tuple[str, ...]:
     """What each of them may be called, for completion: ids as engines show them, and names."""
     return tuple(dict.fromkeys(word for one in grants for word in (short_id(one), *_names(one))))
 
 
-def short_id(one: CurrentGrant) -> str:
+def short_id(one: GrantReport) -> str:
     """The container's id as engines show it; the grant's where no container holds it."""
     return (one.container or one.id)[:_SHORT]
 
 
-def known_as(one: CurrentGrant) -> str:
+def known_as(one: GrantReport) -> str:
     """The grant's holder, as people know it: `3f2a… (train)`."""
     if one.pod:
-        return f"{one.namespace}/{one.pod}"
-    name = (one.container_name or "") if one.container else one.command
+        return one.pod
+    name = one.container_name if one.container else one.command
     return f"{short_id(one)} ({name})" if name else short_id(one)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from mpsd.model.cluster_status import domain_rows, gpu_rows, grant_rows
 from mpsd.model.domain import State
-from mpsd.model.node_status import NodeStatus
-from mpsd.model.quantity import gib
+from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, StatusFormat, complaints
 from mpsd.platform.settings import Settings, settings
@@ -36,8 +36,8 @@ def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> N
     def look() -> tuple[Frame, bool]:
         """What there is to show, and whether every GPU is ready."""
         _code, body = local_api.ask(socket, "GET", "/v1/node")
-        node = local_api.read(body, NodeStatus)
-        ready = {domain.name for domain in node.domains if domain.state is State.READY}
+        node = local_api.read(body, NodeReport)
+        ready = {domain.name for domain in node.domains if domain.state == State.READY}
         frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=output is StatusFormat.WIDE)))
         return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
 
@@ -80,31 +80,28 @@ def _without_time(record: object) -> object:
         return record
     seen = record.get("violations")
     kept = {name: seen[name] for name in _LASTING if name in seen} if isinstance(seen, dict) else None
-    return {**record, "now": None, "violations": kept}
+    return {**record, "reportedAt": None, "violations": kept}
 
 
 def machine_top(chosen: Settings) -> "Top":
     """One look for `mpsd top`. NoLook where the agent does not answer in time, or not in a form that is known."""
     from mpsd.status.grant_options import named
     from mpsd.status.rules.top import NoLook, node_top
-    from mpsd.status.rules.use import UseStatus
 
     try:
-        _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node")
-        node = local_api.read(body, NodeStatus)
-        code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
-        use = local_api.read(body, UseStatus) if code == 200 else None  # an older agent does not know it
+        _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
+        node = local_api.read(body, NodeReport)
     except (local_api.NotRunning, TimeoutError) as error:
         raise NoLook(str(error)) from None
-    return node_top(node, UseStatus(use.now, named(use.grants, chosen), use.gpus, use.unknown) if use else None)
+    return node_top(replace(node, grants=named(node.grants or (), chosen)))
 
 
-def show(node: NodeStatus, to: Console) -> None:
+def show(node: NodeReport, to: Console) -> None:
     for part in _parts(node, wide=False):
         to.print(part)
 
 
-def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
+def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
     yield tables.table(tables.GPU_COLUMNS, gpu_rows(node), wide=wide)
     for domain, status in zip(domain_rows(node), node.domains, strict=True):
         if domain.state != State.READY:
@@ -123,7 +120,7 @@ def _parts(node: NodeStatus, *, wide: bool) -> Iterator[RenderableType]:
             how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
             yield f"pid {client.pid} uses {tables.known_gib(client.used_mib)} {how}: {client.command}"
     for waiting in node.waiting:
-        yield f"pid {waiting.holder_pid} waits for {gib(waiting.memory_mib)} GiB: {waiting.command}"
+        yield f"pid {waiting.holder_pid} waits for {tables.known_gib(waiting.memory_mib)}: {waiting.command}"
     yield from (f"unknown: {what}" for what in node.unknown)
     yield from tables.event_lines(node.daemon_ends[-_LAST:], node.now)
     if node.violations:

@@ -11,8 +11,8 @@ from mpsd.mps.control_daemon import command_times
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.nvml import NvmlFailed
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
-from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.use import Busy, use_status
+from mpsd.status.rules.node_report import node_report
+from mpsd.status.rules.use import Busy, use_report
 
 _OPENMETRICS = "application/openmetrics-text"
 
@@ -52,7 +52,7 @@ class MetricsApi:
 
     async def _show(self, request: web.Request) -> web.Response:
         agent = self._sources.agent
-        status = node_status(agent.view, self._sources.policy, agent.watchdog.status()) if agent.view else None
+        status = node_report(agent.view, self._sources.policy, agent.watchdog.report()) if agent.view else None
         domains = [domain.name for domain in status.domains] if status else ()
         found = [
             *samples(
@@ -92,4 +92,4 @@ class UseApi:
                 busy[gpu.uuid] = Busy(percent, node.nvml.sm_percents(gpu.uuid, since_us))
             except NvmlFailed as error:
                 unknown.append(f"how busy {gpu.label} is: {error}")
-        return json_answer(use_status(self._sources.agent.look(), self._sources.policy, busy, unknown))
+        return json_answer(use_report(self._sources.agent.look(), self._sources.policy, busy, unknown))

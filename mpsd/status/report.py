@@ -19,6 +19,7 @@ from mpsd.agent.rules.node_events import node_events
 from mpsd.model import events
 from mpsd.model.events import Event, EventCount, Reason
 from mpsd.model.identity import PodName
+from mpsd.model.node_report import SeenViolations
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.platform.event_loop import until_one_ends
@@ -28,7 +29,6 @@ from mpsd.platform.rules.kubernetes_objects import KubernetesNode
 from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, NodeLabelsDuty, StartupTaintDuty, ThisNode
 from mpsd.status.rules.events import EventAggregator, Writing
 from mpsd.status.rules.pods import PodAnnotations
-from mpsd.watchdog.rules.reported import NodeViolations
 
 _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
@@ -175,38 +175,38 @@ class PodAnnotationsDuty:
         self.changed = asyncio.Event()
         self._kube = kube
         self._offered: Sequence[PodAnnotations] | None = None  # None before the first offer
-        self._marks: dict[PodName, PodAnnotations] = {}
+        self._annotations: dict[PodName, PodAnnotations] = {}
         self._written: dict[PodName, tuple[dict[str, str], float]] = {}  # and when, by a monotonic clock
 
-    def offer(self, marks: Sequence[PodAnnotations]) -> None:
-        """The pods of this node as they are now, and no others. The very same marks again are nothing new."""
-        if marks is self._offered:
+    def offer(self, annotations: Sequence[PodAnnotations]) -> None:
+        """The pods of this node as they are now, and no others. The very same annotations again are nothing new."""
+        if annotations is self._offered:
             return
-        self._offered = marks
-        self._marks = {one.pod: one for one in marks if one.missing}
-        here = {one.pod for one in marks}
+        self._offered = annotations
+        self._annotations = {one.pod: one for one in annotations if one.missing}
+        here = {one.pod for one in annotations}
         self._written = {pod: written for pod, written in self._written.items() if pod in here}
         self.changed.set()
 
     def due_in_s(self) -> float | None:
-        return min(map(self._due_in_s, self._marks.values()), default=None)
+        return min(map(self._due_in_s, self._annotations.values()), default=None)
 
     async def write(self) -> None:
-        for marks in [one for one in self._marks.values() if self._due_in_s(one) <= 0]:
-            pod = marks.pod
+        for annotations in [one for one in self._annotations.values() if self._due_in_s(one) <= 0]:
+            pod = annotations.pod
             with suppress(NotFound, Conflict):  # it has gone
-                await self._kube.patch(PODS, pod.name, marks.patch, PatchKind.MERGE, pod.namespace, "status")
-            self._written[pod] = dict(marks.wants), time.monotonic()
+                await self._kube.patch(PODS, pod.name, annotations.patch, PatchKind.MERGE, pod.namespace, "status")
+            self._written[pod] = dict(annotations.wants), time.monotonic()
 
-    def _due_in_s(self, marks: PodAnnotations) -> float:
-        wants, at = self._written.get(marks.pod, ({}, 0.0))
-        return at + _AGAIN_S - time.monotonic() if wants == marks.wants else 0.0
+    def _due_in_s(self, annotations: PodAnnotations) -> float:
+        wants, at = self._written.get(annotations.pod, ({}, 0.0))
+        return at + _AGAIN_S - time.monotonic() if wants == annotations.wants else 0.0
 
 
 _REST_S = 1.0  # what a stop waits for the API server
 
 
-class NodeReport:
+class NodeReporter:
     """Reports a node, by its name in the cluster. `report` and `add_event` wait for no API server.
 
     taint, is_offered: of StartupTaintDuty.
@@ -238,10 +238,10 @@ class NodeReport:
         self.on_event: Callable[[Event], None] = lambda _event: None
 
     def report(
-        self, view: NodeView, marks: Sequence[PodAnnotations] = (), violations: NodeViolations | None = None
+        self, view: NodeView, annotations: Sequence[PodAnnotations] = (), violations: SeenViolations | None = None
     ) -> None:
-        """The node as it is now. marks: each pod of this node that holds devices, with the annotations it must have.
-        violations: None without a watchdog.
+        """The node as it is now. annotations: of each pod of this node that holds devices. violations: None without a
+        watchdog.
         """
         before, policy = self._node.view, self._policy()
         upgrade = self._node.driver_upgrade
@@ -256,7 +256,7 @@ class NodeReport:
             self._mpsnode.changed.set()
         self._node.see(view, violations, news=news)
         self._policy_then, self._upgrade_then = policy, upgrade
-        self._pods.offer(marks)
+        self._pods.offer(annotations)
 
     def see(self, node: KubernetesNode) -> None:
         """The Node as the API server has it now."""

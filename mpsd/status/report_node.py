@@ -8,6 +8,7 @@ The rights that it takes are among those of status.report.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import mpsd
@@ -21,6 +22,7 @@ from mpsd.model.conditions import (
     node_status_patch,
 )
 from mpsd.model.names import APPLY
+from mpsd.model.node_report import SeenViolations
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
@@ -29,7 +31,7 @@ from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, Taint, read_kubernetes_node, taint_removal
 from mpsd.status.rules import mpsnode as rules
 from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, UPGRADE_LABEL, WrittenStatus, labels_patch, node_labels
-from mpsd.watchdog.rules.reported import NodeViolations, with_violations
+from mpsd.status.rules.node_report import node_report
 
 
 class ThisNode:
@@ -40,13 +42,13 @@ class ThisNode:
     def __init__(self, kube: Kube, name: str) -> None:
         self.name, self._kube, self._uid = name, kube, ""
         self.view: NodeView | None = None  # None before the first one
-        self.violations: NodeViolations | None = None  # not reported before the watchdog has
+        self.violations: SeenViolations | None = None  # not reported before the watchdog has
         self._condition: Condition | None = None
         self._object: Object = {}
         self._ours = False  # whether it has changed since we look, so that the time of the change is ours
         self.driver_upgrade = ""  # the label by which its driver is upgraded; empty where none does
 
-    def see(self, view: NodeView, violations: NodeViolations | None, *, news: bool) -> None:
+    def see(self, view: NodeView, violations: SeenViolations | None, *, news: bool) -> None:
         """news: whether anything but the time is another than when it was last seen."""
         self.view, self.violations = view, violations
         if not news:
@@ -242,6 +244,7 @@ class MPSNodeDuty(_NodeDuty):
         policy, condition, violations = self._policy(), self._node.condition, self._node.violations
         sources = view, policy, condition, violations
         if self._made[0] != sources:
-            status = rules.mpsnode_status(view, policy, condition, mpsd.__version__)
-            self._made = sources, with_violations(status, violations) if violations else status
+            asking = replace(view, waiting=())  # why somebody waits takes long to say, and is not reported
+            report = node_report(asking, policy, violations, mpsd.__version__)
+            self._made = sources, rules.mpsnode_status(report, condition)
         return self._made[1]

@@ -14,12 +14,13 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, ended_before, pods_in_words, total
+from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, ended_before, pods_in_words
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
+from mpsd.model.node_report import total
 from mpsd.model.problem import printable, shortened
 from mpsd.model.quantity import gib
-from mpsd.model.times import DAY_S, lasting
+from mpsd.model.times import DAY_S, epoch, lasting
 from mpsd.platform.console import LONGEST_LINE, one_line
 
 if TYPE_CHECKING:  # only a terminal that is too narrow needs the first; a look at a cluster does without the last
@@ -27,7 +28,7 @@ if TYPE_CHECKING:  # only a terminal that is too narrow needs the first; a look 
 
     from mpsd.model.cluster_status import ClusterNode
     from mpsd.model.events import PastEvent
-    from mpsd.model.node_status import FaultsStatus, ViolationCount, ViolationsStatus
+    from mpsd.model.node_report import FaultsReport, ViolationCount, ViolationsReport
 
 _GAP, _LINE = "   ", Segment.line()
 _MOST_KEPT = 4096  # cells, of thousands of rows that mostly say the same
@@ -342,15 +343,16 @@ def clock(seconds: float) -> str:
 _LONGEST = 1000
 
 
-def fault_lines(domain: str, faults: "FaultsStatus", now: float) -> Iterator[str]:
+def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str]:
     """How many faults it had, and when the last one was, whom it affected and for how long; nothing a day after it."""
-    if faults.last is None or now - faults.last >= DAY_S:
+    last, healed = epoch(faults.last), epoch(faults.healed)
+    if last is None or now - last >= DAY_S:
         return
-    at = f"{clock(faults.last)} ({lasting(now - faults.last)} ago)"
+    at = f"{clock(last)} ({lasting(now - last)} ago)"
     many = f"{faults.count} faults in this boot; the last, at {at},"
     had = f"a fault in this boot, at {at}; it" if faults.count == 1 else many
     who = shortened([*map(str, faults.hit)]) if faults.hit else "no known process"
-    over = "is not over" if faults.healed is None else f"was over after {max(0.0, faults.healed - faults.last):.1f} s"
+    over = "is not over" if healed is None else f"was over after {max(0.0, healed - last):.1f} s"
     yield one_line(f"{domain} had {had} hit {who} and {over}; {ended_before(map(str, faults.causes))}")
 
 
@@ -361,23 +363,24 @@ def event_lines(events: "Iterable[PastEvent]", now: float) -> Iterator[str]:
             yield printable(f"{one.what} at {clock(one.at)} ({lasting(now - one.at)} ago): {one.text}", _LONGEST)
 
 
-def violation_lines(seen: "ViolationsStatus", *, most: int) -> Iterator[str]:
+def violation_lines(seen: "ViolationsReport", *, most: int) -> Iterator[str]:
     """How many there were, and the last ones, at most so many. Nothing where there was none."""
     if seen.unjudged:
         yield printable(f"violations are not detected: {seen.unjudged}", _LONGEST)
     if seen.counts:
         counts = ", ".join(map(_counted, seen.counts))
-        yield f"violations since mpsd's agent started at {clock(seen.since)}: {counts}"
+        yield f"violations since mpsd's agent started at {clock(epoch(seen.since) or 0.0)}: {counts}"
     for one in seen.last[-most:]:
-        who = f"{one.namespace}/{one.pod} " if one.pod else ""
+        who = f"{one.pod} " if one.pod else ""
         outcome = f"; {one.outcome}" if one.outcome else ""
-        yield printable(f"{clock(one.at)} {who}{one.message}{outcome}", _LONGEST)
+        yield printable(f"{clock(epoch(one.at) or 0.0)} {who}{one.message}{outcome}", _LONGEST)
 
 
 def _counted(one: "ViolationCount") -> str:
     from mpsd.model.violations import DONE, Response
 
-    if one.action is Response.KILL and one.ended == one.count:
+    if one.action == Response.KILL and one.ended == one.count:
         return f"{one.count} {one.kind} ended"  # another may go on, or be gone by itself
-    were = f" ({one.ended} ended)" if one.action.ends and one.ended is not None else ""
-    return f"{one.count} {one.kind} {DONE[one.action]}{were}"
+    ends = one.action in {Response.KILL, Response.EVICT}
+    were = f" ({one.ended} ended)" if ends and one.ended is not None else ""
+    return f"{one.count} {one.kind} {DONE.get(one.action, one.action)}{were}"

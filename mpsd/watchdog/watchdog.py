@@ -11,14 +11,21 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
+import msgspec
+
 from mpsd.grants.ledger import ContainerGrant, Ledger
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName, ProcessIdentity
-from mpsd.model.mpsnode import ReportedViolation
-from mpsd.model.node_status import ViolationCount, ViolationsStatus, ViolationStatus
+from mpsd.model.node_report import (
+    GrantViolations,
+    SeenViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+)
 from mpsd.model.node_view import DomainRecord, LedgerView
 from mpsd.model.policy import Policy, Response
-from mpsd.model.times import stamp
+from mpsd.model.times import utc
 from mpsd.model.violations import Violation, ViolationKind
 from mpsd.mps import ends
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
@@ -30,7 +37,6 @@ from mpsd.platform.settings import GRANT, Settings
 from mpsd.watchdog.oom_scripts import OomScripts
 from mpsd.watchdog.rules.escapes import shows_lifted
 from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, WatchdogView, judge
-from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
 from mpsd.watchdog.scanner import GpuProcessScanner, Owners, OwnProcesses, Scan
 
 SCAN_S = 0.2  # from the beginning of one scan to the next
@@ -51,7 +57,7 @@ class ClusterReporter:
 
 @dataclass(slots=True)
 class ViolationRecord:
-    """at: seconds since 1970. outcome: how it ended; empty until it is known. reported: its fate, as reported last.
+    """at: seconds since 1970. outcome: how it ended; empty until it is known. reported: its outcome, as reported last.
     response: the policy's at the time; a policy that has changed since changes no count."""
 
     violation: Violation
@@ -130,53 +136,50 @@ class ViolationHistory:
         self._ended[entry.violation.kind, entry.response] += not entry.is_ended
         entry.is_ended = True
 
-    def status(self, nvml_s: float, unjudged: str) -> ViolationsStatus:
-        return ViolationsStatus(
-            since=self._since,
+    def seen(self) -> SeenViolations:
+        """What happened, to whom; not how often it looked, which is more at every look."""
+        node = ViolationsReport(since=utc(self._since), counts=self._node_counts(), last=self._last_ones())
+        return SeenViolations(node, {grant: _of_grant(own) for grant, own in self._of_grants.items()})
+
+    def whole(self, nvml_s: float, unjudged: str) -> SeenViolations:
+        """nvml_s: processor time spent in NVML. unjudged: why no process is judged; empty while all are."""
+        seen = self.seen()
+        node = msgspec.structs.replace(
+            seen.node,
             looks=self._scans,
             longest_pause_s=round(self._longest_pause_s, 3),
             late_looks=self._late_scans,
             nvml_s=round(nvml_s, 3),
-            counts=tuple(ViolationCount(*what, n, self._ended[what]) for what, n in sorted(self._counts.items())),
-            last=tuple(map(_status, self._last)),
             unjudged=unjudged,
         )
+        return SeenViolations(node, seen.grants)
 
-    def violations(self) -> NodeViolations:
-        """For the MPSNode, which names pods and no processes."""
-        counts = Counter[ViolationKind]()
-        for (kind, _response), count in self._counts.items():
-            counts[kind] += count
-        last = [_reported(entry, entry.violation.pod) for entry in self._last]
-        grants = {grant: of_grant(own.counts, _last_of(grant, own.last)) for grant, own in self._of_grants.items()}
-        return NodeViolations(of_node(self._since, counts, last), grants)
+    def _node_counts(self) -> tuple[ViolationCount, ...]:
+        found = []
+        for (kind, action), count in sorted(self._counts.items()):
+            found.append(ViolationCount(kind.value, action.value, count, self._ended[kind, action]))
+        return tuple(found)
 
-
-def _reported(entry: ViolationRecord, pod: PodName | None = None) -> ReportedViolation:
-    """pod: None where it is not known, or need not be said."""
-    return ReportedViolation(
-        stamp(entry.at), entry.violation.kind.value, entry.response.value, str(pod) if pod else None
-    )
+    def _last_ones(self) -> tuple[ViolationReport, ...]:
+        return tuple([_report(entry) for entry in self._last])
 
 
-def _last_of(grant: str, entry: ViolationRecord) -> ReportedViolation:
-    """With the pod of several that share a claim; else the grant has its uid for an id."""
-    pod = entry.violation.pod
-    return _reported(entry, pod if pod and pod.uid != grant else None)
+def _of_grant(own: _Tally) -> GrantViolations:
+    counts = [ViolationCount(kind=kind.value, count=own.counts[kind]) for kind in sorted(own.counts)]
+    return GrantViolations(tuple(counts), _report(own.last))
 
 
-def _status(entry: ViolationRecord) -> ViolationStatus:
+def _report(entry: ViolationRecord) -> ViolationReport:
     one = entry.violation
-    return ViolationStatus(
-        at=entry.at,
-        kind=one.kind,
-        action=one.response,
+    return ViolationReport(
+        at=utc(entry.at),
+        kind=one.kind.value,
+        action=entry.response.value,
         gpu=one.gpu,
         pid=one.client.pid,
         command=one.client.command,
         grant=one.grant,
-        namespace=one.pod.namespace if one.pod else None,
-        pod=one.pod.name if one.pod else None,
+        pod=str(one.pod) if one.pod else "",
         message=str(one),
         outcome=entry.outcome,
     )
@@ -240,11 +243,12 @@ class Watchdog:
         strangers = (client.process for client in scan.clients if client.grant is None)
         return self._own.among(strangers, self._records.read())
 
-    def status(self) -> ViolationsStatus:
-        return self._history.status(self._node.nvml.spent_s, self._unjudged)
+    def report(self) -> SeenViolations:
+        return self._history.whole(self._node.nvml.spent_s, self._unjudged)
 
-    def violations(self) -> NodeViolations:
-        return self._history.violations()
+    def seen(self) -> SeenViolations:
+        """The same without what is another at every look."""
+        return self._history.seen()
 
     def _cycle(self, now: float, *, sure: bool) -> bool:
         """One scan, its judgement and what follows; whether another scan must follow soon."""
@@ -352,10 +356,10 @@ class Watchdog:
             used_mib = sum(client.used_mib or 0 for client in view.by_share().get((grant.id, gpu), ()))
             await self._scripts.call(grant, violation.client.pid, used_mib, grant.part_of(gpu).memory_mib)
 
-    def _report_once(self, entry: ViolationRecord, fate: str) -> None:
-        if entry.reported != fate:
-            entry.reported = fate
-            self._report(entry.violation, f"{entry.violation}; {fate}")
+    def _report_once(self, entry: ViolationRecord, outcome: str) -> None:
+        if entry.reported != outcome:
+            entry.reported = outcome
+            self._report(entry.violation, f"{entry.violation}; {outcome}")
 
     def _report(self, violation: Violation, message: str) -> None:
         self._log.warning(

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
 from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import shipped_folder
@@ -165,9 +165,9 @@ class _Node:
         self.agent, self.control = (psutil.Process(programs[name].pid) for name in ("agent", "control"))
         self.client = f"{folder}/run/simulation/bin/sim-cuda hold"
 
-    def status(self) -> NodeStatus:
+    def status(self) -> NodeReport:
         _status, body = local_api.ask(self._folder / "run" / "mpsd.sock", "GET", "/v1/node")
-        return local_api.read(body, NodeStatus)
+        return local_api.read(body, NodeReport)
 
     def nvml_s(self) -> float:
         """What the agent has spent in simulated NVML so far."""

@@ -29,6 +29,7 @@ from mpsd.simulator.api_server.cluster import SimulatedCluster
 from mpsd.simulator.api_server.kinds import CRDS, NODES, PODS, Object, ObjectKind
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from mpsd.status.rules.mpsnode import mpsnode_for, mpsnode_status
+from mpsd.status.rules.node_report import node_report
 from tests.bench.cluster import MEMORY, pod
 from tests.model.worlds import CAPABILITY, POLICY, record, view
 from tests.scheduler.arrivals import CARDS_GIB, GPUS
@@ -103,7 +104,7 @@ class NodeObjects:
     def mpsnode(self, uid: str) -> Object:
         """As the agent of the Node with this uid writes it now."""
         condition = condition_object(_READY, None, stamp(time.time()))
-        status = mpsnode_status(self._view(), POLICY, condition)
+        status = mpsnode_status(node_report(self._view(), POLICY), condition)
         return {**mpsnode_for(name(self._number), uid), "status": status}
 
     def node(self) -> Object:

@@ -16,14 +16,14 @@ from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.metrics import CommandTimes
-from mpsd.model.node_status import ViolationsStatus
+from mpsd.model.node_report import SeenViolations, ViolationsReport
 from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
 from mpsd.mps.control_daemon import command_times
 from mpsd.platform import processes, records
 from mpsd.platform.settings import settings
 from mpsd.status.node_api import Exposition
 from mpsd.status.rules.metrics import command_samples, plugin_samples, samples
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from tests.bench.rows import Row
 from tests.model.worlds import GPUS as SOME
 from tests.model.worlds import POLICY, identity, record, view
@@ -31,7 +31,7 @@ from tests.model.worlds import POLICY, identity, record, view
 GPUS, CLIENTS_A_GPU = 8, 40
 MOST_CORES = 0.02
 _GRANTED_MIB, _ROUNDS = 512, 100
-_NOTHING_SEEN = ViolationsStatus(0.0, 0, 0.0, 0, 0.0, (), (), "")
+_NOTHING_SEEN = SeenViolations(ViolationsReport(looks=0, longest_pause_s=0.0, late_looks=0, nvml_s=0.0), {})
 
 
 def metrics() -> Iterator[tuple[str, Row]]:
@@ -45,7 +45,7 @@ def metrics() -> Iterator[tuple[str, Row]]:
             records.write(chosen.domain(domain.name).commands, CommandTimes(processes.boot_id()))
 
         def scrape() -> bytes:
-            seen = samples(node_status(world, POLICY, _NOTHING_SEEN), limits_wrong=False)
+            seen = samples(node_report(world, POLICY, _NOTHING_SEEN), limits_wrong=False)
             seen += command_samples(command_times(chosen, [domain.name for domain in world.domains]))
             seen += plugin_samples(calls)
             return exposition.text(seen, "")[0]
@@ -62,7 +62,7 @@ def _measured(world: NodeView, scrape: Callable[[], bytes]) -> tuple[str, Row]:
         began = time.thread_time()
         scrape()
         between = time.thread_time()
-        node_status(world, POLICY, _NOTHING_SEEN)
+        node_report(world, POLICY, _NOTHING_SEEN)
         whole.append(between - began)
         alone.append(time.thread_time() - between)
     about = f"a scrape of metrics each second, {GPUS} GPUs × {CLIENTS_A_GPU} clients, {len(text) // 1024} KiB"

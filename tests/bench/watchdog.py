@@ -125,7 +125,7 @@ class _World:
         stop.set()
         await running
         ledger.close()
-        seen = watching.status()
+        seen = watching.report().node
         assert not seen.counts, f"nobody is over: {seen.last}"
         about = f"the watchdog alone, {GPUS} GPUs × {CLIENTS_A_GPU} clients"
         busy_about = f"the same, {busy.looks:.1f} looks/s, a tenth of them changes memory"
@@ -155,12 +155,17 @@ class _World:
 
     async def _cost(self, watching: Watchdog) -> "_Cost":
         await asyncio.sleep(1)
-        cpu, nvml, looks, began = time.process_time(), self._library.spent_s, watching.status().looks, time.monotonic()
+        cpu, nvml, looks, began = (
+            time.process_time(),
+            self._library.spent_s,
+            watching.report().node.looks,
+            time.monotonic(),
+        )
         await asyncio.sleep(WINDOW_S)
         took_s = time.monotonic() - began
         in_nvml = self._library.spent_s - nvml
         own = time.process_time() - cpu - in_nvml
-        return _Cost(own / took_s, in_nvml / took_s, (watching.status().looks - looks) / took_s)
+        return _Cost(own / took_s, in_nvml / took_s, (watching.report().node.looks - looks) / took_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class DoctoredCluster:
         now = time.time()
         written = {"manager": "mpsd", "operation": "Update", "time": stamp(now), "fieldsV1": {"f:status": {}}}
         self.change(MPS_NODES, NODE, {"metadata": {"managedFields": [written]}})
-        self.change(MPS_NODES, NODE, {"status": {"toldAt": stamp(now - behind_s), **status}}, "", "status")
+        self.change(MPS_NODES, NODE, {"status": {"reportedAt": stamp(now - behind_s), **status}}, "", "status")
 
     def create(self, resource: Resource, value: Object, namespace: str = "") -> None:
         self.world.ask(lambda kube: _create(kube, resource, value, namespace))

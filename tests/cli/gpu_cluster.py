@@ -43,7 +43,7 @@ def mpsnode(
     gpus = [
         {
             "uuid": uuid(name, n),
-            "index": n,
+            "label": f"gpu{n}",
             "model": "NVIDIA A30",
             "domain": f"gpu{n}",
             "memoryMiB": each * GIB + 76,
@@ -64,7 +64,7 @@ def mpsnode(
         }
         for n in range(len(gib))
     ]
-    status = {"toldAt": stamp(now - told_ago_s), "gpus": gpus, "domains": domains, "grants": grants or []}
+    status = {"reportedAt": stamp(now - told_ago_s), "gpus": gpus, "domains": domains, "grants": grants or []}
     metadata = {"name": name, "annotations": {"mpsd.io/reserved": promised} if promised else {}}
     return {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": metadata, "spec": {}, "status": status}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpsd.model.node_status import GrantStatus, NodeStatus
+from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.platform.processes import identity_of
 from tests.cli.asking import Done, ask
 from tests.cli.test_install import CONFIG_TOML, CONTAINERD, DAEMON_JSON, DOCKER, ENGINES, LAUNCHER, install, tree, write
@@ -34,13 +34,12 @@ def root(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def mpsd_up(socket: Path, *grants: GrantStatus) -> Iterator[None]:
+def mpsd_up(socket: Path, *grants: GrantReport) -> Iterator[None]:
     """Answers GET /v1/node as mpsd up does, with these grants."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status = NodeStatus(0.0, "1", gpus=(), domains=(), grants=grants, clients=(), waiting=(), unknown=())
-            body = msgspec.json.encode(status)
+            body = msgspec.json.encode(NodeReport(grants=grants, clients=()))
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -121,20 +120,8 @@ def test_a_runtime_of_another_path_is_not_taken_out(root: Path) -> None:
     assert tree(root).keys() == {DOCKER, CONTAINERD}
 
 
-def grant(name: str, command: str, container: str | None = None, container_name: str | None = None) -> GrantStatus:
-    return GrantStatus(
-        id=name,
-        gpus=("GPU-1",),
-        memory_mib=1024,
-        thread_percent=100,
-        used_mib=0,
-        clients=0,
-        holder_pid=7,
-        holder_alive=True,
-        command=command,
-        container=container,
-        container_name=container_name,
-    )
+def grant(name: str, command: str, container: str = "", container_name: str = "") -> GrantReport:
+    return GrantReport(id=name, command=command, container=container, container_name=container_name)
 
 
 OF_PROGRAM = grant("8f52631f0ba6", "python")

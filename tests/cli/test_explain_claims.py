@@ -67,7 +67,7 @@ def test_every_pod_of_a_claim_is_where_its_grant_is(cluster: GpuCluster) -> None
     template(cluster, memory="7Gi")
     first, second = (cluster.pod(claimed(name, nodeName="node1"), {"phase": "Running"}) for name in ("first", "second"))
     sharing = {"pod": "default/second", "uid": second["metadata"]["uid"]}
-    held = grant(first, 11, "node1") | {"claim": "default/share", "claimUid": "1", "sharedWith": [sharing]}
+    held = grant(first, 11, "node1") | {"claim": "default/share", "id": "1", "sharedWith": [sharing]}
     cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[held]))
     for name in ("first", "second"):
         assert f"{name} runs on gpu0 of node1 with 11 GiB" in explain(cluster, name).output

@@ -105,7 +105,7 @@ class Installation:
 
     def daemons(self) -> dict[str, int]:
         """Their pids on the host, by domain."""
-        return {domain["name"]: domain["daemon_pid"] for domain in self.status()["domains"]}
+        return {domain["name"]: domain["daemonPid"] for domain in self.status()["domains"]}
 
     def kill_control(self) -> None:
         """Its container dies, with what was sent into it, and kubelet starts it again."""

@@ -37,7 +37,7 @@ class GpuInstallation(Installation):
     """Of as many GPUs as the node has, whatever they are."""
 
     def gpus(self) -> list[Object]:
-        """As `mpsd status` has them: `uuid`, `memory_mib`, `sms` and more."""
+        """As `mpsd status` has them: `uuid`, `memoryMiB`, `sms` and more."""
         found: list[Object] = self.status()["gpus"]
         return found
 
@@ -50,13 +50,13 @@ class GpuInstallation(Installation):
         eventually(is_offered, "the GPUs in the node's status", within_s=90.0)
 
     def domain_of(self, uuid: str) -> Object:
-        """As `mpsd status` shows it: `name`, `daemon_pid` and more."""
+        """As `mpsd status` shows it: `name`, `daemonPid` and more."""
         (found,) = [domain for domain in self.status()["domains"] if uuid in domain["gpus"]]
         return dict(found)
 
     def clients_of(self, pod: str) -> int:
         """How many of its processes mpsd sees on the GPU."""
-        return sum(grant["clients"] for grant in self.status()["grants"] if grant["pod"] == pod)
+        return sum(grant["clients"] for grant in self.status()["grants"] if grant["pod"].rpartition("/")[2] == pod)
 
 
 @contextmanager

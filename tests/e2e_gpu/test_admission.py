@@ -31,7 +31,7 @@ def test_the_scheduler_places_a_pod_and_says_of_another_why_it_waits(
     pods.start("placed", 3, "alloc=1000", schedulerName="mpsd-scheduler")
     said = pods.said("placed")
     assert pods.get("placed")["metadata"]["annotations"]["mpsd.io/gpu"] == said[0]["uuid"]
-    largest = max(gpu["memory_mib"] for gpu in mpsd.gpus()) // 1024
+    largest = max(gpu["memoryMiB"] for gpu in mpsd.gpus()) // 1024
     if int(mpsd.allocatable()[MEMORY]) > largest:
         wanted = largest + 1  # the node has it, and none of its GPUs
     else:

@@ -57,7 +57,7 @@ def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
     mpsd: GpuInstallation, pods: Pods, claims: Claims
 ) -> None:
     gpus = mpsd.gpus()
-    gib = gpus[0]["memory_mib"] // 1024 * 2 // 3
+    gib = gpus[0]["memoryMiB"] // 1024 * 2 // 3
     names = [f"first-{number}" for number in range(len(gpus))]
     for name in names:
         claims.start(name, gib)

@@ -29,7 +29,7 @@ def test_a_program_gets_its_share_while_a_crowd_starts(mpsd: GpuInstallation, po
     pods.assert_holds("victim")
 
     def are_there() -> bool:
-        clients = {grant["pod"]: grant["clients"] for grant in mpsd.status()["grants"]}
+        clients = {grant["pod"].rpartition("/")[2]: grant["clients"] for grant in mpsd.status()["grants"]}
         assert sum(clients.values()) == _PODS * _EACH + 1, clients
         return True
 

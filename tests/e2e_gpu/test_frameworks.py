@@ -101,7 +101,7 @@ def _pod(pods: Pods, name: str, card_mib: int) -> Object:
 @pytest.fixture(scope="module", autouse=True)
 def all_at_once(mpsd: GpuInstallation, pods: Pods) -> None:
     """Beside each other: it takes long to load them."""
-    card_mib = mpsd.gpus()[0]["memory_mib"]
+    card_mib = mpsd.gpus()[0]["memoryMiB"]
     pods.create(*(_pod(pods, name, card_mib) for name in _PROGRAMS))
 
 

@@ -35,7 +35,7 @@ def sample(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> str:
 @pytest.fixture(scope="module")
 def shares(mpsd: GpuInstallation, pods: Pods, sample: str) -> dict[str, list[Object]]:
     """What the program of each said, once all of them hold what they got."""
-    largest = max(gpu["memory_mib"] for gpu in mpsd.gpus()) // 1024 - 8
+    largest = max(gpu["memoryMiB"] for gpu in mpsd.gpus()) // 1024 - 8
     asked = {name: (gib, percent) for name, (gib, percent) in _SHARES.items() if gib <= largest - 8}
     for name, (gib, percent) in asked.items():
         asks = pods.asks(gib, f"alloc={gib * 1024}", "hold")
@@ -90,7 +90,7 @@ def test_neighbours_share_one_gpu_and_each_keeps_its_memory(
     eventually(lambda: wanted <= mpsd.granted_mib(pods.namespace).items(), "a grant for each")
 
     def used_mib() -> dict[str, int]:
-        return {grant["pod"]: grant["used_mib"] or 0 for grant in mpsd.status()["grants"]}
+        return {grant["pod"].rpartition("/")[2]: grant.get("usedMiB", 0) for grant in mpsd.status()["grants"]}
 
     eventually(lambda: all(used_mib().values()), "what each uses, by NVML")
     used = used_mib()

@@ -125,7 +125,7 @@ class Round:
 
         def together() -> bool:
             named = {*self.names, neighbour.pod}
-            grants = [one for one in self.mpsd.status()["grants"] if one["pod"] in named]
+            grants = [one for one in self.mpsd.status()["grants"] if one["pod"].rpartition("/")[2] in named]
             assert len(grants) == len(named), grants
             return len({gpu for one in grants for gpu in one["gpus"]}) == 1
 

@@ -33,7 +33,7 @@ def test_a_fault_on_one_gpu_leaves_the_other_alone(mpsd: GpuInstallation, pods: 
     gpus = mpsd.gpus()
     if len(gpus) < 2:
         pytest.skip("one GPU")
-    gib = gpus[0]["memory_mib"] // 1024 - 8  # so much that another of this size goes elsewhere
+    gib = gpus[0]["memoryMiB"] // 1024 - 8  # so much that another of this size goes elsewhere
     pods.start("other", gib, "alloc=1000")
     pods.create(share("faulty-too", pods.asks(gib, "alloc=100", "fault", "linger")))
     eventually(lambda: any("bad" in line for line in pods.said("faulty-too")), "a fault", within_s=60.0)
@@ -49,12 +49,12 @@ def test_a_killed_daemon_ends_its_programs_and_the_next_one_waits_at_the_gate_an
     pods.start("lost", 3, "alloc=1000")
     eventually(lambda: mpsd.clients_of("lost") == 1, "mpsd has seen it on the GPU")
     domain = mpsd.domain_of(pods.said("lost")[0]["uuid"])
-    os.kill(domain["daemon_pid"], signal.SIGKILL)
+    os.kill(domain["daemonPid"], signal.SIGKILL)
     pods.create(share("after-kill", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure"))
     assert pods.exit_code("lost", within_s=60.0) in {4, 137}
     print(f"\n{pods.said('lost')[-1]}\n{pods.event('lost', 'MPSDaemonDown')}")
     _assert_has_its_share(pods.wait_until_holding("after-kill"))
-    assert mpsd.daemons()[domain["name"]] != domain["daemon_pid"]
+    assert mpsd.daemons()[domain["name"]] != domain["daemonPid"]
 
 
 def test_after_a_reboot_no_container_starts_before_its_domain_serves(

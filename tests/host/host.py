@@ -16,7 +16,7 @@ from typing import Any
 
 import mpsd
 from mpsd.containers.engines import launcher
-from mpsd.model.node_status import DomainStatus, GrantStatus
+from mpsd.model.node_report import DomainReport, GrantReport
 from mpsd.platform import local_api
 from tests.host.bundle import make_bundle
 from tests.host.container import Container, Ended, ended
@@ -135,7 +135,7 @@ class Host(Machine):
         """Card by card, as mpsd says."""
         return {ordinal: (gpu.granted_mib, gpu.granted_percent) for ordinal, gpu in enumerate(self.node().gpus)}
 
-    def granted_to(self, container: Container) -> GrantStatus:
+    def granted_to(self, container: Container) -> GrantReport:
         """The grant of this container, which it must have."""
         (found,) = (grant for grant in self.node().grants if grant.container == container.name)
         return found
@@ -150,7 +150,7 @@ class Host(Machine):
         """Fails unless the ledger is at zero now, by `mpsd status -o json` and on disk."""
         status = self.status()
         assert status["grants"] == []
-        assert {(gpu["granted_mib"], gpu["granted_percent"]) for gpu in status["gpus"]} == {(0, 0)}
+        assert {(gpu["grantedMiB"], gpu["grantedPercent"]) for gpu in status["gpus"]} == {(0, 0)}
         assert self.grants_on_disk() == []
 
     def grants_on_disk(self) -> list[Mapping[str, Any]]:
@@ -166,7 +166,7 @@ class Host(Machine):
         for group in (*self._groups, *alone):
             yield "gpu" + "-".join(map(str, group)), tuple(self.simulation.gpus[ordinal].uuid for ordinal in group)
 
-    def _known(self) -> Sequence[DomainStatus]:
+    def _known(self) -> Sequence[DomainReport]:
         """The domains, once they hold every GPU."""
         with suppress(local_api.NotRunning):
             domains = self.node().domains

@@ -69,5 +69,5 @@ def test_b4_status_says_of_each_container_its_id_limit_memory_used_and_granted(h
     made = host.holding(GPU_TEST1, "alloc=3000", name="gpu_test1")
     (grant,) = host.status()["grants"]
     assert grant["container"] == made.name
-    assert (grant["memory_mib"], grant["thread_percent"], grant["clients"]) == (PUBLISHED_MIB, 100, 1)
-    assert 3000 < grant["used_mib"] <= PUBLISHED_MIB
+    assert (grant["memoryMiB"], grant["threadPercent"], grant["clients"]) == (PUBLISHED_MIB, 100, 1)
+    assert 3000 < grant["usedMiB"] <= PUBLISHED_MIB

@@ -47,7 +47,7 @@ def used_by(host: Host, container: Container) -> Mapping[str, Any]:
 
 def is_busy(used: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same, or nothing: between two of the simulator's measurements it does nothing for a moment."""
-    return used if used["cards"][0]["sm_percent"] else {}
+    return used if used["cards"][0]["smPercent"] else {}
 
 
 def set_to(host: Host, container: Container, *words: str) -> Mapping[str, Any]:
@@ -86,11 +86,11 @@ def test_b4_smi_shows_id_utilisation_limit_memory_used_and_granted_of_each_conta
     assert (busy.create().code, busy.start().code) == (0, 0)
     busy.heard("launches")
     of_idle, of_busy = used_by(host, idle), eventually(lambda: is_busy(used_by(host, busy)), "it computes")
-    assert of_idle["cards"][0]["sm_percent"] == 0
-    assert (of_busy["cards"][0]["sm_percent"], of_busy["thread_percent"]) == (100, 25)
-    assert 3000 < of_idle["cards"][0]["used_mib"] <= share_mib(6)
+    assert of_idle["cards"][0]["smPercent"] == 0
+    assert (of_busy["cards"][0]["smPercent"], of_busy["threadPercent"]) == (100, 25)
+    assert 3000 < of_idle["cards"][0]["usedMiB"] <= share_mib(6)
     granted = f"{share_mib(6)}"
-    used = str(of_idle["cards"][0]["used_mib"])
+    used = str(of_idle["cards"][0]["usedMiB"])
     assert row(host, idle) == ["gpu0", idle.name, "-", "0", "%", "-", "1", used, "MiB", granted, "MiB"]
     assert row(host, busy)[:3] == ["gpu1", busy.name, "-"]
     assert row(host, busy)[5:8] == ["25", "%", "5"]
@@ -105,7 +105,7 @@ def test_b4_of_a_container_without_a_process_on_the_gpu_nothing_is_known(host: H
 def test_b3_policy_and_free_weight_of_each_card_are_read_and_weights_of_containers(host: Host) -> None:
     first, second = host.holding(cgpu(2, 1, weight=6)), host.holding(cgpu(2, 1, weight=4))
     state = use(host)
-    assert [(gpu["policy"], gpu["max_inst"], gpu["free_weight"]) for gpu in state["gpus"]] == [
+    assert [(gpu["computePolicy"], gpu["maxInst"], gpu["freeWeight"]) for gpu in state["gpus"]] == [
         (5, None, None),
         (3, MAX_INST, MAX_INST - 10),
     ]
@@ -118,11 +118,11 @@ def test_b3_a_weight_is_set_while_the_container_runs_up_to_what_is_free(host: Ho
     changed = set_to(host, first, "--weight", "10")
     assert [card["weight"] for card in changed["after"]["cards"]] == [10]
     assert changed["after"]["thread_percent"] == 50
-    assert use(host)["gpus"][1]["free_weight"] == MAX_INST - 14
+    assert use(host)["gpus"][1]["freeWeight"] == MAX_INST - 14
     refused = host.asked("set", second.name, "--weight", "11")
     assert refused.code == 1
     assert f"{MAX_INST - 10} are free for this grant" in refused.errors
-    assert use(host)["gpus"][1]["free_weight"] == MAX_INST - 14
+    assert use(host)["gpus"][1]["freeWeight"] == MAX_INST - 14
 
 
 def test_b3_what_runs_keeps_its_limits_the_next_exec_has_the_new_ones_and_a_new_start_its_own(host: Host) -> None:
@@ -225,7 +225,7 @@ def test_b4_a_container_of_docker_is_known_by_the_name_that_docker_gave_it(host:
     there = host.environment | {"DOCKER_HOST": docker.address}
     shown = ended([MPSD, "smi", "train", "-o", "json"], there)
     (found,) = json.loads(shown.output)["grants"]
-    assert (found["container"], found["container_name"]) == (started.output.strip(), "train")
+    assert (found["container"], found["containerName"]) == (started.output.strip(), "train")
     changed = ended([MPSD, "set", "train", "--mem", "9GiB"], there)
     assert (changed.code, host.ledger) == (0, {0: (9216, 0), 1: (0, 0)}), changed
     docker.remove("train")

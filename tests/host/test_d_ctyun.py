@@ -48,7 +48,7 @@ def test_d1_three_cards_with_3276_mib_and_10_percent_each(host: Host) -> None:
     assert made.lines[0]["devices"] == 3
     assert made.heard("sms") == 8
     (grant,) = host.status()["grants"]
-    assert [(card["memory_mib"], card["reserved_percent"]) for card in grant["cards"]] == asked
+    assert [(card["memoryMiB"], card["reservedPercent"]) for card in grant["cards"]] == asked
 
 
 @pytest.mark.parametrize("device", [0, 1, 2])

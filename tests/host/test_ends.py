@@ -160,7 +160,7 @@ def _utilisation(host: Host) -> int:
     """Of its card, in percent."""
     done = host.asked("smi", "-o", "json")
     assert done.code == 0, done
-    return int(json.loads(done.output)["gpus"][0]["sm_percent"])
+    return int(json.loads(done.output)["gpus"][0]["smPercent"])
 
 
 def test_without_mpsd_a_container_gets_its_signal_at_once(host: Host) -> None:

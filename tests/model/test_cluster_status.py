@@ -17,19 +17,24 @@ from mpsd.model.cluster_status import (
     grant_rows,
     pod_rows,
     silence,
-    total,
     troubles,
 )
 from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State
-from mpsd.model.mpsnode import ReportedViolation, cluster_status, read_mpsnode
+from mpsd.model.mpsnode import cluster_status, read_mpsnode
 from mpsd.model.names import STALE_S
+from mpsd.model.node_report import (
+    GrantViolations,
+    SeenViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+    total,
+)
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
-from mpsd.model.times import stamp
-from mpsd.model.violations import ViolationKind
+from mpsd.model.times import stamp, utc
 from mpsd.status.rules.mpsnode import mpsnode_status
-from mpsd.status.rules.node_status import node_status
-from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node, with_violations
+from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import NOW as VIEW_NOW
 from tests.model.worlds import POLICY, identity
 from tests.mpsnodes import NOW, damaged, mpsnode
@@ -40,10 +45,10 @@ def read(name: str, now: float = NOW) -> ClusterNode:
     return read_mpsnode(mpsnode(name), now)
 
 
-def told(view: NodeView) -> dict[str, Any]:
+def told(view: NodeView, seen: SeenViolations | None = None) -> dict[str, Any]:
     """As the API server has it after an agent has told of this view."""
     condition = condition_object(mps_ready(view), None, stamp(VIEW_NOW))
-    status = mpsnode_status(view, POLICY, condition)
+    status = mpsnode_status(node_report(view, POLICY, seen), condition)
     return {"metadata": {"name": "node1"}, "spec": {}, "status": status}
 
 
@@ -61,7 +66,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
-    there, here = read_mpsnode(told(view), VIEW_NOW), node_status(view, POLICY)
+    there, here = read_mpsnode(told(view), VIEW_NOW), node_report(view, POLICY)
     assert [changed(row, node="") for row in there.gpus] == list(gpu_rows(here))
     assert [changed(row, node="") for row in there.domains] == list(domain_rows(here))
     pods = [changed(row, node="", command=row.pod or "") for row in pod_rows(there)]
@@ -130,12 +135,11 @@ def test_what_is_not_told_is_none_and_never_zero() -> None:
 
 
 def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
-    last = ReportedViolation(stamp(VIEW_NOW), "outside_mps", "kill")
-    of_a = changed(last, pod=str(pod("a")))
-    counts = {ViolationKind.OUTSIDE_MPS: 2}
-    seen = NodeViolations(of_node(VIEW_NOW - 60, counts, [of_a]), {pod("a").uid: of_grant(counts, last)})
-    thing = told(VIEWS["pods and clients"])
-    thing["status"] = with_violations(thing["status"], seen)
+    last = ViolationReport(at=utc(VIEW_NOW), kind="outside_mps", action="kill", pod=str(pod("a")))
+    counts = (ViolationCount(kind="outside_mps", count=2),)
+    node_seen = ViolationsReport(since=utc(VIEW_NOW - 60), counts=counts, last=(last,))
+    seen = SeenViolations(node_seen, {pod("a").uid: GrantViolations(counts, last)})
+    thing = told(VIEWS["pods and clients"], seen)
     found = read_mpsnode(thing, VIEW_NOW)
     assert not found.unreadable
     assert found.violations
@@ -170,8 +174,9 @@ def test_a_field_of_a_wrong_type_is_said_and_the_rest_is_read() -> None:
     wrong["status"]["gpus"][1]["clients"] = -1
     read_all_the_same = read_mpsnode(wrong, NOW)
     assert [(gpu.used_mib, gpu.clients) for gpu in read_all_the_same.gpus] == [(None, 3), (0, None)]
-    (sentence,) = troubles(read_all_the_same, NOW)
-    assert 'status.gpus[0].usedMiB is "much": is not a whole number' in sentence
+    first, second = read_all_the_same.unreadable
+    assert 'status.gpus[0].usedMiB is "much": is not a whole number' in first
+    assert "status.gpus[1].clients is -1" in second
 
 
 def test_an_object_of_endless_fields_is_not_believed() -> None:

@@ -13,7 +13,7 @@ from mpsd.model.domain import Domain, DomainKind, domains
 from mpsd.model.gpu_facts import why_not_together
 from mpsd.model.grants import Gpu, MigInstance, Request, gpu_named, is_instance, rooms
 from mpsd.status.rules.mpsnode import node_labels
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from tests.model.manifests import FACTS
 from tests.model.worlds import GPUS, POLICY, view
 
@@ -124,6 +124,6 @@ def test_a_node_of_equal_instances_has_their_product_for_a_label() -> None:
 
 
 def test_a_status_names_the_profile_and_the_whole_gpu() -> None:
-    told = [(gpu.label, gpu.parent, gpu.mig_profile) for gpu in node_status(replace(view(), gpus=HERE), POLICY).gpus]
+    told = [(gpu.label, gpu.parent, gpu.mig_profile) for gpu in node_report(replace(view(), gpus=HERE), POLICY).gpus]
     assert told[0] == ("gpu0-mig7", "GPU-parent", "1g.10gb")
     assert told[-1] == ("gpu1", None, None)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.identity import PodName
-from mpsd.model.node_status import SuspectStatus
+from mpsd.model.node_report import SuspectReport
 from mpsd.model.node_view import Fault, FaultCause, FaultHit
+from mpsd.model.times import utc
 from mpsd.mps.rules import faults
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine, read_line
 from mpsd.mps.rules.faults import (
@@ -252,9 +253,9 @@ def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
         FaultCause(identity(1), "python [arguments redacted]", "a", "killed by SIGKILL"),
         FaultCause(identity(2), "python [arguments redacted]", None, "exit code 1"),
     )
-    found = faults.causes_status(replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")})
+    found = faults.causes_report(replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")})
     assert [str(one) for one in found] == ["default/train: killed by SIGKILL", "pid 2 (python): exit code 1"]
-    assert [one.uid for one in found] == ["a", None]
+    assert [one.uid for one in found] == ["a", ""]
 
 
 # -- healing -------------------------------------------------------------------------------------------------------
@@ -336,8 +337,8 @@ def test_whoever_each_of_the_last_faults_hit_is_suspect_with_their_number() -> N
     known = series(["b"], ["a"], ["a", "b"], ["a", "b", "c"])
     name = PodName("default", "train", "a")
     assert suspects(known, {"a": name}) == (
-        SuspectStatus("default/train", "a", 3, NOW + 60),
-        SuspectStatus("b", "b", 2, NOW + 120),
+        SuspectReport("default/train", "a", 3, utc(NOW + 60)),
+        SuspectReport("b", "b", 2, utc(NOW + 120)),
     )
 
 

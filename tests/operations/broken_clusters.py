@@ -28,7 +28,7 @@ def report(behind_s: float = 0.0, **status: Any) -> Object:
     thing = mpsnode(NODE, 24, 24)
     written = {"time": stamp(NOW), "fieldsV1": {"f:status": {}}}
     condition = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "2 of 2 domains serve"}
-    own = {"toldAt": stamp(NOW - behind_s), "version": "0.1.0", "conditions": [condition]}
+    own = {"reportedAt": stamp(NOW - behind_s), "version": "0.1.0", "conditions": [condition]}
     domains = [one | {"version": "0.1.0"} for one in thing["status"]["domains"]]
     return {
         **thing,
@@ -68,7 +68,7 @@ def ours(component: str, **status: Any) -> Object:
     return own_pod(component, containerStatuses=[{"name": component, "restartCount": 0} | status])
 
 
-STATUS = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
+STATUS = ("reportedAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
 WELL = ClusterFacts(
     now=NOW,
     ours="0.1.0",

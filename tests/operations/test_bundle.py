@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.node_status import ClientStatus, NodeStatus, program_of, without_arguments
+from mpsd.model.node_report import ClientReport, NodeReport, program_of, without_arguments
 from mpsd.model.problem import InvalidInput
 from mpsd.operations.bundle.rules.contents import (
     BundlePart,
@@ -102,8 +102,8 @@ def test_events_are_of_agents_or_of_kubernetes_on_mpsds_objects() -> None:
 
 
 def test_commands_lose_their_arguments() -> None:
-    client = ClientStatus(1, "GPU-0", 1, True, None, "python3 x.py hunter2")
-    status = without_arguments(NodeStatus(0.0, "580", (), (), (), (client,), (), ()))
+    client = ClientReport(pid=1, gpu="GPU-0", command="python3 x.py hunter2")
+    status = without_arguments(NodeReport(clients=(client,)))
     assert status.clients is not None
     assert status.clients[0].command == "python3 [arguments redacted]"
     assert program_of("TOKEN=hid3den ./train") == "[redacted] [arguments redacted]"

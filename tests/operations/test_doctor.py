@@ -13,7 +13,7 @@ from mpsd.containers.engines.configuration import LAUNCHER, Engine
 from mpsd.containers.engines.launcher import Launched, launched, launcher
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_status import DomainStatus, NodeStatus
+from mpsd.model.node_report import DomainReport, NodeReport
 from mpsd.model.node_view import Canary, DomainRecord
 from mpsd.operations.doctor.node import is_full
 from mpsd.operations.doctor.rules.checks import (
@@ -71,7 +71,7 @@ WELL = NodeFacts(
     domains=(DomainSeen(RECORD, daemon_lives=True),),
     unreadable=(),
     daemons=(DaemonSeen(70, "/run/mpsd/gpu0/pipe"),),
-    agent=NodeStatus(0.0, "580.1", (), (), (), (), (), (), version="0.1.0"),
+    agent=NodeReport(version="0.1.0"),
     uvm=True,
     default_pipe=False,
     selinux={"/run/mpsd/gpu0/client": "container_file_t"},
@@ -213,9 +213,9 @@ def domain(lives: bool = True, **changes: Any) -> tuple[DomainSeen, ...]:
     return (DomainSeen(replace(RECORD, **changes), daemon_lives=lives),)
 
 
-def agent(control: str = "0.1.0", **more: Any) -> NodeStatus:
-    served = DomainStatus("gpu0", (UUID,), State.READY, 0.0, "", 0, 70, (71,), version=control)
-    return replace(NodeStatus(0.0, "580.1", (), (served,), (), (), (), (), version="0.1.0"), **more)
+def agent(control: str = "0.1.0", **more: Any) -> NodeReport:
+    served = DomainReport(name="gpu0", gpus=(UUID,), state="ready", version=control)
+    return NodeReport(**{"domains": (served,), "version": "0.1.0", **more})
 
 
 BREAKS: dict[str, list[dict[str, Any]]] = {

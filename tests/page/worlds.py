@@ -8,14 +8,13 @@ from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
-from mpsd.model.node_status import ViolationsStatus, ViolationStatus
+from mpsd.model.node_report import SeenViolations, ViolationReport, ViolationsReport
 from mpsd.model.node_view import Client, DomainView, NodeView
-from mpsd.model.times import stamp
-from mpsd.model.violations import Response, ViolationKind
+from mpsd.model.times import stamp, utc
 from mpsd.status.page.rules.pages import aged, cluster_page, node_page, node_parts, own_scene, pods_here
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, PodsHeard, PodsHere, pod_card
 from mpsd.status.rules.explanation import story
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.pods import read_pod_seen
 from tests.model.worlds import GPUS as SOME
 from tests.model.worlds import POLICY, identity
@@ -52,20 +51,18 @@ def troubled(now: float) -> PageView:
     domains = [DomainView(replace(in_fault, since=now - 140, restarts_total=1), frozenset())]
     domains += [DomainView(replace(domain(gpu), since=now - 90_000), frozenset()) for gpu in _GPUS if gpu != _GPUS[2]]
     seen: NodeView = replace(base, now=now, clients=(*clients, stranger), domains=tuple(domains))
-    over = ViolationStatus(
-        now - 30,
-        ViolationKind.MEMORY_OVER_GRANT,
-        Response.KILL,
-        _GPUS[3].uuid,
-        4107,
-        "ffmpeg",
-        "g",
-        "batch",
-        "transcode-job-77-vw8xk",
-        "pid 4107 (ffmpeg): its pod uses 3481 MiB of gpu3, and may use 3072",
-        "",
+    over = ViolationReport(
+        at=utc(now - 30),
+        kind="memory_over_grant",
+        action="kill",
+        gpu=_GPUS[3].uuid,
+        pid=4107,
+        command="ffmpeg",
+        grant="g",
+        pod="batch/transcode-job-77-vw8xk",
+        message="pid 4107 (ffmpeg): its pod uses 3481 MiB of gpu3, and may use 3072",
     )
-    watched = ViolationsStatus(now - 86_000, 1, 0.0, 0, 0.0, (), (over,), "")
+    watched = SeenViolations(ViolationsReport(since=utc(now - 86_000), last=(over,)), {})
     happened = [
         PastEvent(
             now - 140, Reason.FAULT.value, "gpu-a1", "MPS domain gpu2 had a fault, which ended every program there"
@@ -73,7 +70,7 @@ def troubled(now: float) -> PageView:
         PastEvent(now - 60, REFUSED, "python train.py", "no single GPU has 40 GiB: the most is 23"),
         PastEvent(now - 7300, Reason.READY.value, "gpu-a1", "MPS domain gpu3 serves"),
     ]
-    return node_page(node_status(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened, pods=_bound(seen, now))
+    return node_page(node_report(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened, pods=_bound(seen, now))
 
 
 def _bound(seen: NodeView, now: float) -> PodsHere:

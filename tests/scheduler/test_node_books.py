@@ -10,7 +10,7 @@ from msgspec.structs import replace as changed
 
 from mpsd.kubelet.rules.gpu_choice import read_shared_pod
 from mpsd.model.grants import Request
-from mpsd.model.node_status import PartitionStatus
+from mpsd.model.node_report import PartitionReport
 from mpsd.model.partitions import ChunkRoom
 from mpsd.model.policy import Placement
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
@@ -107,7 +107,7 @@ class TestANodeWithStaticPartitions:
         assert not why_not(replace(TWICE, shares=()), chunked(80))
 
     def test_believes_what_it_reports_of_a_pod_that_has_more_than_it_asked_for(self) -> None:
-        pod = changed(held("a", 1, percent=30), partitions=(PartitionStatus(5, 40), PartitionStatus(2, 16)))
+        pod = changed(held("a", 1, percent=30), partitions=(PartitionReport(5, 40), PartitionReport(2, 16)))
         ledger = node_capacity(cluster_node(gib=(23,), held=(pod,), chunks=16), "", [], [], TERMS)
         assert ledger.rooms[0].chunks == ChunkRoom(9, 16)
 

@@ -3,34 +3,28 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.model.node_report import GrantReport
 from mpsd.status.grant_options import known_as, meant, words
-from mpsd.status.rules.use import GrantUse
 
 
 def grant(
-    name: str,
-    container: str | None = None,
-    container_name: str | None = None,
-    namespace: str | None = None,
-    pod: str | None = None,
-    command: str = "train",
-) -> GrantUse:
-    return GrantUse(name, container, container_name, namespace, pod, None, command, 100, ())
+    name: str, container: str = "", container_name: str = "", pod: str = "", command: str = "train"
+) -> GrantReport:
+    return GrantReport(id=name, container=container, container_name=container_name, pod=pod, command=command)
 
 
 TRAIN = grant("g1", "3f2a" + "0" * 60, "train")
 SERVE = grant("g2", "3f77" + "0" * 60, "serve")
 PROGRAM = grant("3f99aa000000", command="python train.py")
-POD = grant("uid", namespace="default", pod="train-0", command="default/train-0")
+POD = grant("uid", pod="default/train-0", command="default/train-0")
 ALL = (TRAIN, SERVE, PROGRAM, POD)
 IDS = st.text("abc", min_size=1, max_size=4)
 GRANTS = st.lists(
-    st.builds(grant, name=IDS, container=st.none() | IDS, container_name=st.none() | IDS), max_size=5, unique=True
+    st.builds(grant, name=IDS, container=st.just("") | IDS, container_name=st.just("") | IDS), max_size=5, unique=True
 )
 
 
 def test_an_id_its_beginning_and_a_name_all_mean_the_container() -> None:
-    assert TRAIN.container is not None
     for word in (TRAIN.container, "3f2a", "train", "g1"):
         assert meant(ALL, word) == (TRAIN,)
 
@@ -57,7 +51,9 @@ def test_a_name_does_not_take_the_place_of_an_id_as_engines_show_it() -> None:
 
 
 @given(GRANTS, st.text("abc", max_size=5))
-def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(grants: list[GrantUse], word: str) -> None:
+def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(
+    grants: list[GrantReport], word: str
+) -> None:
     found = meant(grants, word)
     assert set(found) <= set(grants)
     full = [one for one in grants if word in {one.container or one.id, one.container_name, one.id} and word]
@@ -69,7 +65,7 @@ def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(gran
 
 
 @given(GRANTS)
-def test_every_word_that_is_offered_means_somebody(grants: list[GrantUse]) -> None:
+def test_every_word_that_is_offered_means_somebody(grants: list[GrantReport]) -> None:
     assert all(meant(grants, word) for word in words(grants))
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
@@ -30,22 +31,24 @@ from mpsd.model.metrics import (
     exported_by,
     no_durations,
 )
-from mpsd.model.node_status import (
-    CardStatus,
-    ClientStatus,
-    DomainStatus,
-    GpuStatus,
-    GrantStatus,
-    NodeStatus,
+from mpsd.model.node_report import (
+    CardReport,
+    ClientReport,
+    DomainReport,
+    GpuReport,
+    GrantReport,
+    NodeReport,
+    PodReport,
     ViolationCount,
-    ViolationsStatus,
+    ViolationsReport,
 )
 from mpsd.model.node_view import Client, HeldGrant, NodeView
 from mpsd.model.policy import Response
+from mpsd.model.times import utc
 from mpsd.model.violations import ViolationKind
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
-from mpsd.status.rules.node_status import node_status
-from tests.model.worlds import POLICY, UUIDS, grant, identity, view
+from mpsd.status.rules.node_report import node_report
+from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity, view
 from tests.status.pod_worlds import held_claim, pod
 
 MIB = 1024**2
@@ -59,14 +62,14 @@ _MAYBE_MIBS = st.none() | _MIBS
 _PERCENTS = st.integers(0, 100)
 
 _CARDS = st.lists(
-    st.builds(CardStatus, _UUIDS, _MIBS, _PERCENTS, _MAYBE_MIBS, st.booleans()), max_size=3, unique_by=lambda c: c.gpu
+    st.builds(CardReport, _UUIDS, _MIBS, _PERCENTS, _MAYBE_MIBS, st.booleans()), max_size=3, unique_by=lambda c: c.gpu
 )
 
 
 @st.composite
-def _grants(draw: st.DrawFn) -> GrantStatus:
+def _grants(draw: st.DrawFn) -> GrantReport:
     cards = tuple(draw(_CARDS))
-    return GrantStatus(
+    return GrantReport(
         id=draw(_IDS),
         gpus=tuple(card.gpu for card in cards),
         memory_mib=draw(_MIBS),
@@ -74,58 +77,66 @@ def _grants(draw: st.DrawFn) -> GrantStatus:
         used_mib=draw(_MAYBE_MIBS),
         clients=draw(st.none() | st.integers(0, 8)),
         holder_pid=draw(st.none() | st.integers(1, 9)),
-        holder_alive=draw(st.booleans()),
+        ended=draw(st.booleans()),
         command="train",
-        namespace=draw(st.none() | _NAMES),
-        pod=draw(st.none() | _NAMES),
+        pod=draw(st.just("") | _NAMES.map("default/{}".format)),
         cards=cards,
-        container=draw(st.none() | _IDS),
-        container_name=draw(st.none() | _NAMES),
-        claim=draw(st.none() | _NAMES.map("default/{}".format)),
-        shared_with=tuple(draw(st.lists(_NAMES.map("default/{}".format), max_size=3))),
+        container=draw(st.just("") | _IDS),
+        container_name=draw(_NAMES),
+        claim=draw(st.just("") | _NAMES.map("default/{}".format)),
+        shared_with=tuple(draw(st.lists(st.builds(PodReport, pod=_NAMES.map("default/{}".format)), max_size=3))),
     )
 
 
 _GPUS = st.builds(
-    GpuStatus,
+    GpuReport,
     uuid=_UUIDS,
     label=_NAMES,
-    name=_NAMES,
-    domain=st.none() | _NAMES,
+    model=_NAMES,
+    domain=_NAMES,
+    memory_mib=_MIBS,
+    promised_mib=_MIBS,
+    granted_mib=_MAYBE_MIBS,
+    granted_percent=st.none() | st.integers(0, 400),
     used_mib=_MAYBE_MIBS,
     clients=st.none() | st.integers(0, 60),
     promised_percent=st.none() | st.integers(0, 400),
     promised_clients=st.none() | st.integers(0, 60),
 )
+_DOMAINS = st.builds(
+    DomainReport, name=_NAMES, state=st.sampled_from([*State]), restarts=_MIBS, since=st.just(utc(NOW))
+)
 _COUNTS = st.builds(
     ViolationCount,
-    st.sampled_from(ViolationKind),
-    st.sampled_from(Response),
+    st.sampled_from([kind.value for kind in ViolationKind]),
+    st.sampled_from([action.value for action in Response]),
     st.integers(1, 9),
     st.none() | st.integers(0, 9),
 )
 _VIOLATIONS = st.builds(
-    ViolationsStatus,
+    ViolationsReport,
+    looks=_MIBS,
     counts=st.lists(_COUNTS, max_size=4, unique_by=lambda one: (one.kind, one.action)).map(tuple),
     last=st.just(()),
 )
 _STATUSES = st.builds(
-    NodeStatus,
+    NodeReport,
+    reported_at=st.just(utc(NOW)),
     driver=_NAMES,
     gpus=st.lists(_GPUS, max_size=4, unique_by=lambda one: one.uuid).map(tuple),
-    domains=st.lists(st.builds(DomainStatus), max_size=3, unique_by=lambda one: one.name).map(tuple),
+    domains=st.lists(_DOMAINS, max_size=3, unique_by=lambda one: one.name).map(tuple),
     grants=st.lists(_grants(), max_size=5, unique_by=lambda one: one.id).map(tuple),
-    clients=st.none() | st.lists(st.builds(ClientStatus, gpu=_UUIDS, grant=st.none() | _IDS), max_size=6).map(tuple),
+    clients=st.none() | st.lists(st.builds(ClientReport, gpu=_UUIDS, grant=st.none() | _IDS), max_size=6).map(tuple),
     waiting=st.just(()),
     violations=st.none() | _VIOLATIONS,
 )
 
 
-def told(status: NodeStatus | None, *, limits_wrong: bool = False) -> list[Sample]:
+def told(status: NodeReport | None, *, limits_wrong: bool = False) -> list[Sample]:
     return samples(status, limits_wrong=limits_wrong)
 
 
-def by_name(status: NodeStatus, name: str, **labels: str) -> dict[tuple[str, ...], float]:
+def by_name(status: NodeReport, name: str, **labels: str) -> dict[tuple[str, ...], float]:
     """The values of the series that have these labels, by what their other labels say."""
     return {
         tuple(value for label, value in one.labels.items() if label not in labels): one.value
@@ -148,7 +159,7 @@ def test_names_end_in_their_unit_and_say_their_type() -> None:
 
 @given(_STATUSES, st.booleans())
 def test_every_sample_is_one_of_the_table_with_its_labels_and_none_is_there_twice(
-    status: NodeStatus, limits_wrong: bool
+    status: NodeReport, limits_wrong: bool
 ) -> None:
     table = {one.name: set(one.labels) for one in METRICS}
     found = told(status, limits_wrong=limits_wrong)
@@ -160,14 +171,15 @@ def test_every_sample_is_one_of_the_table_with_its_labels_and_none_is_there_twic
 
 
 @given(_STATUSES)
-def test_what_nobody_knows_has_no_sample(status: NodeStatus) -> None:
-    blind = replace(
+def test_what_nobody_knows_has_no_sample(status: NodeReport) -> None:
+    grants = []
+    for one in status.grants or ():
+        cards = tuple([changed(card, used_mib=None) for card in one.cards])
+        grants.append(changed(one, used_mib=None, clients=None, cards=cards))
+    blind = changed(
         status,
-        gpus=tuple(replace(gpu, used_mib=None, clients=None) for gpu in status.gpus),
-        grants=tuple(
-            replace(one, used_mib=None, clients=None, cards=tuple(replace(card, used_mib=None) for card in one.cards))
-            for one in status.grants
-        ),
+        gpus=tuple([changed(gpu, used_mib=None, clients=None) for gpu in status.gpus]),
+        grants=tuple(grants),
         clients=None,
         violations=None,
         grants_known=False,
@@ -190,10 +202,10 @@ def held(name: str, gib: int, *, pod: str = "", percent: int = 0, gpu: int = 0) 
     return replace(made, holder=PodName("default", pod, f"uid-of-{name}")) if pod else made
 
 
-def of(grants: Mapping[Grant, bool], *clients: Client, **fields: object) -> NodeStatus:
+def of(grants: Mapping[Grant, bool], *clients: Client, **fields: object) -> NodeReport:
     seen = view(grants=tuple(HeldGrant(one, alive) for one, alive in grants.items()), clients=clients)
     changed: NodeView = replace(seen, **fields)  # type: ignore[arg-type]
-    return node_status(changed, POLICY)
+    return node_report(changed, POLICY)
 
 
 def client(pid: int, mib: int | None, of_grant: str | None, *, on_mps: bool = True) -> Client:
@@ -279,8 +291,9 @@ def test_a_domain_is_in_one_state() -> None:
 
 
 def test_what_has_not_happened_is_known_to_be_none_and_what_has_is_counted() -> None:
-    counts = (ViolationCount(ViolationKind.MEMORY_OVER_GRANT, Response.KILL, 3, None),)
-    status = replace(of({}), violations=ViolationsStatus(0.0, 9, 0.3, 1, 0.5, counts, (), ""))
+    counts = (ViolationCount("memory_over_grant", "kill", 3),)
+    seen = ViolationsReport(looks=9, longest_pause_s=0.3, late_looks=1, nvml_s=0.5, counts=counts)
+    status = changed(of({}), violations=seen)
     found = by_name(status, "mpsd_violations_total")
     assert len(found) == len(ViolationKind) * len(Response)
     assert {what: value for what, value in found.items() if value} == {("memory_over_grant", "kill"): 3}
@@ -355,7 +368,7 @@ def test_times_that_another_version_counted_by_other_bounds_are_not_told() -> No
 
 @pytest.mark.parametrize(("state", "value"), [("", 0), ("drain-required", 1)])
 def test_an_upgrade_of_the_driver_is_told_with_its_state(state: str, value: int) -> None:
-    status = NodeStatus(0.0, "580", (), (), (), None, (), ())
+    status = NodeReport(driver="580")
     found = samples(status, limits_wrong=False, upgrade_state=state)
     assert Sample("mpsd_driver_upgrade", {"state": state}, value) in found
 

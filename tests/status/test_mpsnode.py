@@ -15,11 +15,18 @@ from msgspec.structs import replace as changed
 from mpsd.model.cluster_status import pod_rows
 from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State
-from mpsd.model.mpsnode import ReportedViolation, read_mpsnode
-from mpsd.model.node_status import PartitionStatus
+from mpsd.model.mpsnode import read_mpsnode
+from mpsd.model.node_report import (
+    GrantViolations,
+    PartitionReport,
+    SeenViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+)
 from mpsd.model.node_view import Canary, Client, Fault, FaultCause, HeldGrant, NodeView
 from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
-from mpsd.model.violations import ViolationKind
+from mpsd.model.times import utc
 from mpsd.status.rules.mpsnode import (
     CHANGE_S,
     HEARTBEAT_S,
@@ -32,8 +39,8 @@ from mpsd.status.rules.mpsnode import (
     mpsnode_status,
     write_due,
 )
+from mpsd.status.rules.node_report import node_report
 from mpsd.status.tables import CLUSTER_POD_COLUMNS
-from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node, with_violations
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
 from tests.model.worlds import view as local_view
 from tests.status.pod_worlds import client, held, held_claim, node, pod
@@ -43,13 +50,9 @@ _CRD = yaml.safe_load(_FILE.read_text())
 (_VERSION,) = _CRD["spec"]["versions"]
 
 
-def stamp(seconds: float) -> str:
-    return f"2026-01-01T00:00:{int(seconds) % 60:02}Z"
-
-
-def status(view: NodeView) -> dict[str, Any]:
+def status(view: NodeView, seen: SeenViolations | None = None, version: str = "0.1.0") -> dict[str, Any]:
     condition = condition_object(mps_ready(view), None, "2026-01-01T00:00:00Z")
-    return mpsnode_status(view, POLICY, condition, "0.1.0")
+    return mpsnode_status(node_report(view, POLICY, seen, version), condition)
 
 
 def strict(schema: Any) -> Any:
@@ -98,7 +101,7 @@ def test_who_ended_just_before_the_last_fault_is_told() -> None:
 
 
 def test_every_column_shows_something_that_is_told() -> None:
-    told = with_violations(status(VIEWS["pods and clients"]), NodeViolations(of_node(0.0, {}, []), {}))
+    told = status(VIEWS["pods and clients"], SeenViolations(ViolationsReport(since=utc(0.0)), {}))
     whole = {"spec": {"cordoned": ["all"]}, "status": told}
     for column in _VERSION["additionalPrinterColumns"]:
         found: Any = whole
@@ -153,7 +156,7 @@ def test_the_versions_of_agent_and_control_are_told_each_for_itself_and_left_out
     domains = tuple(replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains)
     told = status(replace(view, domains=domains))
     assert (told["version"], {domain["version"] for domain in told["domains"]}) == ("0.1.0", {"0.0.9"})
-    older = mpsnode_status(view, POLICY, {})
+    older = status(view, version="")
     assert "version" not in older
     assert "version" not in older["domains"][0]
 
@@ -308,7 +311,7 @@ def test_partitions_are_told_by_their_sizes_and_never_by_their_names() -> None:
     ]
     found = read_mpsnode({"metadata": {"name": "n"}, "status": told}, 0.0)
     (a, b) = found.pods or ()
-    assert (a.partitions, b.partitions) == ((PartitionStatus(5, 40), PartitionStatus(3, None)), ())
+    assert (a.partitions, b.partitions) == ((PartitionReport(5, 40), PartitionReport(3, None)), ())
     assert [(gpu.partitioned, gpu.chunks) for gpu in found.gpus[:2]] == [(True, 16), (False, None)]
     assert found.domains[0].free_chunks == 9
     (column,) = (one for one in CLUSTER_POD_COLUMNS if one.title == "PARTITION")
@@ -338,9 +341,9 @@ def test_a_claim_is_one_grant_with_all_its_pods_and_every_field_of_it_is_kept() 
     jsonschema.validate(told, SCHEMA)
     shared, plain = told["grants"]
     assert (shared["pod"], shared["uid"]) == ("default/a", "uid-of-a")
-    assert (shared["claim"], shared["claimUid"]) == ("default/share", "uid-of-share")
+    assert (shared["claim"], shared["id"]) == ("default/share", "uid-of-share")
     assert shared["sharedWith"] == [{"pod": "default/b", "uid": "uid-of-b"}]
-    assert {"claim", "claimUid", "sharedWith"}.isdisjoint(plain)
+    assert {"claim", "sharedWith"}.isdisjoint(plain)
     assert told["summary"]["pods"] == 3
 
 
@@ -358,11 +361,10 @@ def test_a_claims_pods_are_read_back_each_by_its_uid() -> None:
 
 def test_what_a_pod_of_a_claim_did_is_told_at_its_grant_and_of_that_pod() -> None:
     view = node(grants=(held_claim("share", pod("a"), pod("b")),))
-    last = ReportedViolation(stamp(0), "memory_over_grant", "kill", "default/b")
-    counts = {ViolationKind.MEMORY_OVER_GRANT: 2}
-    told = with_violations(
-        status(view), NodeViolations(of_node(0.0, counts, [last]), {"uid-of-share": of_grant(counts, last)})
-    )
+    last = ViolationReport(at=utc(0.0), kind="memory_over_grant", action="kill", pod="default/b")
+    counts = (ViolationCount(kind="memory_over_grant", count=2),)
+    grants = {"uid-of-share": GrantViolations(counts, last)}
+    told = status(view, SeenViolations(ViolationsReport(utc(0.0), counts=counts, last=(last,)), grants))
     jsonschema.validate(told, SCHEMA)
     (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": told}, view.now).pods or ()
     assert held_by.violations

@@ -8,12 +8,13 @@ import pytest
 from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.domain import State, remedy
 from mpsd.model.events import PastEvent, Reason
-from mpsd.model.node_status import ViolationsStatus, ViolationStatus
+from mpsd.model.node_report import SeenViolations, ViolationReport, ViolationsReport
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, WaitingRequest
+from mpsd.model.times import utc
 from mpsd.model.violations import Response, ViolationKind
 from mpsd.status.page.rules.pages import MOST_LATELY, MOST_WAITING, node_page
 from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageScope, PageView, SliceHolder, level_of
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, crowd, domain, granted, node, page_of
 from tests.status.pod_worlds import held_claim, pod
@@ -130,14 +131,25 @@ def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -
     assert page.head.waiting_more == 3
 
 
-def seen_violation(at: float) -> ViolationStatus:
+def seen_violation(at: float) -> ViolationReport:
     kind, action = ViolationKind.MEMORY_OVER_GRANT, Response.KILL
-    return ViolationStatus(at, kind, action, GPUS[0].uuid, 9, "train", "g", "default", "train", "uses 9 GiB", "ended")
+    return ViolationReport(
+        at=utc(at),
+        kind=kind.value,
+        action=action.value,
+        gpu=GPUS[0].uuid,
+        pid=9,
+        command="train",
+        grant="g",
+        pod="default/train",
+        message="uses 9 GiB",
+        outcome="ended",
+    )
 
 
 def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
-    watched = ViolationsStatus(NOW, 1, 0.0, 0, 0.0, (), (seen_violation(NOW + 2),), "")
-    status = node_status(node(GPUS, []), POLICY, watched)
+    watched = SeenViolations(ViolationsReport(last=(seen_violation(NOW + 2),)), {})
+    status = node_report(node(GPUS, []), POLICY, watched)
     happened = [
         PastEvent(NOW + 1, Reason.READY.value, "gpu-a1", "MPS domain gpu0 serves"),
         PastEvent(NOW + 2, Reason.MEMORY_OVER_GRANT.value, "default/train", "as the pod was told"),
@@ -150,13 +162,13 @@ def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
 
 
 def test_nobody_watching_is_as_bad_as_it_gets() -> None:
-    status = node_status(node(GPUS, []), POLICY, ViolationsStatus(NOW, 0, 0.0, 0, 0.0, (), (), "NVML is away"))
+    status = node_report(node(GPUS, []), POLICY, SeenViolations(ViolationsReport(unjudged="NVML is away"), {}))
     assert kinds(node_page(status, "gpu-a1")) == [(NoteKind.UNJUDGED, Level.BAD, "")]
 
 
 def test_more_than_anybody_reads_is_cut() -> None:
     happened = [PastEvent(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_LATELY)]
-    lately = node_page(node_status(node(GPUS, []), POLICY), "gpu-a1", happened).lately
+    lately = node_page(node_report(node(GPUS, []), POLICY), "gpu-a1", happened).lately
     assert len(lately) == MOST_LATELY
     assert lately[0].at == NOW + 3 * MOST_LATELY - 1
 

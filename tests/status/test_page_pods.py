@@ -13,7 +13,7 @@ from mpsd.model.times import seconds
 from mpsd.status.page.rules.pages import MOST_ON_NODE, last_warnings, node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import Level, PageView, PodsHeard, PodsHere, WaitingCard
 from mpsd.status.rules.explanation import story
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.pods import ExplanationContext, Why, read_pod_seen
 from tests.model.worlds import GPUS, NOW, POLICY
 from tests.page_worlds import GIB, domain, granted, node
@@ -53,7 +53,7 @@ def card(view: NodeView, thing: Any, *happened: PastEvent) -> WaitingCard:
 
 
 def page(pods: PodsHere) -> PageView:
-    return node_page(node_status(node(GPUS, []), POLICY), "gpu-a1", pods=pods)
+    return node_page(node_report(node(GPUS, []), POLICY), "gpu-a1", pods=pods)
 
 
 def test_a_pod_on_a_gpu_without_a_daemon_waits_with_the_words_of_that_gpus_domain_since_it_was_bound() -> None:
@@ -111,6 +111,6 @@ def test_more_pods_than_anybody_reads_are_counted() -> None:
 
 
 def test_a_page_says_whether_pods_come_here_and_how_far_they_are_known() -> None:
-    assert node_page(node_status(node(GPUS, []), POLICY), "gpu-a1").head.pods is None
+    assert node_page(node_report(node(GPUS, []), POLICY), "gpu-a1").head.pods is None
     never = PodsHeard("the API server does not answer")
     assert page(here(node(GPUS, []), heard=never)).head.pods == never

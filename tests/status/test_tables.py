@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed
 from rich.console import Console
 
 from mpsd.model.cluster_status import grant_rows
@@ -16,7 +17,7 @@ from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.node_view import Client, Fault, FaultCause, FaultHit, HeldGrant, NodeView
 from mpsd.status.machine import show
 from mpsd.status.rules.mpsnode import mpsnode_status
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from mpsd.status.tables import POD_COLUMNS, clock, node_table, table
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
 from tests.status.pod_worlds import client, held, held_claim, node, pod
@@ -24,7 +25,7 @@ from tests.status.pod_worlds import client, held, held_claim, node, pod
 
 def shown(view: NodeView, *ends: PastEvent) -> str:
     text = io.StringIO()
-    status = replace(node_status(view, POLICY), daemon_ends=ends)
+    status = changed(node_report(view, POLICY), daemon_ends=ends)
     show(status, Console(file=text, width=180, markup=False, highlight=False))
     return text.getvalue()
 
@@ -139,7 +140,8 @@ def test_a_claim_is_named_beside_its_first_pod_and_with_how_many_more_share_it()
 def test_a_pod_of_two_claims_is_counted_once() -> None:
     grants = (held_claim("share", pod("a"), pod("b")), held_claim("own", pod("a")))
     condition = condition_object(mps_ready(node(grants=grants)), None, "2026-01-01T00:00:00Z")
-    thing = {"metadata": {"name": "n"}, "status": mpsnode_status(node(grants=grants), POLICY, condition, "0.1.0")}
+    status = mpsnode_status(node_report(node(grants=grants), POLICY), condition)
+    thing = {"metadata": {"name": "n"}, "status": status}
     text = io.StringIO()
     Console(file=text, width=250).print(node_table([read_mpsnode(thing, 0.0)], 0.0, wide=False))
     _blank, head, _rule, row, *_more = text.getvalue().splitlines()
@@ -149,7 +151,7 @@ def test_a_pod_of_two_claims_is_counted_once() -> None:
 
 def _wide(*grants: HeldGrant) -> str:
     text = io.StringIO()
-    rows = grant_rows(node_status(node(grants=grants), POLICY))
+    rows = grant_rows(node_report(node(grants=grants), POLICY))
     Console(file=text, width=250).print(table(POD_COLUMNS, rows, wide=True))
     return text.getvalue()
 

@@ -5,14 +5,15 @@ from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
+from msgspec.structs import replace as changed
 
 from mpsd.model.grants import evenly
 from mpsd.model.mpsnode import cluster_status
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.status.rules.mpsnode import mpsnode_status
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.top import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top
-from mpsd.status.rules.use import Busy, use_status
+from mpsd.status.rules.use import Busy, use_report
 from mpsd.status.top_show import View, lines
 from tests.model.worlds import POLICY, UUIDS, grant, identity, view
 from tests.mpsnodes import NAMES, NOW, mpsnode
@@ -59,8 +60,7 @@ def seen(used_mib: int | None, *, on_mps: bool = True, of: str | None = "a") -> 
 
 def top_of(*clients: Client, busy: bool = True) -> Top:
     world = view(grants=(HeldGrant(grant("a", 4), True),), clients=clients)
-    use = use_status(world, POLICY, {UUIDS[0]: Busy(30, {7: 30})}) if busy else None
-    return node_top(node_status(world, POLICY), use)
+    return node_top(use_report(world, POLICY, {UUIDS[0]: Busy(30, {7: 30})} if busy else {}))
 
 
 @pytest.mark.parametrize("used_mib", [None, 0, 100, 5000])
@@ -76,7 +76,7 @@ def test_of_every_machine_what_is_not_known_is_none(used_mib: int | None, busy: 
 
 def test_where_the_clients_are_not_known_nobody_has_none() -> None:
     world = view(grants=(HeldGrant(grant("a", 4), True),), clients=None)
-    top = node_top(node_status(world, POLICY), None)
+    top = node_top(node_report(world, POLICY))
     assert [(one.used_mib, one.clients) for one in top.users] == [(None, None)]
     assert top.gpus[0].clients is None
 
@@ -90,19 +90,15 @@ def test_a_process_that_the_books_do_not_know_is_a_row_of_its_own_and_over(on_mp
     assert (holder.used_mib, holder.over) == (0, False)
 
 
-def test_a_grant_of_several_gpus_has_a_row_on_each_and_of_an_older_agent_one_in_all() -> None:
+def test_a_grant_of_several_gpus_has_a_row_on_each() -> None:
     of_two = replace(grant("a", 4), parts=evenly(UUIDS[:2], 8192, 0))
     world = view(grants=(HeldGrant(of_two, True),), clients=())
-    told = node_status(world, POLICY)
-    assert [one.label for one in node_top(told, None).users] == ["gpu0", "gpu1"]
-    older = replace(told, grants=tuple(replace(one, cards=()) for one in told.grants))
-    (one,) = node_top(older, None).users
-    assert (one.label, one.granted_mib, one.sm_percent) == ("gpu0,gpu1", told.grants[0].memory_mib, None)
+    assert [one.label for one in node_top(node_report(world, POLICY)).users] == ["gpu0", "gpu1"]
 
 
 def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
-    told = replace(node_status(view(), POLICY), domains=())
-    assert {gpu.state for gpu in node_top(told, None).gpus} == {"no daemon"}
+    told = changed(node_report(view(), POLICY), domains=())
+    assert {gpu.state for gpu in node_top(told).gpus} == {"no daemon"}
 
 
 # -- a cluster -------------------------------------------------------------------------------------------------------
@@ -130,7 +126,7 @@ def test_a_pod_is_over_only_where_both_amounts_are_known() -> None:
         thing = {
             "metadata": {"name": "a"},
             "status": {
-                "toldAt": "2026-11-21T08:30:00Z",
+                "reportedAt": "2026-11-21T08:30:00Z",
                 "grants": [{"pod": "x/y", "usedMiB": used, "memoryMiB": granted}],
             },
         }
@@ -141,8 +137,10 @@ def test_a_pod_is_over_only_where_both_amounts_are_known() -> None:
 def test_a_claim_is_named_with_all_its_pods_on_the_machine_and_in_the_cluster() -> None:
     shared = held_claim("share", pod("a"), pod("b"))
     world = node(grants=(shared, held("c", 2)))
-    of_cluster = cluster_status([{"metadata": {"name": "n"}, "status": mpsnode_status(world, POLICY, {})}], NOW)
-    for top in (node_top(node_status(world, POLICY), None), cluster_top(of_cluster, "default")):
+    of_cluster = cluster_status(
+        [{"metadata": {"name": "n"}, "status": mpsnode_status(node_report(world, POLICY), {})}], NOW
+    )
+    for top in (node_top(node_report(world, POLICY)), cluster_top(of_cluster, "default")):
         named = {one.name: (one.claim, one.shared_with) for one in top.users}
         assert named == {"default/a": ("default/share", ("default/b",)), "default/c": (None, ())}
     drawn = "\n".join(lines(top, View("top", Sort.NAME), os.terminal_size((120, 30))))

@@ -6,21 +6,21 @@ import time
 from rich.console import Console
 
 from mpsd.model.identity import PodName
-from mpsd.model.node_status import ViolationsStatus
+from mpsd.model.node_report import SeenViolations
 from mpsd.model.policy import Response
 from mpsd.model.violations import Violation, ViolationKind
 from mpsd.status.machine import show
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW, POLICY
 from tests.status.pod_worlds import client as pod_client
 from tests.status.pod_worlds import held, node
 
 
-def shown(violations: ViolationsStatus | None, used_mib: int = 1024) -> str:
+def shown(violations: SeenViolations | None, used_mib: int = 1024) -> str:
     text = io.StringIO()
     view = node(grants=(held("a"),), clients=(pod_client("a", 1, used_mib),))
-    show(node_status(view, POLICY, violations), Console(file=text, width=300, markup=False, highlight=False))
+    show(node_report(view, POLICY, violations), Console(file=text, width=300, markup=False, highlight=False))
     return text.getvalue()
 
 
@@ -34,7 +34,7 @@ def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they
     book = ViolationHistory(NOW)
     for pid in range(1, 8):
         book.ended(book.add(violation(pid), NOW + pid), 0.06)
-    said = shown(book.status(0.0, ""))
+    said = shown(book.whole(0.0, ""))
     clock = time.strftime("%H:%M:%S", time.localtime(NOW))
     assert f"violations since mpsd's agent started at {clock}: 7 outside_mps ended" in said
     assert said.count("default/a pid ") == 5
@@ -45,7 +45,7 @@ def test_a_violation_that_is_there_again_is_counted_once() -> None:
     book = ViolationHistory(NOW)
     first, other = book.add(violation(1), NOW), book.add(violation(2), NOW)
     assert book.add(violation(1, again=True), NOW + 2) is first is not other
-    assert [(one.kind, one.count) for one in book.status(0.0, "").counts] == [(ViolationKind.OUTSIDE_MPS, 2)]
+    assert [(one.kind, one.count) for one in book.whole(0.0, "").node.counts] == [(ViolationKind.OUTSIDE_MPS, 2)]
 
 
 def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
@@ -55,7 +55,7 @@ def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> 
     for pid in range(2, 42):
         book.add(violation(pid), NOW)
     assert book.add(violation(1, again=True), NOW).reported == "it goes on"
-    assert [one.count for one in book.status(0.0, "").counts] == [41]
+    assert [one.count for one in book.whole(0.0, "").node.counts] == [41]
 
 
 def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
@@ -64,22 +64,22 @@ def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
     by_itself.outcome = "it had ended by itself"
     book.ended(gone, 0.06)
     book.ended(book.add(violation(1, again=True), NOW), 0.06)
-    assert "2 outside_mps to be ended (1 ended)\n" in shown(book.status(0.0, ""))
+    assert "2 outside_mps to be ended (1 ended)\n" in shown(book.whole(0.0, ""))
 
 
 def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
     book = ViolationHistory(NOW)
     for began in (10.0, 10.2, 11.0, 11.2, 11.5):
         book.scanned(began)
-    status = book.status(1.25, "")
+    status = book.whole(1.25, "").node
     assert (status.looks, status.longest_pause_s, status.late_looks, status.nvml_s) == (5, 0.8, 2, 1.25)
 
 
 def test_where_nobody_is_judged_the_reason_is_shown() -> None:
     assert "violations are not detected: kubelet has not said yet who holds what" in shown(
-        ViolationHistory(NOW).status(0.0, "kubelet has not said yet who holds what")
+        ViolationHistory(NOW).whole(0.0, "kubelet has not said yet who holds what")
     )
-    assert "watched" not in shown(ViolationHistory(NOW).status(0.0, ""))
+    assert "watched" not in shown(ViolationHistory(NOW).whole(0.0, ""))
     assert "violation" not in shown(None)
 
 

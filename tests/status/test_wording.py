@@ -25,7 +25,7 @@ from mpsd.status.grant_options import the_one
 from mpsd.status.rules.claims import ClaimsServed, with_claim
 from mpsd.status.rules.cordon import cordon_change, effects
 from mpsd.status.rules.explanation import story
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.pods import Explanation, PodSeen, SeenClaim, Why, read_pod_seen
 from mpsd.status.rules.top import cluster_top, node_top
 from mpsd.status.tables import causes_lines
@@ -141,7 +141,7 @@ def nodes() -> Iterator[NodeView]:
 def sentences() -> Iterator[str]:
     for of in nodes():
         yield from (line for line in shown(of).splitlines() if line[:1].strip())  # a table's begin with a space
-        yield from node_top(node_status(of, POLICY), None).notes
+        yield from node_top(node_report(of, POLICY)).notes
     book = ViolationHistory(NOW)
     book.ended(book.add(test_violation_lines.violation(1), NOW), 0.06)
     book.add(test_violation_lines.violation(2), NOW)

@@ -23,7 +23,7 @@ from mpsd.grants.ledger import GrantableGpus, LocalGrants, ProgramGrant
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES
 from mpsd.model.grants import Gpu, Grant, evenly
-from mpsd.model.node_status import ViolationsStatus
+from mpsd.model.node_report import ViolationsReport
 from mpsd.model.node_view import DomainView, LedgerView
 from mpsd.model.policy import Response
 from mpsd.mps.node_gpus import Node
@@ -122,7 +122,7 @@ class World:
         card.claim(ContextClaim(pid, MPS_CLIENT, USED_MIB * MIB))
         return found
 
-    async def watched(self, *damages: Damage) -> tuple[LedgerView, ViolationsStatus]:
+    async def watched(self, *damages: Damage) -> tuple[LedgerView, ViolationsReport]:
         """What an agent that starts now knows, and whom its watchdog notes."""
         paths = [self.settings.grants / f"{grant.id}.json" for grant in self.held]
         for path, grant in zip(paths, self.held, strict=True):
@@ -143,7 +143,7 @@ class World:
 
         def is_over() -> bool:
             """The stranger is noted once it has become the program that it starts, however long that takes."""
-            seen = watching.status()
+            seen = watching.report().node
             return running.done() or (seen.looks >= 4 and bool(seen.last or ledger.view.unreadable))
 
         await until(is_over, 20, "four scans, and who has no grant noted where all grants are known")
@@ -151,7 +151,7 @@ class World:
         await running
         found = ledger.view
         ledger.close()
-        return found, watching.status()
+        return found, watching.report().node
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """What MPSNode tells of violations: whose they were and how many, in little room, and written seldom."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -8,15 +9,19 @@ from typing import Any
 import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from mpsd.model.mpsnode import ReportedCount, ReportedViolation
+from mpsd.model.node_report import (
+    GrantViolations,
+    SeenViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+)
 from mpsd.model.node_view import HeldGrant
 from mpsd.model.policy import Response as PolicyResponse
-from mpsd.model.times import stamp
+from mpsd.model.times import stamp, utc
 from mpsd.model.violations import Violation, ViolationKind
-from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, WrittenStatus, write_due
-from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, NodeViolations, of_grant, of_node, with_violations
+from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, MOST_LAST, MOST_PODS, USE_S, WrittenStatus, write_due
 from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW
 from tests.status.pod_worlds import client, held, node, pod
@@ -33,28 +38,29 @@ OF_PODS = (
 FULL_NODE = 8 * 40  # pods
 
 
-def last(name: str | None, kind: ViolationKind, at: float = NOW) -> ReportedViolation:
-    return ReportedViolation(stamp(at), kind.value, "kill", str(pod(name)) if name else None)
+def last(name: str | None, kind: ViolationKind, at: float = NOW) -> ViolationReport:
+    return ViolationReport(at=utc(at), kind=kind.value, action="kill", pod=str(pod(name)) if name else "")
+
+
+def counts(tally: Mapping[ViolationKind, int]) -> tuple[ViolationCount, ...]:
+    return tuple([ViolationCount(kind=kind.value, count=tally[kind]) for kind in sorted(tally)])
 
 
 def violations(
-    tallies: Mapping[str, Mapping[ViolationKind, int]], *others: ReportedViolation, at: float = NOW
-) -> NodeViolations:
+    tallies: Mapping[str, Mapping[ViolationKind, int]], *others: ViolationReport, at: float = NOW
+) -> SeenViolations:
     """tallies: by the name of a pod that has a grant. others: what somebody else did."""
-    counts: dict[ViolationKind, int] = {}
-    for kind, number in [
-        *(pair for tally in tallies.values() for pair in tally.items()),
-        *((ViolationKind(str(o.kind)), 1) for o in others),
-    ]:
-        counts[kind] = counts.get(kind, 0) + number
+    total = Counter[ViolationKind](ViolationKind(one.kind) for one in others)
+    for tally in tallies.values():
+        total.update(tally)
     own = {name: last(name, next(iter(tally)), at + place) for place, (name, tally) in enumerate(tallies.items())}
-    grants = {pod(name).uid: of_grant(tally, replace(own[name], pod=None)) for name, tally in tallies.items()}
-    return NodeViolations(of_node(NOW - 60, counts, (*own.values(), *others)), grants)
+    grants = {pod(name).uid: GrantViolations(counts(tally), own[name]) for name, tally in tallies.items()}
+    seen = ViolationsReport(since=utc(NOW - 60), counts=counts(total), last=(*own.values(), *others))
+    return SeenViolations(seen, grants)
 
 
-def told(seen: NodeViolations, names: Sequence[str], *, grants_known: bool = True) -> dict[str, Any]:
-    view = node(grants=tuple(map(pods_grant, names)), grants_known=grants_known)
-    return with_violations(status(view), seen)
+def told(seen: SeenViolations, names: Sequence[str], *, grants_known: bool = True) -> dict[str, Any]:
+    return status(node(grants=tuple(map(pods_grant, names)), grants_known=grants_known), seen)
 
 
 def pods_grant(name: str) -> HeldGrant:
@@ -83,20 +89,12 @@ def test_of_pods_that_are_gone_and_of_processes_in_none_the_node_tells() -> None
 
 def test_none_is_told_as_none_and_not_known_is_not_told() -> None:
     none = told(violations({}), "a")["violations"]
-    assert none == {"since": stamp(NOW - 60), "counts": [], "last": [], "pods": 0}
+    assert none == {"since": stamp(NOW - 60), "pods": 0}
     assert "violations" not in status(node())
     blind = told(violations({"a": {MEMORY: 1}}), "a", grants_known=False)
     jsonschema.validate(blind, SCHEMA)
     assert "pods" not in blind["violations"]
     assert "grants" not in blind
-
-
-def test_a_merge_patch_leaves_nothing_of_what_was_told_before() -> None:
-    """What is in lists is replaced, and every other field is told each time."""
-    before = told(violations({"a": {MEMORY: 3}}, last("gone", LIFTED)), "a")
-    after = told(violations({}), "a")
-    assert before["violations"].keys() == after["violations"].keys()
-    assert {type(value) for value in after["violations"].values()} <= {str, int, list}
 
 
 def test_a_full_node_where_everybody_does_everything_stays_small() -> None:
@@ -154,7 +152,7 @@ def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_
 
 
 def test_more_of_the_same_is_written_with_what_is_used_and_a_first_one_at_once() -> None:
-    def due(before: NodeViolations, now: NodeViolations) -> float:
+    def due(before: SeenViolations, now: SeenViolations) -> float:
         return write_due(told(now, "ab"), WrittenStatus(told(before, "ab"), 0.0))
 
     none, one, more = (violations(tally) for tally in ({}, {"a": {MEMORY: 1}}, {"a": {MEMORY: 2}}))
@@ -176,8 +174,8 @@ def violation(
     return Violation(kind, PolicyResponse.KILL, who.gpu, who.grant, pod(name), who, "runs beside MPS", again)
 
 
-def counted(counts: Sequence[ReportedCount] | None) -> dict[str | None, int | None]:
-    return {one.kind: one.count for one in counts or ()}
+def counted(found: Sequence[ViolationCount]) -> dict[str, int | None]:
+    return {one.kind: one.count for one in found}
 
 
 def test_each_grant_has_its_own_counts_and_its_last_one() -> None:
@@ -185,13 +183,13 @@ def test_each_grant_has_its_own_counts_and_its_last_one() -> None:
     history.add(violation("a", 1), NOW + 1)
     history.add(violation("b", 2, ViolationKind.LIMIT_LIFTED), NOW + 2)
     history.add(violation("a", 3, ViolationKind.LIMIT_LIFTED), NOW + 3)
-    seen = history.violations()
+    seen = history.seen()
     own = seen.grants[pod("a").uid]
     assert counted(own.counts) == {"outside_mps": 1, "limit_lifted": 1}
-    assert own.last == ReportedViolation(stamp(NOW + 3), "limit_lifted", "kill")
+    assert own.last == seen.node.last[-1]
     assert counted(seen.node.counts) == {"outside_mps": 1, "limit_lifted": 2}
-    told_last = [(one.at, one.pod) for one in seen.node.last or ()]
-    assert told_last == [(stamp(NOW + n), str(pod(name))) for n, name in enumerate("aba", 1)]
+    told_last = [(one.at, one.pod) for one in seen.node.last]
+    assert told_last == [(utc(NOW + n), str(pod(name))) for n, name in enumerate("aba", 1)]
     assert list(seen.grants) == [pod("b").uid, pod("a").uid], "the last one that did something last"
 
 
@@ -199,7 +197,7 @@ def test_one_that_is_there_again_is_not_another() -> None:
     history = ViolationHistory(NOW)
     history.add(violation("a", 1), NOW)
     history.add(violation("a", 1, again=True), NOW + 2)
-    assert counted(history.violations().grants[pod("a").uid].counts) == {"outside_mps": 1}
+    assert counted(history.seen().grants[pod("a").uid].counts) == {"outside_mps": 1}
 
 
 def test_a_grant_that_is_gone_is_forgotten_and_stays_in_what_is_told_of_all() -> None:
@@ -207,7 +205,7 @@ def test_a_grant_that_is_gone_is_forgotten_and_stays_in_what_is_told_of_all() ->
     for name in "ab":
         history.add(violation(name, 1), NOW)
     history.keep({pod("b").uid})
-    seen = history.violations()
+    seen = history.seen()
     assert list(seen.grants) == [pod("b").uid]
     assert counted(seen.node.counts) == {"outside_mps": 2}
 
@@ -215,7 +213,7 @@ def test_a_grant_that_is_gone_is_forgotten_and_stays_in_what_is_told_of_all() ->
 def test_what_was_told_is_not_changed_by_what_comes_after_it() -> None:
     history = ViolationHistory(NOW)
     history.add(violation("a", 1), NOW)
-    before = history.violations()
+    before = history.seen()
     history.add(violation("a", 2), NOW)
-    assert before != history.violations()
+    assert before != history.seen()
     assert counted(before.grants[pod("a").uid].counts) == {"outside_mps": 1}

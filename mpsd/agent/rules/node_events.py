@@ -13,12 +13,12 @@ from mpsd.model.domain import State
 from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
-from mpsd.model.node_status import program_of
+from mpsd.model.node_report import program_of
 from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, pod_names
 from mpsd.model.problem import shortened
-from mpsd.model.times import stamp
+from mpsd.model.times import epoch, stamp
 from mpsd.model.violations import ViolationKind
-from mpsd.mps.rules.faults import causes_status, presence, suspects, unhealed
+from mpsd.mps.rules.faults import causes_report, presence, suspects, unhealed
 
 REFUSED = "Refused"
 VIOLATION_REASONS = frozenset(kind.reason.value for kind in ViolationKind)  # the watchdog reports these with an outcome
@@ -79,7 +79,9 @@ class _FaultEvents:
         elif sum(hit.values()) > 1:
             text += "; MPS does not report which of them caused it"
         if found := suspects(faults, self.names):
-            each = [f"{self._name(one.uid)} ({one.faults} faults since {stamp(one.since)})" for one in found]
+            each = [
+                f"{self._name(one.uid)} ({one.faults} faults since {stamp(epoch(one.since) or 0.0)})" for one in found
+            ]
             text += f"; hit each time: {shortened(each)}"
         return Event(self.node, Reason.FAULT, text, faults[-1].at)
 
@@ -110,7 +112,7 @@ class _FaultEvents:
                 yield Event(pod_subject(pod), Reason.FAULT, text, hit.ended_at)
 
     def _ended_before(self, fault: Fault) -> str:
-        return ended_before(map(str, causes_status(fault, self.names)))
+        return ended_before(map(str, causes_report(fault, self.names)))
 
     def _name(self, pod: str) -> str:
         return str(self.names[pod]) if pod in self.names else f"a pod that is gone, uid {pod}"

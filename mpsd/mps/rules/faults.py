@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mpsd.model.identity import PodName, ProcessIdentity
-from mpsd.model.node_status import CauseStatus, FaultsStatus, HitStatus, SuspectStatus
+from mpsd.model.node_report import NO_FAULTS, CauseReport, FaultsReport, HitReport, SuspectReport
 from mpsd.model.node_view import DomainRecord, Fault, FaultCause, FaultHit
+from mpsd.model.times import utc
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine
 
 if TYPE_CHECKING:  # as in model.grants
@@ -238,7 +239,7 @@ def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
 # -- who was there -------------------------------------------------------------------------------------------------
 
 
-def suspects(faults: Sequence[Fault], names: Mapping[str, PodName]) -> tuple[SuspectStatus, ...]:
+def suspects(faults: Sequence[Fault], names: Mapping[str, PodName]) -> tuple[SuspectReport, ...]:
     """Every pod that at least the last two faults hit, those that most hit first. names: of pods, by uid.
 
     One of them may be the cause of all; each of them may just have shared the GPU.
@@ -247,8 +248,8 @@ def suspects(faults: Sequence[Fault], names: Mapping[str, PodName]) -> tuple[Sus
     for pod in faults[-1].pods if faults else ():
         run = presence(faults, pod)
         if run > 1:
-            found.append(SuspectStatus(str(names.get(pod, pod)), pod, run, faults[-run].at))
-    return tuple(sorted(found, key=lambda one: (-one.faults, one.uid)))
+            found.append(SuspectReport(str(names.get(pod, pod)), pod, run, utc(faults[-run].at)))
+    return tuple(sorted(found, key=lambda one: (-(one.faults or 0), one.uid)))
 
 
 def presence(faults: Sequence[Fault], pod: str) -> int:
@@ -257,33 +258,35 @@ def presence(faults: Sequence[Fault], pod: str) -> int:
     return next(missed, len(faults))
 
 
-def faults_status(record: DomainRecord, names: Mapping[str, PodName]) -> FaultsStatus:
+def faults_report(record: DomainRecord, names: Mapping[str, PodName]) -> FaultsReport:
     """names: of pods, by uid."""
-    last = record.faults[-1] if record.faults else None
-    return FaultsStatus(
+    if not record.faults:
+        return FaultsReport(record.faults_total) if record.faults_total else NO_FAULTS
+    last = record.faults[-1]
+    return FaultsReport(
         count=record.faults_total,
-        last=last.at if last else None,
+        last=utc(last.at),
         suspects=suspects(record.faults, names),
-        hit=_hit(last, names) if last else (),
-        healed=last.healed_at if last else None,
-        causes=causes_status(last, names) if last else (),
+        hit=_hit(last, names),
+        healed=None if last.healed_at is None else utc(last.healed_at),
+        causes=causes_report(last, names),
     )
 
 
-def causes_status(fault: Fault, names: Mapping[str, PodName]) -> tuple[CauseStatus, ...]:
+def causes_report(fault: Fault, names: Mapping[str, PodName]) -> tuple[CauseReport, ...]:
     """names: of pods, by uid."""
     found = []
     for one in fault.causes or ():
-        pod = str(names.get(one.pod, one.pod)) if one.pod is not None else None
+        pod = "" if one.pod is None else str(names.get(one.pod, one.pod))
         program = f"{one.process} ({one.command.partition(' ')[0]})"
-        found.append(CauseStatus(pod, one.pod, program, one.how))
+        found.append(CauseReport(pod, one.pod or "", program, one.how))
     return tuple(found)
 
 
-def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitStatus, ...]:
+def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitReport, ...]:
     """Pods by their names, and at the end what is in none that is known."""
     pods = {hit.process.pid: hit.pod for hit in fault.hit}
     number = Counter(pods.get(pid) for pid in fault.pids)
-    known = [HitStatus(str(names.get(pod, pod)), count) for pod, count in number.items() if pod is not None]
-    others = [HitStatus(None, number[None])] if number[None] else []
-    return (*sorted(known, key=lambda one: str(one.pod)), *others)
+    known = [HitReport(str(names.get(pod, pod)), pod, count) for pod, count in number.items() if pod is not None]
+    others = [HitReport(processes=number[None])] if number[None] else []
+    return (*sorted(known, key=lambda one: one.pod), *others)

@@ -16,7 +16,7 @@ from socket import gethostname
 
 import mpsd
 from mpsd.model.metrics import CommandTimes
-from mpsd.model.node_status import NodeStatus, without_arguments
+from mpsd.model.node_report import NodeReport, without_arguments
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.drain import DrainRequest
@@ -101,7 +101,7 @@ def parts(survey: node.NodeSurvey) -> Iterator[BundlePart]:
 def _sources(survey: node.NodeSurvey) -> Iterator[Source]:
     yield "versions.json", "versions of mpsd, kernel and system", lambda: json_text(_versions())
     facts = node.look(survey)
-    if isinstance(facts.agent, NodeStatus):  # whose commands the doctor would repeat
+    if isinstance(facts.agent, NodeReport):  # whose commands the doctor would repeat
         facts = replace(facts, agent=without_arguments(facts.agent))
     doctored = record(diagnose(facts, NODE_CHECKS))
     yield "doctor.json", "`mpsd doctor -o json`", lambda: json_text(doctored)

@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from mpsd.kubelet.settings import kubelet_directory
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_report import NodeReport
 from mpsd.model.problem import InvalidInput, Problem, printable
 from mpsd.mps import control_daemon
 from mpsd.mps.records import of_this_boot
@@ -93,12 +93,12 @@ def look(survey: NodeSurvey) -> NodeFacts:
     )
 
 
-def _agent(socket: Path) -> Fact[NodeStatus]:
+def _agent(socket: Path) -> Fact[NodeReport]:
     if socket.exists() and not os.access(socket, os.W_OK):
         return Unknown(f"you may not use {socket}; ask again as root")
     try:
         _code, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=_AGENT_S)
-        return local_api.read(body, NodeStatus)
+        return local_api.read(body, NodeReport)
     except local_api.NotRunning as error:
         return AgentSilent(str(error))
     except TimeoutError:

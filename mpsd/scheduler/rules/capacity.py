@@ -196,7 +196,7 @@ def _in_chunks(
     """The same with their chunks of a GPU that has static SM partitions: those reported, and no fewer than the pod will
     get. chunks: of each such GPU, by UUID. Partitions that are gone count as the percentage does, which stays."""
     requests = {key: pod.request for pod in pods for key in (pod.name.uid, str(pod.name))}
-    reported = {pod.uid or pod.names[0]: sum(one.chunks for one in pod.partitions) for pod in node.pods or ()}
+    reported = {pod.uid or pod.names[0]: sum([one.chunks or 0 for one in pod.partitions]) for pod in node.pods or ()}
     for one in taken:
         if all_of := chunks.get(one.gpus[0] if len(one.gpus) == 1 else ""):
             known = (requests.get(key) for key in (one.pod.uid, str(one.pod)))

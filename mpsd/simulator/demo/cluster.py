@@ -21,7 +21,7 @@ import msgspec
 import yaml
 
 import mpsd
-from mpsd.model.node_status import GrantStatus, NodeStatus
+from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.policy import Resources
 from mpsd.platform import local_api
 from mpsd.platform.limits_files import load_limits
@@ -279,14 +279,14 @@ class DemoCluster:
         webhooks: list[Object] = [one for configuration in configurations for one in configuration["webhooks"]]
         return all(webhook["failurePolicy"] == "Fail" for webhook in webhooks)
 
-    def node(self) -> NodeStatus:
+    def node(self) -> NodeReport:
         """What `mpsd status` asks for. NotRunning where no agent runs."""
         _status, body = local_api.ask(self._settings.socket, "GET", "/v1/node")
-        return msgspec.json.decode(body, type=NodeStatus)
+        return msgspec.json.decode(body, type=NodeReport)
 
-    def grants(self) -> Mapping[str, GrantStatus]:
+    def grants(self) -> Mapping[str, GrantReport]:
         """By the name of the pod."""
-        return {grant.pod: grant for grant in self.node().grants if grant.pod}
+        return {grant.pod.rpartition("/")[2]: grant for grant in self.node().grants or () if grant.pod}
 
     def containers(self, pod: Object) -> Path:
         """Kubelet's folder of a pod's containers."""

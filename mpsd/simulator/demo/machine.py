@@ -98,7 +98,7 @@ def _share(
     sample = _started(story, machine, "the sample Job's program", sample_gib, None)
     second = _started(story, machine, "a second program", 4, 25)
     elsewhere = _started(story, machine, "a third, too large for the same GPU,", 17, None)
-    grants = {grant.holder_pid: grant for grant in machine.node().grants}
+    grants = {grant.holder_pid: grant for grant in machine.node().grants or ()}
     story.check(grants[sample.pid].gpus == grants[second.pid].gpus, "the first two programs are on different GPUs")
     story.check(grants[elsewhere.pid].gpus != grants[sample.pid].gpus, "the third program is on the same GPU")
     return sample, second, elsewhere
@@ -128,7 +128,7 @@ def _started(story: DemoStory, machine: DemoMachine, who: str, gpu_mem: int, gpu
 
 def _gpu_of(machine: DemoMachine, program: JsonProgram) -> str:
     node = machine.node()
-    uuid = next(grant.gpus[0] for grant in node.grants if grant.holder_pid == program.pid)
+    uuid = next(grant.gpus[0] for grant in node.grants or () if grant.holder_pid == program.pid)
     return next(gpu.label for gpu in node.gpus if gpu.uuid == uuid)
 
 
@@ -152,7 +152,7 @@ def _take_too_much(story: DemoStory, machine: DemoMachine) -> None:
 
 
 def _holders(machine: DemoMachine) -> set[int | None]:
-    return {grant.holder_pid for grant in machine.node().grants}
+    return {grant.holder_pid for grant in machine.node().grants or ()}
 
 
 def _kill_the_daemon(

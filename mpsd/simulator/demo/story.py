@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_report import NodeReport
 from mpsd.platform.console import answers
 from mpsd.platform.terminal import console
 from mpsd.status.machine import show
@@ -36,7 +36,7 @@ class DemoStory:
         else:
             answers().print(f"  {at_s:6.2f} s  {sentence}")
 
-    def table(self, node: NodeStatus) -> None:
+    def table(self, node: NodeReport) -> None:
         """As `mpsd status` shows it."""
         if not self._as_json:
             show(node, console())

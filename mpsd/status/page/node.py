@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import mpsd
 from mpsd.agent.agent import AgentRole
-from mpsd.model.node_status import without_arguments
+from mpsd.model.node_report import without_arguments
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.status.page.rules.pages import last_warnings, node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import PageView, PodsHeard, PodsHere, shown_text
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 
 if TYPE_CHECKING:  # an agent without a kubelet does without a client of the API server, which is 1.5 MiB
     from mpsd.platform.kube import Kube, Object
@@ -48,7 +48,7 @@ class NodePage:
             return None
         self._shown = view
         policy = self._policy()
-        status = node_status(view, policy, self._agent.watchdog.status(), mpsd.__version__)
+        status = node_report(view, policy, self._agent.watchdog.report(), mpsd.__version__)
         shown = without_arguments(status) if self._bare else status
         here = pods.shown(view, last_warnings(happened.all())) if pods else None
         return node_page(shown, self._name, happened.all(), happened.since, here, policy.graces.wedged_limit_s)

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.model import metrics as names
-from mpsd.model.cluster_status import total
 from mpsd.model.domain import State
 from mpsd.model.metrics import CommandTimes, Durations, HolderKind, Metric, MetricUnit
-from mpsd.model.node_status import CardStatus, GpuStatus, GrantStatus, NodeStatus, ViolationsStatus
+from mpsd.model.node_report import CardReport, GpuReport, GrantReport, NodeReport, ViolationsReport, total
 from mpsd.model.policy import Response
+from mpsd.model.times import epoch
 from mpsd.model.violations import ViolationKind
 
 Labels = Mapping[str, str]
-_Part = tuple[GrantStatus, CardStatus]
+_Part = tuple[GrantReport, CardReport]
 _Client = tuple[str | None, str]  # its grant and its GPU
 _NONE: Labels = {}
 _BYTES, _RATIO = MetricUnit.BYTES, MetricUnit.RATIO  # to find a member in its enum costs as much as a sample
@@ -46,7 +46,7 @@ class _Samples(list[Sample]):
         self.append(Sample(metric.name, labels, value))
 
 
-def samples(status: NodeStatus | None, *, limits_wrong: bool, upgrade_state: str = "") -> list[Sample]:
+def samples(status: NodeReport | None, *, limits_wrong: bool, upgrade_state: str = "") -> list[Sample]:
     """status: None before the first look at the node. upgrade_state: of an upgrade of its driver; empty without one.
     Samples of one holder, domain or GPU share their labels."""
     found = _Samples()
@@ -61,12 +61,12 @@ def samples(status: NodeStatus | None, *, limits_wrong: bool, upgrade_state: str
     for domain in status.domains:
         labels = {"domain": as_label(domain.name)}
         for state in State:
-            found.add(names.DOMAIN_STATE, state is domain.state, {**labels, "state": state.value})
-        found.add(names.DOMAIN_SINCE, domain.since, labels)
+            found.add(names.DOMAIN_STATE, state == domain.state, {**labels, "state": state.value})
+        found.add(names.DOMAIN_SINCE, epoch(domain.since), labels)
         found.add(names.DOMAIN_RESTARTS, domain.restarts, labels)
         found.add(names.DOMAIN_SERVERS, len(domain.servers), labels)
         found.add(names.DOMAIN_FAULTS, domain.faults.count, labels)
-        found.add(names.DOMAIN_FAULT_AT, domain.faults.last, labels)
+        found.add(names.DOMAIN_FAULT_AT, epoch(domain.faults.last), labels)
         found.add(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
     for gpu in status.gpus:
         _add_gpu(found, gpu, status)
@@ -81,9 +81,9 @@ def as_label(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
-def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
+def _add_gpu(found: _Samples, gpu: GpuReport, status: NodeReport) -> None:
     labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
-    about = {"domain": as_label(gpu.domain or ""), "model": as_label(gpu.name), "mig_profile": gpu.mig_profile or ""}
+    about = {"domain": as_label(gpu.domain), "model": as_label(gpu.model), "mig_profile": gpu.mig_profile}
     found.add(names.GPU, 1, {**labels, **about})
     found.add(names.GPU_MEMORY, gpu.memory_mib, labels)
     found.add(names.GPU_PROMISED, gpu.promised_mib, labels)
@@ -95,7 +95,7 @@ def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
     if status.grants_known:
         found.add(names.GPU_GRANTED, gpu.granted_mib, labels)
         found.add(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
-        holders = Counter(_holder(grant) for grant in status.grants if gpu.uuid in grant.gpus)
+        holders = Counter(_holder(grant) for grant in status.grants or () if gpu.uuid in grant.gpus)
         for holder in HolderKind:
             found.add(names.GRANTS, holders[holder], {**labels, "holder": holder.value})
     if status.clients is not None:
@@ -105,35 +105,36 @@ def _add_gpu(found: _Samples, gpu: GpuStatus, status: NodeStatus) -> None:
             found.add(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
 
 
-def _holder(grant: GrantStatus) -> HolderKind:
-    return _POD if grant.pod is not None else _PROGRAM if grant.container is None else _CONTAINER
+def _holder(grant: GrantReport) -> HolderKind:
+    if grant.pod:
+        return _POD
+    return _CONTAINER if grant.container else _PROGRAM
 
 
-def _add_grants(found: _Samples, status: NodeStatus) -> None:
+def _add_grants(found: _Samples, status: NodeReport) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
     gpus = {gpu.uuid: (as_label(gpu.label), as_label(gpu.uuid)) for gpu in status.gpus}
     clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
     shares: defaultdict[tuple[str, ...], list[_Part]] = defaultdict(list)
-    for grant in status.grants:
+    for grant in status.grants or ():
         holder = _holder(grant)
-        if holder is _PROGRAM or grant.holder_alive:
-            names_of_holder = [
-                as_label(name) if name else "" for name in (grant.namespace, grant.pod, grant.container_name)
-            ]
+        if holder is _PROGRAM or not grant.ended:
+            namespace, _slash, pod = grant.pod.partition("/")
+            names_of_holder = [as_label(name) for name in (namespace, pod, grant.container_name)]
             for card in grant.cards:
                 gpu = gpus.get(card.gpu) or (as_label(card.gpu),) * 2
                 shares[*gpu, holder.value, *names_of_holder].append((grant, card))
-    for claimed in dict.fromkeys(_claims(status.grants)):
+    for claimed in dict.fromkeys(_claims(status.grants or ())):
         found.add(names.GRANT_CLAIM, 1, dict(zip(names.GRANT_CLAIM.labels, claimed, strict=True)))
     for held, own in shares.items():
         _add_share(found, dict(zip(names.SHARE_LIMIT.labels, held, strict=True)), own, clients)
 
 
-def _claims(grants: Iterable[GrantStatus]) -> Iterator[tuple[str, ...]]:
+def _claims(grants: Iterable[GrantReport]) -> Iterator[tuple[str, ...]]:
     """Namespace and name of each pod that has a claim, and the name of that."""
     for grant in grants:
-        if grant.claim and grant.holder_alive:
-            for pod in (f"{grant.namespace}/{grant.pod}", *grant.shared_with):
+        if grant.claim and not grant.ended:
+            for pod in grant.names:
                 namespace, _slash, name = pod.partition("/")
                 yield as_label(namespace), as_label(name), as_label(grant.claim.rpartition("/")[2])
 
@@ -141,11 +142,11 @@ def _claims(grants: Iterable[GrantStatus]) -> Iterator[tuple[str, ...]]:
 def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part], clients: Mapping[_Client, int] | None) -> None:
     cards = [card for _grant, card in own]
     used_mib = total([card.used_mib for card in cards])
-    found.add(names.SHARE_LIMIT, sum([card.memory_mib for card in cards]), labels)
-    found.add(names.SHARE_RESERVED, sum([card.reserved_percent for card in cards]), labels)
+    found.add(names.SHARE_LIMIT, total([card.memory_mib for card in cards]), labels)
+    found.add(names.SHARE_RESERVED, total([card.reserved_percent for card in cards]), labels)
     found.add(names.SHARE_CAPPED, all(grant.memory_cap == "cgroup" for grant, _card in own), labels)
     if labels["holder"] != _PROGRAM:
-        found.add(names.SHARE_THREADS, max([grant.thread_percent for grant, _card in own]), labels)
+        found.add(names.SHARE_THREADS, max([grant.thread_percent or 0 for grant, _card in own]), labels)
         found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant, _card in own), labels)
     if used_mib is not None:
         found.add(names.SHARE_USED, used_mib, labels)
@@ -154,7 +155,7 @@ def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part], clients: M
         found.add(names.SHARE_CLIENTS, sum([clients.get((grant.id, card.gpu), 0) for grant, card in own]), labels)
 
 
-def _add_watchdog(found: _Samples, seen: ViolationsStatus) -> None:
+def _add_watchdog(found: _Samples, seen: ViolationsReport) -> None:
     """Every kind and action, so that the first is seen as an increase; what has not happened is known to be 0."""
     happened = {(one.kind, one.action): one for one in seen.counts}
     for kind in ViolationKind:

@@ -9,23 +9,28 @@ manifests/base/crd/mpsnode.yaml.
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace as changed
 
 from mpsd.model import mpsnode
-from mpsd.model.cluster_status import total
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, promised_mib
+from mpsd.model.mpsnode import as_object
 from mpsd.model.names import HEARTBEAT_S as HEARTBEAT_S
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT
-from mpsd.model.node_status import DomainStatus, GpuStatus, NodeStatus
-from mpsd.model.node_view import NodeView
-from mpsd.model.times import stamp
-from mpsd.status.rules.node_status import node_status
-from mpsd.watchdog.rules.reported import FIELD as VIOLATIONS
-from mpsd.watchdog.rules.reported import differs, is_news
+from mpsd.model.node_report import (
+    DomainReport,
+    GrantReport,
+    GrantViolations,
+    NodeReport,
+    Summary,
+    ViolationReport,
+    ViolationsReport,
+    total,
+)
+from mpsd.model.times import epoch, in_whole_seconds
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Policy
@@ -37,25 +42,32 @@ GIVEN_BACK = "mpsd.io/given-back-at"
 CHANGE_S = 1.0  # between two writes, at least
 USE_S = 30.0  # the same where only what programs use has changed
 USE_STEP_MIB = 256  # less than this is no change
-_USE = frozenset({"usedMiB", "used", "clients", "toldAt", VIOLATIONS})  # more of the same violations is as use
+VIOLATIONS = "violations"  # of the status, of its summary, and of a grant
+# What does not count as a change; more of the same violations is as use.
+_USE = frozenset({"usedMiB", "used", "clients", "reportedAt", VIOLATIONS})
+MOST_PODS = 32  # whose violations are listed, the most recent: whatever programs do, the object stays small
+MOST_LAST = 5  # violations of the node
 
 Object = dict[str, Any]
 
 
-def mpsnode_status(view: NodeView, policy: "Policy", condition: Object, version: str = "") -> Object:
-    """The whole status, less what is not known. condition: as `condition_object` makes it. version: of this mpsd."""
-    node = node_status(replace(view, waiting=()), policy)  # why somebody waits takes long to say, and is not reported
-    grants = _grants(view, node) if view.grants_known else None
-    status = mpsnode.MPSNodeStatus(
-        told_at=stamp(view.now),
-        driver=view.driver,
-        version=version or None,
-        summary=_summary(node, None if grants is None else _pods(grants)),
-        gpus=[_gpu(gpu, one, grants_known=view.grants_known) for gpu, one in zip(view.gpus, node.gpus, strict=True)],
-        domains=[_domain(domain) for domain in node.domains],
+def mpsnode_status(report: NodeReport, condition: Object) -> Object:
+    """The whole status. report: of the node, of which no program and nothing that only its own machine needs is passed
+    on. condition: as `condition_object` makes it."""
+    held = report.grants if report.grants_known else None
+    grants = None if held is None else _grants(held)
+    violations = _violations(report.violations, held) if report.violations else None
+    status = NodeReport(
+        reported_at=in_whole_seconds(report.reported_at),
+        driver=report.driver,
+        version=report.version,
+        summary=_summary(report, grants),
+        gpus=tuple([changed(gpu, sms=None, unexplained_mib=None) for gpu in report.gpus]),
+        domains=tuple([_domain(domain) for domain in report.domains]),
         grants=grants,
+        violations=violations,
     )
-    return mpsnode.as_object(status) | {"conditions": [condition]}
+    return as_object(status) | {"conditions": [condition]}
 
 
 def status_patch(status: Object) -> list[Object]:
@@ -81,8 +93,10 @@ def write_due(status: Object, written: WrittenStatus | None) -> float:
         *zip(status["gpus"], written.status["gpus"], strict=True),
         *zip(status.get("grants", ()), written.status.get("grants", ()), strict=True),
     ]
-    moved = differs(status, written.status) or any(_moved(one, other) for one, other in pairs)
-    return written.at + (USE_S if moved else HEARTBEAT_S)
+    moved = any(_moved(one, other) for one, other in pairs)
+    if moved or status.get(VIOLATIONS) != written.status.get(VIOLATIONS):
+        return written.at + USE_S
+    return written.at + HEARTBEAT_S
 
 
 def mpsnode_for(node: str, node_uid: str) -> Object:
@@ -112,86 +126,72 @@ def _owner(node: str, node_uid: str) -> Object:
 # -- the parts of a status -----------------------------------------------------------------------------------------
 
 
-def _gpu(gpu: Gpu, status: GpuStatus, *, grants_known: bool) -> mpsnode.ReportedGpu:
-    """The fields that both have are of the same meaning and unit."""
-    found = msgspec.convert(status, mpsnode.ReportedGpu, from_attributes=True)
-    named: Object = {"index": None} if gpu.instance else {"index": gpu.ordinal, "label": None}
-    found = msgspec.structs.replace(found, model=gpu.name, **named)
-    return found if grants_known else msgspec.structs.replace(found, granted_mib=None, granted_percent=None)
+def _domain(domain: DomainReport) -> DomainReport:
+    faults = domain.faults
+    if faults.count:
+        suspects = tuple([changed(one, since=None) for one in faults.suspects])
+        faults = changed(faults, last=in_whole_seconds(faults.last), suspects=suspects, hit=(), healed=None)
+    canary = domain.canary and changed(domain.canary, at=in_whole_seconds(domain.canary.at))
+    since = in_whole_seconds(domain.since)
+    return changed(domain, since=since, daemon_pid=None, servers=(), faults=faults, canary=canary)
 
 
-def _domain(domain: DomainStatus) -> mpsnode.ReportedDomain:
-    canary, faults = domain.canary, domain.faults
-    suspects = [mpsnode.ReportedSuspect(one.pod, one.uid, one.faults) for one in faults.suspects] or None
-    causes = [mpsnode.ReportedCause(one.pod, one.uid, one.program, one.how) for one in faults.causes] or None
-    last = None if faults.last is None else stamp(faults.last)
-    return mpsnode.ReportedDomain(
-        name=domain.name,
-        gpus=list(domain.gpus),
-        state=domain.state.value,
-        since=stamp(domain.since),
-        restarts=domain.restarts,
-        reason=domain.reason,
-        faults=mpsnode.ReportedFaults(faults.count, last, suspects, causes) if faults.count else None,
-        canary=mpsnode.ReportedCanary(
-            at=stamp(canary.at),
-            driver=canary.driver,
-            context_mib=canary.context_mib,
-            sms=canary.sms,
-            problem=canary.problem or None,
-            warning=canary.warning or None,
-        )
-        if canary
-        else None,
-        version=domain.version or None,
-        kind=domain.kind or None,
-        partitioned=domain.partitioned or None,
-        chunks=domain.chunks,
-        free_chunks=domain.free_chunks,
-    )
-
-
-def _grants(view: NodeView, node: NodeStatus) -> list[mpsnode.ReportedGrant]:
+def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
     """Of pods, by name, a claim by its first; programs of `mpsd run` are not reported to a cluster."""
-    pairs = zip(view.grants, node.grants, strict=True)
-    held = [(one.grant.pod, one.grant.pods[1:], grant) for one, grant in pairs if one.grant.pod]
-    return [
-        mpsnode.ReportedGrant(
-            pod=str(pod),
-            uid=pod.uid or None,
-            gpus=list(grant.gpus),
-            memory_mib=grant.memory_mib,
-            thread_percent=grant.thread_percent,
-            reserved_percent=max(card.reserved_percent for card in grant.cards),
-            used_mib=grant.used_mib,
-            clients=grant.clients,
-            claim=grant.claim,
-            claim_uid=grant.id if grant.claim else None,
-            shared_with=[mpsnode.ReportedPod(str(other), other.uid or None) for other in others] or None,
-            priority=grant.priority or None,
-            partitions=[mpsnode.ReportedPartition(one.chunks, one.sms) for one in grant.partitions] or None,
-            memory_cap=grant.memory_cap if grant.memory_cap == "cgroup" else None,
-        )
-        for pod, others, grant in sorted(held, key=lambda each: (str(each[0]), each[0].uid))
-    ]
+    held = sorted([one for one in grants if one.pod], key=lambda one: (one.pod, one.uid))
+    erred = [one for one in grants if one.pod and one.violations]  # the last violation first
+    erred.sort(key=_last_at, reverse=True)
+    listed = {one.id for one in erred[:MOST_PODS]}
+    found = []
+    for one in held:
+        own = _of_grant(one, one.violations) if one.violations and one.id in listed else None
+        bare = changed(one, cards=(), over=False, ended=False, command="", cgroup=None, violations=own)
+        memory_cap = one.memory_cap if one.memory_cap == "cgroup" else ""
+        found.append(changed(bare, memory_cap=memory_cap, memory_cap_why=""))
+    return tuple(found)
 
 
-def _pods(grants: Iterable[mpsnode.ReportedGrant]) -> int:
-    """A pod of several claims is one."""
-    return len({(one.pod, one.uid) for grant in grants for one in (grant, *(grant.shared_with or ()))})
+def _last_at(grant: GrantReport) -> float:
+    last = grant.violations.last if grant.violations else None
+    return (epoch(last.at) if last else None) or 0.0
 
 
-def _summary(node: NodeStatus, pods: int | None) -> mpsnode.ReportedSummary:
-    used_mib = total(gpu.used_mib for gpu in node.gpus)  # GiB are rounded down, as units are
-    granted = sum(gpu.granted_mib for gpu in node.gpus) // 1024 if node.grants_known else "?"
-    models = Counter(gpu.name for gpu in node.gpus)
-    return mpsnode.ReportedSummary(
-        gpus=", ".join(f"{number}x {name}" for name, number in models.items()),
-        domains=f"{sum(domain.state is State.READY for domain in node.domains)}/{len(node.domains)}",
-        granted=f"{granted}/{sum(gpu.promised_mib for gpu in node.gpus) // 1024}Gi",
+def _of_grant(grant: GrantReport, own: GrantViolations) -> GrantViolations:
+    if own.last is None:
+        return own
+    last = _violation(own.last)
+    return changed(own, last=last if grant.shared_with else changed(last, pod=""))
+
+
+def _violation(one: ViolationReport) -> ViolationReport:
+    """It names pods, and no processes."""
+    return ViolationReport(at=in_whole_seconds(one.at), kind=one.kind, action=one.action, pod=one.pod)
+
+
+def _violations(seen: ViolationsReport, grants: Iterable[GrantReport] | None) -> ViolationsReport:
+    last = tuple([_violation(one) for one in seen.last[-MOST_LAST:]])
+    pods = None
+    if grants is not None:
+        pods = sum([one.violations is not None for one in grants if one.pod])
+    return ViolationsReport(since=in_whole_seconds(seen.since), counts=seen.counts, last=last, pods=pods)
+
+
+def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summary:
+    used_mib = total([gpu.used_mib for gpu in report.gpus])  # GiB are rounded down, as units are
+    granted_mib = total([gpu.granted_mib for gpu in report.gpus])
+    granted = "?" if granted_mib is None else granted_mib // 1024
+    promised_mib = total([gpu.promised_mib for gpu in report.gpus]) or 0
+    models = Counter(gpu.model for gpu in report.gpus)
+    ready = sum([domain.state == State.READY for domain in report.domains])
+    violations = total([one.count for one in report.violations.counts]) if report.violations else None
+    return Summary(
+        gpus=", ".join([f"{number}x {name}" for name, number in models.items()]),
+        domains=f"{ready}/{len(report.domains)}",
+        granted=f"{granted}/{promised_mib // 1024}Gi",
         used="?" if used_mib is None else f"{used_mib // 1024}Gi",
-        clients="?" if node.clients is None else str(len({client.pid for client in node.clients})),
-        pods=pods,
+        clients="?" if report.clients is None else str(len({client.pid for client in report.clients})),
+        pods=None if grants is None else len({(one.pod, one.uid) for grant in grants for one in grant.pods}),
+        violations=violations,
     )
 
 
@@ -222,9 +222,21 @@ def _is_same_but_for_use(one: Any, other: Any) -> bool:
     return lists and all(map(_is_same_but_for_use, one, other))
 
 
+def is_news(status: Object, written: Object) -> bool:
+    """Whether there is a new kind of violation or one more pod with one; no program can cause that endlessly."""
+    return _firm(status.get(VIOLATIONS)) != _firm(written.get(VIOLATIONS))
+
+
+def _firm(found: Object | None) -> object:
+    if not found:
+        return None
+    kinds = [(one["kind"], one.get("action")) for one in found.get("counts", ())]
+    return found["since"], found.get("pods"), kinds
+
+
 def _moved(one: Object, other: Object) -> bool:
-    """Whether what programs use is another by enough."""
-    if one.get("clients") != other.get("clients"):
+    """Whether what programs use is another by enough, or what they did."""
+    if one.get("clients") != other.get("clients") or one.get(VIOLATIONS) != other.get(VIOLATIONS):
         return True
     used, before = one.get("usedMiB"), other.get("usedMiB")
     if used is None or before is None:

@@ -18,8 +18,7 @@ from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.cluster_status import ClusterStatus
-    from mpsd.model.node_status import ClientStatus, NodeStatus
-    from mpsd.status.rules.use import GrantUse, UseStatus
+    from mpsd.model.node_report import ClientReport, NodeReport
 
 NO_SM_USE = "SM use is not reported to the cluster; run `mpsd top` on a node to see it"
 NO_DAEMON, SILENT = "no daemon", "silent"
@@ -116,28 +115,27 @@ def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGp
     return TopGpu(row.node, row.uuid, row.label, row.name, state or NO_DAEMON, *share, sm_percent)
 
 
-def _user(row: GrantRow, name: str, sm_percent: int | None = None) -> TopUser:
+def _user(row: GrantRow, name: str) -> TopUser:
     """On all GPUs of the grant."""
-    share = row.memory_mib, row.used_mib, row.thread_percent, sm_percent, row.clients, row.over
+    share = row.memory_mib, row.used_mib, row.thread_percent, None, row.clients, row.over
     return TopUser(row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with)
 
 
 # -- one machine -----------------------------------------------------------------------------------------------------
 
 
-def node_top(node: "NodeStatus", use: "UseStatus | None") -> Top:
-    """use: None where this agent does not report it; then nobody's SM use is known."""
-    busy = {one.gpu: one.sm_percent for one in use.gpus} if use else {}
-    gpus = tuple(_gpu(row, row.state, busy.get(row.uuid)) for row in gpu_rows(node))
-    unknown = dict.fromkeys((*node.unknown, *(use.unknown if use else ())))
-    return Top(node.now, gpus, tuple(_users(node, use)), tuple(f"unknown: {what}" for what in unknown))
+def node_top(node: "NodeReport") -> Top:
+    """node: as `GET /v1/use` reports it."""
+    busy = {gpu.uuid: gpu.sm_percent for gpu in node.gpus}
+    gpus = tuple([_gpu(row, row.state, busy.get(row.uuid)) for row in gpu_rows(node)])
+    notes = tuple([f"unknown: {what}" for what in node.unknown])
+    return Top(node.now, gpus, tuple(_users(node)), notes)
 
 
-def _users(node: "NodeStatus", use: "UseStatus | None") -> Iterator[TopUser]:
-    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    uses = {one.id: one for one in use.grants} if use else {}
+def _users(node: "NodeReport") -> Iterator[TopUser]:
+    labels = node.labels
     for row in grant_rows(node):
-        yield from _of_grant(row, uses.get(row.id), node.clients)
+        yield from _of_grant(row, node.clients)
     for one in node.clients or ():
         if one.grant is None:
             how = "without a grant" if one.on_mps else "beside MPS"
@@ -146,14 +144,9 @@ def _users(node: "NodeStatus", use: "UseStatus | None") -> Iterator[TopUser]:
             yield TopUser("", name, one.gpu, label, None, one.used_mib, None, None, clients=1, over=True)
 
 
-def _of_grant(row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatus, ...] | None") -> Iterator[TopUser]:
-    """A row a GPU; one in all where an agent older than this does not report what it has of each."""
-    busy = {card.gpu: card.sm_percent for card in use.cards} if use else {}
-    container = (use.container_name if use else None) or row.container
-    name = row.pod or container or f"pid {row.pid}: {row.command or row.id}"
-    whole = _user(row, name, busy.get(row.gpus[0]) if len(row.gpus) == 1 else None)
-    if not row.cards:
-        yield whole
+def _of_grant(row: GrantRow, clients: "tuple[ClientReport, ...] | None") -> Iterator[TopUser]:
+    """A row a GPU."""
+    whole = _user(row, row.pod or row.container or f"pid {row.pid}: {row.command or row.id}")
     for card in row.cards:
         here = {one.pid for one in clients or () if (one.grant, one.gpu) == (row.id, card.gpu)}
         yield msgspec.structs.replace(
@@ -162,7 +155,7 @@ def _of_grant(row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatu
             label=row.labels[row.gpus.index(card.gpu)],
             granted_mib=card.memory_mib,
             used_mib=card.used_mib,
-            sm_percent=busy.get(card.gpu),
+            sm_percent=card.sm_percent,
             clients=None if clients is None else len(here),
             over=card.over,
         )

@@ -1,18 +1,15 @@
-"""Who uses what of the GPUs now, and what is left: the shape of `GET /v1/use` and of `mpsd smi -o json`.
-
-Names and units here are an interface; fields are added, never renamed. What is not known is None, never 0.
-"""
+"""Who uses what of the GPUs now, and what is left: the report of `GET /v1/use` and of `mpsd smi -o json`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mpsd.model.cgpu_policies import POLICIES
-from mpsd.model.cluster_status import total
-from mpsd.model.grants import GpuCapacity, Grant, rooms
-from mpsd.model.node_status import GrantStatus
+from msgspec.structs import replace as changed
+
+from mpsd.model.grants import rooms
+from mpsd.model.node_report import CardReport, NodeReport, total
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
-from mpsd.status.rules.node_status import node_status
+from mpsd.status.rules.node_report import node_report
 
 Samples = Mapping[int, int | None]  # by pid, in percent; None: NVML gave a number that cannot be
 
@@ -46,120 +43,31 @@ class Busy:
     samples: Samples
 
 
-@dataclass(frozen=True, slots=True)
-class CardUse:
-    """A grant's part of one GPU (a UUID). sm_percent: how much of the time its kernels run; None: not known, as
-    where several grants have clients of MPS there and one of them computes. used_mib None: NVML could not say. weight
-    None: it was not asked for in cGPU's words.
-    """
-
-    gpu: str
-    label: str
-    sm_percent: int | None
-    used_mib: int | None
-    memory_mib: int
-    reserved_percent: int
-    weight: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GrantUse:
-    """Holder, claim and cards as in GrantStatus. thread_percent: what MPS holds each of its processes to, 100 for no
-    limit."""
-
-    id: str
-    container: str | None
-    container_name: str | None
-    namespace: str | None
-    pod: str | None
-    holder_pid: int | None
-    command: str
-    thread_percent: int
-    cards: tuple[CardUse, ...]
-    claim: str | None = None
-    shared_with: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUse:
-    """What may still be granted of a GPU, and cGPU's compute policy for it. free_weight None: there is no max_inst.
-    free_mib, free_percent None: the grants are not all known now. sm_percent: how much of the time a kernel runs there,
-    whosever; None where NVML could not say, or an mpsd older than this does not.
-    """
-
-    gpu: str
-    label: str
-    policy: int
-    policy_name: str
-    max_inst: int | None
-    free_weight: int | None
-    free_mib: int | None
-    free_percent: int | None
-    sm_percent: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class UseStatus:
-    """unknown: in plain words, what could not be seen, and why."""
-
-    now: float
-    grants: tuple[GrantUse, ...]
-    gpus: tuple[GpuUse, ...]
-    unknown: tuple[str, ...]
-
-
-def use_status(view: NodeView, policy: Policy, busy: Mapping[str, Busy], unknown: Iterable[str] = ()) -> UseStatus:
+def use_report(view: NodeView, policy: Policy, busy: Mapping[str, Busy], unknown: Iterable[str] = ()) -> NodeReport:
     """busy: by UUID, without the GPUs of which NVML did not report it. unknown: why, of those."""
-    held = [held.grant for held in view.grants]
-    left = rooms(view.gpus, dict.fromkeys((gpu.uuid for gpu in view.gpus), ""), held, policy)
-    statuses = node_status(view, policy).grants
+    report = node_report(replace(view, waiting=()), policy)
     known = {gpu.uuid for gpu in view.gpus} - view.withheld.keys() if view.grants_known else set()
-    return UseStatus(
-        now=view.now,
-        grants=tuple(_grant(grant, status, view, busy) for grant, status in zip(held, statuses, strict=True)),
-        gpus=tuple(_gpu(room, policy, busy.get(room.gpu.uuid), grants_known=room.gpu.uuid in known) for room in left),
-        unknown=(*view.unknown, *unknown),
-    )
+    domains = dict.fromkeys((gpu.uuid for gpu in view.gpus), "")
+    rooms_left = rooms(view.gpus, domains, [held.grant for held in view.grants], policy)
+    left = {room.gpu.uuid: room for room in rooms_left}
+    gpus = []
+    for gpu in report.gpus:
+        room = left[gpu.uuid]
+        compute = policy.compute.of(room.gpu.ordinal)
+        used = changed(gpu, compute_policy=compute.policy, max_inst=compute.max_inst)
+        if gpu.uuid in known:
+            free = {"free_mib": max(0, room.memory_mib), "free_percent": max(0, room.thread_percent)}
+            used = changed(used, **free, free_weight=room.weight)
+        if gpu.uuid in busy:
+            used = changed(used, sm_percent=busy[gpu.uuid].percent)
+        gpus.append(used)
+    grants = []
+    for grant in report.grants or ():
+        cards = tuple([_card(grant.id, card, view, busy) for card in grant.cards])
+        grants.append(changed(grant, cards=cards))
+    return changed(report, gpus=tuple(gpus), grants=tuple(grants), unknown=(*view.unknown, *unknown))
 
 
-def _grant(grant: Grant, status: GrantStatus, view: NodeView, busy: Mapping[str, Busy]) -> GrantUse:
-    labels = {gpu.uuid: gpu.label for gpu in view.gpus}
-    return GrantUse(
-        id=grant.id,
-        container=status.container,
-        container_name=status.container_name,
-        namespace=status.namespace,
-        pod=status.pod,
-        holder_pid=status.holder_pid,
-        command=status.command,
-        thread_percent=grant.thread_percent,
-        cards=tuple(
-            CardUse(
-                gpu=card.gpu,
-                label=labels.get(card.gpu, card.gpu),
-                sm_percent=sm_percent(grant.id, card.gpu, view, busy[card.gpu].samples if card.gpu in busy else None),
-                used_mib=card.used_mib,
-                memory_mib=card.memory_mib,
-                reserved_percent=card.reserved_percent,
-                weight=grant.part_of(card.gpu).weight,
-            )
-            for card in status.cards
-        ),
-        claim=status.claim,
-        shared_with=status.shared_with,
-    )
-
-
-def _gpu(room: GpuCapacity, policy: Policy, busy: Busy | None, *, grants_known: bool) -> GpuUse:
-    compute = policy.compute.of(room.gpu.ordinal)
-    return GpuUse(
-        gpu=room.gpu.uuid,
-        label=room.gpu.label,
-        policy=compute.policy,
-        policy_name=POLICIES[compute.policy].name,
-        max_inst=compute.max_inst,
-        free_weight=room.weight if grants_known else None,
-        free_mib=room.memory_mib if grants_known else None,
-        free_percent=room.thread_percent if grants_known else None,
-        sm_percent=busy.percent if busy else None,
-    )
+def _card(grant: str, card: CardReport, view: NodeView, busy: Mapping[str, Busy]) -> CardReport:
+    samples = busy[card.gpu].samples if card.gpu in busy else None
+    return changed(card, sm_percent=sm_percent(grant, card.gpu, view, samples))

@@ -64,7 +64,7 @@ def test_it_runs_when_a_pod_ends_on_the_gpu_that_was_written_on_it(mpsd: Install
     pods.wait_until_holding("seven", within_s=120.0)
     took_s = time.monotonic() - began
     eventually(lambda: placed(mpsd, pods).get("seven") == ("gpu0",), "its devices on gpu0")
-    (uuid,) = [gpu["uuid"] for gpu in mpsd.told()["gpus"] if gpu["index"] == 0]
+    (uuid,) = [gpu["uuid"] for gpu in mpsd.told()["gpus"] if gpu["label"] == "gpu0"]
     annotations = pods.get("seven")["metadata"]["annotations"]
     assert annotations[GPU_ANNOTATION] == uuid
     assert annotations["ALIYUN_COM_GPU_MEM_IDX"] == "0"

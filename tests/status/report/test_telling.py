@@ -6,21 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace as changed
 
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
-from mpsd.model.mpsnode import ReportedViolation
-from mpsd.model.node_view import NodeView
-from mpsd.model.times import stamp
-from mpsd.model.violations import ViolationKind
+from mpsd.model.node_report import (
+    GrantViolations,
+    NodeReport,
+    SeenViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+)
+from mpsd.model.times import stamp, utc
 from mpsd.platform.kube import Forbidden, Kube, NotFound, Object, PatchKind, Resource
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
-from mpsd.status.report import NodeReport
+from mpsd.status.report import NodeReporter
 from mpsd.status.rules import mpsnode
 from mpsd.status.rules.pods import PodAnnotations
-from mpsd.watchdog.rules.reported import NodeViolations, of_grant, of_node
 from tests.model.worlds import NOW, POLICY, UUIDS
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
@@ -180,18 +183,18 @@ def test_what_a_program_did_that_it_may_not_is_told_of_its_pod_once_the_pod_is_g
     api: SimulatedApi, tmp_path: Path
 ) -> None:
     who = PodName("default", "train", BUSY.grants[0].grant.id)
-    last = ReportedViolation(stamp(BUSY.now), "memory_over_grant", "kill")
-    counts = {ViolationKind.MEMORY_OVER_GRANT: 1}
-    quiet = NodeViolations(of_node(BUSY.now, {}, []), {})
-    of_all = of_node(BUSY.now, counts, [changed(last, pod=str(who))])
-    one = NodeViolations(of_all, {who.uid: of_grant(counts, last)})
+    last = ViolationReport(at=utc(BUSY.now), kind="memory_over_grant", action="kill", pod=str(who))
+    counts = (ViolationCount(kind="memory_over_grant", count=1),)
+    quiet = SeenViolations(ViolationsReport(since=utc(BUSY.now)), {})
+    of_all = ViolationsReport(since=utc(BUSY.now), counts=counts, last=(last,))
+    one = SeenViolations(of_all, {who.uid: GrantViolations(counts, last)})
 
     async def test(world: World) -> None:
         await world.define()
         await world.make_node()
         world.report.report(BUSY, violations=quiet)
         found = await told(world, "True")
-        assert found["status"]["violations"] == {"since": stamp(BUSY.now), "counts": [], "last": [], "pods": 0}
+        assert found["status"]["violations"] == {"since": stamp(BUSY.now), "pods": 0}
 
         async def pods() -> list[Object]:
             return [
@@ -218,7 +221,7 @@ def test_what_is_no_longer_known_goes_from_an_mpsnode_also_what_an_earlier_agent
     api: SimulatedApi, tmp_path: Path
 ) -> None:
     of_before = {"violations": {"since": stamp(1.0), "pods": 3}, "summary": {"violations": 7}}
-    quiet = NodeViolations(of_node(BUSY.now, {}, []), {})
+    quiet = SeenViolations(ViolationsReport(since=utc(BUSY.now)), {})
 
     async def test(world: World) -> None:
         await world.define()
@@ -347,7 +350,7 @@ def test_a_node_where_nothing_changes_is_told_now_and_then_as_it_was_seen_last(
 
         async def is_told_again() -> bool:
             seen = await world.mpsnode()
-            return bool(seen["status"]["toldAt"] == stamp(BUSY.now + 60) != found["status"]["toldAt"])
+            return bool(seen["status"]["reportedAt"] == stamp(BUSY.now + 60) != found["status"]["reportedAt"])
 
         await eventually(is_told_again, "the time of the last look")
 
@@ -359,9 +362,9 @@ def test_a_status_is_made_once_of_each_view_that_is_written(
 ) -> None:
     made: list[float] = []
 
-    def counted(view: NodeView, *more: Any) -> Object:
-        made.append(view.now)
-        return mpsnode_status(view, *more)
+    def counted(report: NodeReport, condition: Object) -> Object:
+        made.append(report.now)
+        return mpsnode_status(report, condition)
 
     mpsnode_status = mpsnode.mpsnode_status
     monkeypatch.setattr(mpsnode, "mpsnode_status", counted)
@@ -454,7 +457,7 @@ def test_labels_that_are_refused_keep_the_condition_from_nobody(api: SimulatedAp
     async def test(world: World) -> None:
         made = await world.make_node()
         refusing = RefusesLabels(world.kube.access)
-        report = NodeReport(refusing, NODE, lambda: POLICY)
+        report = NodeReporter(refusing, NODE, lambda: POLICY)
         stop = asyncio.Event()
         running = asyncio.create_task(report.run(stop))
         report.report(BUSY)

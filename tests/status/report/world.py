@@ -12,7 +12,7 @@ from mpsd.model.policy import Policy
 from mpsd.platform import logs
 from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource
 from mpsd.platform.kube_access import open_kube
-from mpsd.status.report import NodeReport
+from mpsd.status.report import NodeReporter
 from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
 
@@ -31,7 +31,7 @@ class World:
         self.api = api
         self.kube = open_kube(kubeconfig)
         self._reporting: Kube = open_kube(kubeconfig)
-        self.report = NodeReport(self._reporting, NODE, policy)
+        self.report = NodeReporter(self._reporting, NODE, policy)
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.report.run(self._stop))
 

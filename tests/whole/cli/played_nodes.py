@@ -87,7 +87,7 @@ class PlayedNodes:
             drains, used = cordoned.intersection(("all", *domain["gpus"])), held.intersection(domain["gpus"])
             state = ("draining" if used else "drained") if drains else "ready"
             self._enter(name, domain, state, controls)
-        status["toldAt"] = stamp(time.time())
+        status["reportedAt"] = stamp(time.time())
 
     def _enter(self, node: str, domain: Object, state: str, controls: list[Object]) -> None:
         """A domain whose control pod is another one than before begins anew."""

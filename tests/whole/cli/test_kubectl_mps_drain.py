@@ -119,7 +119,7 @@ def test_every_pod_of_a_claim_is_evicted(world: ClusterWorld) -> None:
     status = world.ask(lambda kube: kube.get(MPS_NODES, "gpu-a1"))["status"]
     first, second, third = status["grants"]
     sharing = [{"pod": one["pod"], "uid": one["uid"]} for one in (second, third)]
-    grants = [first | {"claim": "default/share", "claimUid": "1", "sharedWith": sharing}]
+    grants = [first | {"claim": "default/share", "id": "1", "sharedWith": sharing}]
     patch = {"status": {"grants": grants}}
     world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", patch, PatchKind.MERGE, subresource="status"))
     with played_nodes(world):
@@ -215,7 +215,7 @@ def test_a_refused_domain_ends_undrain_with_its_reason(world: ClusterWorld) -> N
     status = mpsnode("gpu-a1")["status"]
     for domain in status["domains"]:
         domain |= {"state": "refused", "reason": "MIG is on"}
-    del status["toldAt"]
+    del status["reportedAt"]
     patch = {"spec": {"cordoned": ["all"]}, "status": status}
     world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", {"spec": patch["spec"]}, PatchKind.MERGE))
     world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", {"status": status}, PatchKind.MERGE, subresource="status"))

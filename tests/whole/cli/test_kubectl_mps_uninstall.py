@@ -151,7 +151,7 @@ def test_a_node_that_is_silent_may_be_in_use(bare_world: ClusterWorld, nodes: Pl
         kind = world.api.cluster.objects.kinds.named("mpsd.io/v1alpha1", "MPSNode")
         assert kind
         key = world.api.cluster.objects.key(kind, "", "gpu-a1")
-        world.api.cluster.objects.change(key, lambda thing: thing["status"].update(toldAt="2026-11-20T00:00:00Z"))
+        world.api.cluster.objects.change(key, lambda thing: thing["status"].update(reportedAt="2026-11-20T00:00:00Z"))
 
     world.api.do(forget)
     said = world.kubectl_mps("uninstall", "--yes")

@@ -46,32 +46,32 @@ def rows(text: str, first: str) -> list[list[str]]:
 
 def test_of_two_grants_on_a_gpu_nobody_can_say_which_computes_and_alone_it_is_busy(served: Machine) -> None:
     idle = served.client(6, "alloc=500")
-    assert use(served)["grants"][0]["cards"][0]["sm_percent"] == 0
+    assert use(served)["grants"][0]["cards"][0]["smPercent"] == 0
     busy = served.run("--gpu-mem 8 --gpu-core 50", "sim-cuda", "alloc=1000", "work")
     busy.heard("launches")
 
     def seen() -> Mapping[int, Any]:
         """Once it computes: between two of the simulator's measurements it does nothing for a moment."""
         told = use(served)
-        grants = {grant["holder_pid"]: grant for grant in told["grants"]}
-        return grants if told["gpus"][0]["sm_percent"] and grants[busy.pid]["cards"][0]["sm_percent"] is None else {}
+        grants = {grant["holderPid"]: grant for grant in told["grants"]}
+        return grants if told["gpus"][0]["smPercent"] and grants[busy.pid]["cards"][0].get("smPercent") is None else {}
 
     found = eventually(seen, "the GPU computes")
     (of_busy,), (of_idle,) = found[busy.pid]["cards"], found[idle.pid]["cards"]
-    assert (of_busy["sm_percent"], of_idle["sm_percent"]) == (None, None)
-    assert (found[busy.pid]["thread_percent"], found[idle.pid]["thread_percent"]) == (50, 100)
-    assert 1000 < of_busy["used_mib"] < 2000
-    assert (of_busy["memory_mib"], of_busy["reserved_percent"]) == (8 * 1024, 50)
+    assert "smPercent" not in of_busy | of_idle
+    assert (found[busy.pid]["threadPercent"], found[idle.pid]["threadPercent"]) == (50, 100)
+    assert 1000 < of_busy["usedMiB"] < 2000
+    assert (of_busy["memoryMiB"], of_busy["reservedPercent"]) == (8 * 1024, 50)
     idle.send(signal.SIGTERM)
     eventually(lambda: served.holders == {busy.pid}, "it is alone")
-    assert eventually(lambda: use(served)["grants"][0]["cards"][0]["sm_percent"], "it is the only one") == 100
+    assert eventually(lambda: use(served)["grants"][0]["cards"][0]["smPercent"], "it is the only one") == 100
 
 
 def test_a_program_that_is_not_on_the_gpu_is_unknown_and_never_idle(served: Machine) -> None:
     absent = served.run("--gpu-mem 4", "sleep", "60")
     eventually(lambda: served.holders == {absent.pid}, "it holds its grant")
     (grant,) = use(served)["grants"]
-    assert grant["cards"][0]["sm_percent"] is None
+    assert grant["cards"][0].get("smPercent") is None
     (row,) = (row for row in rows(answered(smi(served)), "gpu0") if "sleep" in row)
     assert row == ["gpu0", "-", "sleep", "60", "?", "-", "-", "0", "MiB", "4096", "MiB"]
 
@@ -83,7 +83,7 @@ def test_a_gpu_that_is_lost_says_nothing_and_nobody_on_it_is_idle(served: Machin
     try:
         shown = use(served)
         (grant,) = shown["grants"]
-        assert (grant["cards"][0]["sm_percent"], grant["cards"][0]["used_mib"]) == (None, None)
+        assert {"smPercent", "usedMiB"}.isdisjoint(grant["cards"][0])
         assert any("how busy gpu0 is: NVML:" in what for what in shown["unknown"])
     finally:
         card.lost = False
@@ -94,18 +94,10 @@ def test_what_is_left_of_each_gpu_is_told_with_its_compute_policy(served: Machin
     told = use(served)
     first, second = told["gpus"]
     total = served.node().gpus[0].promised_mib
-    assert first == {
-        "gpu": first["gpu"],
-        "label": "gpu0",
-        "policy": 5,
-        "policy_name": "native",
-        "max_inst": None,
-        "free_weight": None,
-        "free_mib": total - 8 * 1024,
-        "free_percent": 70,
-        "sm_percent": 0,
-    }
-    assert (second["policy"], second["max_inst"], second["free_weight"], second["free_percent"]) == (3, 20, 20, 100)
+    assert (first["label"], first["computePolicy"], first["smPercent"]) == ("gpu0", 5, 0)
+    assert (first["freeMiB"], first["freePercent"]) == (total - 8 * 1024, 70)
+    assert {"maxInst", "freeWeight"}.isdisjoint(first)
+    assert (second["computePolicy"], second["maxInst"], second["freeWeight"], second["freePercent"]) == (3, 20, 20, 100)
     text = answered(smi(served))
     assert rows(text, "gpu0")[-1] == ["gpu0", "0", "%", "5", "native", "-", "-", str(total - 8192), "MiB", "70", "%"]
     assert rows(text, "gpu1")[-1] == [

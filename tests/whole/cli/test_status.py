@@ -48,10 +48,10 @@ def test_the_books_and_who_uses_what_are_shown(served: Machine) -> None:
 
     assert (as_json.exit_code(), as_text.exit_code()) == (0, 0)
     node = json.loads(as_json.output)
-    used = {grant["holder_pid"]: grant["used_mib"] for grant in node["grants"]}
+    used = {grant["holderPid"]: grant["usedMiB"] for grant in node["grants"]}
     assert used.keys() == {client.pid, waits.pid}
     assert 1000 < used[client.pid] < 2000
-    assert [waiting["holder_pid"] for waiting in node["waiting"]] == [queued.pid]
+    assert [waiting["holderPid"] for waiting in node["waiting"]] == [queued.pid]
     text = as_text.output
     (gpu_row,) = (line.split() for line in text.splitlines() if line.split()[:1] == ["gpu0"])
     assert gpu_row[:6] == ["gpu0", "A30", "gpu0", "ready", "20/23.4", "GiB"]

@@ -24,7 +24,7 @@ import yaml
 
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State
-from mpsd.model.node_status import DomainStatus, GrantStatus, NodeStatus
+from mpsd.model.node_report import DomainReport, GrantReport, NodeReport
 from mpsd.model.node_view import RECORD_VERSION, Canary, DomainRecord
 from mpsd.mps.drain import limit_mib
 from mpsd.mps.rules import control_protocol
@@ -293,16 +293,16 @@ class Machine:
 
     # -- what is seen --------------------------------------------------------------------------------------------
 
-    def node(self) -> NodeStatus:
+    def node(self) -> NodeReport:
         """What the agent says; local_api.NotRunning where none does."""
         _status, body = local_api.ask(self.run_directory / "mpsd.sock", "GET", "/v1/node")
-        return msgspec.json.decode(body, type=NodeStatus)
+        return msgspec.json.decode(body, type=NodeReport)
 
-    def domain(self, name: str = "gpu0") -> DomainStatus:
+    def domain(self, name: str = "gpu0") -> DomainReport:
         (found,) = (domain for domain in self.node().domains if domain.name == name)
         return found
 
-    def in_state(self, state: State, name: str = "gpu0") -> DomainStatus:
+    def in_state(self, state: State, name: str = "gpu0") -> DomainReport:
         """The domain once it is in this state."""
         eventually(lambda: self.domain(name).state is state, f"{name} is {state}")
         return self.domain(name)
@@ -317,9 +317,9 @@ class Machine:
 
     def _is_ready(self) -> bool:
         known = self._known()
-        return bool(known) and all(domain.state is State.READY for domain in known)
+        return bool(known) and all(domain.state == State.READY for domain in known)
 
-    def _known(self) -> Sequence[DomainStatus]:
+    def _known(self) -> Sequence[DomainReport]:
         """The domains, once they hold every GPU."""
         with suppress(local_api.NotRunning):
             domains = self.node().domains
@@ -338,7 +338,7 @@ class Machine:
         self.in_state(State.READY, name)
         return self.daemon(name)
 
-    def grant_of(self, program: Program) -> GrantStatus:
+    def grant_of(self, program: Program) -> GrantReport:
         """The grant that this program holds, which it must have."""
         (found,) = (grant for grant in self.node().grants if grant.holder_pid == program.pid)
         return found
@@ -450,7 +450,7 @@ class Machine:
 
     def _denied(self) -> bool:
         """Whether no domain that serves lets anybody in: the agent has done what followed from the last grant's end."""
-        names = [domain.name for domain in self.node().domains if domain.state is State.READY]
+        names = [domain.name for domain in self.node().domains if domain.state == State.READY]
         return all(limit_mib(self.folder_of(name)) == DENY_MIB for name in names)
 
     def end_programs(self) -> None:

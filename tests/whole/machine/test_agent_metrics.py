@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from mpsd.admission.review_api import WebhookMetrics
 from mpsd.model.metrics import Exporter, exported_by
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_report import NodeReport
 from mpsd.platform.server_metrics import ServerMetrics
 from mpsd.scheduler.api import SchedulerMetrics
 from tests.whole.machine.conftest import on_machine
@@ -122,7 +122,7 @@ def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
         text = answer.read().decode()
     assert values(read_text(text), "mpsd_gpu_memory_bytes", "gpu") == now(served, "mpsd_gpu_memory_bytes", "gpu")
     with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/v1/node", timeout=20) as answer:
-        assert msgspec.json.decode(answer.read(), type=NodeStatus).driver == served.node().driver
+        assert msgspec.json.decode(answer.read(), type=NodeReport).driver == served.node().driver
 
 
 def test_the_port_grants_nothing(served: Machine) -> None:

@@ -36,7 +36,7 @@ def canary_of(machine: Machine, name: str = "gpu0") -> Canary:
 def refusal(machine: Machine, name: str = "gpu0") -> str:
     """Why the domain is refused, once it is."""
     path = machine.folder_of(name).record
-    eventually(lambda: path.exists() and machine.record(name).state is State.REFUSED, "it is refused")
+    eventually(lambda: path.exists() and machine.record(name).state == State.REFUSED, "it is refused")
     return machine.record(name).reason
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.grants.ledger import ContainerGrant
-from mpsd.model.node_status import GrantStatus
+from mpsd.model.node_report import GrantReport
 from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes, records
 from tests.platform.pod_cgroup import needs_cgroups
@@ -51,7 +51,7 @@ def other(two: tuple[Played, Played]) -> Played:
     return two[1]
 
 
-def grants(machine: Machine) -> dict[str, GrantStatus]:
+def grants(machine: Machine) -> dict[str, GrantReport]:
     """By the id of the container that holds it."""
     return {grant.container: grant for grant in machine.node().grants if grant.container}
 
@@ -100,7 +100,7 @@ def test_the_grant_goes_from_the_runtime_to_the_first_process_and_ends_with_it(c
     first = container.make("hold")
     container.end_runtime()
     eventually(known_as(container, first), "its first process holds it")
-    assert grants(container.machine)[container.name].holder_alive
+    assert not grants(container.machine)[container.name].ended
     os.kill(first, signal.SIGKILL)
     until_over(container)
 
@@ -110,7 +110,7 @@ def test_the_first_process_holds_it_while_the_runtime_stays(container: Played) -
     assert container.ask(TWO_GIB) == 201
     eventually(known_as(container, container.make("hold")), "its first process holds it")
     container.kill_runtime()
-    assert grants(container.machine)[container.name].holder_alive
+    assert not grants(container.machine)[container.name].ended
 
 
 def test_what_a_runtime_did_not_make_is_given_back_when_it_is_killed(container: Played) -> None:
@@ -134,7 +134,7 @@ def test_a_state_that_nobody_can_read_is_not_taken_for_no_container(container: P
     container.kill_runtime()
     agent = container.machine.part("agent")
     eventually(lambda: agent.logged("state of a container unknown", container=container.name), "it is said")
-    assert grants(container.machine)[container.name].holder_alive
+    assert not grants(container.machine)[container.name].ended
     container.state.unlink()
     until_over(container)
 

@@ -27,4 +27,4 @@ def test_a_daemon_that_never_listens_holds_up_neither_the_others_nor_the_end(pai
     pair.service("up")
     eventually(lambda: pair.run("--gpu-mem 4 --wait", "true").exit_code() == 0, "the other GPU serves")
     eventually(lambda: "the control socket listens" in pair.domain("gpu0").reason, "what is waited for is said")
-    assert pair.domain("gpu0").state is State.STARTING
+    assert pair.domain("gpu0").state == State.STARTING

@@ -94,7 +94,7 @@ def test_a_crash_loop_is_reported_with_its_delays_and_ends_with_its_cause(machin
 
     def backs_off() -> bool:
         domain = machine.domain()
-        return domain.state is State.DOWN and "3 times in a row, the next start is in 2 s" in domain.reason
+        return domain.state == State.DOWN and "3 times in a row, the next start is in 2 s" in domain.reason
 
     eventually(backs_off, "the third death in a row is reported")
     assert 'ended with code 1; its last line: "the licence has expired"' in machine.domain().reason

@@ -88,7 +88,7 @@ def test_a_grant_lasts_while_a_detached_child_lives_that_uses_no_gpu_yet(serving
         until = time.monotonic() + NOT_SOON_S
         eventually(lambda: time.monotonic() > until, "the agent has looked")
         grant = serving.grant_of(left)
-        assert (grant.holder_alive, grant.clients) == (False, 0)
+        assert (grant.ended, grant.clients) == (True, 0)
         assert f"/mpsd-{grant.id}" in Path(f"/proc/{pid}/cgroup").read_text()
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: not has_grant(serving, left), "its grant has come back")

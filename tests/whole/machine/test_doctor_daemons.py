@@ -109,7 +109,7 @@ def test_a_canary_that_failed(untried: Machine) -> None:
     """NVIDIA/k8s-device-plugin#764: memory is not limited, and nobody looked."""
     untried.card().quirks = Quirk.IGNORES_MEMORY_LIMITS
     untried.service("up")
-    eventually(lambda: untried.folder_of().record.exists() and untried.record().state is State.REFUSED, "it is refused")
+    eventually(lambda: untried.folder_of().record.exists() and untried.record().state == State.REFUSED, "it is refused")
     assert first_line(untried).startswith("gpu0 is refused: the canary")
 
 

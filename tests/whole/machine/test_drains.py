@@ -79,7 +79,7 @@ def test_control_may_be_replaced_once_its_domains_are_drained(machine: Machine) 
     eventually(lambda: again.logged("state", state="drained"), "it is drained again")
     machine.service("agent")
     machine.until_known()
-    assert machine.domain().state is State.DRAINED
+    assert machine.domain().state == State.DRAINED
     assert machine.daemon() != before
     states = [line["state"] for line in again.logged("state")]
     assert states == ["starting", "draining", "drained"]

@@ -153,7 +153,7 @@ class Escape:
 
 def _is_ended_soon(here: AnyMachine, escape: Escape) -> None:
     tries = 5 if isinstance(here, SimulatedMachine) else 1
-    promised_s = PROMISED_S if escape.kind is ViolationKind.OUTSIDE_MPS else PROMISED_S + DRAIN_S + BACK_S
+    promised_s = PROMISED_S if escape.kind == ViolationKind.OUTSIDE_MPS else PROMISED_S + DRAIN_S + BACK_S
     is_kept_within(promised_s, lambda: _contained(here, escape), tries)
 
 

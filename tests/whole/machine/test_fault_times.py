@@ -53,14 +53,14 @@ def _faulted(here: AnyMachine) -> Healed:
     assert culprit.heard("bad") == ILLEGAL_ADDRESS
     began = time.time()
 
-    eventually(lambda: here.record().state is State.FAULT, "the fault is seen")
+    eventually(lambda: here.record().state == State.FAULT, "the fault is seen")
 
     seen_s = time.time() - began
     *_earlier, fault = here.record().faults
     assert fault.pids == {program.pid for program in (gone_at_once, bystander, culprit)}
     assert fault.strangers == ()
     assert (bystander.exit_code(), culprit.exit_code()) == (KILLED, KILLED)
-    eventually(lambda: here.record().state is State.READY, "the domain serves")
+    eventually(lambda: here.record().state == State.READY, "the domain serves")
     ready_s = time.time() - began
     after = cuda(here, 2, "hold")
     after.heard("ready")

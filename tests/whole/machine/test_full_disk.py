@@ -13,7 +13,7 @@ def test_a_record_that_cannot_be_written_ends_nothing_and_is_written_later(machi
     eventually(lambda: service.logged("state", state="starting")[1:], "the daemon is started again")
     beside.rmdir()
     eventually(lambda: service.logged("record written again"), "it is written")
-    eventually(lambda: machine.domain("gpu0").state is State.READY, "it serves")
+    eventually(lambda: machine.domain("gpu0").state == State.READY, "it serves")
     assert len(service.logged("record not written")) == 1
     assert service.running
     machine.client(4)

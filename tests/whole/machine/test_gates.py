@@ -149,7 +149,7 @@ def test_a_gate_of_another_boot_is_closed(machine: Machine) -> None:
 def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine) -> None:
     """After a reboot a container would else start under the limit of a GPU that nobody holds."""
     machine.service("control")
-    eventually(lambda: machine.folder_of().record.exists() and machine.record().state is State.READY, "it is ready")
+    eventually(lambda: machine.folder_of().record.exists() and machine.record().state == State.READY, "it is ready")
     assert not is_open(machine)
     machine.service("agent")
     eventually(lambda: is_open(machine), "the gate is open")
@@ -205,7 +205,7 @@ def test_until_then_the_gate_is_shut_and_a_program_waits(machine: Machine, waits
     eventually(lambda: not is_open(machine), "the gate is shut")
     after = machine.run("--gpu-mem 2", "true")
     eventually(lambda: machine.queue == [after.pid], "it waits")
-    assert machine.domain().state is State.READY
+    assert machine.domain().state == State.READY
     waits.unlink()
     assert after.exit_code() == 0, after
     until_open(machine)

@@ -30,7 +30,7 @@ def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(serv
     time_to_notice = time.monotonic() + 1.5  # more than one look of the agent
     eventually(lambda: time.monotonic() > time_to_notice, "the agent has looked")
     (grant,) = served.node().grants
-    assert (grant.holder_pid, grant.holder_alive, grant.clients) == (parent.pid, False, 1)
+    assert (grant.holder_pid, grant.ended, grant.clients) == (parent.pid, True, 1)
     refused = served.run("--gpu-mem 20", "true")
     assert refused.exit_code() == 1
 

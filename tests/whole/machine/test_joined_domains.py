@@ -38,7 +38,7 @@ def test_a_program_of_two_gpus_sees_half_of_its_request_on_each_and_a_neighbour_
     joined = {one.name: one for one in apart.node().domains if len(one.gpus) == 2}
     ((name, domain),) = joined.items()
     assert set(domain.gpus) == set(grant.gpus)
-    assert domain.state is State.READY
+    assert domain.state == State.READY
     assert beside not in name
     assert neighbour.running
     assert apart.daemon(beside) == before

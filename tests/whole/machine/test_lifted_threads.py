@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.model.node_status import ViolationStatus
+from mpsd.model.node_report import ViolationReport
 from mpsd.model.policy import Response
 from mpsd.model.violations import ViolationKind
 from tests.whole.machine import hardware
@@ -39,7 +39,7 @@ def under(here: AnyMachine, percent: int, *command: str) -> Program:
     return here.run(f"--gpu-mem 2 --gpu-core {percent}", *command)
 
 
-def violations(here: AnyMachine) -> tuple[ViolationStatus, ...]:
+def violations(here: AnyMachine) -> tuple[ViolationReport, ...]:
     found = here.node().violations
     assert found is not None
     assert not found.unjudged
@@ -97,8 +97,8 @@ def test_where_the_policy_says_so_it_is_ended_and_its_neighbour_is_not(here: Any
     neighbour.kill()
 
 
-def reported(here: AnyMachine, program: Program) -> ViolationStatus:
-    def look() -> list[ViolationStatus]:
+def reported(here: AnyMachine, program: Program) -> ViolationReport:
+    def look() -> list[ViolationReport]:
         kind = ViolationKind.THREADS_LIFTED
         return [one for one in violations(here) if (one.kind, one.pid) == (kind, program.pid)]
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from mpsd.model.domain import GONE, State
-from mpsd.model.node_status import DomainStatus
+from mpsd.model.node_report import DomainReport
 from mpsd.platform import local_api, processes
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS
 from tests.whole.machine.asking_doctor import first_line, found
@@ -59,10 +59,10 @@ def names(machine: Machine) -> set[str]:
     return {domain.name for domain in machine.node().domains}
 
 
-def comes(machine: Machine, state: State, name: str) -> DomainStatus:
+def comes(machine: Machine, state: State, name: str) -> DomainReport:
     """The domain, once there is one of this name in this state."""
 
-    def found() -> list[DomainStatus]:
+    def found() -> list[DomainReport]:
         with suppress(local_api.NotRunning):
             return [one for one in machine.node().domains if (one.name, one.state) == (name, state)]
         return []

@@ -10,7 +10,7 @@ import pytest
 
 from mpsd.model.cuda_limit_parser import SM_PARTITION, THREAD_PERCENT
 from mpsd.model.domain import State
-from mpsd.model.node_status import PartitionStatus
+from mpsd.model.node_report import PartitionReport
 from mpsd.model.violations import ViolationKind
 from mpsd.platform.processes import environment_of
 from mpsd.simulator.mps.control_daemon import VERSION, WITH_PARTITIONS
@@ -69,8 +69,8 @@ def test_two_grants_have_sms_of_their_own_and_a_third_is_refused_or_waits(apart:
     assert (canary.partitioned, canary.problem, canary.warning, canary.sms) == (True, "", "", 8)
     a, b = holding(apart, 30), holding(apart, 60)
     assert (a.heard("sms"), b.heard("sms")) == (40, 80)
-    assert apart.grant_of(a).partitions == (PartitionStatus(5, 40),)
-    assert apart.grant_of(b).partitions == (PartitionStatus(10, 80),)
+    assert apart.grant_of(a).partitions == (PartitionReport(5, 40),)
+    assert apart.grant_of(b).partitions == (PartitionReport(10, 80),)
     assert {partition_of(a).partition("/")[2], partition_of(b).partition("/")[2]} == names(apart)
     assert THREAD_PERCENT not in (environment_of(a.pid) or {})
     assert (apart.domain().chunks, apart.domain().free_chunks) == (16, 1)
@@ -148,7 +148,7 @@ def test_a_restart_of_the_agent_keeps_partitions_and_frees_those_of_what_ended_m
 
     apart.until_ready()
     eventually(lambda: names(apart) == {kept.partition("/")[2]}, "only the partition that is held is left")
-    assert apart.grant_of(lasting).partitions == (PartitionStatus(5, 40),)
+    assert apart.grant_of(lasting).partitions == (PartitionReport(5, 40),)
     assert lasting.running
     assert holding(apart, 60).heard("sms") == 80
 
@@ -171,7 +171,7 @@ def test_a_new_daemon_has_no_partition_of_an_old_one_and_gives_new_grants_theirs
     apart.new_daemon(daemon)
     (tmp_path / "go").touch()
     eventually(lambda: REFUSED in shell.output, "what it starts later names a partition that is gone")
-    eventually(lambda: apart.grant_of(shell).partitions == (PartitionStatus(10, None),), "it is known to be gone")
+    eventually(lambda: apart.grant_of(shell).partitions == (PartitionReport(10, None),), "it is known to be gone")
     assert holding(apart, 30).heard("sms") == 40
     shown = apart.start([MPSD, "status"])
     assert shown.exit_code() == 0
@@ -186,7 +186,7 @@ def test_control_that_is_started_again_adopts_a_daemon_with_its_partitions(apart
     apart.until_ready()
     assert apart.daemon() == daemon
     assert apart.domain().partitioned
-    assert apart.grant_of(program).partitions == (PartitionStatus(5, 40),)
+    assert apart.grant_of(program).partitions == (PartitionReport(5, 40),)
 
 
 def test_a_share_cannot_be_changed_and_memory_can(apart: Machine) -> None:
@@ -196,7 +196,7 @@ def test_a_share_cannot_be_changed_and_memory_can(apart: Machine) -> None:
     assert refused.exit_code() != 0
     why = "the percentage is 20: cannot be set: an SM partition keeps its size; end it, and start it with that"
     assert why in " ".join(refused.errors.split())
-    assert apart.grant_of(program).partitions == (PartitionStatus(5, 40),)
+    assert apart.grant_of(program).partitions == (PartitionReport(5, 40),)
     assert apart.start([MPSD, "set", grant, "--mem", "4GiB"]).exit_code() == 0
 
 

@@ -91,7 +91,7 @@ class ProgramsFate(Fate):
             return "control has not looked yet"
         node, living = self.machine.node(), {program.pid for program in self.living}
         served = {grant.holder_pid for grant in node.grants} | {waiting.holder_pid for waiting in node.waiting}
-        if served != living or any(domain.state is not State.READY for domain in node.domains):
+        if served != living or any(domain.state != State.READY for domain in node.domains):
             return f"{living} live, {node}"
         if sum(len(domain.gpus) for domain in node.domains) != len(node.gpus):
             return f"a GPU is in no domain: {node.domains}"

@@ -40,7 +40,7 @@ def serves_after_the_end(machine: Machine, took: Program) -> float:
     """How many seconds after."""
     took.kill()
     ended = time.monotonic()
-    eventually(lambda: machine.record().state is State.READY, "the domain serves")
+    eventually(lambda: machine.record().state == State.READY, "the domain serves")
     return time.monotonic() - ended
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from mpsd.model.node_status import ViolationsStatus, ViolationStatus
+from mpsd.model.node_report import ViolationReport, ViolationsReport
 from mpsd.model.policy import Response
 from mpsd.model.violations import ViolationKind
 from mpsd.simulator.card import GRAPHICS, MPS_SERVER, OUTSIDE_MPS, ContextClaim
@@ -70,18 +70,18 @@ class Watched:
         self.machine.set_policy(exclusive_process=False, requests=requests, violations=violations)
 
     @property
-    def violations(self) -> ViolationsStatus:
+    def violations(self) -> ViolationsReport:
         found = self.machine.node().violations
         assert found is not None
         return found
 
-    def told(self, kind: ViolationKind, program: Program) -> ViolationStatus:
+    def told(self, kind: ViolationKind, program: Program) -> ViolationReport:
         """What was told of it, once its outcome is known where there is one."""
 
-        def look() -> list[ViolationStatus]:
+        def look() -> list[ViolationReport]:
             found = [one for one in self.violations.last if (one.kind, one.pid) == (kind, program.pid)]
             known = [one for one in found if one.outcome and not one.outcome.startswith("stopped ")]
-            return known or [one for one in found if one.action is Response.WARN]
+            return known or [one for one in found if one.action == Response.WARN]
 
         return eventually(look, f"{kind} is told of {program}")[0]
 
@@ -170,8 +170,8 @@ def test_processes_within_their_limits_and_over_together_are_contained(watched: 
 
 def test_a_limit_that_is_lifted_and_not_used_is_told_of_once(watched: Watched) -> None:
     program = watched.shell(f"{LIMIT}=garbage {PARTITIONING}=1 exec sim-cuda hold")
-    assert watched.told(ViolationKind.LIMIT_LIFTED, program).action is Response.WARN
-    assert watched.told(ViolationKind.PARTITIONING_ENABLED, program).action is Response.WARN
+    assert watched.told(ViolationKind.LIMIT_LIFTED, program).action == Response.WARN
+    assert watched.told(ViolationKind.PARTITIONING_ENABLED, program).action == Response.WARN
     assert program.running
     looks = watched.violations.looks
     eventually(lambda: watched.violations.looks > looks + 2, "it was looked at again")

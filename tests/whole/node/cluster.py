@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from mpsd.model.client_limits import DENY_MIB
-from mpsd.model.node_status import GrantStatus
+from mpsd.model.node_report import GrantReport
 from tests.whole.machine.machine import MPSD, SOON_S, Machine, Service, eventually
 
 NODE = "node1"
@@ -190,9 +190,11 @@ class Cluster(Machine):
     def phase(self, name: str) -> str:
         return str(self.pod(name).get("status", {}).get("phase", ""))
 
-    def grant(self, name: str) -> GrantStatus:
+    def grant(self, name: str) -> GrantReport:
         """The pod's grant, once there is one."""
-        return eventually(lambda: [one for one in self.node().grants if one.pod == name], f"{name} has a grant")[0]
+        return eventually(
+            lambda: [one for one in self.node().grants if one.pod == f"default/{name}"], f"{name} has a grant"
+        )[0]
 
     def empty(self) -> None:
         """Deletes every pod; the ledger must be at zero then."""

@@ -314,7 +314,7 @@ def test_what_kubelet_gives_up_is_held_while_a_process_of_it_lives(claims: Claim
         claims.agent.kill()
         claims.agent = claims.start_agent()
         eventually(lambda: claims.granted() == {left: 10240}, "the grant of what was left")
-        assert not claims.node().grants[0].holder_alive
+        assert claims.node().grants[0].ended
         program.kill()
         claims.prepared("new", new)
         eventually(lambda: claims.granted() == {new: 20480}, "the room is back")
@@ -331,7 +331,7 @@ def test_what_kubelet_gives_up_is_held_while_a_process_may_still_take_memory(cla
         assert claims.unprepare("left", left) == ""
         assert claims.granted() == {left: 10240}
         assert claims.prepare("left", left).error == ""  # again, as for the next pod of the same claim
-        assert claims.node().grants[0].holder_alive
+        assert not claims.node().grants[0].ended
         assert claims.unprepare("left", left) == ""
         program.kill()
         eventually(lambda: not claims.granted(), "the room is back")
@@ -617,12 +617,12 @@ def test_a_claim_is_named_with_its_pods_wherever_its_grant_is_seen(claims: Claim
     uid = claims.allocate("share", 7, pods=["uid-of-a", "uid-of-b"])
     claims.prepared("share", uid)
     (grant,) = eventually(lambda: [one for one in claims.node().grants if one.id == uid], "its grant")
-    assert (grant.claim, f"{grant.namespace}/{grant.pod}") == ("default/share", "default/share")
-    assert grant.shared_with == ("default/share-1",)
+    assert (grant.claim, grant.pod) == ("default/share", "default/share")
+    assert grant.names[1:] == ("default/share-1",)
 
     def told() -> list[Object]:
         found = claims.mpsnode().get("status", {}).get("grants", ())
-        return [one for one in found if one.get("claimUid") == uid]
+        return [one for one in found if one["id"] == uid]
 
     (reported,) = eventually(told, "the MPSNode names the claim")
     assert reported["claim"] == "default/share"

@@ -55,7 +55,9 @@ def test_the_containers_of_a_pod_are_held_together_and_nothing_is_left_of_it(clu
     assert max(limits(cluster).values()) == 4 * 1024
     assert ViolationKind.MEMORY_OVER_GRANT not in violations(cluster)
     cluster.delete("pair")
-    eventually(lambda: not [grant for grant in cluster.node().grants if grant.pod == "pair"], "its grant has ended")
+    eventually(
+        lambda: not [grant for grant in cluster.node().grants if grant.pod == "default/pair"], "its grant has ended"
+    )
     other_pod = cluster.running("next", 2)
     eventually(lambda: cluster.grant("next").memory_cap == "cgroup", "its cgroup holds it")
     assert other_pod.lines

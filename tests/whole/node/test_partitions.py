@@ -12,7 +12,7 @@ import pytest
 from mpsd.model.cuda_limit_parser import SM_PARTITION, THREAD_PERCENT
 from mpsd.model.grants import Request
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.node_status import PartitionStatus
+from mpsd.model.node_report import PartitionReport
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.processes import environment_of
 from mpsd.scheduler.rules.capacity import Terms, node_capacity
@@ -47,7 +47,7 @@ class NewerClaims(NewerCluster, ClaimCluster):
             str(json.loads(text)["devices"][0]["containerEdits"]["env"]).partition(f"{SM_PARTITION}=")[2].split("'")[0]
         )
 
-    def partitions(self) -> dict[str, tuple[PartitionStatus, ...]]:
+    def partitions(self) -> dict[str, tuple[PartitionReport, ...]]:
         """By the id of each grant."""
         return {grant.id: grant.partitions for grant in self.node().grants}
 
@@ -84,7 +84,7 @@ def test_pods_have_partitions_of_their_own_until_they_end(cluster: Cluster) -> N
     assert [one.heard("sms")[0] for one in (a, b)] == [40, 80]
     assert names(cluster) == {partition_of(a), partition_of(b)}
     assert THREAD_PERCENT not in given(a)
-    assert cluster.grant("a").partitions == (PartitionStatus(5, 40),)
+    assert cluster.grant("a").partitions == (PartitionReport(5, 40),)
     eventually(lambda: "gpu0 has 1 of 2 chunks of its SMs free" in why_not_by_mpsnode(cluster, 10), "schedulers see it")
     assert not why_not_by_mpsnode(cluster, 6)
 
@@ -114,7 +114,7 @@ def test_a_restart_of_the_agent_keeps_what_pods_have(cluster: Cluster) -> None:
     assert partition_of(ended) in names(cluster)
     cluster.agent = cluster.start_agent()
     eventually(lambda: names(cluster) == {kept}, "only the partition that is held is left")
-    assert cluster.grant("lasting").partitions == (PartitionStatus(5, 40),)
+    assert cluster.grant("lasting").partitions == (PartitionReport(5, 40),)
 
 
 def test_a_container_that_comes_back_after_its_daemon_is_evicted_since_its_partition_is_gone(cluster: Cluster) -> None:
@@ -153,7 +153,7 @@ def test_all_pods_of_a_claim_are_in_its_one_partition(claims: NewerClaims) -> No
         assert claims.given(uid).endswith(f"/{own}")
         programs = [claims.client_in(home, uid, "info") for home in (first, second)]
         assert [one.heard("sms") for one in programs] == [40, 40]
-        assert claims.partitions() == {uid: (PartitionStatus(5, 40),)}
+        assert claims.partitions() == {uid: (PartitionReport(5, 40),)}
         assert not claims.unprepare("share", uid)
         assert names(claims) == {own}
     eventually(lambda: not names(claims), "it is removed with the last of them")
@@ -167,7 +167,7 @@ def test_a_claim_for_which_chunks_do_not_suffice_waits_with_the_reason(claims: N
     assert "gets no SM partition: 5 % of its threads take 1 of the 16 chunks of its SMs, and 0 are free" in why
     assert claims.unprepare("first", first) == ""
     claims.prepared("second", second)
-    assert claims.partitions() == {second: (PartitionStatus(1, 8),)}
+    assert claims.partitions() == {second: (PartitionReport(1, 8),)}
 
 
 def test_a_claim_without_a_share_is_refused_with_what_to_do(claims: NewerClaims) -> None:
@@ -186,7 +186,7 @@ def test_a_restart_of_the_agent_keeps_what_claims_have(claims: NewerClaims, lost
     if lost:
         claims.journal.write_text("no journal")
     claims.agent = claims.start_agent()
-    eventually(lambda: claims.partitions() == {uid: (PartitionStatus(5, 40),)}, "it is known")
+    eventually(lambda: claims.partitions() == {uid: (PartitionReport(5, 40),)}, "it is known")
     claims.prepared("share", uid)
     assert claims.given(uid) == before
     assert names(claims) == {before.partition("/")[2]}
@@ -200,7 +200,7 @@ def test_a_new_daemon_gives_claims_another_which_later_containers_are_started_in
     daemon = claims.daemon()
     os.kill(daemon, signal.SIGKILL)
     claims.new_daemon(daemon)
-    eventually(lambda: claims.partitions() == {uid: (PartitionStatus(5, 40),)}, "it has one again")
+    eventually(lambda: claims.partitions() == {uid: (PartitionReport(5, 40),)}, "it has one again")
     eventually(lambda: names(claims) == {claims.given(uid).partition("/")[2]}, "its file names the new one")
     assert claims.given(uid) != before
     claims.prepared("share", uid)

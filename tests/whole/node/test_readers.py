@@ -83,7 +83,7 @@ def test_a_reader_whom_an_operator_let_in_reads_pods_by_their_names(cluster: Clu
     eventually(lambda: 'pod="read"' in over_tls(cluster, "/metrics", reader)[1], "its pod is told")
     status, text = over_tls(cluster, "/v1/node", reader)
     assert status == 200
-    assert [grant["pod"] for grant in json.loads(text)["grants"]] == ["read"]
+    assert [grant["pod"] for grant in json.loads(text)["grants"]] == ["default/read"]
 
 
 def test_what_a_tenants_program_was_started_with_is_told_on_the_machine_and_not_to_readers(

@@ -103,7 +103,7 @@ def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -
     eventually(lambda: not gate.exists(), "the gate is closed")
     with suppress(ProcessLookupError):
         os.kill(client, signal.SIGKILL)
-    eventually(lambda: cluster.domain().state is State.DOWN, "the domain is down")
+    eventually(lambda: cluster.domain().state == State.DOWN, "the domain is down")
     cluster.control = cluster.service("control")
     eventually(gate.exists, "the gate is open again")
     opened_ns = gate.stat().st_ctime_ns

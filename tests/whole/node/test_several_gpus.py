@@ -112,7 +112,7 @@ def test_a_pod_waits_at_its_gate_while_control_is_killed_in_the_join(
     program = cluster.program_of("two")
 
     assert len(program.runs) == 1
-    assert cluster.domain("gpu0-1").state is State.READY
+    assert cluster.domain("gpu0-1").state == State.READY
     assert cluster.grant("two").memory_mib == 6 * 1024
     cluster.delete("two")
     until_alone(cluster)
@@ -127,7 +127,7 @@ def test_an_agent_that_is_rolled_in_the_join_goes_on_with_it(cluster: Cluster) -
 
     cluster.program_of("two")
 
-    assert cluster.domain("gpu0-1").state is State.READY
+    assert cluster.domain("gpu0-1").state == State.READY
     cluster.delete("two")
     until_alone(cluster)
 

@@ -17,7 +17,7 @@ import pytest
 from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
 from mpsd.simulator.gpus import DEVICE_NODES
 from tests.platform.pod_cgroup import needs_cgroups
@@ -167,12 +167,12 @@ class PodsFate(Fate):
             for name, gib in self.asked.items()
             if phases.get(name) == "Running"
         }
-        booked = sorted((grant.pod or "", grant.memory_mib, grant.clients) for grant in node.grants)
+        booked = sorted((grant.pod.rpartition("/")[2], grant.memory_mib, grant.clients) for grant in node.grants)
         expected = [(name, mib, 1) for name, mib in sorted(living.items())]
         whole = sum(gpu.promised_mib // 1024 for gpu in node.gpus)
         troubles = {
             "offered": "" if self._cluster.offered().get(MEMORY) == str(whole) else self._cluster.offered(),
-            "states": [one for one in node.domains if one.state is not State.READY],
+            "states": [one for one in node.domains if one.state != State.READY],
             "in no domain": len(node.gpus) - sum(len(one.gpus) for one in node.domains),
             "daemons": self.daemons_left(),
             "gates": [one.name for one in node.domains if not self.machine.folder_of(one.name).gate.exists()],
@@ -185,7 +185,7 @@ class PodsFate(Fate):
         found = {what: those for what, those in troubles.items() if those}
         return f"{found}; {expected} live" if found else ""
 
-    def _wrong_limits(self, node: NodeStatus) -> list[str]:
+    def _wrong_limits(self, node: NodeReport) -> list[str]:
         """The limit of servers to come is the largest grant of a domain."""
         largest = {domain.name: DENY_MIB for domain in node.domains}
         for domain in node.domains:

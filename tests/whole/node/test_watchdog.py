@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.node_status import ViolationsStatus
+from mpsd.model.node_report import ViolationsReport
 from mpsd.model.policy import Response
 from mpsd.model.violations import ViolationKind
 from mpsd.platform import local_api
@@ -143,7 +143,7 @@ class Watched:
         return eventually(lambda: self.events(name).get(reason, ""), f"{name} is told of {reason}")
 
     @property
-    def violations(self) -> ViolationsStatus:
+    def violations(self) -> ViolationsReport:
         found = self.cluster.node().violations
         assert found is not None
         return found
@@ -226,7 +226,7 @@ def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(
     assert "MiB of gpu0 are in use, 2048 MiB are granted" in watched.told("liar", "GPUMemoryExceeded")
     assert "GPULimitLifted" not in watched.events("liar")
     assert watched.cluster.phase("liar") == "Running", "the process that uses no GPU is left alone"
-    last = [one for one in watched.violations.last if one.kind is ViolationKind.MEMORY_OVER_GRANT][-1]
+    last = [one for one in watched.violations.last if one.kind == ViolationKind.MEMORY_OVER_GRANT][-1]
     assert (last.namespace, last.pod, last.action) == ("default", "liar", Response.KILL)
 
 

@@ -63,7 +63,7 @@ def test_a_node_that_falls_silent_takes_no_pods_after_a_while(node: KnownNode) -
     at = node.changes_at(lambda _reservation: ReservationFate.BOUND, 0)
     assert at == pytest.approx(600, abs=2)
     thing = mpsnode("11")
-    thing["status"]["toldAt"] = "2020-01-01T00:00:00Z"
+    thing["status"]["reportedAt"] = "2020-01-01T00:00:00Z"
     node.take_watched(read_reported(thing), 1)
     ledger = node.ledger(Terms(POLICY, 48), ())
     assert ledger

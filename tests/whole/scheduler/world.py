@@ -212,7 +212,7 @@ def told(node: str, gib: tuple[int, ...], grants: list[Object], used_mib: int) -
     gpus = [
         {
             "uuid": uuid(node, n),
-            "index": n,
+            "label": f"gpu{n}",
             "model": "A30",
             "domain": f"gpu{n}",
             "memoryMiB": each * GIB + 76,
@@ -224,7 +224,7 @@ def told(node: str, gib: tuple[int, ...], grants: list[Object], used_mib: int) -
         for n, each in enumerate(gib)
     ]
     domains = [{"name": f"gpu{n}", "gpus": [uuid(node, n)], "state": "ready"} for n in range(len(gib))]
-    return {"toldAt": stamp(time.time()), "gpus": gpus, "domains": domains, "grants": grants}
+    return {"reportedAt": stamp(time.time()), "gpus": gpus, "domains": domains, "grants": grants}
 
 
 def _grant(pod: Object, node: str) -> Object:

@@ -13,7 +13,7 @@ import msgspec
 
 from mpsd.model.events import COMPONENT
 from mpsd.model.names import NAMESPACE
-from mpsd.model.node_status import program_of
+from mpsd.model.node_report import program_of
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.rules.control_protocol import read_line
 

@@ -29,7 +29,7 @@ from mpsd.platform.rules.kubernetes_objects import LABELS
 
 _SHOWN = 5  # pods that are named
 _APART_S = 30.0  # stamps of the API are whole seconds, and a write may wait
-_STATUS_FIELDS = ("toldAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
+_STATUS_FIELDS = ("reportedAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
 _CRD = "CustomResourceDefinition mpsnodes.mpsd.io"
 _LABELS, _TAINT = "Nodes: their labels", "mpsd.io/not-ready"
 _STOPS, _BREAKS, _NOTE = Severity
@@ -187,7 +187,9 @@ def _startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
 # -- clocks and versions -------------------------------------------------------------------------
 
 
-@_check("clocks-apart", _BREAKS, "clocks agree", how="Date of an answer; MPSNodes: status.toldAt against managedFields")
+@_check(
+    "clocks-apart", _BREAKS, "clocks agree", how="Date of an answer; MPSNodes: status.reportedAt against managedFields"
+)
 def _apart(facts: ClusterFacts) -> Iterator[Finding]:
     nodes = ((f"node {name}", behind_s) for name, behind_s in facts.node_clocks.items())
     for clock, behind_s in (("this machine", known(facts.own_clock)), *nodes):

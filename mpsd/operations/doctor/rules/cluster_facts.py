@@ -157,7 +157,7 @@ def seconds_behind(thing: Object) -> float | None:
     """How far the clock of a node is behind the API server's: when the node says that it wrote its MPSNode, against
     when the API server says that its status was written. None where either is missing.
     """
-    reported = seconds(inside(thing, "status", "toldAt"))
+    reported = seconds(inside(thing, "status", "reportedAt"))
     written = [one for one in inside(thing, "metadata", "managedFields") or () if "f:status" in one.get("fieldsV1", {})]
     times = [time for time in (seconds(one.get("time")) for one in written) if time is not None]
     return None if reported is None or not times else max(times) - reported
@@ -265,7 +265,7 @@ class ClusterFacts:
     @cached_property
     def node_clocks(self) -> Mapping[str, float]:
         """How far each node's is behind the API server's, as far as that is known."""
-        things = [one for one in known(self.mpsnodes) if inside(one, "status", "toldAt")]
+        things = [one for one in known(self.mpsnodes) if inside(one, "status", "reportedAt")]
         clocks = {str(one["metadata"]["name"]): seconds_behind(one) for one in things}
         found = {name: behind_s for name, behind_s in clocks.items() if behind_s is not None}
         if clocks and not found:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from mpsd.containers.engines.configuration import Engine
 from mpsd.model.domain import State
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.node_status import NodeStatus
+from mpsd.model.node_report import NodeReport
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.operations.doctor.rules.checks import Fact, Unknown
@@ -96,7 +96,7 @@ class NodeFacts:
     #: Why records of domains cannot be read.
     unreadable: Fact[tuple[str, ...]]
     daemons: Fact[tuple[DaemonSeen, ...]]
-    agent: Fact[NodeStatus]
+    agent: Fact[NodeReport]
     #: Whether /dev/nvidia-uvm is there.
     uvm: Fact[bool]
     #: Whether /tmp/nvidia-mps is there.

@@ -24,12 +24,12 @@ from mpsd.model.cluster_status import (
 from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.node_status import NodeStatus, WaitingStatus
+from mpsd.model.node_report import NodeReport, WaitingReport
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
-from mpsd.model.times import DAY_S
+from mpsd.model.times import DAY_S, epoch
 from mpsd.model.violations import DONE
 from mpsd.status.page.rules import view
 from mpsd.status.page.rules.view import EventLine, Level, Note, NoteKind, PageView, Slice
@@ -42,7 +42,7 @@ MOST_VIOLATIONS = 30  # of what happened lately, so that no tenant pushes all el
 
 
 def node_page(
-    node: NodeStatus,
+    node: NodeReport,
     name: str,
     happened: Iterable[PastEvent] = (),
     since: float = 0.0,
@@ -61,7 +61,7 @@ def node_page(
     return PageView(view.VERSION, head, notes, (), gpus, waiting, lately)
 
 
-def _gpus(node: NodeStatus, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard]:
+def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard]:
     domains, holder = {row.name: row for row in domain_rows(node)}, view.SliceHolder.STRANGER
     for row in gpu_rows(node):
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
@@ -70,10 +70,10 @@ def _gpus(node: NodeStatus, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard
             for one in strangers[:_MOST_STRANGERS]
         )
         card = view.gpu_card(row, domains.get(row.domain or ""), (*view.grant_slices(row.uuid, grants), *theirs))
-        yield card if node.grants_known else replace(card, granted_mib=None, granted_percent=None, slices=None)
+        yield card if node.grants_known else replace(card, slices=None)
 
 
-def _waiting(queue: Iterable[WaitingStatus]) -> Iterator[view.WaitingCard]:
+def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
     for place, one in enumerate(queue, 1):
         name, why = shown_name(f"pid {one.holder_pid}: {one.command}"), view.shown_text(one.reason)
         share = one.memory_mib, one.thread_percent, one.gpus
@@ -83,9 +83,10 @@ def _waiting(queue: Iterable[WaitingStatus]) -> Iterator[view.WaitingCard]:
 # -- what an operator should look at -------------------------------------------------------------------------------
 
 
-def _notes(node: NodeStatus, grants: Sequence[GrantRow], wedged_limit_s: float | None) -> Iterator[Note]:
+def _notes(node: NodeReport, grants: Sequence[GrantRow], wedged_limit_s: float | None) -> Iterator[Note]:
     for row, domain in zip(domain_rows(node), node.domains, strict=True):
-        suspects_since = min((one.since for one in domain.faults.suspects), default=None)
+        since = [one.since for one in domain.faults.suspects if one.since]
+        suspects_since = epoch(min(since, default=None))
         yield from view.domain_notes(row, wedged_limit_s, suspects_since)
     yield from view.no_daemon_notes(gpu_rows(node))
     if node.violations and node.violations.unjudged:
@@ -93,7 +94,7 @@ def _notes(node: NodeStatus, grants: Sequence[GrantRow], wedged_limit_s: float |
     for grant in grants:
         if grant.over:
             # Amounts need no translation: `9.1/7 GiB` of each GPU on which it is over.
-            over = [f"{gib(card.used_mib or 0)}/{gib(card.memory_mib)} GiB" for card in grant.cards if card.over]
+            over = [f"{gib(card.used_mib or 0)}/{gib(card.memory_mib or 0)} GiB" for card in grant.cards if card.over]
             who = pods_in_words(view.holder_of(grant)[1], [*map(shown_name, grant.shared_with)])
             yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, who, ", ".join(over))
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
@@ -118,19 +119,19 @@ def _level(what: str) -> Level:
     return Level.WARN if what == REFUSED or Reason(what).is_warning else Level.WELL
 
 
-def _lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> Iterator[EventLine]:
+def _lately(node: NodeReport, happened: Iterable[PastEvent], since: float) -> Iterator[EventLine]:
     """What one thing did is one line, from whoever knows best how it ended."""
     for one in happened:
         if one.what not in VIOLATION_REASONS:
             key = shown_name(f"{one.what} {one.at:.6f} {one.where}")
             yield EventLine(key, one.at, _level(one.what), one.what, shown_name(one.where), view.shown_text(one.text))
     for seen in node.violations.last if node.violations else ():
-        where = shown_name(f"{seen.namespace}/{seen.pod}" if seen.pod else f"pid {seen.pid}")
+        where, at = shown_name(seen.pod or f"pid {seen.pid}"), epoch(seen.at) or 0.0
         text = view.shown_text(f"{seen.message}; {seen.outcome}" if seen.outcome else seen.message)
-        key = f"violation {seen.at:.3f} {seen.pid} {seen.kind}"
-        yield EventLine(key, seen.at, Level.WARN, seen.kind.value, where, text)
+        key = f"violation {at:.3f} {seen.pid} {seen.kind}"
+        yield EventLine(key, at, Level.WARN, seen.kind, where, text)
     for domain in node.domains:
-        at = domain.faults.last
+        at = epoch(domain.faults.last)
         if at is not None and at < since:  # of which this agent knows from the domain's record alone
             hit, causes = ", ".join(map(str, domain.faults.hit)), ended_before(map(str, domain.faults.causes))
             text, key = view.shown_text(f"{hit}; {causes}"), f"fault {domain.name} {at:.3f}"
@@ -143,9 +144,10 @@ def _lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> It
 def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext":
     """What is known around the pods of a node on the node itself: what its MPSNode will tell of this view."""
     from mpsd.status.rules.mpsnode import mpsnode_status  # late, as in pods_here: a node without pods does without
+    from mpsd.status.rules.node_report import node_report
     from mpsd.status.rules.pods import ExplanationContext
 
-    status = mpsnode_status(view, policy, {})
+    status = mpsnode_status(node_report(replace(view, waiting=()), policy), {})
     told = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now)
     return ExplanationContext(policy, view.now, {node: told}, {}, None)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, total
+from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow
 from mpsd.model.domain import DRAINS, State, remedy
+from mpsd.model.node_report import total
 from mpsd.model.problem import printable, shown_name
 from mpsd.model.times import seconds
 

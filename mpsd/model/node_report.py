@@ -1,0 +1,473 @@
+"""What is reported of a node, from its agent to the eye: `GET /v1/node`, and with fields left out MPSNode.status.
+
+Names and units are an interface: in JSON `memory_mib` is `memoryMiB`, and a time is RFC 3339 in UTC. What is absent is
+not known or not reported, and never zero; an empty text or list says that there is nothing. `model.mpsnode` reads what
+others wrote.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from mpsd.model.conditions import CONDITION
+from mpsd.model.events import PastEvent
+from mpsd.model.times import Time, epoch
+
+LARGEST = 2**63 - 1  # an int64, as the definition of MPSNode has it
+MOST_ENTRIES = 1024  # of a list that is read at once; a longer one is read entry by entry
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Amount = Count | None
+Few = msgspec.Meta(max_length=MOST_ENTRIES)
+
+
+def _json_name(name: str) -> str:
+    first, *rest = name.split("_")
+    words = ["MiB" if word == "mib" else word.title() for word in rest]
+    return first + "".join(words)
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename=_json_name, gc=False):
+    """An object of a report."""
+
+
+class PodReport(Part, frozen=True):
+    #: Namespace and name, or its uid alone where it is gone; empty where it is in no pod that is known.
+    pod: str = ""
+    uid: str = ""
+
+
+class SuspectReport(PodReport, frozen=True):
+    """A pod that each of the last `faults` faults hit."""
+
+    faults: Amount = None
+    #: The first of these.
+    since: Time = None
+
+
+class HitReport(PodReport, frozen=True):
+    """How many processes of a pod a fault hit."""
+
+    processes: Amount = None
+
+    def __str__(self) -> str:
+        return f"{self.pod or 'processes of no known pod'} ({self.processes})"
+
+
+class CauseReport(PodReport, frozen=True):
+    """A client whose end is a fault's likely cause."""
+
+    #: Its pid and program.
+    program: str = ""
+    #: How it ended, such as `killed by SIGKILL`.
+    how: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.pod or self.program}: {self.how}"
+
+
+class FaultsReport(Part, frozen=True):
+    """The faults of a domain in this boot."""
+
+    count: Count = 0
+    last: Time = None
+    #: Whom at least the last two hit; which of them caused them, if one did, cannot be determined.
+    suspects: Annotated[tuple[SuspectReport, ...], Few] = ()
+    #: Whom the last one hit.
+    hit: Annotated[tuple[HitReport, ...], Few] = ()
+    #: When the last one was over; absent while it is not.
+    healed: Time = None
+    #: Clients that ended just before the last one.
+    causes: Annotated[tuple[CauseReport, ...], Few] = ()
+
+
+NO_FAULTS = FaultsReport()
+
+
+class CanaryReport(Part, frozen=True):
+    """What a CUDA client of mpsd observed under known limits."""
+
+    at: Time = None
+    driver: str = ""
+    #: What a context costs on so many SMs.
+    context_mib: Amount = None
+    sms: Amount = None
+    #: Why this driver does not enforce limits; empty where it does.
+    problem: str = ""
+    #: What is not as limits/gpus.yaml has it; empty where all is.
+    warning: str = ""
+
+
+class GpuReport(Part, frozen=True):
+    """A GPU, or a MIG instance. promised: what may be granted in all."""
+
+    uuid: str = ""
+    #: Such as `gpu0`, or `gpu0-mig7`.
+    label: str = ""
+    model: str = ""
+    #: Empty where no control daemon holds it.
+    domain: str = ""
+    memory_mib: Amount = None
+    sms: Amount = None
+    promised_mib: Amount = None
+    promised_percent: Amount = None
+    promised_clients: Amount = None
+    granted_mib: Amount = None
+    granted_percent: Amount = None
+    used_mib: Amount = None
+    clients: Amount = None
+    #: In use of no process that is known; 0 below 1 GiB.
+    unexplained_mib: Amount = None
+    #: How much of the time a kernel runs there, whosever; only `GET /v1/use` asks for it, and for what follows.
+    sm_percent: Amount = None
+    #: What may still be granted, where all grants are known.
+    free_mib: Amount = None
+    free_percent: Amount = None
+    #: cGPU's compute policy by its number, its max_inst and what is left of that; absent where there is no max_inst.
+    compute_policy: Amount = None
+    max_inst: Amount = None
+    free_weight: Amount = None
+    #: Of a MIG instance the UUID of its GPU.
+    parent: str = ""
+    #: Of a MIG instance NVIDIA's name of its size, such as `1g.10gb`.
+    mig_profile: str = ""
+
+
+class DomainReport(Part, frozen=True):
+    """A control daemon and its GPUs."""
+
+    name: str = ""
+    #: UUIDs.
+    gpus: Annotated[tuple[str, ...], Few] = ()
+    #: A value of model.domain.State, or one of a newer agent.
+    state: str = ""
+    since: Time = None
+    reason: str = ""
+    #: Since the node started.
+    restarts: Amount = None
+    #: Absent where there is no daemon.
+    daemon_pid: Amount = None
+    servers: tuple[int, ...] = ()
+    faults: FaultsReport = NO_FAULTS
+    #: Absent where it was not run.
+    canary: CanaryReport | None = None
+    #: Of its `mpsd control`.
+    version: str = ""
+    #: `alone`, `listed` by the policy, `joined` on demand, or an `instance` of MIG.
+    kind: str = ""
+    #: Whether its SMs are divided into static partitions.
+    partitioned: bool = False
+    #: How many its GPU has for them; absent where it has none, or has not said.
+    chunks: Amount = None
+    #: Of these in no partition.
+    free_chunks: Amount = None
+
+    @property
+    def doubt(self) -> str:
+        """What its canary found; empty where nothing."""
+        return (self.canary.problem or self.canary.warning) if self.canary else ""
+
+
+class CardReport(Part, frozen=True):
+    """A grant's part of one GPU (a UUID)."""
+
+    gpu: str = ""
+    memory_mib: Amount = None
+    reserved_percent: Amount = None
+    used_mib: Amount = None
+    #: Whether it uses more than it may, the policy's tolerance included.
+    over: bool = False
+    #: How much of the time its kernels run, where NVML could tell; only `GET /v1/use` asks for it.
+    sm_percent: Amount = None
+    #: Absent where it was not asked for in cGPU's words.
+    weight: Amount = None
+
+
+class PartitionReport(Part, frozen=True):
+    """A static SM partition of a grant. Its name, by which any client could be in it, is not reported."""
+
+    chunks: Amount = None
+    #: Absent where it is gone, as after a restart of its control daemon.
+    sms: Amount = None
+
+
+class ViolationCount(Part, frozen=True):
+    kind: str = ""
+    #: What the policy has done; empty for all together.
+    action: str = ""
+    count: Amount = None
+    #: How many of these are known to have been ended.
+    ended: Amount = None
+
+
+class ViolationReport(Part, frozen=True):
+    """A process that took more than it was given."""
+
+    at: Time = None
+    #: A value of model.violations.ViolationKind, or one of a newer agent.
+    kind: str = ""
+    #: What the policy has done about it, a value of model.violations.Response.
+    action: str = ""
+    gpu: str = ""
+    pid: Amount = None
+    command: str = ""
+    #: Absent where it has none.
+    grant: str | None = None
+    #: Namespace and name; empty where none is known, and in an MPSNode at a grant whose only pod is meant.
+    pod: str = ""
+    message: str = ""
+    #: How it ended; empty where it was not to end, or is about to.
+    outcome: str = ""
+
+
+class GrantViolations(Part, frozen=True):
+    """Of one grant."""
+
+    counts: Annotated[tuple[ViolationCount, ...], Few] = ()
+    last: ViolationReport | None = None
+
+
+class ViolationsReport(Part, frozen=True):
+    """What the watchdog has seen of everybody since it began, pods that are gone too."""
+
+    since: Time = None
+    #: How often it looked.
+    looks: Amount = None
+    #: Between two looks.
+    longest_pause_s: float | None = None
+    #: After a pause of more than a quarter of a second, where the machine had no processor for it.
+    late_looks: Amount = None
+    #: Processor time that the agent has spent in NVML.
+    nvml_s: float | None = None
+    counts: Annotated[tuple[ViolationCount, ...], Few] = ()
+    #: The newest last.
+    last: Annotated[tuple[ViolationReport, ...], Few] = ()
+    #: In an MPSNode: how many grants have violations, of which it lists not all.
+    pods: Amount = None
+    #: Why no process is judged now; empty while all are.
+    unjudged: str = ""
+
+
+class GrantReport(PodReport, frozen=True):
+    """What a pod, a container or a program got, or a resource claim, of which `pod` is the first pod."""
+
+    #: The uid of its claim, else of its pod; of a program one that mpsd gave it.
+    id: str = ""
+    #: UUIDs.
+    gpus: Annotated[tuple[str, ...], Few] = ()
+    #: The most of one of its GPUs.
+    memory_mib: Amount = None
+    thread_percent: Amount = None
+    reserved_percent: Amount = None
+    #: The most that its clients together use on one of its GPUs.
+    used_mib: Amount = None
+    clients: Amount = None
+    #: GPU by GPU.
+    cards: tuple[CardReport, ...] = ()
+    #: Whether it uses more than it may of one of its GPUs.
+    over: bool = False
+    #: Of a program or a container's first process; absent of a pod.
+    holder_pid: Amount = None
+    #: Whether its holder is gone, though not all of its processes.
+    ended: bool = False
+    command: str = ""
+    #: Id and name of the container without Kubernetes that holds it.
+    container: str = ""
+    container_name: str = ""
+    #: That mpsd made for a program, empty where there is none, so that its processes are known by MPSD_GRANT and by
+    #: descent alone; absent of a pod or a container.
+    cgroup: str | None = None
+    #: The resource claim that it is of, namespace and name.
+    claim: str = ""
+    #: The pods that hold the claim beside `pod`.
+    shared_with: Annotated[tuple[PodReport, ...], Few] = ()
+    #: Of its clients, 0 or 1, which is below normal.
+    priority: Count = 0
+    #: `cgroup` where memory limits of its cgroups are in force, else `mps`; empty where it is not reported.
+    memory_cap: str = ""
+    #: Why they are not, where that is known.
+    memory_cap_why: str = ""
+    partitions: Annotated[tuple[PartitionReport, ...], Few] = ()
+    #: Absent where it has none, or where they are not reported.
+    violations: GrantViolations | None = None
+
+    @property
+    def pods(self) -> tuple[PodReport, ...]:
+        """Its pod, and those that share its claim."""
+        return (PodReport(self.pod, self.uid), *self.shared_with)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Namespace and name of each of these."""
+        return (self.pod, *[one.pod for one in self.shared_with])
+
+
+class ClientReport(Part, frozen=True):
+    """A process on a GPU."""
+
+    pid: Amount = None
+    gpu: str = ""
+    used_mib: Amount = None
+    #: Else it runs beside MPS.
+    on_mps: bool = False
+    #: Absent where it has none.
+    grant: str | None = None
+    command: str = ""
+
+
+class WaitingReport(Part, frozen=True):
+    """A program that waits for a grant."""
+
+    id: str = ""
+    memory_mib: Amount = None
+    gpus: Amount = None
+    holder_pid: Amount = None
+    thread_percent: Amount = None
+    command: str = ""
+    #: Why it has no answer yet, in plain words.
+    reason: str = ""
+
+
+class ConditionReport(Part, frozen=True):
+    """A condition in the words of Kubernetes."""
+
+    type: str = ""
+    status: str = ""
+    last_transition_time: Time = None
+    reason: str = ""
+    message: str = ""
+
+
+class Summary(Part, frozen=True):
+    """The columns of `kubectl get mps`."""
+
+    gpus: str = ""
+    domains: str = ""
+    granted: str = ""
+    used: str = ""
+    clients: str = ""
+    pods: Amount = None
+    violations: Amount = None
+
+
+class NodeReport(Part, frozen=True):
+    """A node as its agent sees it."""
+
+    #: Absent where it has reported nothing.
+    reported_at: Time = None
+    driver: str = ""
+    #: Of the agent's mpsd.
+    version: str = ""
+    #: Of an MPSNode.
+    summary: Summary | None = None
+    gpus: Annotated[tuple[GpuReport, ...], Few] = ()
+    domains: Annotated[tuple[DomainReport, ...], Few] = ()
+    #: Absent where they are not known; in an MPSNode those of pods, and only where they are all of them.
+    grants: Annotated[tuple[GrantReport, ...], Few] | None = None
+    #: Whether `grants` are all of them.
+    grants_known: bool = True
+    #: Absent where NVML could not say.
+    clients: tuple[ClientReport, ...] | None = None
+    waiting: tuple[WaitingReport, ...] = ()
+    #: What could not be seen, and why, a sentence each.
+    unknown: tuple[str, ...] = ()
+    #: Absent where there is no watchdog, or where they are not reported.
+    violations: ViolationsReport | None = None
+    conditions: Annotated[tuple[ConditionReport, ...], Few] = ()
+    #: Where the agent reads the limits files.
+    limits_directory: str = ""
+    #: The last 10 ends of control daemons since the agent started, with who lost GPU processes.
+    daemon_ends: tuple[PastEvent, ...] = ()
+    #: The name under which resource claims are served here; empty where they are not.
+    claim_driver: str = ""
+    #: Why claims cannot be served now; empty while they can.
+    claims_trouble: str = ""
+
+    @property
+    def now(self) -> float:
+        """Of a report of this machine: when it was made, in seconds since 1970."""
+        return epoch(self.reported_at) or 0.0
+
+    @property
+    def condition(self) -> ConditionReport | None:
+        """MPSReady; None where it is not reported."""
+        return next((one for one in self.conditions if one.type == CONDITION), None)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the GPUs, by UUID."""
+        return {gpu.uuid: gpu.label for gpu in self.gpus}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenViolations:
+    """What a watchdog has seen."""
+
+    node: ViolationsReport
+    #: Of those that hold a grant now, by its id; the one that had a violation last is last.
+    grants: Mapping[str, GrantViolations]
+
+
+def total(amounts: Iterable[int | None]) -> int | None:
+    """The sum; None as soon as one is not known."""
+    found = [*amounts]
+    return None if None in found else sum(filter(None, found))
+
+
+def by_kind(counts: Iterable[ViolationCount]) -> dict[str, int | None]:
+    """How often each kind was seen, whatever was done about it; None where that is not known."""
+    seen = [*counts]
+    known = Counter[str]()
+    for one in seen:
+        known[one.kind] += one.count or 0
+    unknown = {one.kind for one in seen if one.count is None}
+    return {kind: None if kind in unknown else count for kind, count in known.items()}
+
+
+# -- without arguments -----------------------------------------------------------------------------------------------
+
+Started = TypeVar("Started", ClientReport, GrantReport, WaitingReport, ViolationReport)
+_PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
+
+
+def program_of(command: str) -> str:
+    """A command without its arguments, any of which may be a tenant's secret."""
+    program, _space, arguments = command.strip().partition(" ")
+    if program and ("://" in program or not _PROGRAM.fullmatch(program)):
+        program = "[redacted]"
+    return f"{program} [arguments redacted]" if arguments else program
+
+
+def without_arguments(report: NodeReport) -> NodeReport:
+    """For those who may see who uses what, and not what programs were started with: commands cut to their programs."""
+    violations = report.violations
+    if violations:
+        violations = replace(violations, last=tuple([_bare_violation(one) for one in violations.last]))
+    return replace(
+        report,
+        clients=None if report.clients is None else _bare(report.clients),
+        grants=None if report.grants is None else tuple([_bare_grant(one) for one in report.grants]),
+        waiting=_bare(report.waiting),
+        violations=violations,
+    )
+
+
+def _bare(entries: tuple[Started, ...]) -> tuple[Started, ...]:
+    return tuple([replace(one, command=program_of(one.command)) for one in entries])
+
+
+def _bare_grant(grant: GrantReport) -> GrantReport:
+    own = grant.violations
+    if own and own.last:
+        own = replace(own, last=_bare_violation(own.last))
+    return replace(grant, command=program_of(grant.command), violations=own)
+
+
+def _bare_violation(one: ViolationReport) -> ViolationReport:
+    program = program_of(one.command)
+    return replace(one, command=program, message=one.message.replace(one.command, program))
