@@ -159,7 +159,7 @@ def _restarts(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow
 def _take_others(testbed: UnderMpsd, gpu: str) -> None:
     """Grants every other GPU away, so that a new program has none but this one to wait for."""
     for one in _others(testbed, gpu):
-        testbed.start_command(["sleep", "infinity"], BenchShare(one.promised_mib // 1024))
+        testbed.start_command(["sleep", "infinity"], BenchShare((one.promised_mib or 0) // 1024))
     all_taken = "every other GPU is granted"
     wait_until(lambda: all(one.granted_mib for one in _others(testbed, gpu)), _DEADLINE_S, all_taken, 0.05)
 

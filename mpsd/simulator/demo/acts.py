@@ -45,7 +45,7 @@ def begin(story: DemoStory, cluster: DemoCluster) -> None:
     )
     memory, percent = cluster.resources.memory, cluster.resources.percent
     gpus = cluster.node().gpus
-    units = sum(gpu.promised_mib // cluster.resources.memory_unit_mib for gpu in gpus)
+    units = sum([(gpu.promised_mib or 0) // cluster.resources.memory_unit_mib for gpu in gpus])
     offered = {memory: units, percent: 100 * len(gpus)}
 
     def is_offered() -> bool:  # one GPU after the other, as their daemons become ready
@@ -55,9 +55,9 @@ def begin(story: DemoStory, cluster: DemoCluster) -> None:
     for gpu in gpus:
         story.tell(
             "gpu",
-            f"{gpu.label}: {gpu.name}, {gib(gpu.promised_mib)} GiB to share.",
+            f"{gpu.label}: {gpu.model}, {gib(gpu.promised_mib or 0)} GiB to share.",
             gpu=gpu.label,
-            name=gpu.name,
+            name=gpu.model,
             promised_mib=gpu.promised_mib,
         )
     story.tell(
@@ -127,7 +127,7 @@ def _follow_start(story: DemoStory, cluster: DemoCluster, pod: JobPod) -> str:
     story.check(
         granted_mib - unit_mib < free_mib <= granted_mib, f"it sees {free_mib} MiB free under {granted_mib} MiB"
     )
-    story.check(sms <= gpu.sms * (percent or 100) / 100 + 2, f"it sees {sms} SMs of {gpu.sms} under {percent} %")
+    story.check(sms <= (gpu.sms or 0) * (percent or 100) / 100 + 2, f"it sees {sms} SMs of {gpu.sms} under {percent} %")
     holds_mib = pod.next("alloc_MiB")["alloc_MiB"]
     granted = f"{granted_mib} MiB and {percent} % of the threads" if percent else f"{granted_mib} MiB"
     story.tell(
@@ -150,7 +150,7 @@ def _show_status(story: DemoStory, cluster: DemoCluster) -> None:
     if not cluster.has_cgroups:
         story.tell("no-cgroups", "This user cannot create cgroups, so clients cannot be attributed to their pods.")
     story.table(node)
-    rows = cluster.until(lambda: _mpsnode_rows(cluster, len(node.grants)), "the MPSNode reports both Jobs")
+    rows = cluster.until(lambda: _mpsnode_rows(cluster, len(node.grants or ())), "the MPSNode reports both Jobs")
     story.rows(rows)
     columns = dict(zip(*rows, strict=True))
     story.tell(
@@ -189,7 +189,7 @@ def _exceed_grant(story: DemoStory, cluster: DemoCluster, others: tuple[JobPod, 
 
 def _exceed_gpu(story: DemoStory, cluster: DemoCluster) -> None:
     resources = cluster.resources
-    largest = max(gpu.promised_mib for gpu in cluster.node().gpus) // resources.memory_unit_mib
+    largest = max([gpu.promised_mib or 0 for gpu in cluster.node().gpus]) // resources.memory_unit_mib
     wanted, offered = largest + 1, cluster.offered(resources.memory)
     story.check(wanted <= offered, f"{wanted} are more than the node's {offered}")
     cluster.api.apply(jobs.like_the_sample("impossible", {resources.memory: wanted}, "info"))
@@ -255,7 +255,7 @@ def _is_complete(cluster: DemoCluster) -> bool:
         return False
 
 
-def _grants(cluster: DemoCluster) -> dict[str, tuple[int, int]]:
+def _grants(cluster: DemoCluster) -> dict[str, tuple[int | None, int | None]]:
     """By pod: the MiB and the percent of its grant."""
     return {pod: (grant.memory_mib, grant.thread_percent) for pod, grant in cluster.grants().items()}
 

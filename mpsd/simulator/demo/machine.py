@@ -46,7 +46,7 @@ def play(story: DemoStory, folder: Path, gpus: str) -> None:
         story.chapter("The grants at the end")
         node = machine.node()
         story.table(node)
-        granted = {gpu.label: gpu.granted_mib for gpu in node.gpus}
+        granted = {gpu.label: gpu.granted_mib or 0 for gpu in node.gpus}
         story.tell("books", f"Granted: {_listed(granted)}.", granted_mib=granted)
 
 
@@ -56,7 +56,7 @@ def _machine(story: DemoStory, folder: Path, gpus: str) -> Iterator[DemoMachine]
     machine = DemoMachine(folder, gpus)
     took_s = machine.wait_until_ready()
     for gpu in machine.node().gpus:
-        story.tell("gpu", f"{gpu.label}: {gpu.name}, {gib(gpu.promised_mib)} GiB to share.", **_gpu_facts(gpu))
+        story.tell("gpu", f"{gpu.label}: {gpu.model}, {gib(gpu.promised_mib or 0)} GiB to share.", **_gpu_facts(gpu))
     story.tell("ready", f"`mpsd up` serves both after {took_s:.2f} s.", seconds=round(took_s, 3))
     yield machine
     story.chapter("Clean-up")
@@ -71,7 +71,7 @@ def _machine(story: DemoStory, folder: Path, gpus: str) -> Iterator[DemoMachine]
 
 
 def _gpu_facts(gpu: Any) -> dict[str, object]:
-    return {"gpu": gpu.label, "name": gpu.name, "promised_mib": gpu.promised_mib}
+    return {"gpu": gpu.label, "name": gpu.model, "promised_mib": gpu.promised_mib}
 
 
 def _explain_the_sample(story: DemoStory, limits: Limits) -> AdmissionVerdict:
@@ -194,7 +194,7 @@ def _is_back(machine: DemoMachine, before: int | None) -> bool:
 
 def _ask_for_what_no_gpu_has(story: DemoStory, machine: DemoMachine) -> None:
     story.chapter("A request that fits no single GPU, although together they have enough")
-    free = {gpu.label: gpu.promised_mib - gpu.granted_mib for gpu in machine.node().gpus}
+    free = {gpu.label: (gpu.promised_mib or 0) - (gpu.granted_mib or 0) for gpu in machine.node().gpus}
     wanted = max(free.values()) // 1024 + 1
     story.check(wanted * 1024 <= sum(free.values()), f"{wanted} GiB are more than all that is free: {free}")
     refused = machine.run(wanted, ["info"])

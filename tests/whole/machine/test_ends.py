@@ -125,7 +125,7 @@ def seen(request: pytest.FixtureRequest, ends: Ends) -> Iterator[dict[str, objec
     found: dict[str, object] = {
         "read": "tests/whole/machine/test_ends.py",
         "date": datetime.now(UTC).date().isoformat(),
-        "gpu": gpu.name,
+        "gpu": gpu.model,
         "driver": ends.here.node().driver,
         "kernel": platform.release(),
         "end_drain_s": DRAIN_S,

@@ -98,7 +98,7 @@ def test_the_node_is_labelled_with_its_gpus_and_again_where_somebody_removes_a_l
 
     gpu = operated.node().gpus[0]
     wanted = {
-        "mpsd.io/gpu.product": gpu.name.replace(" ", "-"),
+        "mpsd.io/gpu.product": gpu.model.replace(" ", "-"),
         "mpsd.io/gpu.memory": str(gpu.promised_mib // 1024),
         "mpsd.io/gpu.count": "1",
         "mpsd.io/sharing": "mps",

@@ -126,10 +126,10 @@ def _lately(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
             key = shown_name(f"{one.what} {one.at:.6f} {one.where}")
             yield EventLine(key, one.at, _level(one.what), one.what, shown_name(one.where), view.shown_text(one.text))
     for seen in node.violations.last if node.violations else ():
-        where, at = shown_name(seen.pod or f"pid {seen.pid}"), epoch(seen.at) or 0.0
+        where, seen_at = shown_name(seen.pod or f"pid {seen.pid}"), epoch(seen.at) or 0.0
         text = view.shown_text(f"{seen.message}; {seen.outcome}" if seen.outcome else seen.message)
-        key = f"violation {at:.3f} {seen.pid} {seen.kind}"
-        yield EventLine(key, at, Level.WARN, seen.kind, where, text)
+        key = f"violation {seen_at:.3f} {seen.pid} {seen.kind}"
+        yield EventLine(key, seen_at, Level.WARN, seen.kind, where, text)
     for domain in node.domains:
         at = epoch(domain.faults.last)
         if at is not None and at < since:  # of which this agent knows from the domain's record alone
