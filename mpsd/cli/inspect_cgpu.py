@@ -84,7 +84,7 @@ async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNod
 
 def _doubts(context: ExplanationContext) -> Iterator[str]:
     for node in context.told.values():
-        if node.told_at is not None and node.pods is None:
+        if node.reported_at is not None and node.pods is None:
             yield f"{node.name}: kubelet has not reported its allocations, so nothing of it is counted"
         elif silent := silence(node, context.now):
             yield silent

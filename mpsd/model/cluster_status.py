@@ -6,22 +6,29 @@ What is not known is None, and never zero.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Truth
 from mpsd.model.domain import unknown_cordons
 from mpsd.model.names import HEARTBEAT_S, STALE_S
+from mpsd.model.node_report import (
+    CardReport,
+    ConditionReport,
+    DomainReport,
+    GpuReport,
+    GrantReport,
+    GrantViolations,
+    NodeReport,
+    PartitionReport,
+    ViolationsReport,
+    json_name,
+)
 from mpsd.model.problem import shortened, shown
 from mpsd.model.times import epoch, lasting
 
-if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.node_report import CardReport, DomainReport, GpuReport, NodeReport, PartitionReport
 
-
-class GpuRow(msgspec.Struct, frozen=True, gc=False):
+class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
     """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU. cordoned:
     an operator has asked that it takes no new pods, or that a GPU of its domain does. partitioned, chunks: as of its
     domain.
@@ -48,7 +55,7 @@ class GpuRow(msgspec.Struct, frozen=True, gc=False):
     chunks: int | None = None
 
 
-class DomainRow(msgspec.Struct, frozen=True, gc=False):
+class DomainRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
     """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the last faults affected,
     and how many faults that were. causes: whose end is the last fault's likely cause, and how it ended. context_mib:
     what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing. version: of
@@ -106,15 +113,15 @@ class GrantRow(msgspec.Struct, frozen=True):
     ended: bool = False
     no_cgroup: bool = False
     over: bool = False
-    cards: tuple["CardReport", ...] = ()
-    violations: "PodViolations | None" = None
+    cards: tuple[CardReport, ...] = ()
+    violations: GrantViolations | None = None
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
     priority: int = 0
-    partitions: tuple["PartitionReport", ...] = ()
+    partitions: tuple[PartitionReport, ...] = ()
 
 
-def gpu_row(gpu: "GpuReport", domain: DomainRow | None, node: str = "", *, cordoned: bool) -> GpuRow:
+def gpu_row(gpu: GpuReport, domain: DomainRow | None, node: str = "", *, cordoned: bool) -> GpuRow:
     return GpuRow(
         node=node,
         uuid=gpu.uuid,
@@ -138,7 +145,7 @@ def gpu_row(gpu: "GpuReport", domain: DomainRow | None, node: str = "", *, cordo
     )
 
 
-def domain_row(domain: "DomainReport", node: str = "") -> DomainRow:
+def domain_row(domain: DomainReport, node: str = "") -> DomainRow:
     faults = domain.faults
     return DomainRow(
         node=node,
@@ -168,13 +175,13 @@ def ended_before(causes: Iterable[str]) -> str:
     return f"likely cause, ended just before it: {who}" if who else "its cause is not known"
 
 
-def gpu_rows(node: "NodeReport") -> tuple[GpuRow, ...]:
+def gpu_rows(node: NodeReport) -> tuple[GpuRow, ...]:
     """The GPUs of this machine. None is `cordoned`: here its state shows that."""
     domains = {domain.name: domain for domain in domain_rows(node)}
     return tuple([gpu_row(gpu, domains.get(gpu.domain), cordoned=False) for gpu in node.gpus])
 
 
-def domain_rows(node: "NodeReport") -> tuple[DomainRow, ...]:
+def domain_rows(node: NodeReport) -> tuple[DomainRow, ...]:
     return tuple([domain_row(domain) for domain in node.domains])
 
 
@@ -183,7 +190,7 @@ def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
     return shortened((pod, *shared_with), 1)
 
 
-def grant_rows(node: "NodeReport") -> tuple[GrantRow, ...]:
+def grant_rows(node: NodeReport) -> tuple[GrantRow, ...]:
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     return tuple(
         GrantRow(
@@ -216,138 +223,57 @@ def grant_rows(node: "NodeReport") -> tuple[GrantRow, ...]:
 def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
     """The pods of a node of the cluster, as `grant_rows` has those of this machine."""
     labels = node.labels
-    rows = []
-    for pod in node.pods or ():
-        own, name = tuple([labels.get(uuid, uuid) for uuid in pod.gpus]), f"{pod.namespace}/{pod.pod}"
-        amounts = pod.memory_mib, pod.thread_percent, pod.used_mib, pod.clients, pod.reserved_percent
-        row = GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations, claim=pod.claim)
-        if pod.shared_with or pod.priority or pod.partitions:
-            own_way = {"priority": pod.priority, "partitions": pod.partitions}
-            row = msgspec.structs.replace(row, shared_with=pod.names[1:], **own_way)
-        rows.append(row)
-    return tuple(rows)
+    return tuple([_pod_row(node, grant, labels) for grant in node.pods or ()])
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionStatus:
-    """A condition of an MPSNode. since: seconds since 1970."""
-
-    type: str
-    status: str
-    reason: str
-    message: str
-    since: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class KindCount:
-    """How often a violation was seen. kind: as in the policy, or one of a newer agent."""
-
-    kind: str
-    count: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ShownViolation:
-    """A violation. at: seconds since 1970. action: what the policy has done. namespace, pod: empty where not known."""
-
-    at: float | None
-    kind: str
-    action: str
-    namespace: str
-    pod: str
-
-
-@dataclass(frozen=True, slots=True)
-class PodViolations:
-    """The violations of a pod. last: None where there was none."""
-
-    counts: tuple[KindCount, ...] = ()
-    last: ShownViolation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ShownViolations:
-    """The violations of everybody on a node, pods that are gone too. since: seconds since 1970, when its agent began to
-    watch. pods: that have a grant and broke their limits; not all of them are reported. last: the newest last.
-    """
-
-    since: float | None
-    pods: int | None
-    counts: tuple[KindCount, ...]
-    last: tuple[ShownViolation, ...]
-
-
-class SharingPod(msgspec.Struct, frozen=True, gc=False):
-    """A pod that holds a resource claim beside the first one. uid: empty where it is not known."""
-
-    namespace: str
-    pod: str
-    uid: str
-
-
-class PodStatus(msgspec.Struct, frozen=True, gc=False):
-    """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
-    where its node does not report them. claim: the resource claim (namespace and name) that it got it by; None where it
-    is by none. shared_with: the other pods of the claim, which hold the same. priority, partitions: as in GrantRow.
-    memory_cap: `cgroup` where memory limits of its cgroups are in force; empty where that is not reported.
-    """
-
-    node: str
-    namespace: str
-    pod: str
-    uid: str
-    gpus: tuple[str, ...]
-    memory_mib: int | None
-    thread_percent: int | None
-    reserved_percent: int | None
-    used_mib: int | None
-    clients: int | None
-    violations: PodViolations | None = None
-    claim: str | None = None
-    claim_uid: str = ""
-    shared_with: tuple[SharingPod, ...] = ()
-    priority: int = 0
-    partitions: tuple["PartitionReport", ...] = ()
-    memory_cap: str = ""
-
-    @property
-    def pods(self) -> "tuple[PodStatus, ...]":
-        """Itself, and the same with each other pod of its claim."""
-        other = partial(msgspec.structs.replace, self)
-        return (self, *[other(namespace=one.namespace, pod=one.pod, uid=one.uid) for one in self.shared_with])
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Namespace and name of each of these."""
-        return tuple([f"{one.namespace}/{one.pod}" for one in self.pods])
+def _pod_row(node: "ClusterNode", grant: GrantReport, labels: dict[str, str]) -> GrantRow:
+    return GrantRow(
+        node.name,
+        grant.uid,
+        grant.gpus,
+        tuple([labels.get(uuid, uuid) for uuid in grant.gpus]),
+        grant.pod,
+        grant.memory_mib,
+        grant.thread_percent,
+        grant.used_mib,
+        grant.clients,
+        reserved_percent=grant.reserved_percent,
+        violations=grant.violations,
+        claim=grant.claim or None,
+        shared_with=grant.names[1:],
+        priority=grant.priority,
+        partitions=grant.partitions,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node of a cluster. ready: it has reported of late that every GPU takes programs; a cordoned one takes none.
-    told_at: of its last report, seconds since 1970, None where there is none. stale: too long ago to be believed.
-    cordoned: as in the spec, UUIDs or `all`. pods None: the node does not know. unreadable: what is wrong with the
-    object, a sentence each. version: of the agent's mpsd; empty where an older one does not report it. violations: None
-    likewise.
-    """
+    """A node of a cluster."""
 
     name: str
+    #: It has reported of late that every GPU takes programs; a cordoned one takes none.
     ready: bool
-    told_at: float | None
+    #: Of its last report, seconds since 1970; None where there is none.
+    reported_at: float | None
+    #: Whether that is too long ago to be believed.
     stale: bool
-    driver: str
+    #: As in the spec, UUIDs or `all`.
     cordoned: tuple[str, ...]
-    conditions: tuple[ConditionStatus, ...]
     gpus: tuple[GpuRow, ...]
     domains: tuple[DomainRow, ...]
-    pods: tuple[PodStatus, ...] | None
-    unreadable: tuple[str, ...]
+    #: The grants of its pods; None where the node does not know them.
+    pods: tuple[GrantReport, ...] | None
+    #: What is wrong with the object, a sentence each.
+    unreadable: tuple[str, ...] = ()
+    driver: str = ""
+    #: Of the agent's mpsd; empty where it is not reported.
     version: str = ""
-    violations: ShownViolations | None = None
+    conditions: tuple[ConditionReport, ...] = ()
+    #: None where they are not reported.
+    violations: ViolationsReport | None = None
 
     @property
-    def condition(self) -> ConditionStatus | None:
+    def condition(self) -> ConditionReport | None:
         """MPSReady; None where it is not reported."""
         return next((one for one in self.conditions if one.type == CONDITION), None)
 
@@ -374,8 +300,8 @@ class ClusterStatus:
         return bool(self.nodes) and all(node.ready for node in self.nodes)
 
 
-def is_stale(told_at: float | None, now: float) -> bool:
-    return told_at is not None and now - told_at > STALE_S
+def is_stale(reported_at: float | None, now: float) -> bool:
+    return reported_at is not None and now - reported_at > STALE_S
 
 
 # Sentences about a node; each begins with its name, for it is read in a list of many nodes.
@@ -383,11 +309,11 @@ def is_stale(told_at: float | None, now: float) -> bool:
 
 def silence(node: ClusterNode, now: float) -> str | None:
     """Why what is shown of a node may be out of date; None where it has reported of late."""
-    if node.told_at is None:
+    if node.reported_at is None:
         return f"{node.name} has reported nothing yet; check that a pod of the DaemonSet mpsd-agent runs there"
     if not node.stale:
         return None
-    silent = f"has reported nothing for {lasting(now - node.told_at)} (expected every {lasting(HEARTBEAT_S)})"
+    silent = f"has reported nothing for {lasting(now - node.reported_at)} (expected every {lasting(HEARTBEAT_S)})"
     why = "its agent does not run, or does not reach the API server"
     return f"{node.name} {silent}: {why}; its last report is shown"
 
@@ -398,8 +324,9 @@ def troubles(node: ClusterNode, now: float) -> Iterator[str]:
         yield silent
     for one in node.conditions:
         if one.status != Truth.TRUE and one.reason not in REASONS_OF_DOMAINS:
-            since = "" if one.since is None else f" for {lasting(now - one.since)}"
-            yield f"{node.name}: {one.type} is {one.status}{since}, {one.reason}: {one.message}"
+            since = epoch(one.last_transition_time)
+            lasts = "" if since is None else f" for {lasting(now - since)}"
+            yield f"{node.name}: {one.type} is {one.status}{lasts}, {one.reason}: {one.message}"
     for stranger in unknown_cordons(frozenset(node.cordoned), node.domains) if node.domains else ():
         yield f"{node.name}: spec.cordoned names {shown(stranger)}, which is not a GPU of this node"
     if node.unreadable:

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 
 from mpsd.model import cluster_status as rows
 from mpsd.model.conditions import Truth
@@ -18,14 +19,11 @@ from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.node_report import (
     LARGEST,
     MOST_ENTRIES,
+    NO_VIOLATIONS,
     GpuReport,
     GrantReport,
     NodeReport,
     Part,
-    PodReport,
-    ViolationCount,
-    ViolationReport,
-    by_kind,
 )
 from mpsd.model.problem import Problem, shown
 from mpsd.model.times import Instant, epoch, instant
@@ -149,18 +147,10 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
     cordoned = frozenset(found.spec.cordoned)
     reported_at = epoch(status.reported_at)
     stale = rows.is_stale(reported_at, now)
-    conditions = [
-        rows.ConditionStatus(one.type, one.status, one.reason, one.message, epoch(one.last_transition_time))
-        for one in status.conditions
-    ]
     domains = [rows.domain_row(one, name) for one in status.domains]
     gpus = [*_gpus(status.gpus, name, cordoned, domains)]
     serves = bool(gpus) and all(gpu.state == State.READY for gpu in gpus)
     condition = status.condition
-    violations = None
-    if seen := status.violations:
-        last = tuple([_violation(one, one.pod) for one in seen.last])
-        violations = rows.ShownViolations(epoch(seen.since), seen.pods, _counts(seen.counts), last)
     return rows.ClusterNode(
         name=name,
         ready=reported_at is not None
@@ -168,17 +158,17 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
         and serves
         and condition is not None
         and condition.status == Truth.TRUE,
-        told_at=reported_at,
+        reported_at=reported_at,
         stale=stale,
         driver=status.driver,
         cordoned=tuple(sorted(cordoned)),
-        conditions=tuple(conditions),
+        conditions=status.conditions,
         gpus=tuple(gpus),
         domains=tuple(domains),
-        pods=None if status.grants is None else _pods(status.grants, name, violations),
+        pods=_pods(status),
         unreadable=tuple(unreadable),
         version=status.version,
-        violations=violations,
+        violations=status.violations,
     )
 
 
@@ -193,49 +183,12 @@ def _gpus(
         yield rows.gpu_row(gpu, domain, node, cordoned=drained)
 
 
-def _pods(
-    grants: Sequence[GrantReport], node: str, violations: rows.ShownViolations | None
-) -> tuple[rows.PodStatus, ...]:
-    reported = sum([grant.violations is not None for grant in grants])
-    others = rows.PodViolations() if violations and violations.pods == reported else None
-    pods = []
-    for grant in grants:
-        namespace, _slash, name = grant.pod.rpartition("/")
-        own = grant.violations
-        last = _violation(own.last, own.last.pod or grant.pod) if own and own.last else None
-        pods.append(
-            rows.PodStatus(
-                node=node,
-                namespace=namespace,
-                pod=name,
-                uid=grant.uid,
-                gpus=grant.gpus,
-                memory_mib=grant.memory_mib,
-                thread_percent=grant.thread_percent,
-                reserved_percent=grant.reserved_percent,
-                used_mib=grant.used_mib,
-                clients=grant.clients,
-                violations=rows.PodViolations(_counts(own.counts), last) if own else others,
-                claim=grant.claim or None,
-                claim_uid=grant.id if grant.claim else "",
-                shared_with=tuple([_sharing(one) for one in grant.shared_with]),
-                priority=grant.priority,
-                partitions=grant.partitions,
-                memory_cap=grant.memory_cap,
-            )
-        )
-    return tuple(pods)
-
-
-def _sharing(pod: PodReport) -> rows.SharingPod:
-    namespace, _slash, name = pod.pod.rpartition("/")
-    return rows.SharingPod(namespace, name, pod.uid)
-
-
-def _violation(found: ViolationReport, pod: str) -> rows.ShownViolation:
-    namespace, _slash, name = pod.rpartition("/")
-    return rows.ShownViolation(epoch(found.at), found.kind, found.action, namespace, name)
-
-
-def _counts(counts: Iterable[ViolationCount]) -> tuple[rows.KindCount, ...]:
-    return tuple([rows.KindCount(kind, count) for kind, count in by_kind(counts).items()])
+def _pods(status: NodeReport) -> tuple[GrantReport, ...] | None:
+    """The grants, with no violations where it is known that a pod has none."""
+    grants, seen = status.grants, status.violations
+    if grants is None or not status.grants_known:
+        return None
+    listed = sum([grant.violations is not None for grant in grants])
+    if seen is None or seen.pods != listed:
+        return grants
+    return tuple([grant if grant.violations else replace(grant, violations=NO_VIOLATIONS) for grant in grants])

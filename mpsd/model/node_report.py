@@ -26,13 +26,13 @@ Amount = Count | None
 Few = msgspec.Meta(max_length=MOST_ENTRIES)
 
 
-def _json_name(name: str) -> str:
+def json_name(name: str) -> str:
     first, *rest = name.split("_")
     words = ["MiB" if word == "mib" else word.title() for word in rest]
     return first + "".join(words)
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename=_json_name, gc=False):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename=json_name, gc=False):
     """An object of a report."""
 
 
@@ -40,6 +40,14 @@ class PodReport(Part, frozen=True):
     #: Namespace and name, or its uid alone where it is gone; empty where it is in no pod that is known.
     pod: str = ""
     uid: str = ""
+
+    @property
+    def namespace(self) -> str:
+        return self.pod.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.pod.rpartition("/")[2]
 
 
 class SuspectReport(PodReport, frozen=True):
@@ -230,6 +238,9 @@ class GrantViolations(Part, frozen=True):
 
     counts: Annotated[tuple[ViolationCount, ...], Few] = ()
     last: ViolationReport | None = None
+
+
+NO_VIOLATIONS = GrantViolations()
 
 
 class ViolationsReport(Part, frozen=True):

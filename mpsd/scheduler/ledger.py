@@ -91,7 +91,9 @@ class ReportedNode:
 
     def says_the_same(self, other: "ReportedNode") -> bool:
         """Whether the capacity is the same, whenever it was reported."""
-        return self.reservations == other.reservations and self.node == replace(other.node, told_at=self.node.told_at)
+        return self.reservations == other.reservations and self.node == replace(
+            other.node, reported_at=self.node.reported_at
+        )
 
     def is_older_than(self, other: "ReportedNode") -> bool:
         """False where it is not known. Servers guarantee that versions count up since 1.35; they always did."""
@@ -106,10 +108,7 @@ def read_reported(thing: Object) -> ReportedNode:
     # What changes while the capacity stays the same goes, so that busy programs cause no work here. A UUID is reported
     # of a GPU, of its domain and of each pod there, and the names of GPUs and domains of every node: each is kept once.
     pods = node.pods and tuple(
-        structs.replace(
-            pod, namespace=intern(pod.namespace), used_mib=None, clients=None, node=node.name, gpus=_once(pod.gpus)
-        )
-        for pod in node.pods
+        structs.replace(pod, used_mib=None, clients=None, gpus=_once(pod.gpus), violations=None) for pod in node.pods
     )
     gpus = tuple(
         structs.replace(gpu, **{name: intern(getattr(gpu, name)) for name in _NAMES}, **_UNREAD) for gpu in node.gpus
@@ -120,8 +119,8 @@ def read_reported(thing: Object) -> ReportedNode:
         if one.kind:
             of_kind.setdefault(one.kind, []).extend(one.gpus)
     domains = tuple(DomainRow("", "", _once(held), "", None, "", None, kind=kind) for kind, held in of_kind.items())
-    still = replace(node, ready=False, stale=False, driver="", conditions=(), domains=domains, unreadable=())
-    lean = replace(still, gpus=gpus, pods=pods)
+    still = replace(node, ready=False, stale=False, driver="", version="", domains=domains, unreadable=())
+    lean = replace(still, gpus=gpus, pods=pods, conditions=(), violations=None)
     return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else "")
 
 
@@ -176,7 +175,7 @@ class KnownNode:
             return False
         self.reservations.update(rules.read_reservations(reported.reservations) if reported else (), now)
         self.granted = frozenset(
-            held.uid or PodName(held.namespace, held.pod, "")
+            held.uid or PodName(held.namespace, held.name, "")
             for held in (reported.node.pods if reported else None) or ()
         )
         return True
@@ -202,7 +201,7 @@ class KnownNode:
     @property
     def _age_s(self) -> float | None:
         """Since the node reported, by its clock and ours; None where it has not."""
-        at = self.reported.node.told_at if self.reported else None
+        at = self.reported.node.reported_at if self.reported else None
         return None if at is None else time.time() - at
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, ended_before, pods_in_words
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
-from mpsd.model.node_report import total
+from mpsd.model.node_report import by_kind, total
 from mpsd.model.problem import printable, shortened
 from mpsd.model.quantity import gib
 from mpsd.model.times import DAY_S, epoch, lasting
@@ -214,8 +214,9 @@ def _holder(row: GrantRow) -> str:
 
 
 def _violations(row: GrantRow) -> str:
-    counts = None if row.violations is None else row.violations.counts
-    return "?" if counts is None else ", ".join(f"{known(one.count)} {one.kind}" for one in counts)
+    if row.violations is None:
+        return "?"
+    return ", ".join([f"{known(count)} {kind}" for kind, count in by_kind(row.violations.counts).items()])
 
 
 _GRANT: tuple[Column[GrantRow], ...] = (
@@ -252,7 +253,7 @@ CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
 
 def _sum(node: "ClusterNode", field: str) -> int | None:
     """Of all GPUs of the node; None where it has reported nothing."""
-    return None if node.told_at is None else total([getattr(gpu, field) for gpu in node.gpus])
+    return None if node.reported_at is None else total([getattr(gpu, field) for gpu in node.gpus])
 
 
 def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> TextTable:
@@ -266,12 +267,12 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
 
     def domains(node: "ClusterNode") -> str:
         serving = sum(domain.state == State.READY for domain in node.domains)
-        return "?" if node.told_at is None else f"{serving}/{len(node.domains)}"
+        return "?" if node.reported_at is None else f"{serving}/{len(node.domains)}"
 
     def violations(node: "ClusterNode") -> str:
         """Since its agent began, and when the last one was."""
         seen = node.violations
-        at = seen.last[-1].at if seen and seen.last else None
+        at = epoch(seen.last[-1].at) if seen and seen.last else None
         last = "" if at is None else f", last {age(at)} ago"
         number = total(one.count for one in seen.counts) if seen else None
         return "" if number == 0 else f"{known(number)}{last}"
@@ -280,14 +281,14 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         """How many; one of several claims is one."""
         if node.pods is None:
             return "?"
-        return str(len({(one.namespace, one.pod, one.uid) for grant in node.pods for one in grant.pods}))
+        return str(len({one for grant in node.pods for one in grant.pods}))
 
     columns: tuple[Column[ClusterNode], ...] = (
         Column("NODE", lambda node: node.name, left=True),
         Column("READY", ready, left=True),
         Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True),
-        Column("SINCE", lambda node: age(node.condition.since) if node.condition else ""),
-        Column("GPUS", lambda node: "?" if node.told_at is None else str(len(node.gpus))),
+        Column("SINCE", lambda node: age(epoch(node.condition.last_transition_time)) if node.condition else ""),
+        Column("GPUS", lambda node: "?" if node.reported_at is None else str(len(node.gpus))),
         Column("DOMAINS", domains),
         Column("GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
         Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
@@ -295,7 +296,7 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         Column("CLIENTS", lambda node: known(_sum(node, "clients"))),
         Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned_labels, left=True),
-        Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at)),
+        Column("REPORTED", lambda node: "never" if node.reported_at is None else age(node.reported_at)),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),
         Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
     )

@@ -10,8 +10,6 @@ from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import (
     ClusterNode,
-    PodViolations,
-    ShownViolation,
     domain_rows,
     gpu_rows,
     grant_rows,
@@ -24,6 +22,7 @@ from mpsd.model.domain import State
 from mpsd.model.mpsnode import cluster_status, read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.model.node_report import (
+    NO_VIOLATIONS,
     GrantViolations,
     SeenViolations,
     ViolationCount,
@@ -86,7 +85,7 @@ def test_a_cluster_without_nodes_is_not_ready() -> None:
 
 
 def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
-    last = read("gpu-a1").told_at
+    last = read("gpu-a1").reported_at
     assert last
     in_time, late = read("gpu-a1", last + STALE_S), read("gpu-a1", last + STALE_S + 1)
     assert (in_time.ready, in_time.stale, silence(in_time, last + STALE_S)) == (True, False, None)
@@ -97,7 +96,7 @@ def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
 
 def test_a_node_of_which_nothing_was_told_is_said_to_be_one() -> None:
     unborn = read("gpu-b2")
-    assert (unborn.ready, unborn.told_at, unborn.gpus, unborn.pods) == (False, None, (), None)
+    assert (unborn.ready, unborn.reported_at, unborn.gpus, unborn.pods) == (False, None, (), None)
     (sentence,) = troubles(unborn, NOW)
     assert sentence == silence(unborn, NOW)
 
@@ -143,13 +142,16 @@ def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
     found = read_mpsnode(thing, VIEW_NOW)
     assert not found.unreadable
     assert found.violations
-    assert (found.violations.since, found.violations.pods) == (VIEW_NOW - 60, 1)
+    assert (found.violations.since, found.violations.pods) == (utc(VIEW_NOW - 60), 1)
     assert [one.count for one in found.violations.counts] == [2]
     own, other = (one.violations for one in found.pods or ())
     assert own
-    assert own.last == found.violations.last[0] == ShownViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
+    assert own.last == changed(found.violations.last[0], pod="")
+    assert found.violations.last[0] == ViolationReport(
+        at=utc(VIEW_NOW), kind="outside_mps", action="kill", pod="default/a"
+    )
     assert own.counts == found.violations.counts
-    assert other == PodViolations(), "of the other it is known that it did nothing"
+    assert other == NO_VIOLATIONS, "of the other it is known that it did nothing"
 
 
 def test_of_whom_a_node_does_not_tell_it_is_not_known_what_he_did() -> None:
@@ -197,5 +199,5 @@ def test_any_json_is_a_node_and_nothing_raises(things: list[Any], now: float) ->
         assert isinstance(one.cordoned_labels, str)
         if one.ready:
             assert one.gpus
-            assert one.told_at is not None
+            assert one.reported_at is not None
             assert not one.stale

@@ -33,7 +33,7 @@ def _troubles() -> Iterator[str]:
     mistyped, wrong = mpsnode("gpu-a1"), mpsnode("gpu-a1")
     mistyped["spec"]["cordoned"] = ["GPU-0"]
     wrong["status"]["gpus"][0]["usedMiB"] = "much"
-    last = read_mpsnode(mpsnode("gpu-a1"), NOW).told_at or NOW
+    last = read_mpsnode(mpsnode("gpu-a1"), NOW).reported_at or NOW
     for thing, now in (
         (mpsnode("gpu-a1"), last + STALE_S + 1),
         (mpsnode("gpu-b2"), NOW),

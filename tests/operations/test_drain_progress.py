@@ -53,9 +53,9 @@ def test_without_a_daemon_it_is_counted_and_what_is_not_known_is_not_empty(state
 
 
 def test_a_node_that_has_told_nothing_is_not_said_to_have_no_gpu() -> None:
-    silent = replace(node(), gpus=(), told_at=None)
+    silent = replace(node(), gpus=(), reported_at=None)
     assert states(silent, []) == "it has reported no GPU yet" == what_is_left(replace(silent, pods=()), [])
-    assert states(replace(silent, told_at=NOW), []) == "no GPU"
+    assert states(replace(silent, reported_at=NOW), []) == "no GPU"
 
 
 def test_the_way_to_drained_is_reported_with_who_is_left() -> None:
@@ -98,7 +98,7 @@ def test_the_words_that_withdraw_a_drain_withdraw_that_and_nothing_else(
 
 # -- eviction --------------------------------------------------------------------------------------
 
-HOLDER = next(pod for pod in node().pods or () if pod.pod == "train-1")
+HOLDER = next(pod for pod in node().pods or () if pod.name == "train-1")
 JOB = [{"kind": "Job", "name": "train", "controller": True}]
 
 

@@ -94,4 +94,4 @@ def test_whatever_a_node_tells_nobody_is_overlooked(thing: Any) -> None:
     (node,) = status.nodes
     named = list(in_use(status, [node.name]))
     used = node.pods is None or node.pods or any(gpu.clients != 0 for gpu in node.gpus)
-    assert named or not (used or node.unreadable or node.stale or node.told_at is None)
+    assert named or not (used or node.unreadable or node.stale or node.reported_at is None)

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
-from mpsd.model.cluster_status import KindCount, PodViolations, ShownViolation, ShownViolations
+from mpsd.model.node_report import (
+    NO_VIOLATIONS,
+    GrantViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+)
+from mpsd.model.times import utc
 from mpsd.status.page.rules.pages import cluster_page, node_parts
 from mpsd.status.page.rules.view import PageHead, PageScope
 from tests.page.browser import Browser
@@ -17,11 +24,13 @@ ROW = "tbody tr:nth-child({})"
 
 def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(window: Browser) -> None:
     now = time.time()
-    last = ShownViolation(now - 60, "memory_over_grant", "kill", "default", "train")
-    own = PodViolations((KindCount("memory_over_grant", 3),), last)
-    pods = (changed(held("train", 7), violations=own), changed(held("well", 3), violations=PodViolations()))
+    last = ViolationReport(at=utc(now - 60), kind="memory_over_grant", action="kill", pod="default/train")
+    own = GrantViolations((ViolationCount(kind="memory_over_grant", count=3),), last)
+    pods = (changed(held("train", 7), violations=own), changed(held("well", 3), violations=NO_VIOLATIONS))
     node = replace(
-        cluster_node(gib=(23,), held=pods), told_at=now, violations=ShownViolations(now - 900, 1, own.counts, (last,))
+        cluster_node(gib=(23,), held=pods),
+        reported_at=now,
+        violations=ViolationsReport(pods=1, counts=own.counts, last=(last,)),
     )
     with played(cluster_page(PageHead(PageScope.CLUSTER, "cluster", "1", now), [node_parts(node, now)], ())) as site:
         window.open(site.url)

@@ -120,7 +120,7 @@ def cluster(now: float) -> PageView:
     )
     gpus = tuple(changed(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu for gpu in nodes[2].gpus)
     nodes[2] = replace(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
-    nodes[5] = aged(replace(nodes[5], told_at=now - 1500), now)
+    nodes[5] = aged(replace(nodes[5], reported_at=now - 1500), now)
     around = scene(*nodes)
     pods = [
         ("research", "finetune-qwen-0", 20, 4000),
@@ -143,7 +143,7 @@ def _node(name: str, now: float) -> ClusterNode:
     pods = tuple(
         changed(
             held(f"{job}-{name[-1]}", gib, ordinal, name, 25),
-            namespace=space,
+            pod=f"{space}/{job}-{name[-1]}",
             used_mib=int(gib * GIB * used),
             clients=1,
         )
@@ -156,4 +156,4 @@ def _node(name: str, now: float) -> ClusterNode:
         for gpu in made.gpus
     )
     domains = tuple(changed(one, since=now - 90_000) for one in made.domains)
-    return replace(made, told_at=now - 4, gpus=gpus, domains=domains, version="0.1.0")
+    return replace(made, reported_at=now - 4, gpus=gpus, domains=domains, version="0.1.0")

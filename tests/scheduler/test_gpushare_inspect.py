@@ -1,9 +1,8 @@
 """What clients of gpushare read of the ledger."""
 
-from mpsd.model.cluster_status import PodStatus
 from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.scheduler.rules.inspect_formats import inspected, inspection
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, uuid
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, grant, held, promised, uuid
 
 
 def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> None:
@@ -33,7 +32,7 @@ def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> Non
 
 def test_a_pod_of_two_gpus_is_on_both_with_what_it_has_of_each() -> None:
     gpus = (uuid("node1", 0), uuid("node1", 1))
-    both = PodStatus("node1", "default", "a", "a-uid", gpus, 5 * GIB, 100, 0, 0, 0)
+    both = grant("a", 5 * GIB, *gpus)
     ledger = node_capacity(cluster_node(held=(both,)), "", (), (), TERMS)
     node = inspected(ledger)
     assert [device["usedGPU"] for device in node["devs"]] == [5, 5]

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.kubelet.rules.gpu_choice import SharedPod
-from mpsd.model.cluster_status import PodStatus
 from mpsd.model.grants import GpuCapacity, Request
 from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.preemption import victims
 from mpsd.scheduler.rules.reservations import Reservation
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, shared_pod, uuid
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, grant, held, shared_pod, uuid
 
 
 def preemptor_of(request: Request, priority: int = 100) -> SharedPod:
@@ -146,7 +145,7 @@ def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     grants = (
         held("a", 20, 0),
         held("b", 20, 1),
-        PodStatus("node1", "default", "c", "c-uid", _both(), GIB, 100, 0, 0, 0),
+        grant("c", GIB, *_both()),
     )
     node = cluster_node(gib=(23, 23), held=grants, together=True)
     pods = [shared_pod(name, 1, "node1", priority=1) for name in "abc"]
@@ -167,7 +166,7 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
     for n in range(draw(st.integers(0, 7))):
         gpus = tuple(uuid("node1", gpu) for gpu in sorted(draw(st.sets(st.integers(0, 2), min_size=1, max_size=2))))
         mib, percent = draw(st.integers(1, 12)) * GIB, draw(st.sampled_from((0, 0, 20, 50)))
-        grants.append(PodStatus("node1", "default", f"p{n}", f"p{n}-uid", gpus, mib, 100, percent, 0, 0))
+        grants.append(grant(f"p{n}", mib, *gpus, percent=percent))
         fate: dict[str, Any] = {
             "terminating": draw(st.booleans()) and draw(st.booleans()),
             "priority": draw(st.integers(0, 3)),

@@ -5,10 +5,11 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
-from mpsd.model.cluster_status import ClusterNode, DomainRow, GpuRow, PodStatus
+from mpsd.model.cluster_status import ClusterNode, DomainRow, GpuRow
 from mpsd.model.domain import State
 from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.identity import PodName
+from mpsd.model.node_report import GrantReport
 from mpsd.model.partitions import ChunkRoom
 from mpsd.model.policy import Placement
 from mpsd.scheduler.rules.capacity import NodeCapacity, Terms
@@ -27,7 +28,7 @@ def cluster_node(
     name: str = "node1",
     gib: tuple[int, ...] = (23, 23),
     *,
-    held: tuple[PodStatus, ...] | None = (),
+    held: tuple[GrantReport, ...] | None = (),
     states: tuple[str | None, ...] = (),
     cordoned: tuple[int, ...] = (),
     together: bool = False,
@@ -66,12 +67,26 @@ def cluster_node(
         DomainRow(name, domain, tuple(gpu.uuid for gpu in gpus if gpu.domain == domain), "ready", 0.0, "", 0, kind=kind)
         for domain in dict.fromkeys(domains)
     )
-    return ClusterNode(name, True, 0.0, False, "580", (), (), gpus, rows, held, ())
+    return ClusterNode(name, True, 0.0, False, (), gpus, rows, held, driver="580")
 
 
-def held(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> PodStatus:
+def held(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> GrantReport:
     """What a node says that kubelet gave a pod."""
-    return PodStatus(node, "default", pod, f"{pod}-uid", (uuid(node, ordinal),), gib * GIB, 100, percent, 0, 0)
+    return grant(pod, gib * GIB, uuid(node, ordinal), percent=percent)
+
+
+def grant(pod: str, memory_mib: int, *gpus: str, percent: int = 0) -> GrantReport:
+    return GrantReport(
+        pod=f"default/{pod}",
+        uid=f"{pod}-uid",
+        id=f"{pod}-uid",
+        gpus=gpus,
+        memory_mib=memory_mib,
+        thread_percent=100,
+        reserved_percent=percent,
+        used_mib=0,
+        clients=0,
+    )
 
 
 def promised(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> Reservation:

@@ -105,7 +105,7 @@ def test_a_node_is_empty_once_it_is_drained_and_reports_it() -> None:
     seen = [(state, with_state(before, state)) for state in State]
     assert [state for state, now in seen if are_empty(now, change.touched)] == [State.DRAINED]
     assert not are_empty(replace(with_state(before, State.DRAINED), stale=True), change.touched)
-    assert not are_empty(replace(with_state(before, State.DRAINED), told_at=None), change.touched)
+    assert not are_empty(replace(with_state(before, State.DRAINED), reported_at=None), change.touched)
 
 
 everything = ["all", "gpu0", "gpu1", "gpu2", "gpu3"]

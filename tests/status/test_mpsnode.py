@@ -355,8 +355,8 @@ def test_a_pod_of_two_claims_is_one_pod() -> None:
 def test_a_claims_pods_are_read_back_each_by_its_uid() -> None:
     view = node(grants=(held_claim("share", pod("a"), pod("b")),))
     (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": status(view)}, view.now).pods or ()
-    assert (held_by.claim, held_by.claim_uid) == ("default/share", "uid-of-share")
-    assert [(one.pod, one.uid) for one in held_by.pods] == [("a", "uid-of-a"), ("b", "uid-of-b")]
+    assert (held_by.claim, held_by.id) == ("default/share", "uid-of-share")
+    assert [(one.name, one.uid) for one in held_by.pods] == [("a", "uid-of-a"), ("b", "uid-of-b")]
 
 
 def test_what_a_pod_of_a_claim_did_is_told_at_its_grant_and_of_that_pod() -> None:
@@ -369,4 +369,4 @@ def test_what_a_pod_of_a_claim_did_is_told_at_its_grant_and_of_that_pod() -> Non
     (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": told}, view.now).pods or ()
     assert held_by.violations
     assert held_by.violations.last
-    assert (held_by.violations.counts[0].count, held_by.violations.last.pod) == (2, "b")
+    assert (held_by.violations.counts[0].count, held_by.violations.last.pod) == (2, "default/b")

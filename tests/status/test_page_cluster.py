@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace as changed
 
-from mpsd.model.cluster_status import (
-    ClusterNode,
-    ConditionStatus,
-    KindCount,
-    PodStatus,
-    PodViolations,
-    ShownViolation,
-    ShownViolations,
-)
+from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.conditions import CONDITION
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
-from mpsd.model.times import seconds
+from mpsd.model.node_report import (
+    NO_VIOLATIONS,
+    ConditionReport,
+    GrantReport,
+    GrantViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+)
+from mpsd.model.times import seconds, utc
 from mpsd.status.page.rules.pages import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageHead, PageScope, PageView, pod_card
 from mpsd.status.rules.explanation import story
@@ -36,7 +37,7 @@ HEAD = PageHead(PageScope.CLUSTER, "cluster", "1", NOW)
 
 
 def told(node: ClusterNode, **changes: object) -> ClusterNode:
-    return replace(node, told_at=NOW, **changes)  # type: ignore[arg-type]
+    return replace(node, reported_at=NOW, **changes)  # type: ignore[arg-type]
 
 
 def in_state(state: State, reason: str = "because", since: float = NOW - 5) -> ClusterNode:
@@ -91,7 +92,7 @@ def test_a_node_is_the_very_same_until_it_is_stale() -> None:
 
 
 def test_what_is_wrong_with_a_node_beside_its_domains_is_told_too() -> None:
-    wrong = ConditionStatus(CONDITION, "False", "LimitsMismatch", "a pod runs without a limit", NOW - 60)
+    wrong = ConditionReport(CONDITION, "False", utc(NOW - 60), "LimitsMismatch", "a pod runs without a limit")
     parts = node_parts(told(cluster_node(), conditions=(wrong,), ready=False, unreadable=("status is 3",)), NOW)
     assert [note.kind for note in parts.notes] == [NoteKind.NODE, NoteKind.NODE]
     assert "a pod runs without a limit" in parts.notes[0].text
@@ -129,16 +130,18 @@ def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
 
 
 def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> None:
-    last = ShownViolation(NOW - 5, "memory_over_grant", "kill", "default", "train")
-    gone = replace(last, at=NOW - 9, action="evict", pod="thief")
-    old, in_no_pod = replace(last, at=NOW - 100_000.0), ShownViolation(NOW - 7, "in_no_pod", "warn", "", "")
-    own = PodViolations((KindCount("memory_over_grant", 2), KindCount("limit_lifted", 1)), last)
+    last = ViolationReport(at=utc(NOW - 5), kind="memory_over_grant", action="kill", pod="default/train")
+    gone = changed(last, at=utc(NOW - 9), action="evict", pod="default/thief")
+    old = changed(last, at=utc(NOW - 100_000.0))
+    in_no_pod = ViolationReport(at=utc(NOW - 7), kind="in_no_pod", action="warn")
+    counts = (ViolationCount(kind="memory_over_grant", count=2), ViolationCount(kind="limit_lifted", count=1))
+    own = GrantViolations(counts, last)
     pods = (
         changed(held("train", 7), violations=own),
-        changed(held("well", 3), violations=PodViolations()),
+        changed(held("well", 3), violations=NO_VIOLATIONS),
         held("?", 1),
     )
-    of_node = ShownViolations(NOW - 200_000.0, 1, (), (old, gone, in_no_pod, last))
+    of_node = ViolationsReport(pods=1, last=(old, gone, in_no_pod, last))
     page = cluster_page(HEAD, [node_parts(told(cluster_node(held=pods), violations=of_node), NOW)], ())
     assert [one.violations for one in page.gpus[0].slices or ()] == [3, 0, None]
     assert [(line.what, line.where, line.text) for line in page.lately] == [
@@ -149,9 +152,10 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
 
 
 def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> None:
-    def one(number: int) -> PodStatus:
-        last = ShownViolation(NOW - 1, "outside_mps", "kill", "default", f"thief-{number}")
-        return changed(held(last.pod, 1), violations=PodViolations((KindCount("outside_mps", 1),), last))
+    def one(number: int) -> GrantReport:
+        last = ViolationReport(at=utc(NOW - 1), kind="outside_mps", action="kill")
+        own = GrantViolations((ViolationCount(kind="outside_mps", count=1),), last)
+        return changed(held(f"thief-{number}", 1), violations=own)
 
     node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))
     hit = changed(node.domains[0], faults=1, last_fault=NOW - 600, since=None)

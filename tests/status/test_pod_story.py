@@ -164,7 +164,7 @@ def test_silent_and_unready_nodes_are_counted_and_named_while_they_are_few() -> 
 
 
 def test_where_a_node_has_not_told_its_size_nothing_is_said_never_to_fit() -> None:
-    never_told = replace(cluster_node("node2"), told_at=None, gpus=())
+    never_told = replace(cluster_node("node2"), reported_at=None, gpus=())
     found = told(pod(30), scene(cluster_node("node1", (23,)), never_told))
     assert found.why is Why.NO_ROOM
 
@@ -223,7 +223,7 @@ def test_a_pod_whose_init_container_runs_is_not_said_to_have_begun_nothing() -> 
 
 
 def test_a_silent_node_is_said_of_a_pod_that_runs() -> None:
-    silent = replace(cluster_node(held=(held("train", 7),)), stale=True, told_at=-900.0)
+    silent = replace(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0)
     found = told(pod(spec={"nodeName": "node1"}, status={"phase": "Running"}), scene(silent))
     assert (found.why, found.is_well, found.node, found.gpus) == (Why.RUNS, True, "node1", ("gpu0",))
     assert "nothing for 16 min" in found.sentence

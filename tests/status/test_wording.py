@@ -80,7 +80,7 @@ def without_a_node() -> Iterator[Explanation]:
     yield told(pod(30), scene(cluster_node("node1"), cluster_node("node2", (24,))))
     yield told(pod(7, gpus=2), scene(cluster_node(gib=(23, 4), together=True)))
     yield told(pod(), scene(cluster_node(), machines=(machine("node1", unschedulable=True),)))
-    yield told(pod(30), scene(cluster_node(), replace(cluster_node("node2"), told_at=None, gpus=())))
+    yield told(pod(30), scene(cluster_node(), replace(cluster_node("node2"), reported_at=None, gpus=())))
     full = [cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),)) for n in (3, 4, 5)]
     yield told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))
     yield told(pod(percent=30), scene(cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1)))))
@@ -92,7 +92,7 @@ def without_a_node() -> Iterator[Explanation]:
 
 def with_a_node() -> Iterator[Explanation]:
     usual, has = scene(cluster_node("node1")), scene(cluster_node(held=(held("train", 7),)))
-    silent = scene(replace(cluster_node(held=(held("train", 7),)), stale=True, told_at=-900.0))
+    silent = scene(replace(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0))
     unreadable = pod(spec=ON | {"containers": [{"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}]})
     fetching = {"initContainerStatuses": [{"name": "fetch", "state": {"running": {"startedAt": "2026-11-21"}}}]}
     yield from (told(unreadable, usual), told(pod(spec=ON), usual), told(pod(spec=ON, status=fetching), usual))

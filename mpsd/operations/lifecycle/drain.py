@@ -22,8 +22,9 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from mpsd.model.cluster_status import ClusterNode, PodStatus, silence
+from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.model.mpsnode import read_mpsnode
+from mpsd.model.node_report import PodReport
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules import emptying as rules
 from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
@@ -228,31 +229,30 @@ class Evictions:
             if now >= self._due.get(_key(holder), 0.0):
                 await self._attempt(holder)
 
-    async def _attempt(self, holder: PodStatus) -> None:
+    async def _attempt(self, holder: PodReport) -> None:
         key, pod = _key(holder), None
         self._due[key] = math.inf
         try:
             with suppress(NotFound):
-                pod = await self.kube.get(PODS, holder.pod, holder.namespace)
+                pod = await self.kube.get(PODS, holder.name, holder.namespace)
             goes, sentence = rules.eviction_of(pod, holder)
             if goes:
-                await self.kube.evict(holder.pod, holder.namespace, holder.uid)
+                await self.kube.evict(holder.name, holder.namespace, holder.uid)
             self.report(key, sentence)
         except (Unavailable, Rejected) as error:
             self._due[key] = time.monotonic() + _AGAIN_S
-            why = f"cannot be evicted now and will be retried: {error}"
-            self.report(key, f"{holder.namespace}/{holder.pod} {why}")
+            self.report(key, f"{holder.pod} cannot be evicted now and will be retried: {error}")
         except (NotFound, Conflict):  # it has just gone, or another pod has its name
             pass
 
 
-def _pods(node: ClusterNode, gpus: Collection[str]) -> list[PodStatus]:
+def _pods(node: ClusterNode, gpus: Collection[str]) -> list[PodReport]:
     """Those that hold something of these GPUs, each of several that share a claim."""
     return [pod for held in holders(node, gpus) for pod in held.pods]
 
 
-def _key(pod: PodStatus) -> str:
-    return f"{pod.namespace}/{pod.pod}/{pod.uid}"
+def _key(pod: PodReport) -> str:
+    return f"{pod.pod}/{pod.uid}"
 
 
 async def _until_empty(
@@ -337,14 +337,17 @@ def _rows(things: Iterable[object], *fields: str) -> list[dict[str, Any]]:
 def _record(
     before: ClusterNode, change: CordonChange, after: ClusterNode, evictions: Evictions | None, *, done: bool
 ) -> dict[str, Any]:
-    there, results = _pods(after, change.touched), evictions.report.last if evictions else {}
-    left = _rows(there, "namespace", "pod", "uid", "gpus", "memory_mib", "clients")
-    for row, pod in zip(left, there, strict=True):
-        row["eviction"] = results.get(_key(pod), "")
+    results = evictions.report.last if evictions else {}
+    left = []
+    for grant in holders(after, change.touched):
+        share = {"gpus": grant.gpus, "memory_mib": grant.memory_mib, "clients": grant.clients}
+        for pod in grant.pods:
+            row = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, **share}
+            left.append(row | {"eviction": results.get(_key(pod), "")})
     return {
         "node": after.name,
         "now": time.time(),
-        "told_at": after.told_at,
+        "reported_at": after.reported_at,
         "drained": done,
         "cordoned": after.cordoned,
         "newly_cordoned": rules.newly_cordoned(before, change),
@@ -394,7 +397,7 @@ def undrain(
     well, named = rules.serving(after, change.touched) and not change.kept, change.touched.union(change.kept)
     if output is Format.JSON:
         domains = [domain for domain in after.domains if not named.isdisjoint(domain.gpus)]
-        record = {"node": after.name, "told_at": after.told_at, "serving": well, "cordoned": after.cordoned}
+        record = {"node": after.name, "reported_at": after.reported_at, "serving": well, "cordoned": after.cordoned}
         gpus_shown = _rows(rules.chosen(after, named), "uuid", "label", "domain", "state")
         print_json({**record, "gpus": gpus_shown, "domains": _rows(domains, "name", "state", "reason")})
     else:

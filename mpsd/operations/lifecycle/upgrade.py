@@ -301,7 +301,7 @@ def _record(walk: Upgrade, stopped: UpgradeStop | None) -> dict[str, Any]:
 
 
 def _node_record(one: Standing, *, is_due: bool) -> dict[str, Any]:
-    held = [f"{pod.namespace}/{pod.pod}" for pod in holders(one.node, one.gpus)]
+    held = [pod.pod for pod in holders(one.node, one.gpus)]
     return {
         "node": one.node.name,
         "current": one.current,

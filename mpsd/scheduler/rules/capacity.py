@@ -133,7 +133,7 @@ def node_capacity(
 
 
 def _shut(node: ClusterNode) -> str:
-    if node.told_at is None:
+    if node.reported_at is None:
         return "its agent has reported nothing yet"
     if node.stale:
         return "its agent has reported nothing for a long time"
@@ -165,7 +165,7 @@ def _taken(
     taken: dict[str, Taken] = {}
     unknown: list[SharedPod] = []
     for held in node.pods or ():
-        name = PodName(held.namespace, held.pod, held.uid)
+        name = PodName(held.namespace, held.name, held.uid)
         amount = (held.memory_mib or 0, held.reserved_percent or 0)
         taken[held.uid or str(name)] = Taken(name, held.gpus, *amount, AssignmentSource.GRANTED)
     by_uid = {one.pod.uid: one for one in reservations}
@@ -196,7 +196,7 @@ def _in_chunks(
     """The same with their chunks of a GPU that has static SM partitions: those reported, and no fewer than the pod will
     get. chunks: of each such GPU, by UUID. Partitions that are gone count as the percentage does, which stays."""
     requests = {key: pod.request for pod in pods for key in (pod.name.uid, str(pod.name))}
-    reported = {pod.uid or pod.names[0]: sum([one.chunks or 0 for one in pod.partitions]) for pod in node.pods or ()}
+    reported = {pod.uid or pod.pod: sum([one.chunks or 0 for one in pod.partitions]) for pod in node.pods or ()}
     for one in taken:
         if all_of := chunks.get(one.gpus[0] if len(one.gpus) == 1 else ""):
             known = (requests.get(key) for key in (one.pod.uid, str(one.pod)))

@@ -6,8 +6,9 @@ A GPU that nobody named keeps its place, unless it shares its domain with one th
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from mpsd.model.cluster_status import ClusterNode, PodStatus
+from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import ALL, drains
+from mpsd.model.node_report import GrantReport
 from mpsd.model.problem import InvalidInput, Problem, shortened
 from mpsd.model.quantity import gib
 
@@ -101,12 +102,12 @@ def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) 
         yield f"still out of use, since {others} of the same domain is cordoned: {_labels(node, change.kept)}"
 
 
-def holders(node: ClusterNode, gpus: Collection[str]) -> tuple[PodStatus, ...]:
+def holders(node: ClusterNode, gpus: Collection[str]) -> tuple[GrantReport, ...]:
     """The pods that hold something of these GPUs."""
     return tuple(pod for pod in node.pods or () if not set(pod.gpus).isdisjoint(gpus))
 
 
-def holding(pod: PodStatus, labels: dict[str, str]) -> str:
+def holding(pod: GrantReport, labels: dict[str, str]) -> str:
     """A pod with what it holds, such as `default/train-0 (12 GiB of gpu0)`, or all that share a claim."""
     amount = "something" if pod.memory_mib is None else f"{gib(pod.memory_mib)} GiB"
     return f"{shortened(pod.names)} ({amount} of {','.join(labels.get(uuid, uuid) for uuid in pod.gpus)})"

@@ -8,9 +8,10 @@ from enum import Enum
 
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.client_limits import BELOW_NORMAL, client_priority, priority_reason
-from mpsd.model.cluster_status import ClusterNode, GpuRow, PodStatus, silence
+from mpsd.model.cluster_status import ClusterNode, GpuRow, silence
 from mpsd.model.domain import State, after_is
 from mpsd.model.events import Reason
+from mpsd.model.node_report import GrantReport
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.times import lasting
@@ -125,7 +126,7 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
     return Explanation(why, f"{_pod(pod)} {words}", why is Why.RUNS, pod.node, labels)
 
 
-def _grant_of(uid: str, node: ClusterNode | None) -> PodStatus | None:
+def _grant_of(uid: str, node: ClusterNode | None) -> GrantReport | None:
     """The grant of the pod, which may be the second or third of its claim."""
     for held in (node.pods if node else None) or ():
         if held.uid == uid or any(one.uid == uid for one in held.shared_with):
@@ -133,7 +134,7 @@ def _grant_of(uid: str, node: ClusterNode | None) -> PodStatus | None:
     return None
 
 
-def _gpus(pod: PodSeen, node: ClusterNode | None, grant: PodStatus | None) -> tuple[GpuRow, ...]:
+def _gpus(pod: PodSeen, node: ClusterNode | None, grant: GrantReport | None) -> tuple[GpuRow, ...]:
     """Those that kubelet gave, else those that are written on the pod."""
     if node is None or pod.shared is None:
         return ()
@@ -141,7 +142,7 @@ def _gpus(pod: PodSeen, node: ClusterNode | None, grant: PodStatus | None) -> tu
     return tuple(gpu for gpu in node.gpus if gpu.uuid in uuids)
 
 
-def _held(pod: PodSeen, grant: PodStatus | None, context: ExplanationContext) -> str:
+def _held(pod: PodSeen, grant: GrantReport | None, context: ExplanationContext) -> str:
     if grant is None or grant.memory_mib is None:
         return f" with {wanted(pod.shared.request)}" if pod.shared else ""
     threads = "" if grant.thread_percent is None else f" and {grant.thread_percent} % of its threads"
@@ -150,7 +151,7 @@ def _held(pod: PodSeen, grant: PodStatus | None, context: ExplanationContext) ->
     return f" with {gib(grant.memory_mib)} GiB{threads}{used}{below}"
 
 
-def _why_below(pod: PodSeen, grant: PodStatus, context: ExplanationContext) -> str:
+def _why_below(pod: PodSeen, grant: GrantReport, context: ExplanationContext) -> str:
     policy = context.policy.gpu_priority
     if client_priority(pod.priority, policy) == BELOW_NORMAL:
         return priority_reason(pod.priority, policy)

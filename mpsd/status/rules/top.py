@@ -180,8 +180,11 @@ def _notes(status: "ClusterStatus") -> Iterator[str]:
     silent = f"silent for {lasting(STALE_S)} or longer; their last report is shown"
     for found, what in (
         ([node for node in nodes if node.stale], silent),
-        ([node for node in nodes if node.told_at is None], "nothing reported yet"),
-        ([node for node in nodes if node.told_at is not None and node.pods is None], "not known which pods are there"),
+        ([node for node in nodes if node.reported_at is None], "nothing reported yet"),
+        (
+            [node for node in nodes if node.reported_at is not None and node.pods is None],
+            "not known which pods are there",
+        ),
         ([node for node in nodes if node.unreadable], "their MPSNodes cannot be read in full; `kubectl mps` says why"),
     ):
         if found:

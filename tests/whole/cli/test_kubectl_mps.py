@@ -86,9 +86,9 @@ def test_machines_read_the_same_in_json_and_yaml(world: ClusterWorld) -> None:
     assert read["nodes"] == other["nodes"]
     assert (as_json.code, as_yaml.code) == (1, 1)
     gpu, pod = read["nodes"][0]["gpus"][0], read["nodes"][0]["pods"][0]
-    assert (gpu["node"], gpu["label"], gpu["state"], gpu["granted_mib"]) == ("gpu-a1", "gpu0", "ready", 27648)
-    assert (pod["namespace"], pod["pod"], pod["used_mib"]) == ("default", "mps-sample-7xk2p", 4608)
-    assert read["nodes"][1]["gpus"][1]["used_mib"] is None
+    assert (gpu["node"], gpu["label"], gpu["state"], gpu["grantedMiB"]) == ("gpu-a1", "gpu0", "ready", 27648)
+    assert (pod["pod"], pod["usedMiB"]) == ("default/mps-sample-7xk2p", 4608)
+    assert read["nodes"][1]["gpus"][1]["usedMiB"] is None
 
 
 def test_wide_adds_what_identifies_things(world: ClusterWorld) -> None:

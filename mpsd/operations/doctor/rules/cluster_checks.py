@@ -119,11 +119,11 @@ def _not_ready(facts: ClusterFacts) -> Iterator[Finding]:
     """The conditions of each report as they are, but for what somebody has cordoned."""
     nodes = facts.reports
     for one in facts.machines:
-        if one.is_shared and (one.name not in nodes or nodes[one.name].told_at is None):
+        if one.is_shared and (one.name not in nodes or nodes[one.name].reported_at is None):
             what = f"{one.name} is labelled for mpsd but has not reported yet (MPSNode)"
             yield Finding(what, f"see its pod: {_pods_on(one.name, AGENT)}")
     for node in nodes.values():
-        if node.told_at is not None and (silent := silence(node, facts.now)):
+        if node.reported_at is not None and (silent := silence(node, facts.now)):
             yield Finding(silent.partition("; ")[0], f"see its pod: {_pods_on(node.name, AGENT)}")
     for node in _reporting(facts):
         for told in node.conditions:
@@ -140,7 +140,7 @@ def _pods_on(node: str, component: str) -> str:
 
 
 def _reporting(facts: ClusterFacts) -> list[ClusterNode]:
-    return [node for node in facts.reports.values() if node.told_at is not None and not node.stale]
+    return [node for node in facts.reports.values() if node.reported_at is not None and not node.stale]
 
 
 # The first versions that put CDI devices into a container: of a runtime, and of a kubelet that passes their names on.

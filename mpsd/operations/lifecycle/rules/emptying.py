@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from mpsd.model.cluster_status import ClusterNode, ClusterStatus, GpuRow, PodStatus, silence
+from mpsd.model.cluster_status import ClusterNode, ClusterStatus, GpuRow, silence
 from mpsd.model.domain import ALL, State
 from mpsd.model.names import CONTROL, MIRROR
+from mpsd.model.node_report import PodReport
 from mpsd.model.times import lasting
 from mpsd.status.rules.cordon import CordonChange, holders, holding
 
@@ -23,7 +24,7 @@ _OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value
 
 
 def reports(node: ClusterNode) -> bool:
-    return node.told_at is not None and not node.stale
+    return node.reported_at is not None and not node.stale
 
 
 def chosen(node: ClusterNode, gpus: Collection[str]) -> list[GpuRow]:
@@ -54,7 +55,7 @@ def states(node: ClusterNode, gpus: Collection[str], *, with_clients: bool = Fal
         known = f" (clients: {gpu.clients})" if gpu.clients and gpu.state != State.DRAINED else ""
         clients = " (clients unknown)" if gpu.clients is None else known
         found.append(f"{gpu.label} {gpu.state or 'without a daemon'}{clients if with_clients else ''}")
-    return ", ".join(found) or ("it has reported no GPU yet" if node.told_at is None else "no GPU")
+    return ", ".join(found) or ("it has reported no GPU yet" if node.reported_at is None else "no GPU")
 
 
 def refusals(node: ClusterNode, gpus: Collection[str]) -> Iterator[str]:
@@ -74,7 +75,7 @@ def no_answer(node: ClusterNode, now: float) -> str | None:
     if reports(node):
         return None if node.gpus else f"{node.name} has no GPU that mpsd shares"
     never = f"{node.name} has reported nothing yet"
-    why = never if node.told_at is None else f"{node.name} last reported {lasting(now - node.told_at)} ago"
+    why = never if node.reported_at is None else f"{node.name} last reported {lasting(now - node.reported_at)} ago"
     look = f"check that the pod of the DaemonSet mpsd-agent runs on {node.name} and reaches the API server"
     anyway = f"to take its GPUs out of use without waiting: kubectl mps cordon {node.name}"
     return f"{why}, so it is not known whether its GPUs are empty; {look}; {anyway}"
@@ -102,9 +103,9 @@ def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
 # -- evictions ---------------------------------------------------------------------------------------------------------
 
 
-def eviction_of(pod: Mapping[str, Any] | None, holder: PodStatus) -> tuple[bool, str]:
+def eviction_of(pod: Mapping[str, Any] | None, holder: PodReport) -> tuple[bool, str]:
     """Whether to evict the pod of a grant, and why. pod: what has its name in the API."""
-    name = f"{holder.namespace}/{holder.pod}"
+    name = holder.pod
     metadata = (pod or {}).get("metadata") or {}
     owners = [one for one in metadata.get("ownerReferences") or () if one.get("controller")]
     if not holder.uid:
@@ -189,7 +190,7 @@ def in_use(status: ClusterStatus, daemons: Collection[str], *, agents: bool = Tr
         yield f"{name} runs a control daemon and has no MPSNode, so the users of its GPUs are not known"
     for node in status.nodes:
         silent = silence(node, status.now)
-        if silent and node.name in daemons and (agents or node.told_at is None):
+        if silent and node.name in daemons and (agents or node.reported_at is None):
             yield f"the users of the GPUs of {node.name} are not known: {silent}"
         elif not silent or node.name in daemons:  # without a daemon nothing can be on MPS there
             yield from _users(node, has_daemon=node.name in daemons)

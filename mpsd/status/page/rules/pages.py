@@ -179,7 +179,7 @@ class NodeParts:
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
     """The node as it is to be shown now, which was read when it was reported; the very same while it is not stale."""
-    return replace(node, stale=True, ready=False) if is_stale(node.told_at, now) else node
+    return replace(node, stale=True, ready=False) if is_stale(node.reported_at, now) else node
 
 
 def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = None) -> NodeParts:
@@ -194,7 +194,7 @@ def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = Non
     levels = {Level.WELL if node.ready else Level.WARN, *(note.level for note in notes), *(gpu.level for gpu in gpus)}
     worst = next(level for level in Level if level in levels)  # the worst is the first
     name, driver, version, cordoned = map(shown_name, (node.name, node.driver, node.version, node.cordoned_labels))
-    card = view.NodeCard(name, worst, node.stale, node.told_at, driver, version, cordoned)
+    card = view.NodeCard(name, worst, node.stale, node.reported_at, driver, version, cordoned)
     violations = {line.id: line for line in _reported_violations(node, now)}
     return NodeParts(card, notes, gpus, tuple(_reported_lately(node, now)), tuple(violations.values()))
 
@@ -219,7 +219,7 @@ def no_mpsnode(node: str) -> Note:
 def _node_notes(node: ClusterNode, now: float, wedged_limit_s: float | None) -> Iterator[Note]:
     where = shown_name(node.name)
     if silent := silence(node, now):
-        yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, view.shown_text(silent), node.told_at)
+        yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, view.shown_text(silent), node.reported_at)
     for place, trouble in enumerate(one for one in troubles(node, now) if one != silent):
         yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, view.shown_text(trouble))
     for domain in node.domains:
@@ -244,9 +244,16 @@ def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
 
 def _reported_violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """The last of each pod, and of all; one that is reported as both has the same id."""
-    of_pods = [pod.violations.last for pod in node.pods or () if pod.violations and pod.violations.last]
-    for one in (*of_pods, *(node.violations.last if node.violations else ())):
-        if one.at is not None and now - one.at < DAY_S:
-            where = shown_name(f"{node.name} {one.namespace}/{one.pod}" if one.pod else node.name)
-            key = f"violation {one.kind} {one.action} {one.at} {where}"
-            yield EventLine(shown_name(key), one.at, Level.WARN, shown_name(one.kind), where, DONE.get(one.action, ""))
+    found = []
+    for grant in node.pods or ():
+        if grant.violations and grant.violations.last:
+            last = grant.violations.last
+            found.append((last, last.pod or grant.pod))
+    if node.violations:
+        found += [(one, one.pod) for one in node.violations.last]
+    for one, pod in found:
+        at = epoch(one.at)
+        if at is not None and now - at < DAY_S:
+            where = shown_name(f"{node.name} {pod}" if pod else node.name)
+            key = f"violation {one.kind} {one.action} {at} {where}"
+            yield EventLine(shown_name(key), at, Level.WARN, shown_name(one.kind), where, DONE.get(one.action, ""))

@@ -115,12 +115,12 @@ class GpuCard:
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """A node of a cluster. told_at None: it has told nothing yet. cordoned: labels of its GPUs, or `all`."""
+    """A node of a cluster. reported_at None: it has told nothing yet. cordoned: labels of its GPUs, or `all`."""
 
     id: str
     level: Level
     stale: bool
-    told_at: float | None
+    reported_at: float | None
     driver: str
     version: str
     cordoned: str

@@ -17,9 +17,9 @@ function fillNode(box, { node, gpus, open }) {
   say(parts.chip, node.stale ? t("node.stale") : t(`level.${node.level}`));
   const words = [t("node.gpus", { n: gpus.length }), t("gib", { n: `${gib(sum(gpus, "granted_mib"))}/${gib(sum(gpus, "promised_mib"))}` })];
   if (node.cordoned) words.push(t("node.cordoned", { what: node.cordoned }));
-  if (node.told_at === null) words.push(t("node.never"));
+  if (node.reported_at === null) words.push(t("node.never"));
   say(parts.meta, words.join(" · "));
-  stamp(parts.time, node.told_at, "told");
+  stamp(parts.time, node.reported_at, "told");
   parts.minis.setAttribute("aria-label", words[0]);
   keyed(parts.minis, gpus, () => el("span", { class: "mini" }, el("i"), el("i")), fillMini);
   parts.made.open = opened.get(node.id) ?? open;
