@@ -352,7 +352,7 @@ def test_a_suspect_was_there_each_time_and_nobody_who_was_is_left_out(known: lis
     for one in found:
         assert one.faults >= 2
         assert all(one.uid in each.pods for each in known[-one.faults :])
-        assert one.since == known[-one.faults].at
+        assert one.since == utc(known[-one.faults].at)
         assert presence(known, one.uid) == one.faults
     always = frozenset.intersection(*(each.pods for each in known[-2:])) if len(known) > 1 else frozenset()
     assert {one.uid for one in found} == always

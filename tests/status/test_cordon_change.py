@@ -23,7 +23,7 @@ from tests.status.test_mpsnode import _VERSION as DEFINITION
 def node(name: str = "gpu-a2", *cordoned: str) -> ClusterNode:
     """cordoned: by label, or as it stands in the spec."""
     thing = mpsnode(name)
-    by_label = {f"gpu{gpu['index']}": gpu["uuid"] for gpu in thing["status"]["gpus"]}
+    by_label = {gpu["label"]: gpu["uuid"] for gpu in thing["status"]["gpus"]}
     thing["spec"] = {"cordoned": [by_label.get(one, one) for one in cordoned]}
     return read_mpsnode(thing, NOW)
 

@@ -145,7 +145,7 @@ def sentences() -> Iterator[str]:
     book = ViolationHistory(NOW)
     book.ended(book.add(test_violation_lines.violation(1), NOW), 0.06)
     book.add(test_violation_lines.violation(2), NOW)
-    said = test_violation_lines.shown(book.status(0.0, "kubelet has not said yet who holds what"))
+    said = test_violation_lines.shown(book.whole(0.0, "kubelet has not said yet who holds what"))
     yield from (line for line in said.splitlines() if line[:1].strip())
     cluster = cluster_status([mpsnode(name) for name in NAMES], THEN)
     yield from (one for one in cluster_parts(cluster, wide=False) if isinstance(one, str))

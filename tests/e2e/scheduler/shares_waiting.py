@@ -22,7 +22,7 @@ def said_of(pods: Pods, name: str, reason: str) -> list[str]:
 def placed(mpsd: Installation, pods: Pods) -> dict[str, tuple[str, ...]]:
     """By pod of the namespace, the labels of the GPUs where its devices lie, as kubelet told the agent."""
     told = mpsd.told()
-    labels = {gpu["uuid"]: f"gpu{gpu['index']}" for gpu in told["gpus"]}
+    labels = {gpu["uuid"]: gpu["label"] for gpu in told["gpus"]}
     named = {tuple(grant["pod"].split("/")): grant["gpus"] for grant in told.get("grants", ())}
     return {
         name: tuple(labels[uuid] for uuid in gpus) for (where, name), gpus in named.items() if where == pods.namespace
