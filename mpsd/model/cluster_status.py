@@ -55,35 +55,6 @@ class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
     chunks: int | None = None
 
 
-class DomainRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
-    """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the last faults affected,
-    and how many faults that were. causes: whose end is the last fault's likely cause, and how it ended. context_mib:
-    what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing. version: of
-    the `mpsd control` that holds it; empty where it is not reported. faults: of this boot; last_fault: seconds since
-    1970; None where there was none, or where it is not reported. kind: `alone`, `listed` by the policy, or `joined` on
-    demand; empty where it is not reported. partitioned, chunks, free_chunks: as in DomainReport.
-    """
-
-    node: str
-    name: str
-    gpus: tuple[str, ...]
-    state: str
-    since: float | None
-    reason: str
-    restarts: int | None
-    suspects: tuple[tuple[str, int | None], ...] = ()
-    causes: tuple[str, ...] = ()
-    context_mib: int | None = None
-    doubt: str = ""
-    version: str = ""
-    faults: int | None = None
-    last_fault: float | None = None
-    kind: str = ""
-    partitioned: bool = False
-    chunks: int | None = None
-    free_chunks: int | None = None
-
-
 class GrantRow(msgspec.Struct, frozen=True):
     """Who holds a part of which GPUs, on this machine or on a node of a cluster.
 
@@ -121,7 +92,7 @@ class GrantRow(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionReport, ...] = ()
 
 
-def gpu_row(gpu: GpuReport, domain: DomainRow | None, node: str = "", *, cordoned: bool) -> GpuRow:
+def gpu_row(gpu: GpuReport, domain: DomainReport | None, node: str = "", *, cordoned: bool) -> GpuRow:
     return GpuRow(
         node=node,
         uuid=gpu.uuid,
@@ -145,30 +116,6 @@ def gpu_row(gpu: GpuReport, domain: DomainRow | None, node: str = "", *, cordone
     )
 
 
-def domain_row(domain: DomainReport, node: str = "") -> DomainRow:
-    faults = domain.faults
-    return DomainRow(
-        node=node,
-        name=domain.name,
-        gpus=domain.gpus,
-        state=domain.state or "unknown",
-        since=epoch(domain.since),
-        reason=domain.reason,
-        restarts=domain.restarts,
-        suspects=tuple([(one.pod, one.faults) for one in faults.suspects]),
-        causes=tuple(map(str, faults.causes)),
-        context_mib=domain.canary.context_mib if domain.canary else None,
-        doubt=domain.doubt,
-        version=domain.version,
-        faults=faults.count or None,
-        last_fault=epoch(faults.last),
-        kind=domain.kind,
-        partitioned=domain.partitioned,
-        chunks=domain.chunks,
-        free_chunks=domain.free_chunks,
-    )
-
-
 def ended_before(causes: Iterable[str]) -> str:
     """Whose ends are a fault's likely cause, in words."""
     who = shortened([*dict.fromkeys(causes)])
@@ -177,12 +124,8 @@ def ended_before(causes: Iterable[str]) -> str:
 
 def gpu_rows(node: NodeReport) -> tuple[GpuRow, ...]:
     """The GPUs of this machine. None is `cordoned`: here its state shows that."""
-    domains = {domain.name: domain for domain in domain_rows(node)}
+    domains = {domain.name: domain for domain in node.domains}
     return tuple([gpu_row(gpu, domains.get(gpu.domain), cordoned=False) for gpu in node.gpus])
-
-
-def domain_rows(node: NodeReport) -> tuple[DomainRow, ...]:
-    return tuple([domain_row(domain) for domain in node.domains])
 
 
 def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
@@ -260,7 +203,7 @@ class ClusterNode:
     #: As in the spec, UUIDs or `all`.
     cordoned: tuple[str, ...]
     gpus: tuple[GpuRow, ...]
-    domains: tuple[DomainRow, ...]
+    domains: tuple[DomainReport, ...]
     #: The grants of its pods; None where the node does not know them.
     pods: tuple[GrantReport, ...] | None
     #: What is wrong with the object, a sentence each.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mpsd.model.problem import InvalidInput, Problem
 
 if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.cluster_status import DomainRow
     from mpsd.model.grants import Gpu
+    from mpsd.model.node_report import DomainReport
     from mpsd.model.policy import Policy, Restarts
 
 
@@ -259,7 +259,7 @@ def read_cordoned(mpsnode: Mapping[str, Any]) -> frozenset[str]:
 
 
 def drains(
-    cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]", nvidia_mps: str = "", driver_upgrade: str = ""
+    cordoned: frozenset[str], domains: "Iterable[Domain | DomainReport]", nvidia_mps: str = "", driver_upgrade: str = ""
 ) -> dict[str, str]:
     """The domains to drain, by name, each with the reason in words: every one while a label of the Node is of an
     upgrade of its driver, driver_upgrade, or starts NVIDIA's own MPS daemon, nvidia_mps."""
@@ -274,6 +274,6 @@ def drains(
     }
 
 
-def unknown_cordons(cordoned: frozenset[str], domains: "Iterable[Domain | DomainRow]") -> tuple[str, ...]:
+def unknown_cordons(cordoned: frozenset[str], domains: "Iterable[Domain | DomainReport]") -> tuple[str, ...]:
     """What is cordoned and is no GPU of this node, such as one that was mistyped."""
     return tuple(sorted(cordoned.difference({ALL}, *(domain.gpus for domain in domains))))

@@ -20,7 +20,6 @@ from mpsd.model.node_report import (
     LARGEST,
     MOST_ENTRIES,
     NO_VIOLATIONS,
-    GpuReport,
     GrantReport,
     NodeReport,
     Part,
@@ -147,8 +146,7 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
     cordoned = frozenset(found.spec.cordoned)
     reported_at = epoch(status.reported_at)
     stale = rows.is_stale(reported_at, now)
-    domains = [rows.domain_row(one, name) for one in status.domains]
-    gpus = [*_gpus(status.gpus, name, cordoned, domains)]
+    gpus = [*_gpus(status, name, cordoned)]
     serves = bool(gpus) and all(gpu.state == State.READY for gpu in gpus)
     condition = status.condition
     return rows.ClusterNode(
@@ -164,7 +162,7 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
         cordoned=tuple(sorted(cordoned)),
         conditions=status.conditions,
         gpus=tuple(gpus),
-        domains=tuple(domains),
+        domains=status.domains,
         pods=_pods(status),
         unreadable=tuple(unreadable),
         version=status.version,
@@ -172,12 +170,10 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
     )
 
 
-def _gpus(
-    gpus: Iterable[GpuReport], node: str, cordoned: frozenset[str], domains: Sequence[rows.DomainRow]
-) -> Iterator[rows.GpuRow]:
-    by_name = {domain.name: domain for domain in domains}
-    draining = drains(cordoned, domains if cordoned else ())
-    for gpu in gpus:
+def _gpus(status: NodeReport, node: str, cordoned: frozenset[str]) -> Iterator[rows.GpuRow]:
+    by_name = {domain.name: domain for domain in status.domains}
+    draining = drains(cordoned, status.domains if cordoned else ())
+    for gpu in status.gpus:
         domain = by_name.get(gpu.domain)
         drained = ALL in cordoned or gpu.uuid in cordoned or bool(domain and domain.name in draining)
         yield rows.gpu_row(gpu, domain, node, cordoned=drained)

@@ -153,7 +153,7 @@ class DomainReport(Part, frozen=True):
     #: UUIDs.
     gpus: Annotated[tuple[str, ...], Few] = ()
     #: A value of model.domain.State, or one of a newer agent.
-    state: str = ""
+    state: str = "unknown"
     since: Time = None
     reason: str = ""
     #: Since the node started.
@@ -174,6 +174,11 @@ class DomainReport(Part, frozen=True):
     chunks: Amount = None
     #: Of these in no partition.
     free_chunks: Amount = None
+
+    @property
+    def context_mib(self) -> int | None:
+        """What a context costs there, as its canary measured it."""
+        return self.canary.context_mib if self.canary else None
 
     @property
     def doubt(self) -> str:

@@ -20,10 +20,11 @@ from typing import Any, TypedDict
 from msgspec import structs
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.model.cluster_status import ClusterNode, DomainRow
+from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
+from mpsd.model.node_report import DomainReport
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, NotFound, Object
@@ -118,7 +119,7 @@ def read_reported(thing: Object) -> ReportedNode:
     for one in node.domains:
         if one.kind:
             of_kind.setdefault(one.kind, []).extend(one.gpus)
-    domains = tuple(DomainRow("", "", _once(held), "", None, "", None, kind=kind) for kind, held in of_kind.items())
+    domains = tuple(DomainReport(gpus=_once(held), kind=kind) for kind, held in of_kind.items())
     still = replace(node, ready=False, stale=False, driver="", version="", domains=domains, unreadable=())
     lean = replace(still, gpus=gpus, pods=pods, conditions=(), violations=None)
     return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else "")

@@ -202,8 +202,8 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableTy
         yield table(CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide)
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
-        yield from (domain_line(domain, status.now) for domain in unready)
+        yield from (domain_line(domain, status.now, node.name) for domain in unready)
         for domain in node.domains:
-            yield from causes_lines(domain, status.now)
-        yield from (suspects_line(domain) for domain in node.domains if domain.suspects)
+            yield from causes_lines(domain, status.now, node.name)
+        yield from (suspects_line(domain, node.name) for domain in node.domains if domain.faults.suspects)
         yield from map(one_line, troubles(node, status.now))

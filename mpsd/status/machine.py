@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from mpsd.model.cluster_status import domain_rows, gpu_rows, grant_rows
+from mpsd.model.cluster_status import gpu_rows, grant_rows
 from mpsd.model.domain import State
 from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
@@ -103,13 +103,13 @@ def show(node: NodeReport, to: Console) -> None:
 
 def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
     yield tables.table(tables.GPU_COLUMNS, gpu_rows(node), wide=wide)
-    for domain, status in zip(domain_rows(node), node.domains, strict=True):
+    for domain in node.domains:
         if domain.state != State.READY:
             yield tables.domain_line(domain, node.now)
         elif domain.doubt:
             yield f"{domain.name} serves, although its canary found: {domain.doubt}"
-        yield from tables.fault_lines(domain.name, status.faults, node.now)
-        if domain.suspects:
+        yield from tables.fault_lines(domain.name, domain.faults, node.now)
+        if domain.faults.suspects:
             yield tables.suspects_line(domain)
     if node.grants:
         rows = grant_rows(node)  # pods by their names where a kubelet gives them, else programs

@@ -14,10 +14,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, ended_before, pods_in_words
+from mpsd.model.cluster_status import GpuRow, GrantRow, ended_before, pods_in_words
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
-from mpsd.model.node_report import by_kind, total
+from mpsd.model.node_report import DomainReport, by_kind, total
 from mpsd.model.problem import printable, shortened
 from mpsd.model.quantity import gib
 from mpsd.model.times import DAY_S, epoch, lasting
@@ -306,29 +306,30 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
 # -- domains -------------------------------------------------------------------------------------------------------
 
 
-def domain_line(domain: DomainRow, now: float) -> str:
-    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it."""
-    where = f"{domain.node}: " if domain.node else ""
-    since = "" if domain.since is None else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
+def domain_line(domain: DomainReport, now: float, node: str = "") -> str:
+    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it. node: of a cluster."""
+    where, began = f"{node}: " if node else "", epoch(domain.since)
+    since = "" if began is None else f" since {clock(began)} ({lasting(now - began)})"
     what_to_do = remedy(domain.state, domain.reason)
     why = "; ".join(filter(None, [domain.reason or "no reason reported", what_to_do]))
     return one_line(f"{where}{domain.name} is {after_is(domain.state)}{since}: {why}")
 
 
-def suspects_line(domain: DomainRow) -> str:
+def suspects_line(domain: DomainReport, node: str = "") -> str:
     """Whom to look at when a domain has one fault after the other."""
-    where = f"{domain.node}: " if domain.node else ""
-    each = ", ".join(f"{pod} ({known(times)} in a row)" for pod, times in domain.suspects)
+    where = f"{node}: " if node else ""
+    each = ", ".join([f"{one.pod} ({known(one.faults)} in a row)" for one in domain.faults.suspects])
     said = f"{where}{domain.name}: pods that were present at each of its last faults: {each}"
     return one_line(f"{said}; it cannot be determined which of them, if any, caused them")
 
 
-def causes_lines(domain: DomainRow, now: float) -> "Iterator[str]":
+def causes_lines(domain: DomainReport, now: float, node: str = "") -> "Iterator[str]":
     """Whose end is the likely cause of the last fault of a domain; nothing a day after it."""
-    if domain.causes and domain.last_fault is not None and now - domain.last_fault < DAY_S:
-        where = f"{domain.node}: " if domain.node else ""
-        at = f"{clock(domain.last_fault)} ({lasting(now - domain.last_fault)} ago)"
-        yield one_line(f"{where}{domain.name} had a fault at {at}; {ended_before(domain.causes)}")
+    last = epoch(domain.faults.last)
+    if domain.faults.causes and last is not None and now - last < DAY_S:
+        where = f"{node}: " if node else ""
+        at = f"{clock(last)} ({lasting(now - last)} ago)"
+        yield one_line(f"{where}{domain.name} had a fault at {at}; {ended_before(map(str, domain.faults.causes))}")
 
 
 def clock(seconds: float) -> str:

@@ -8,7 +8,7 @@ from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
-from mpsd.model.node_report import SeenViolations, ViolationReport, ViolationsReport
+from mpsd.model.node_report import FaultsReport, SeenViolations, ViolationReport, ViolationsReport
 from mpsd.model.node_view import Client, DomainView, NodeView
 from mpsd.model.times import stamp, utc
 from mpsd.status.page.rules.pages import aged, cluster_page, node_page, node_parts, own_scene, pods_here
@@ -116,7 +116,11 @@ def cluster(now: float) -> PageView:
     nodes = [_node(f"gpu-a{number}", now) for number in range(1, 9)]
     first, *rest = nodes[2].domains
     broken = changed(
-        first, state=State.FAULT.value, since=now - 75, reason="a program had a GPU fault", last_fault=now - 75
+        first,
+        state=State.FAULT.value,
+        since=utc(now - 75),
+        reason="a program had a GPU fault",
+        faults=FaultsReport(1, utc(now - 75)),
     )
     gpus = tuple(changed(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu for gpu in nodes[2].gpus)
     nodes[2] = replace(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
@@ -155,5 +159,5 @@ def _node(name: str, now: float) -> ClusterNode:
         changed(gpu, name="NVIDIA A30", granted_mib=16 * GIB, granted_percent=50, used_mib=11 * GIB, clients=2)
         for gpu in made.gpus
     )
-    domains = tuple(changed(one, since=now - 90_000) for one in made.domains)
+    domains = tuple(changed(one, since=utc(now - 90_000)) for one in made.domains)
     return replace(made, reported_at=now - 4, gpus=gpus, domains=domains, version="0.1.0")

@@ -5,13 +5,14 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
-from mpsd.model.cluster_status import ClusterNode, DomainRow, GpuRow
+from mpsd.model.cluster_status import ClusterNode, GpuRow
 from mpsd.model.domain import State
 from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.identity import PodName
-from mpsd.model.node_report import GrantReport
+from mpsd.model.node_report import DomainReport, GrantReport
 from mpsd.model.partitions import ChunkRoom
 from mpsd.model.policy import Placement
+from mpsd.model.times import utc
 from mpsd.scheduler.rules.capacity import NodeCapacity, Terms
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.model.worlds import POLICY
@@ -64,7 +65,14 @@ def cluster_node(
     )
     kind = ("joined" if together else "alone") if on_demand else ""
     rows = tuple(
-        DomainRow(name, domain, tuple(gpu.uuid for gpu in gpus if gpu.domain == domain), "ready", 0.0, "", 0, kind=kind)
+        DomainReport(
+            name=domain,
+            gpus=tuple(gpu.uuid for gpu in gpus if gpu.domain == domain),
+            state="ready",
+            since=utc(0.0),
+            restarts=0,
+            kind=kind,
+        )
         for domain in dict.fromkeys(domains)
     )
     return ClusterNode(name, True, 0.0, False, (), gpus, rows, held, driver="580")

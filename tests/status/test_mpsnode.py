@@ -97,7 +97,7 @@ def test_who_ended_just_before_the_last_fault_is_told() -> None:
     ]
     reported = {"metadata": {"name": "node1"}, "status": status(VIEWS["a fault and its causes"])}
     (row, *_rest) = read_mpsnode(reported, NOW).domains
-    assert row.causes == ("default/a: killed by SIGKILL", "pid 2 (python): exit code 1")
+    assert tuple(map(str, row.faults.causes)) == ("default/a: killed by SIGKILL", "pid 2 (python): exit code 1")
 
 
 def test_every_column_shows_something_that_is_told() -> None:

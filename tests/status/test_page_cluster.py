@@ -15,6 +15,7 @@ from mpsd.model.names import STALE_S
 from mpsd.model.node_report import (
     NO_VIOLATIONS,
     ConditionReport,
+    FaultsReport,
     GrantReport,
     GrantViolations,
     ViolationCount,
@@ -45,7 +46,7 @@ def in_state(state: State, reason: str = "because", since: float = NOW - 5) -> C
     node = cluster_node(states=(state.value, State.READY.value))
     first, *rest = node.domains
     return told(
-        replace(node, ready=False, domains=(changed(first, state=state.value, reason=reason, since=since), *rest))
+        replace(node, ready=False, domains=(changed(first, state=state.value, reason=reason, since=utc(since)), *rest))
     )
 
 
@@ -122,7 +123,8 @@ def test_what_will_never_fit_is_worse_than_what_waits() -> None:
 def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
     node = in_state(State.WEDGED)
     first, second = node.domains
-    node = replace(node, domains=(first, changed(second, last_fault=NOW - 2, since=NOW - 90_000.0, restarts=1)))
+    second = changed(second, faults=FaultsReport(1, utc(NOW - 2)), since=utc(NOW - 90_000.0), restarts=1)
+    node = replace(node, domains=(first, second))
     page = cluster_page(HEAD, [node_parts(node, NOW)], ())
     assert [(line.what, line.where) for line in page.lately] == [("MPSFault", "node1 gpu1"), ("wedged", "node1 gpu0")]
     later = node_parts(node, NOW + 100_000.0)
@@ -158,7 +160,7 @@ def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> Non
         return changed(held(f"thief-{number}", 1), violations=own)
 
     node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))
-    hit = changed(node.domains[0], faults=1, last_fault=NOW - 600, since=None)
+    hit = changed(node.domains[0], faults=FaultsReport(1, utc(NOW - 600)), since=None)
     page = cluster_page(HEAD, [node_parts(replace(node, domains=(hit, *node.domains[1:])), NOW)], ())
     assert [line.what for line in page.lately] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
 

@@ -16,9 +16,11 @@ from msgspec.structs import replace as changed
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import cluster_status
+from mpsd.model.node_report import CauseReport, FaultsReport
 from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView
 from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName
 from mpsd.model.problem import InvalidInput
+from mpsd.model.times import utc
 from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.status.cluster_answers import cluster_parts
 from mpsd.status.grant_options import the_one
@@ -151,8 +153,12 @@ def sentences() -> Iterator[str]:
     yield from (one for one in cluster_parts(cluster, wide=False) if isinstance(one, str))
     yield from cluster_top(cluster, None).notes
     (had,) = cluster_status([mpsnode(NAMES[0])], THEN).nodes
-    causes = ("default/a: killed by SIGKILL", "pid 7 (python): exit code 1")
-    yield from causes_lines(changed(had.domains[0], causes=causes, last_fault=THEN - 60), THEN)
+    causes = (
+        CauseReport(pod="default/a", how="killed by SIGKILL"),
+        CauseReport(program="pid 7 (python)", how="exit code 1"),
+    )
+    faults = FaultsReport(1, utc(THEN - 60), causes=causes)
+    yield from causes_lines(changed(had.domains[0], faults=faults), THEN, had.name)
     for word in ("nobody", "3f"):
         with redirect_stderr(io.StringIO()) as complaint, suppress(SystemExit):
             the_one("mpsd smi", test_grant_named.ALL, word)

@@ -14,7 +14,7 @@ from mpsd.model.events import Reason
 from mpsd.model.node_report import GrantReport
 from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
-from mpsd.model.times import lasting
+from mpsd.model.times import epoch, lasting
 from mpsd.scheduler.rules.capacity import gpu_name
 from mpsd.status.rules.pods import ContainerState, Explanation, ExplanationContext, PodSeen, Why, listed, quoted, wanted
 from mpsd.status.rules.waiting import waiting_story
@@ -169,7 +169,8 @@ def _trouble(gpus: tuple[GpuRow, ...], node: ClusterNode | None, now: float) -> 
             return f"{gpu.label} has no control daemon"
         domain = next((one for one in node.domains if one.name == gpu.domain), None)
         if gpu.state not in (State.READY, State.DRAINING):
-            since = f" for {lasting(now - domain.since)}" if domain and domain.since is not None else ""
+            began = epoch(domain.since) if domain else None
+            since = "" if began is None else f" for {lasting(now - began)}"
             why = f" ({quoted(domain.reason)})" if domain and domain.reason else ""
             return f"{gpu.label} is {after_is(quoted(gpu.state))}{since}{why}"
     return ""

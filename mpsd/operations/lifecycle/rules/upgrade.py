@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from mpsd.model.cluster_status import ClusterNode, DomainRow
+from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import ALL, State, after_is, drains
 from mpsd.model.names import CONTROL, LABEL, NAME_LABEL, PRODUCT
+from mpsd.model.node_report import DomainReport
 from mpsd.model.times import seconds
 from mpsd.operations.lifecycle.rules.emptying import are_empty, refusals, reports, what_is_left
 from mpsd.status.rules.cordon import holders, holding
@@ -147,7 +148,7 @@ def next_step(seen: Standing) -> Decision:
 
 def _with_the_new_pod(seen: Standing, started_at: float) -> Decision:
     node = seen.node
-    begun = [one for one in node.domains if one.since is not None and one.since >= started_at]
+    begun = [one for one in node.domains if one.since and one.since.timestamp() >= started_at]
     covered = {uuid for domain in begun for uuid in domain.gpus}
     if reports(node) and (refused := [why for one in begun for why in refusals(node, one.gpus)]):
         return Decision(UpgradeStep.START, refusal="; ".join(refused))
@@ -166,7 +167,7 @@ def _with_the_new_pod(seen: Standing, started_at: float) -> Decision:
     return Decision(UpgradeStep.UNDRAIN, patch=_patch(seen, seen.others, None))
 
 
-def _states(domains: Iterable[DomainRow]) -> str:
+def _states(domains: Iterable[DomainReport]) -> str:
     return "; ".join(f"{one.name} is {after_is(one.state)}" for one in domains)
 
 

@@ -11,7 +11,6 @@ from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS
 from mpsd.model.cluster_status import (
     ClusterNode,
     GrantRow,
-    domain_rows,
     ended_before,
     gpu_rows,
     grant_rows,
@@ -62,7 +61,7 @@ def node_page(
 
 
 def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard]:
-    domains, holder = {row.name: row for row in domain_rows(node)}, view.SliceHolder.STRANGER
+    domains, holder = {domain.name: domain for domain in node.domains}, view.SliceHolder.STRANGER
     for row in gpu_rows(node):
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
@@ -84,10 +83,8 @@ def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
 
 
 def _notes(node: NodeReport, grants: Sequence[GrantRow], wedged_limit_s: float | None) -> Iterator[Note]:
-    for row, domain in zip(domain_rows(node), node.domains, strict=True):
-        since = [one.since for one in domain.faults.suspects if one.since]
-        suspects_since = epoch(min(since, default=None))
-        yield from view.domain_notes(row, wedged_limit_s, suspects_since)
+    for domain in node.domains:
+        yield from view.domain_notes(domain, wedged_limit_s)
     yield from view.no_daemon_notes(gpu_rows(node))
     if node.violations and node.violations.unjudged:
         yield Note("unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged))
@@ -223,7 +220,7 @@ def _node_notes(node: ClusterNode, now: float, wedged_limit_s: float | None) -> 
     for place, trouble in enumerate(one for one in troubles(node, now) if one != silent):
         yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, view.shown_text(trouble))
     for domain in node.domains:
-        yield from view.domain_notes(domain, wedged_limit_s)
+        yield from view.domain_notes(domain, wedged_limit_s, node.name)
     yield from view.no_daemon_notes(node.gpus)
 
 
@@ -231,15 +228,16 @@ def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """What an MPSNode still reports of a day: faults, and domains whose state has changed after they first served."""
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
-        if domain.last_fault is not None and now - domain.last_fault < DAY_S:
-            key = f"fault {where} {domain.last_fault:.0f}"
-            text = view.shown_text(ended_before(domain.causes))
-            yield EventLine(key, domain.last_fault, Level.WARN, Reason.FAULT.value, where, text)
+        last, since = epoch(domain.faults.last), epoch(domain.since)
+        if last is not None and now - last < DAY_S:
+            key = f"fault {where} {last:.0f}"
+            text = view.shown_text(ended_before(map(str, domain.faults.causes)))
+            yield EventLine(key, last, Level.WARN, Reason.FAULT.value, where, text)
         changed = domain.state != State.READY or domain.restarts
-        if domain.since is not None and now - domain.since < DAY_S and changed:
-            key = f"state {where} {domain.since:.0f}"
+        if since is not None and now - since < DAY_S and changed:
+            key = f"state {where} {since:.0f}"
             level = view.level_of(domain.state)
-            yield EventLine(key, domain.since, level, shown_name(domain.state), where, view.shown_text(domain.reason))
+            yield EventLine(key, since, level, shown_name(domain.state), where, view.shown_text(domain.reason))
 
 
 def _reported_violations(node: ClusterNode, now: float) -> Iterator[EventLine]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow
+from mpsd.model.cluster_status import GpuRow, GrantRow
 from mpsd.model.domain import DRAINS, State, remedy
-from mpsd.model.node_report import total
+from mpsd.model.node_report import DomainReport, total
 from mpsd.model.problem import printable, shown_name
-from mpsd.model.times import seconds
+from mpsd.model.times import epoch, seconds
 
 if TYPE_CHECKING:  # as in page.rules.pages
     from mpsd.status.rules.pods import Explanation, PodSeen
@@ -243,7 +243,7 @@ _AS_REPORTED = (  # fields of a row and of a card
 )
 
 
-def gpu_card(gpu: GpuRow, domain: DomainRow | None, slices: Iterable[Slice] | None) -> GpuCard:
+def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] | None) -> GpuCard:
     """slices: None where it is not known what is granted."""
     node, uuid = shown_name(gpu.node), shown_name(gpu.uuid)
     known, level = None if slices is None else tuple(slices), level_of(gpu.state)
@@ -257,7 +257,7 @@ def gpu_card(gpu: GpuRow, domain: DomainRow | None, slices: Iterable[Slice] | No
         uuid=uuid,
         state=None if gpu.state is None else shown_name(gpu.state),
         level=level,
-        since=domain.since if domain else None,
+        since=epoch(domain.since) if domain else None,
         reason=shown_text(domain.reason) if domain else "",
         slices=known,
         **{name: getattr(gpu, name) for name in _AS_REPORTED},
@@ -284,22 +284,22 @@ def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
             yield Slice(row.id or name, holder, name, *share, pid, part.over, row.ended, violations, claim, others)
 
 
-def domain_notes(
-    domain: DomainRow, wedged_limit_s: float | None, suspects_since: float | None = None
-) -> Iterator[Note]:
-    where, level = shown_name(f"{domain.node} {domain.name}".strip()), level_of(domain.state)
+def domain_notes(domain: DomainReport, wedged_limit_s: float | None, node: str = "") -> Iterator[Note]:
+    """node: of a cluster."""
+    where, level = shown_name(f"{node} {domain.name}".strip()), level_of(domain.state)
     if level is not Level.WELL:
-        reason, state = shown_text(domain.reason), shown_name(domain.state)
+        reason, state, since = shown_text(domain.reason), shown_name(domain.state), epoch(domain.since)
         restart_at = None
-        if domain.state == State.WEDGED and domain.since is not None and wedged_limit_s is not None:
-            restart_at = domain.since + wedged_limit_s
+        if domain.state == State.WEDGED and since is not None and wedged_limit_s is not None:
+            restart_at = since + wedged_limit_s
         key, what_to_do = f"state {where}", remedy(domain.state, domain.reason)
-        yield Note(key, level, NoteKind.STATE, where, reason, domain.since, state, what_to_do, restart_at)
+        yield Note(key, level, NoteKind.STATE, where, reason, since, state, what_to_do, restart_at)
     elif domain.doubt:
         yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
-    if domain.suspects:
-        each = ", ".join(f"{pod} ({'?' if faults is None else faults})" for pod, faults in domain.suspects)
-        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each), suspects_since)
+    if suspects := domain.faults.suspects:
+        each = ", ".join([f"{one.pod} ({'?' if one.faults is None else one.faults})" for one in suspects])
+        first = epoch(min([one.since for one in suspects if one.since], default=None))
+        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each), first)
 
 
 def no_daemon_notes(gpus: Iterable[GpuRow]) -> Iterator[Note]:
