@@ -34,7 +34,7 @@ def status(
 
         kubectl mps
         kubectl mps gpu-a1 gpu-a2 -o wide
-        kubectl mps -o json | jq '.nodes[].gpus[] | [.node, .label, .granted_mib]'
+        kubectl mps -o json | jq '.nodes[].gpus[] | [.node, .label, .grantedMiB]'
     """
     show("kubectl mps", nodes or (), output, watch=watch, kubeconfig=kubeconfig, context=context)
 
