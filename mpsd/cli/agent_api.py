@@ -23,11 +23,12 @@ from mpsd.model.domain import SERVING, after_is
 from mpsd.model.events import Reason
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Request
-from mpsd.model.node_report import NodeReport, without_arguments
+from mpsd.model.node_report import NodeReport
 from mpsd.model.node_view import WaitingRequest
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.model.quantity import memory_unit, whole_units
+from mpsd.model.redaction import without_arguments
 from mpsd.model.request import GPUS, PERCENT, GpuRequest, each_mib, each_percent, problems_with_asked
 from mpsd.model.times import DAY_S
 from mpsd.platform import processes

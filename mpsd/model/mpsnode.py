@@ -22,7 +22,7 @@ from mpsd.model.node_report import (
     NO_VIOLATIONS,
     GrantReport,
     NodeReport,
-    Part,
+    ReportPart,
 )
 from mpsd.model.problem import Problem, shown
 from mpsd.model.times import Instant, epoch, instant
@@ -30,27 +30,27 @@ from mpsd.model.times import Instant, epoch, instant
 API, KIND = "mpsd.io/v1alpha1", "MPSNode"
 
 
-class MPSNodeMetadata(Part, frozen=True):
+class MPSNodeMetadata(ReportPart, frozen=True):
     name: str = ""
 
 
-class MPSNodeSpec(Part, frozen=True):
+class MPSNodeSpec(ReportPart, frozen=True):
     """What an operator asks for."""
 
     #: UUIDs, or `all`.
     cordoned: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_ENTRIES)] = ()
 
 
-class MPSNode(Part, frozen=True):
+class MPSNode(ReportPart, frozen=True):
     metadata: MPSNodeMetadata = MPSNodeMetadata()
     spec: MPSNodeSpec = MPSNodeSpec()
     status: NodeReport = NodeReport()
 
 
-Kind = TypeVar("Kind", bound=Part)
+Kind = TypeVar("Kind", bound=ReportPart)
 
 
-def as_object(part: Part) -> dict[str, Any]:
+def as_object(part: ReportPart) -> dict[str, Any]:
     """The JSON of it, without what is absent."""
     return cast("dict[str, Any]", msgspec.json.decode(msgspec.json.encode(part)))
 
@@ -75,7 +75,7 @@ def _read(fields: Fields, kind: type[Kind], path: str, shape: FieldReader) -> Ki
 
 
 @cache
-def _fields(kind: type[Part]) -> tuple[msgspec.structs.FieldInfo, ...]:
+def _fields(kind: type[ReportPart]) -> tuple[msgspec.structs.FieldInfo, ...]:
     return msgspec.structs.fields(kind)
 
 
@@ -117,7 +117,7 @@ def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -
 
 
 def _is_part(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Part)
+    return isinstance(kind, type) and issubclass(kind, ReportPart)
 
 
 def _note(value: object, where: str, message: str, remedy: str, shape: FieldReader) -> None:

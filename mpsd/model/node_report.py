@@ -5,14 +5,12 @@ not known or not reported, and never zero; an empty text or list says that there
 others wrote.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
-from msgspec.structs import replace
 
 from mpsd.model.conditions import CONDITION
 from mpsd.model.events import PastEvent
@@ -32,11 +30,11 @@ def json_name(name: str) -> str:
     return first + "".join(words)
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, rename=json_name, gc=False):
+class ReportPart(msgspec.Struct, frozen=True, omit_defaults=True, rename=json_name, gc=False):
     """An object of a report."""
 
 
-class PodReport(Part, frozen=True):
+class PodReport(ReportPart, frozen=True):
     #: Namespace and name, or its uid alone where it is gone; empty where it is in no pod that is known.
     pod: str = ""
     uid: str = ""
@@ -79,7 +77,7 @@ class CauseReport(PodReport, frozen=True):
         return f"{self.pod or self.program}: {self.how}"
 
 
-class FaultsReport(Part, frozen=True):
+class FaultsReport(ReportPart, frozen=True):
     """The faults of a domain in this boot."""
 
     count: Count = 0
@@ -97,7 +95,7 @@ class FaultsReport(Part, frozen=True):
 NO_FAULTS = FaultsReport()
 
 
-class CanaryReport(Part, frozen=True):
+class CanaryReport(ReportPart, frozen=True):
     """What a CUDA client of mpsd observed under known limits."""
 
     at: Time = None
@@ -111,7 +109,7 @@ class CanaryReport(Part, frozen=True):
     warning: str = ""
 
 
-class GpuReport(Part, frozen=True):
+class GpuReport(ReportPart, frozen=True):
     """A GPU, or a MIG instance. promised: what may be granted in all."""
 
     uuid: str = ""
@@ -146,7 +144,7 @@ class GpuReport(Part, frozen=True):
     mig_profile: str = ""
 
 
-class DomainReport(Part, frozen=True):
+class DomainReport(ReportPart, frozen=True):
     """A control daemon and its GPUs."""
 
     name: str = ""
@@ -186,7 +184,7 @@ class DomainReport(Part, frozen=True):
         return (self.canary.problem or self.canary.warning) if self.canary else ""
 
 
-class CardReport(Part, frozen=True):
+class CardReport(ReportPart, frozen=True):
     """A grant's part of one GPU (a UUID)."""
 
     gpu: str = ""
@@ -201,7 +199,7 @@ class CardReport(Part, frozen=True):
     weight: Amount = None
 
 
-class PartitionReport(Part, frozen=True):
+class PartitionReport(ReportPart, frozen=True):
     """A static SM partition of a grant. Its name, by which any client could be in it, is not reported."""
 
     chunks: Amount = None
@@ -209,7 +207,7 @@ class PartitionReport(Part, frozen=True):
     sms: Amount = None
 
 
-class ViolationCount(Part, frozen=True):
+class ViolationCount(ReportPart, frozen=True):
     kind: str = ""
     #: What the policy has done; empty for all together.
     action: str = ""
@@ -218,7 +216,7 @@ class ViolationCount(Part, frozen=True):
     ended: Amount = None
 
 
-class ViolationReport(Part, frozen=True):
+class ViolationReport(ReportPart, frozen=True):
     """A process that took more than it was given."""
 
     at: Time = None
@@ -238,7 +236,7 @@ class ViolationReport(Part, frozen=True):
     outcome: str = ""
 
 
-class GrantViolations(Part, frozen=True):
+class GrantViolations(ReportPart, frozen=True):
     """Of one grant."""
 
     counts: Annotated[tuple[ViolationCount, ...], Few] = ()
@@ -248,7 +246,7 @@ class GrantViolations(Part, frozen=True):
 NO_VIOLATIONS = GrantViolations()
 
 
-class ViolationsReport(Part, frozen=True):
+class ViolationsReport(ReportPart, frozen=True):
     """What the watchdog has seen of everybody since it began, pods that are gone too."""
 
     since: Time = None
@@ -323,7 +321,7 @@ class GrantReport(PodReport, frozen=True):
         return (self.pod, *[one.pod for one in self.shared_with])
 
 
-class ClientReport(Part, frozen=True):
+class ClientReport(ReportPart, frozen=True):
     """A process on a GPU."""
 
     pid: Amount = None
@@ -336,7 +334,7 @@ class ClientReport(Part, frozen=True):
     command: str = ""
 
 
-class WaitingReport(Part, frozen=True):
+class WaitingReport(ReportPart, frozen=True):
     """A program that waits for a grant."""
 
     id: str = ""
@@ -349,7 +347,7 @@ class WaitingReport(Part, frozen=True):
     reason: str = ""
 
 
-class ConditionReport(Part, frozen=True):
+class ConditionReport(ReportPart, frozen=True):
     """A condition in the words of Kubernetes."""
 
     type: str = ""
@@ -359,7 +357,7 @@ class ConditionReport(Part, frozen=True):
     message: str = ""
 
 
-class Summary(Part, frozen=True):
+class Summary(ReportPart, frozen=True):
     """The columns of `kubectl get mps`."""
 
     gpus: str = ""
@@ -371,7 +369,7 @@ class Summary(Part, frozen=True):
     violations: Amount = None
 
 
-class NodeReport(Part, frozen=True):
+class NodeReport(ReportPart, frozen=True):
     """A node as its agent sees it."""
 
     #: Absent where it has reported nothing.
@@ -443,47 +441,3 @@ def by_kind(counts: Iterable[ViolationCount]) -> dict[str, int | None]:
         known[one.kind] += one.count or 0
     unknown = {one.kind for one in seen if one.count is None}
     return {kind: None if kind in unknown else count for kind, count in known.items()}
-
-
-# -- without arguments -----------------------------------------------------------------------------------------------
-
-Started = TypeVar("Started", ClientReport, GrantReport, WaitingReport, ViolationReport)
-_PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
-
-
-def program_of(command: str) -> str:
-    """A command without its arguments, any of which may be a tenant's secret."""
-    program, _space, arguments = command.strip().partition(" ")
-    if program and ("://" in program or not _PROGRAM.fullmatch(program)):
-        program = "[redacted]"
-    return f"{program} [arguments redacted]" if arguments else program
-
-
-def without_arguments(report: NodeReport) -> NodeReport:
-    """For those who may see who uses what, and not what programs were started with: commands cut to their programs."""
-    violations = report.violations
-    if violations:
-        violations = replace(violations, last=tuple([_bare_violation(one) for one in violations.last]))
-    return replace(
-        report,
-        clients=None if report.clients is None else _bare(report.clients),
-        grants=None if report.grants is None else tuple([_bare_grant(one) for one in report.grants]),
-        waiting=_bare(report.waiting),
-        violations=violations,
-    )
-
-
-def _bare(entries: tuple[Started, ...]) -> tuple[Started, ...]:
-    return tuple([replace(one, command=program_of(one.command)) for one in entries])
-
-
-def _bare_grant(grant: GrantReport) -> GrantReport:
-    own = grant.violations
-    if own and own.last:
-        own = replace(own, last=_bare_violation(own.last))
-    return replace(grant, command=program_of(grant.command), violations=own)
-
-
-def _bare_violation(one: ViolationReport) -> ViolationReport:
-    program = program_of(one.command)
-    return replace(one, command=program, message=one.message.replace(one.command, program))

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Collection
 
 from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
-from mpsd.model.node_report import program_of
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.partitions import CONTROLLER
 from mpsd.model.policy import Policy
+from mpsd.model.redaction import program_of
 from mpsd.mps import control_daemon, gate
 from mpsd.mps.compute_modes import ComputeModes
 from mpsd.mps.daemon import DaemonPlace, DomainDaemon

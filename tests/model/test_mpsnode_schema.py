@@ -9,7 +9,7 @@ from hypothesis import given
 
 from mpsd.model.fields import FieldReader
 from mpsd.model.mpsnode import MPSNode, _plain, _read, as_object, read_mpsnode
-from mpsd.model.node_report import Part
+from mpsd.model.node_report import ReportPart
 from tests.mpsnodes import NAMES, NOW, anything, damaged, mpsnode
 from tests.status.test_mpsnode import SCHEMA
 
@@ -95,6 +95,6 @@ def _missing(kind: Any, schema: Any) -> list[str]:
         inner = known[name]
         if get_origin(inner) is tuple:
             inner = _plain(get_args(inner)[0])
-        if isinstance(inner, type) and issubclass(inner, Part):
+        if isinstance(inner, type) and issubclass(inner, ReportPart):
             missing += [f"{name}.{one}" for one in _missing(inner, below.get("items", below))]
     return missing

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.node_report import ClientReport, NodeReport, program_of, without_arguments
+from mpsd.model.node_report import ClientReport, NodeReport
 from mpsd.model.problem import InvalidInput
+from mpsd.model.redaction import program_of, without_arguments
 from mpsd.operations.bundle.rules.contents import (
     BundlePart,
     cut,

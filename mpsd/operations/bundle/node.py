@@ -16,9 +16,10 @@ from socket import gethostname
 
 import mpsd
 from mpsd.model.metrics import CommandTimes
-from mpsd.model.node_report import NodeReport, without_arguments
+from mpsd.model.node_report import NodeReport
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.problem import InvalidInput
+from mpsd.model.redaction import without_arguments
 from mpsd.mps.drain import DrainRequest
 from mpsd.mps.memory_caps import IN_FORCE
 from mpsd.mps.records import DOMAINS_FILE, JoinedGroups

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import mpsd
 from mpsd.agent.agent import AgentRole
-from mpsd.model.node_report import without_arguments
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
+from mpsd.model.redaction import without_arguments
 from mpsd.status.page.rules.pages import last_warnings, node_page, own_scene, pods_here
 from mpsd.status.page.rules.view import PageView, PodsHeard, PodsHere, shown_text
 from mpsd.status.rules.node_report import node_report

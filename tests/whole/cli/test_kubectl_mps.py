@@ -61,7 +61,7 @@ def test_who_broke_its_limit_is_marked_where_anybody_did(world: ClusterWorld) ->
     assert "VIOLATIONS" not in world.kubectl_mps("gpu-a1").output
     pod = json.loads(world.kubectl_mps("-o", "json").output)["nodes"][1]["pods"][0]
     assert pod["violations"]["counts"] == [{"kind": "memory_over_grant", "count": 3}]
-    assert (pod["violations"]["last"]["action"], pod["violations"]["last"]["pod"]) == ("kill", "train-1")
+    assert (pod["pod"], pod["violations"]["last"]["action"]) == ("default/train-1", "kill")
 
 
 def _ageless(text: str) -> str:
