@@ -61,9 +61,9 @@ def test_the_mpsnode_and_the_labels_of_the_node_name_instances(cluster: Cluster)
     status = eventually(lambda: cluster.mpsnode().get("status"), "it is reported")
     told = [(gpu["label"], gpu.get("migProfile"), gpu["domain"]) for gpu in status["gpus"]]
     assert told == [
-        (None, "gpu0-mig1", "3g.40gb", "gpu0-mig1"),
-        (None, "gpu0-mig2", "3g.40gb", "gpu0-mig2"),
-        (1, None, None, "gpu1"),
+        ("gpu0-mig1", "3g.40gb", "gpu0-mig1"),
+        ("gpu0-mig2", "3g.40gb", "gpu0-mig2"),
+        ("gpu1", None, "gpu1"),
     ]
     assert status["gpus"][0]["parent"] == cluster.simulation.gpus[0].uuid
     assert status["summary"]["gpus"] == "2x NVIDIA A100-SXM4-80GB MIG 3g.40gb, 1x NVIDIA H200"
