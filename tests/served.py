@@ -18,10 +18,19 @@ Object = dict[str, Any]
 DEADLINE_S = 40.0  # far above what anything takes, however busy the machine; only a failing test waits so long
 
 
+_kept: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 that the kernel gives to nobody else while this process runs.
+
+    It stays bound here and does not listen: whoever binds it by its number with SO_REUSEADDR, as servers do, may.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _kept.append(kept)
+    return int(kept.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from tests.e2e.balancer import Backend, balancing
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.versions import version_of
 from tests.e2e.waiting import eventually
+from tests.served import free_port
 
 NAME, SYSTEM = "mpsd-webhook", "mpsd-system"
 KINDS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
@@ -66,7 +66,7 @@ class Webhook:
     def start(self) -> Replica:
         """One more replica, when it is ready."""
         self._started += 1
-        port, probes = _free_port(), _free_port()
+        port, probes = free_port(), free_port()
         log = self.folder / f"replica{self._started}.log"
         command = [
             *(sys.executable, "-m", "mpsd", "webhook", "--kubeconfig", str(self.folder / "kubeconfig")),
@@ -184,8 +184,3 @@ def as_service_account(cluster: Cluster, name: str, *bound: str) -> str:
     token = cluster.do("create", "token", name, "-n", SYSTEM, "--duration", "2h", *bound).out.strip()
     view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
     return yaml.safe_dump(view)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
