@@ -5,14 +5,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpsd.simulator.programs import wait_until
+from tests.world.fork import MPSD, started
 
 Object = dict[str, Any]
 DEADLINE_S = 40.0  # far above what anything takes, however busy the machine; only a failing test waits so long
@@ -60,7 +59,7 @@ class Served:
         ours = {"port": self.port, "metrics-port": self.metrics_port, "address": "127.0.0.1", "log-format": "json"}
         given = [f"--{name}={value}" for name, value in {**ours, **flags}.items()]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "mpsd", verb, *given], stderr=log)
+            self.process = started([str(MPSD), verb, *given], os.environ, None, log)
 
     def log(self, event: str | None = None) -> list[Object]:
         """What it said so far; None for everything."""
