@@ -1,12 +1,8 @@
-"""The sentences about files, settings, the API server and nodes, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.platform.test_wording
-"""
+"""The sentences about files, settings, the API server and nodes, as people read them: `wording.txt` has them all."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.kube import Ask, Resource, refusal
@@ -19,7 +15,6 @@ from tests.platform.test_kubernetes_node import TAINT, why
 from tests.platform.test_limits_files import CAPABILITY, CARD, FACTS_DATA
 from tests.platform.test_yaml_files import BROKEN, bomb
 
-WORDING = Path(__file__).with_name("wording.txt")
 _ADMISSION = POLICY_DATA["admission"]
 
 REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
@@ -89,11 +84,3 @@ def wording() -> str:
     for subject, each in REFUSED.items():
         lines += [subject, *dict.fromkeys(f"  {said}" for refused in each for said in problems(refused))]
     return "\n".join([*lines, *others()]) + "\n"
-
-
-def test_the_sentences_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.platform.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

@@ -1,10 +1,6 @@
-"""The sentences for containers without Kubernetes, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.containers.test_wording
-"""
+"""The sentences for containers without Kubernetes, as people read them: `wording.txt` has them all."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from mpsd.containers.dialects.parsing import read_dialect
 from mpsd.containers.dialects.request import InvalidDialect
@@ -18,7 +14,6 @@ from tests.containers.test_change_report import IN_CONTAINER, using
 from tests.model.gpu_worlds import policy
 from tests.model.worlds import POLICY
 
-WORDING = Path(__file__).with_name("wording.txt")
 _GIB = "ALIYUN_COM_GPU_MEM_CONTAINER"
 _ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {_GIB: "many"},
@@ -86,11 +81,3 @@ def _engines() -> Iterator[str]:
 def wording() -> str:
     parts = {"variables": _environments, "bundles": _containers, "mpsd set": _changes, "engines": _engines}
     return "".join(f"{name}\n" + "".join(f"  {line}\n" for line in lines()) for name, lines in parts.items())
-
-
-def test_the_sentences_for_containers_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.containers.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

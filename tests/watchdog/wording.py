@@ -1,11 +1,7 @@
-"""The sentences of the watchdog's events, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.watchdog.test_wording
-"""
+"""The sentences of the watchdog's events, as people read them: `wording.txt` has them all."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY, MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
 from mpsd.model.identity import PodName
@@ -14,7 +10,6 @@ from tests.model.gpu_worlds import Watch, client, pod_grant
 from tests.model.worlds import CAPABILITY, GPUS
 from tests.watchdog.test_contexts import H200
 
-WORDING = Path(__file__).with_name("wording.txt")
 A, LARGE = pod_grant("a"), pod_grant("b", 4096)
 FEW = tuple(replace(gpu, capability=replace(CAPABILITY, clients=1)) for gpu in GPUS)
 VARIABLES = (
@@ -62,11 +57,3 @@ def wording() -> str:
         lines += [f"{one.kind} {one.kind.reason}\n  {one}" for one in verdict.violations]
         lines += [f"notice {one.reason or '(in the log)'}\n  {one.message}" for one in verdict.notices]
     return "\n".join(lines) + "\n"
-
-
-def test_the_sentences_of_events_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.watchdog.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

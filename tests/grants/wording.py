@@ -1,11 +1,7 @@
-"""Why a request has no room on this machine, as people read it: `wording.txt` has the sentences.
-
-Renew it with: python -m tests.grants.test_wording
-"""
+"""Why a request has no room on this machine, as people read it: `wording.txt` has the sentences."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from mpsd.agent.rules.decide import Refuse
 from mpsd.grants.rules.placement import InsufficientResources, place
@@ -15,8 +11,6 @@ from mpsd.model.policy import CardCompute, Compute
 from tests.grants.card_worlds import Node, apart, cards, egpu, one_domain
 from tests.grants.test_placement import CROWD, SEVEN, TOGETHER, refusal
 from tests.model.worlds import POLICY, grant
-
-WORDING = Path(__file__).with_name("wording.txt")
 
 
 def places() -> Iterator[InsufficientResources]:
@@ -56,11 +50,3 @@ def named() -> Iterator[Refuse]:
 def wording() -> str:
     lines = [f"{'now' if one.ever else 'for ever'}: {one.reason}" for one in places()]
     return "\n".join([*lines, *(f"{'for ever' if one.for_ever else 'now'}: {one.reason}" for one in named())]) + "\n"
-
-
-def test_the_reasons_of_refusals_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.grants.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

@@ -1,10 +1,6 @@
-"""The sentences about a domain's daemon and driver, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.mps.test_wording
-"""
+"""The sentences about a domain's daemon and driver, as people read them: `wording.txt` has them all."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from mpsd.model.policy import CanaryRule
 from mpsd.mps.rules import canary, faults
@@ -12,8 +8,6 @@ from mpsd.mps.rules.control_protocol import NotUnderstood
 from tests.model.worlds import NOW
 from tests.mps.test_canary import DEAR, DISOBEYED, GPU, HERE, NOT_SHUT, ROUNDED, of
 from tests.mps.test_faults import GRACES, fault
-
-WORDING = Path(__file__).with_name("wording.txt")
 
 
 def sentences() -> Iterator[tuple[str, str]]:
@@ -27,11 +21,3 @@ def sentences() -> Iterator[tuple[str, str]]:
 
 def wording() -> str:
     return "".join(f"{code}\n  {sentence}\n" for code, sentence in sentences())
-
-
-def test_the_sentences_about_a_domain_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.mps.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

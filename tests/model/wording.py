@@ -1,11 +1,7 @@
-"""The sentences about a node's state, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.model.test_wording
-"""
+"""The sentences about a node's state, as people read them: `wording.txt` has them all."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from mpsd.model.cluster_status import troubles
 from mpsd.model.conditions import mps_ready
@@ -15,8 +11,6 @@ from mpsd.model.names import STALE_S
 from mpsd.model.node_view import NodeView
 from tests.mpsnodes import NOW, mpsnode
 from tests.status.pod_worlds import node
-
-WORDING = Path(__file__).with_name("wording.txt")
 
 
 def _conditions() -> Iterator[NodeView]:
@@ -48,11 +42,3 @@ def wording() -> str:
     lines = ["MPSReady", *(f"  {one.status} {one.reason}: {one.message}" for one in found), "remedy"]
     lines += [f"  {state}: {remedy(state, 'the reason') or 'none'}" for state in State]
     return "\n".join([*lines, "trouble", *(f"  {one}" for one in _troubles())]) + "\n"
-
-
-def test_the_sentences_about_a_node_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.model.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

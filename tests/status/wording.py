@@ -1,16 +1,11 @@
-"""The sentences of a status, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.status.test_wording
-"""
+"""The sentences of a status, as people read them: `wording.txt` has them all."""
 
 import io
 import re
 from collections.abc import Iterator
 from contextlib import redirect_stderr, suppress
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
@@ -26,7 +21,7 @@ from mpsd.status.rules.claims import ClaimsServed, with_claim
 from mpsd.status.rules.cordon import cordon_change, effects
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_status import node_status
-from mpsd.status.rules.pods import Explanation, PodSeen, SeenClaim, Why, read_pod_seen
+from mpsd.status.rules.pods import Explanation, PodSeen, SeenClaim, read_pod_seen
 from mpsd.status.rules.top import cluster_top, node_top
 from mpsd.status.tables import causes_lines
 from mpsd.watchdog.watchdog import ViolationHistory
@@ -41,7 +36,6 @@ from tests.status.test_mpsnode import CAUSES
 from tests.status.test_pod_story import ENDED, OWNED, machine, pod, scene, started, told, unready
 from tests.status.test_tables import shown
 
-WORDING = Path(__file__).with_name("wording.txt")
 ON = {"nodeName": "node1"}
 RUNS = {"phase": "Running"}
 
@@ -164,16 +158,3 @@ def wording() -> str:
     explained = [f"{one.why}: {one.sentence}" for one in (*without_a_node(), *with_a_node())]
     lines = dict.fromkeys([*explained, *cordons(), *sentences()])
     return re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", "\n".join(lines)) + "\n"
-
-
-def test_the_sentences_of_a_status_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.status.test_wording"
-
-
-@pytest.mark.parametrize("why", Why)
-def test_every_reason_has_a_sentence_in_the_file(why: Why) -> None:
-    assert f"{why}: " in WORDING.read_text()
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

@@ -1,10 +1,6 @@
-"""Why a node is refused or a pod not bound, as people read it in a pod's events: `wording.txt` has the sentences.
-
-Renew it with: python -m tests.scheduler.test_wording
-"""
+"""Why a node is refused or a pod not bound, as people read it in a pod's events: `wording.txt` has the sentences."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from mpsd.model.grants import Request
 from mpsd.scheduler.bind import BindFailure
@@ -13,8 +9,6 @@ from mpsd.scheduler.rules.gpu_table import GpuTable
 from tests.scheduler.test_node_books import CROWDED, MIXED, NO_DAEMON, SILENT, TWO
 from tests.scheduler.test_node_filter import ALIKE, MANY, SEVEN, alike, crowded
 from tests.status.cluster_worlds import GIB
-
-WORDING = Path(__file__).with_name("wording.txt")
 
 
 def wording() -> str:
@@ -38,11 +32,3 @@ def wording() -> str:
 
 def _failed(nodes: GpuTable) -> Iterable[str]:
     return filtered(SEVEN, tuple(MANY), nodes, {}).failed.values()
-
-
-def test_the_reasons_for_a_node_s_refusal_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.scheduler.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

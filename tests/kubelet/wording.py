@@ -1,11 +1,7 @@
-"""The sentences with which kubelet's calls are refused, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.kubelet.test_wording
-"""
+"""The sentences with which kubelet's calls are refused, as people read them: `wording.txt` has them all."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from mpsd.kubelet.rules.allocation import allocate_memory, allocate_percent
 from mpsd.kubelet.rules.ledger import ContainerDevices
@@ -17,7 +13,6 @@ from tests.kubelet.test_start_problems import MAIN, READY, StartContext, holding
 from tests.model.worlds import POLICY, UUIDS, record
 from tests.status.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
 
-WORDING = Path(__file__).with_name("wording.txt")
 UNEVEN = (*mem_ids(5), *mem_ids(3, gpu=1))
 GONE = tuple(f"GPU-gone/{n}" for n in range(7))
 NONE_IN_COMMON = (*mem_ids(8), "GPU-0", "a/b/c", "x", "nvidia/1", *mem_ids(1))
@@ -66,11 +61,3 @@ def wording() -> str:
         found = start_problems(starting, node, POLICY)
         lines += [f"PreStartContainer {one.rule}\n  {one.sentence}" for one in found]
     return "\n".join(lines) + "\n"
-
-
-def test_the_sentences_of_refusals_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.kubelet.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())

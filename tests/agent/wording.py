@@ -1,11 +1,7 @@
-"""The sentences of a node's events and of refused requests, as people read them: `wording.txt` has them all.
-
-Renew it with: python -m tests.agent.test_wording
-"""
+"""The sentences of a node's events and of refused requests, as people read them: `wording.txt` has them all."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from mpsd.agent.rules.decide import Refuse, decide
 from mpsd.agent.rules.node_events import node_events
@@ -15,7 +11,6 @@ from tests.agent.test_node_events import BUSY, DEAR, DOWN, FAULT, KILLED, QUIET,
 from tests.model.worlds import NOW, POLICY, grant, record, view, waiting
 from tests.status.pod_worlds import client
 
-WORDING = Path(__file__).with_name("wording.txt")
 _TWO = replace(BUSY, clients=(client("a", 1), client("a", 2)))
 
 
@@ -58,11 +53,3 @@ def wording() -> str:
     )
     refused = [f"{'for ever' if one.for_ever else 'now'}: {one.reason}" for one in refusals()]
     return "\n".join([*events, *dict.fromkeys(refused)]) + "\n"
-
-
-def test_the_sentences_of_events_and_refusals_are_those_in_the_file() -> None:
-    assert wording() == WORDING.read_text(), "renew it with: python -m tests.agent.test_wording"
-
-
-if __name__ == "__main__":
-    WORDING.write_text(wording())
