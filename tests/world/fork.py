@@ -50,9 +50,12 @@ def entry_of(argv: Sequence[str]) -> tuple[str, str] | None:
 def started(
     argv: Sequence[str], environment: Mapping[str, str], output: IO[bytes] | None, errors: IO[bytes]
 ) -> "Forked | subprocess.Popen[bytes]":
-    """A program with nothing to read. output: None for where pytest's own goes."""
+    """A program with nothing to read. output: None for where pytest's own goes.
+
+    A program of another kind, or one that imports from elsewhere, gets a Python of its own.
+    """
     entry = entry_of(argv)
-    if entry is None:
+    if entry is None or "PYTHONPATH" in environment:
         return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
     return Forked(entry, argv, environment, (1 if output is None else output.fileno(), errors.fileno()))
 
