@@ -37,7 +37,6 @@ _CLASSES = Path(__file__).parents[3] / "manifests" / "components" / "dra" / "dev
 _CLAIMS = 44  # of one sequence
 _MOST_PODS = 8
 _BREATHS_S = (0.0, 0.0, 0.05, 0.3, 0.8)  # between two deeds
-_MIB = 1024**2
 
 
 class ScheduledCluster(ClaimCluster):
