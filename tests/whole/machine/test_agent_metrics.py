@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -138,7 +139,8 @@ def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
 
 
 def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
-    service = machine.up()
+    service = machine.service("up", {"PYTHONPATH": str(Path.cwd())})  # a Python of its own, for what it has loaded
+    machine.until_ready()
     process = psutil.Process(service.pid)
     assert process.net_connections("tcp") == []
     assert not [one.path for one in process.memory_maps() if "cryptography" in one.path], "who serves nobody needs none"
