@@ -159,7 +159,6 @@ def test_until_then_the_gate_is_shut_and_a_program_waits(machine: Machine, waits
 
 
 def test_the_gate_opens_where_mpsd_gets_no_context(machine: Machine, waits: Path) -> None:
-    machine.set_policy(graces={"start_s": 1})
     service = machine.up()
     until_open(machine)
     client = computes(machine)
