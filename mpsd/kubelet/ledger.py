@@ -21,7 +21,6 @@ from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, LedgerView
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
@@ -76,8 +75,6 @@ class KubeletGrants:
         self.claims: tuple[PreparedClaim, ...] = ()
         self.claims_unknown = ""  # why there may be more of them
         self.end_claim: Callable[[str], None] = lambda _uid: None  # ends the claim of this uid, which has left
-        # Gives the claim of this uid another SM partition; False where that cannot be.
-        self.renew_claim: Callable[[str, HeldPartition], bool] = lambda _uid, _partition: False
         self._living: frozenset[str] = frozenset()  # the pods of claims that have left in which processes live
         self._living_at: tuple[float, tuple[PreparedClaim, ...]] = (float("-inf"), ())  # when and of which
         self.whereabouts = PodProcesses()
@@ -279,10 +276,6 @@ class KubeletGrants:
     def end(self, grant: Grant) -> None:
         """Kubelet ends those of devices itself."""
         self.end_claim(grant.id)
-
-    def renew(self, grant: Grant, _old: HeldPartition, new: HeldPartition) -> bool:
-        """Kubelet starts a pod's containers with what Allocate answered; those of a claim with what its file says."""
-        return self.renew_claim(grant.id, new)
 
     def close(self) -> None:
         """The journal stays for the next agent."""

@@ -19,13 +19,12 @@ from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.mpsnode import ReportedDomain, ReportedGpu
-    from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, NodeStatus, PartitionStatus
+    from mpsd.model.node_status import CardStatus, DomainStatus, GpuStatus, NodeStatus
 
 
 class GpuRow(msgspec.Struct, frozen=True, gc=False):
     """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU. cordoned:
-    an operator has asked that it takes no new pods, or that a GPU of its domain does. partitioned, chunks: as of its
-    domain.
+    an operator has asked that it takes no new pods, or that a GPU of its domain does.
     """
 
     node: str
@@ -45,8 +44,6 @@ class GpuRow(msgspec.Struct, frozen=True, gc=False):
     context_mib: int | None = None
     promised_percent: int | None = None
     promised_clients: int | None = None
-    partitioned: bool = False
-    chunks: int | None = None
 
 
 class DomainRow(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +52,7 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing. version: of
     the `mpsd control` that holds it; empty where it is not reported. faults: of this boot; last_fault: seconds since
     1970; None where there was none, or where it is not reported. kind: `alone`, `listed` by the policy, or `joined` on
-    demand; empty where it is not reported. partitioned, chunks, free_chunks: as in DomainStatus.
+    demand; empty where it is not reported.
     """
 
     node: str
@@ -73,9 +70,6 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
     faults: int | None = None
     last_fault: float | None = None
     kind: str = ""
-    partitioned: bool = False
-    chunks: int | None = None
-    free_chunks: int | None = None
 
 
 class GrantRow(msgspec.Struct, frozen=True):
@@ -87,8 +81,7 @@ class GrantRow(msgspec.Struct, frozen=True):
     gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
     False where that is not reported. violations: None where they are not reported. claim: namespace and name of the
     resource claim that it is of; None where it is of none. shared_with: the pods that hold the claim beside `pod`.
-    priority: of its clients, 0 or 1, which is below normal. partitions: its static SM partitions, where those are
-    reported.
+    priority: of its clients, 0 or 1, which is below normal.
     """
 
     node: str
@@ -112,7 +105,6 @@ class GrantRow(msgspec.Struct, frozen=True):
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
     priority: int = 0
-    partitions: tuple["PartitionStatus", ...] = ()
 
 
 def gpu_row(
@@ -136,8 +128,6 @@ def gpu_row(
         context_mib=domain.context_mib if domain else None,
         promised_percent=gpu.promised_percent,
         promised_clients=gpu.promised_clients,
-        partitioned=domain.partitioned if domain else False,
-        chunks=domain.chunks if domain else None,
     )
 
 
@@ -162,9 +152,6 @@ def domain_row(
         faults=(faults.count or None) if faults else None,
         last_fault=last_fault,
         kind=domain.kind or "",
-        partitioned=bool(domain.partitioned),
-        chunks=domain.chunks,
-        free_chunks=domain.free_chunks,
     )
 
 
@@ -213,7 +200,6 @@ def grant_rows(node: "NodeStatus") -> tuple[GrantRow, ...]:
             claim=grant.claim,
             shared_with=grant.shared_with,
             priority=grant.priority,
-            partitions=grant.partitions,
         )
         for grant in node.grants
     )
@@ -227,9 +213,8 @@ def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
         own, name = tuple([labels.get(uuid, uuid) for uuid in pod.gpus]), f"{pod.namespace}/{pod.pod}"
         amounts = pod.memory_mib, pod.thread_percent, pod.used_mib, pod.clients, pod.reserved_percent
         row = GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations, claim=pod.claim)
-        if pod.shared_with or pod.priority or pod.partitions:
-            own_way = {"priority": pod.priority, "partitions": pod.partitions}
-            row = msgspec.structs.replace(row, shared_with=pod.names[1:], **own_way)
+        if pod.shared_with or pod.priority:
+            row = msgspec.structs.replace(row, shared_with=pod.names[1:], priority=pod.priority)
         rows.append(row)
     return tuple(rows)
 
@@ -295,7 +280,7 @@ class SharingPod(msgspec.Struct, frozen=True, gc=False):
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
     where its node does not report them. claim: the resource claim (namespace and name) that it got it by; None where it
-    is by none. shared_with: the other pods of the claim, which hold the same. priority, partitions: as in GrantRow.
+    is by none. shared_with: the other pods of the claim, which hold the same. priority: as in GrantRow.
     memory_cap: `cgroup` where memory limits of its cgroups are in force; empty where that is not reported.
     """
 
@@ -314,7 +299,6 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     claim_uid: str = ""
     shared_with: tuple[SharingPod, ...] = ()
     priority: int = 0
-    partitions: tuple["PartitionStatus", ...] = ()
     memory_cap: str = ""
 
     @property

@@ -9,7 +9,7 @@ node there, with what could be read of it and the rest reported as unreadable; n
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -19,9 +19,6 @@ from mpsd.model.domain import ALL, State, drains
 from mpsd.model.fields import MOST_FIELDS, FieldReader, Fields, at
 from mpsd.model.problem import shown
 from mpsd.model.times import seconds
-
-if TYPE_CHECKING:  # as in model.grants
-    from mpsd.model.node_status import PartitionStatus
 
 API, KIND = "mpsd.io/v1alpha1", "MPSNode"
 
@@ -140,22 +137,12 @@ class ReportedDomain(Reported, frozen=True):
     canary: ReportedCanary | None = None
     version: Text = None
     kind: Text = None
-    partitioned: Flag = None
-    chunks: Amount = None
-    free_chunks: Amount = None
-
-
-class ReportedPartition(Reported, frozen=True):
-    """sms: absent where it is gone."""
-
-    chunks: Amount = None
-    sms: Amount = None
 
 
 class ReportedGrant(ReportedPod, frozen=True):
     """What a pod got, or a resource claim (namespace and name) of which it is the first pod. memory_mib: on each of its
-    GPUs. shared_with: the other pods of the claim. priority: absent where it is normal. partitions: absent where its
-    GPU has none. memory_cap: `cgroup`, absent where no memory limit of its cgroups is in force."""
+    GPUs. shared_with: the other pods of the claim. priority: absent where it is normal. memory_cap: `cgroup`, absent
+    where no memory limit of its cgroups is in force."""
 
     gpus: Texts = None
     memory_mib: Amount = None
@@ -168,7 +155,6 @@ class ReportedGrant(ReportedPod, frozen=True):
     claim_uid: Text = None
     shared_with: list[ReportedPod] | None = None
     priority: Amount = None
-    partitions: list[ReportedPartition] | None = None
     memory_cap: Text = None
 
 
@@ -236,7 +222,7 @@ def _entries(status: MPSNodeStatus | None) -> int:
     if status is None:
         return 0
     held: Iterable[Texts] = [one.gpus for one in (*(status.domains or ()), *(status.grants or ()))]
-    sharing = sum([len(one.shared_with or ()) + len(one.partitions or ()) for one in status.grants or ()])
+    sharing = sum([len(one.shared_with or ()) for one in status.grants or ()])
     lists = len(status.gpus or ()) + len(status.conditions or ()) + sharing
     return lists + sum([1 + len(gpus or ()) for gpus in held])
 
@@ -368,17 +354,10 @@ def _pods(
                 claim_uid=grant.claim_uid or "",
                 shared_with=tuple([_sharing(one) for one in grant.shared_with or ()]),
                 priority=grant.priority or 0,
-                partitions=_partitions(grant.partitions) if grant.partitions else (),
                 memory_cap=grant.memory_cap or "",
             )
         )
     return tuple(pods)
-
-
-def _partitions(reported: Iterable[ReportedPartition]) -> tuple["PartitionStatus", ...]:
-    from mpsd.model.node_status import PartitionStatus  # late: hardly any node has some
-
-    return tuple([PartitionStatus(one.chunks, one.sms) for one in reported if one.chunks is not None])
 
 
 def _sharing(pod: ReportedPod) -> rows.SharingPod:

@@ -95,9 +95,7 @@ class GpuStatus:
 class DomainStatus:
     """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none. canary:
     None where it was not run. version: of its `mpsd control`; empty where an older one does not report it. kind:
-    `alone`, `listed` by the policy, `joined` on demand, or an `instance` of MIG; empty as well. partitioned: whether
-    its SMs are divided into static partitions. chunks: how many its GPU has for them, of which free_chunks are in none;
-    both None where it has none, or has not said.
+    `alone`, `listed` by the policy, `joined` on demand, or an `instance` of MIG; empty as well.
     """
 
     name: str
@@ -112,9 +110,6 @@ class DomainStatus:
     canary: Canary | None = None
     version: str = ""
     kind: str = ""
-    partitioned: bool = False
-    chunks: int | None = None
-    free_chunks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +133,6 @@ class CardStatus:
     reserved_percent: int
     used_mib: int | None
     over: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    """A static SM partition of a grant. sms None: it is gone, as after a restart of its control daemon. Its name, by
-    which any client could be in it, is not reported."""
-
-    chunks: int
-    sms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +171,6 @@ class GrantStatus:
     priority: int = 0
     memory_cap: str = ""
     memory_cap_why: str = ""
-    partitions: tuple[PartitionStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

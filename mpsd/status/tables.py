@@ -202,12 +202,6 @@ def _ended(row: GrantRow, what: str) -> str:
     return f"{told}{what}"
 
 
-def _partition(row: GrantRow) -> str | Text:
-    """In SMs; of a pod one for each container."""
-    gone = any(one.sms is None for one in row.partitions)
-    return Text("gone", "red") if gone else " and ".join(f"{one.sms} SMs" for one in row.partitions)
-
-
 def _holder(row: GrantRow) -> str:
     return pods_in_words(row.pod, row.shared_with) if row.pod else f"pid {known(row.pid)}"
 
@@ -221,7 +215,6 @@ _GRANT: tuple[Column[GrantRow], ...] = (
     Column("GPU", lambda grant: ",".join(grant.labels), left=True),
     Column("GRANTED", lambda grant: _each(grant, "memory_mib")),
     Column("THREADS", lambda grant: known(grant.thread_percent, " %")),
-    Column("PARTITION", _partition, rare=True),
     Column("USED", _used),
     Column("CLIENTS", lambda grant: known(grant.clients)),
 )

@@ -194,11 +194,6 @@ def test_a_policy_that_is_older_than_memory_caps_is_as_shipped() -> None:
     assert refused("memory_cap", "dmem").where == "memory_cap"
 
 
-def test_a_policy_that_is_older_than_sm_partitions_shares_the_threads_of_a_gpu() -> None:
-    assert read_policy(POLICY_DATA, "policy.yaml").threads == POLICY.threads == "shared"
-    assert refused("threads", "walls").where == "threads"
-
-
 @pytest.mark.parametrize(
     ("field", "value"), [("by", "class"), ("below_normal_under", 2**31), ("below_normal_under", 0.5), ("under", 1)]
 )

@@ -46,8 +46,6 @@ def without(ledger: NodeCapacity, uids: Sequence[str]) -> tuple[GpuCapacity, ...
             memory_mib=room.memory_mib + sum(one.memory_mib for one in gone if room.gpu.uuid in one.gpus),
             thread_percent=room.thread_percent + sum(one.percent for one in gone if room.gpu.uuid in one.gpus),
             clients=room.clients + sum(clients for one in gone if room.gpu.uuid in one.gpus),
-            chunks=room.chunks
-            and replace(room.chunks, free=room.chunks.free + sum(o.chunks for o in gone if room.gpu.uuid in o.gpus)),
             holders=None
             if room.holders is None
             else room.holders - sum(1 for one in gone if room.gpu.uuid in one.gpus),
@@ -131,17 +129,6 @@ def test_threads_are_made_free_like_memory() -> None:
     assert set(victims(preemptor_of(Request(20 * GIB, 70, 1)), ledger, pods, ())) == {uid("a"), uid("b")}
 
 
-def test_chunks_of_sms_are_made_free_and_nobody_goes_for_a_percentage_that_leaves_none() -> None:
-    grants = tuple(held(name, 1, 0, percent=30) for name in "abc")
-    node = cluster_node(gib=(23,), held=grants, chunks=16)
-    pods = [shared_pod(name, 1, "node1", priority=1, request=Request(GIB, 30, 1)) for name in "abc"]
-    ledger = node_capacity(node, "", pods, (), TERMS)
-    assert victims(preemptor_of(Request(GIB, 6, 1)), ledger, pods, ()) == ()
-    assert victims(preemptor_of(Request(GIB, 10, 1)), ledger, pods, ()) == (uid("a"),)
-    assert len(victims(preemptor_of(Request(GIB, 60, 1)), ledger, pods, ())) == 2
-    assert victims(preemptor_of(Request(GIB, None, 1)), ledger, pods, ()) == ()
-
-
 def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     grants = (
         held("a", 20, 0),
@@ -176,7 +163,6 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
     kinds = {
         "together": draw(st.booleans()),
         "on_demand": draw(st.booleans()),
-        "chunks": draw(st.sampled_from((None, 16))),
     }
     node = cluster_node(gib=(12, 16, 23), held=tuple(grants), **kinds)
     request = Request(draw(st.integers(0, 20)) * GIB, draw(st.sampled_from((None, 30, 100))), draw(st.integers(1, 2)))

@@ -233,4 +233,4 @@ def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
 
 @lru_cache(maxsize=1024)
 def _request(share: PodRequest) -> Request:
-    return Request(share.memory_mib, share.thread_percent or None, share.requests[0].gpus, shares=share.shares)
+    return Request(share.memory_mib, share.thread_percent or None, share.requests[0].gpus)

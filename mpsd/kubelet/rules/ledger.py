@@ -18,7 +18,6 @@ from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.names import matches
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.pod import Role
 from mpsd.model.policy import Policy
 
@@ -53,7 +52,7 @@ class JournalEntry:
     was answered. at: seconds since 1970. uid: of the pod, so that a later pod of the same name is not taken for it.
     unit_mib: what each device was worth; 0 where that was not recorded, and then the policy's unit counts. priority:
     None where none was answered. answered_for: the uid of the pod whose priority that is, which may not be `uid`: that
-    is corrected by what kubelet lists. partition: the static SM partition that was answered; None where none was."""
+    is corrected by what kubelet lists."""
 
     resource: Kind
     ids: tuple[str, ...]
@@ -65,7 +64,6 @@ class JournalEntry:
     unit_mib: int = 0
     priority: int | None = None
     answered_for: str = ""
-    partition: HeldPartition | None = None
 
     @property
     def pod_key(self) -> PodKey | None:
@@ -243,8 +241,7 @@ def _grants_of(
         name = PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
         grant = _grant(name, holding, domain_of, policy, worth)
         if grant:
-            priority, partitions = _priority(holding, last, known.get(key), policy), _partitions(holding, last)
-            grant = replace(grant, priority=priority, partitions=partitions)
+            grant = replace(grant, priority=_priority(holding, last, known.get(key), policy))
             grants[key] = grant if holding.entries else _with_init_containers(grant, known.get(key))
     return grants
 
@@ -324,13 +321,6 @@ def _priority(
     if answers:
         return min(entry.priority or NORMAL for entry in answers)
     return client_priority(pod.priority if pod else None, policy.gpu_priority) or NORMAL
-
-
-def _partitions(holding: _Holding, last: Mapping[frozenset[str], JournalEntry]) -> tuple[HeldPartition, ...]:
-    """Those that its containers were answered. last: as of `_priority`."""
-    answers = [entry for one in holding.containers if (entry := last.get(frozenset(one.memory)))]
-    answers += holding.entries
-    return tuple(dict.fromkeys(entry.partition for entry in answers if entry.partition))
 
 
 def _noted_uids(held: Held, last: Mapping[frozenset[str], JournalEntry]) -> dict[PodKey, set[str]]:

@@ -27,7 +27,6 @@ from mpsd.model.client_limits import (
 )
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.model.partitions import chunks_for
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, Role
 from mpsd.model.problem import InvalidInput, Problem, shown, shown_name
 from mpsd.model.quantity import gib
@@ -180,18 +179,9 @@ def _limit_record(request: ContainerRequest, limits: Limits, card: Card | None) 
     if card:
         capability = _capability(card, limits.facts)
         sms = capability.sms_given(limit.thread_percent, card.sms)
-        if (chunks := capability.chunks(card.sms)) and _has_partition(request, limits):
-            own = chunks_for(request.thread_percent or 0, chunks)
-            sms = own * capability.sms_per_chunk
-            record |= {"chunks": own, "chunks_of_gpu": chunks}
         cost_mib = capability.context_cost_mib(sms)
         record |= {"gpu": card.name, "sms": sms, "context_mib": cost_mib, "left_mib": limit.memory_mib - cost_mib}
     return record
-
-
-def _has_partition(request: ContainerRequest, limits: Limits) -> bool:
-    """Whether it gets SMs that nobody else has, on a GPU whose driver has static SM partitions."""
-    return limits.policy.threads == "exclusive" and request.thread_percent is not None and request.gpus == 1
 
 
 def _capability(card: Card, facts: GpuFacts) -> Capability:
@@ -201,8 +191,7 @@ def _capability(card: Card, facts: GpuFacts) -> Capability:
 
 
 def _variables(request: ContainerRequest, verdict: AdmissionVerdict, limits: Limits) -> dict[str, str]:
-    partition = "(named when the container is allocated)" if _has_partition(request, limits) else ""
-    return environment(client_limit(request, limits.policy), CLIENT_DIRECTORY, _priority(verdict, limits), partition)
+    return environment(client_limit(request, limits.policy), CLIENT_DIRECTORY, _priority(verdict, limits))
 
 
 def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
@@ -238,9 +227,8 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
         out.print(f"  {_sentence(request, limits)}")
         if card:
             given = _limit_record(request, limits, card)
-            chunks = f", {given['chunks']} of {given['chunks_of_gpu']} chunks" if "chunks" in given else ""
             out.print(
-                f"    on {card.name} that is {given['sms']} of {card.sms} SMs{chunks}; "
+                f"    on {card.name} that is {given['sms']} of {card.sms} SMs; "
                 f"a context takes {given['context_mib']} MiB and leaves {given['left_mib']} MiB"
             )
         for name, value in _variables(request, verdict, limits).items():
@@ -260,9 +248,7 @@ def _sentence(request: ContainerRequest, limits: Limits) -> str:
     percent = client_limit(request, limits.policy).thread_percent
     share = "all" if percent == 100 else f"{percent} %"
     held = "none of them reserved" if request.thread_percent is None else "reserved for it"
-    if _has_partition(request, limits):
-        held += " as SMs that nobody else has"
-    elif request.thread_percent is not None and percent > request.thread_percent:
+    if request.thread_percent is not None and percent > request.thread_percent:
         held = f"{request.thread_percent} % reserved for it"
     return (
         f"{_ROLES[request.role]} {request.container} gets {gib(request.memory_mib)} GiB of {gpus}, "

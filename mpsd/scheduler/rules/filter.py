@@ -4,7 +4,7 @@ Up to _FEW nodes each get a reason that names what their GPUs lack. More get one
 counts equal reasons into one event, and cuts that at 1 kB.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -17,8 +17,6 @@ from mpsd.model.quantity import gib
 from mpsd.scheduler.rules.capacity import NodeCapacity, has_domain
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 
-PARTITIONS = "static SM partitions"
-NEEDS_SHARE = "for which each container must request a share of one GPU's threads"
 UNKNOWN_NODE = "mpsd knows no GPU of this node"  # of one that has no MPSNode
 
 
@@ -28,8 +26,6 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
         return UNKNOWN_NODE
     if ledger.shut or find_gpus(request, ledger.rooms, ledger.policy):
         return ledger.shut
-    if lacks_share(request, ledger.rooms):
-        return f"its GPUs have {PARTITIONS}, {NEEDS_SHARE}"
     if not has_domain(request, ledger):
         return f"no domain of this node has {request.gpus} GPUs"
     lacks = [lack for room in ledger.rooms if (lack := _lack(request, room, ledger.policy))]
@@ -41,23 +37,13 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
     return f"{needs(request)}: {'; '.join(are_apart + [_joined(lacks)] * bool(lacks))}"
 
 
-def lacks_share(request: Request, rooms: Sequence[GpuCapacity]) -> bool:
-    """Whether it can have none of these GPUs, whatever they hold: all have static SM partitions, and it names no share
-    for each container."""
-    return bool(rooms) and all(room.chunks for room in rooms) and not all(request.own_shares)
-
-
 def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str, str] | None:
     """A GPU's label, what it lacks, and the same after another GPU that lacks the like; None for nothing."""
     clients = policy.requests.clients_per_grant
-    if room.chunks and not all(request.own_shares):
-        return room.gpu.label, f"has {PARTITIONS}", ""
     if room.memory_mib < request.memory_mib:
         free, of = gib(max(0, room.memory_mib)), f"{gib(request.memory_mib)} GiB"
     elif room.thread_percent < (request.thread_percent or 0):
         free, of = str(max(0, room.thread_percent)), f"{request.thread_percent} % of the threads"
-    elif room.chunks and not room.chunks.holds(*request.own_shares):
-        free, of = str(max(0, room.chunks.free)), f"{request.chunks(room.chunks.chunks)} chunks of its SMs"
     elif room.clients < clients:
         free, of = str(max(0, room.clients)), f"{clients} clients"
     else:
@@ -147,7 +133,6 @@ def _words(request: Request, lack: Lack) -> str:
         Lack.UNKNOWN: UNKNOWN_NODE,
         Lack.SIZE: f"{none} {is_} as large as {memory}",
         Lack.SERVING: "every GPU is cordoned or not ready",
-        Lack.SHARE: f"{none} {is_} without {PARTITIONS}, {NEEDS_SHARE}",
         Lack.MEMORY: f"{none} {has} {memory} free",
         Lack.THREADS: f"{none} {has} {both} free",
         Lack.CLIENTS: f"{none} {has} {both} and enough clients free",

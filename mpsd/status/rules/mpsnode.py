@@ -145,9 +145,6 @@ def _domain(domain: DomainStatus) -> mpsnode.ReportedDomain:
         else None,
         version=domain.version or None,
         kind=domain.kind or None,
-        partitioned=domain.partitioned or None,
-        chunks=domain.chunks,
-        free_chunks=domain.free_chunks,
     )
 
 
@@ -169,7 +166,6 @@ def _grants(view: NodeView, node: NodeStatus) -> list[mpsnode.ReportedGrant]:
             claim_uid=grant.id if grant.claim else None,
             shared_with=[mpsnode.ReportedPod(str(other), other.uid or None) for other in others] or None,
             priority=grant.priority or None,
-            partitions=[mpsnode.ReportedPartition(one.chunks, one.sms) for one in grant.partitions] or None,
             memory_cap=grant.memory_cap if grant.memory_cap == "cgroup" else None,
         )
         for pod, others, grant in sorted(held, key=lambda each: (str(each[0]), each[0].uid))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mpsd.model import node_status as shape
 from mpsd.model.cluster_status import total
-from mpsd.model.grants import Gpu, GpuShare, Grant, promised_mib
+from mpsd.model.grants import Gpu, GpuShare, promised_mib
 from mpsd.model.identity import PodName, process_of
 from mpsd.model.node_view import Client, HeldGrant, NodeView, pod_names
 from mpsd.model.violations import most_mib
@@ -90,7 +90,7 @@ def _gpu(
 def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
     names = pod_names(view) if any(domain.record.faults for domain in view.domains) else {}
     for domain in view.domains:
-        record, table = domain.record, domain.partitions
+        record = domain.record
         yield shape.DomainStatus(
             name=record.domain,
             gpus=record.gpus,
@@ -104,9 +104,6 @@ def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
             canary=record.canary,
             version=record.written_by,
             kind=record.kind,
-            partitioned=record.partitioned,
-            chunks=table.chunks if table else None,
-            free_chunks=table.chunks - sum(one.chunks for one in table.partitions) if table else None,
         )
 
 
@@ -141,16 +138,9 @@ def _grant(
         claim=grant.claim,
         shared_with=tuple(map(str, grant.pods[1:])),
         priority=grant.priority,
-        partitions=tuple(_partitions(grant, view)) if grant.partitions else (),
         memory_cap="cgroup" if grant.id in view.capped else "mps",
         memory_cap_why=view.uncapped.get(grant.id, ""),
     )
-
-
-def _partitions(grant: Grant, view: NodeView) -> Iterator[shape.PartitionStatus]:
-    table = view.tables.get(grant.gpus[0])
-    sms = {one.name: one.sms for one in table.partitions} if table else {}
-    yield from (shape.PartitionStatus(one.chunks, sms.get(one.name)) for one in grant.partitions)
 
 
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Each part of the benchmark measures what it says, on simulated GPUs, and leaves nothing behind.
+"""Each group of the benchmark measures what it says, on simulated GPUs, and leaves nothing behind.
 
 The figures are played by the simulator from what was measured on real ones, so the shares that come out are real claims
 about how programs are started and what is read of them, and none about a GPU.
@@ -12,8 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpsd.bench.parts import PARTS, cost, need, ratio
-from mpsd.bench.rules.rows import BenchPart, CostRow, RatioRow, SharingMode, WorkKind
+from mpsd.bench.groups import GROUPS, at_once, cases, cost, need, priority, shared
+from mpsd.bench.rules.rows import (
+    BatchWork,
+    BenchGroup,
+    CostRow,
+    SharingMode,
+    WorkKind,
+)
 from mpsd.bench.testbeds import BenchContext, BenchShare, CannotMeasure, gather
 from mpsd.platform.limits_files import load_limits
 
@@ -44,26 +50,44 @@ def _commands() -> Iterator[str]:
             continue
 
 
-def test_a_program_that_needs_more_than_its_grant_is_refused_the_rest_and_one_that_needs_less_has_all(
-    context: BenchContext, steps: list[str]
-) -> None:
-    under, over = need(context)
+def test_programs_are_measured_at_once_and_so_is_what_mpsd_takes(context: BenchContext) -> None:
+    for mode in (SharingMode.MPS, SharingMode.MPSD):
+        with context.testbed(mode) as testbed:
+            row = at_once(context, testbed, WorkKind.SMALL, 2)
+        assert (row.mode, row.programs) == (mode, 2)
+        assert min(row.launches_per_s, row.p50_ms, row.p99_ms, row.starts_s) > 0
+        assert (row.mpsd_cores is None, row.mpsd_mib is None) == ((mode is SharingMode.MPS,) * 2)
+
+
+def test_requests_are_served_beside_each_kind_of_batch_work(context: BenchContext) -> None:
+    rows = list(priority(context))
+    assert {row.batch for row in rows} == set(BatchWork)
+    assert all(row.p99_ms > 0 for row in rows)
+    assert all(bool(row.batch_per_s) is (row.batch is not BatchWork.NONE) for row in rows)
+
+
+def test_two_programs_with_20_and_40_percent_do_one_to_two(context: BenchContext) -> None:
+    with context.under_mpsd() as testbed:
+        for work, wanted in cases(104)[-len(WorkKind) :]:
+            one, two = shared(context, testbed, work, wanted)
+            assert (one.work, one.percent, one.sms, one.beside) == (work, 20, 26, (40,))
+            assert (two.work, two.percent, two.sms, two.beside) == (work, 40, 52, (20,))
+            if work is WorkKind.ARITHMETIC:
+                assert two.launches_per_s / one.launches_per_s == pytest.approx(2, rel=0.1)
+
+
+def test_a_large_grant_is_measured_right_after_the_small_one() -> None:
+    alone = [(wanted[0].percent, wanted[0].memory_gib) for _work, wanted in cases(104) if len(wanted) == 1]
+    assert [alone.index((percent, 104)) - alone.index((percent, 2)) for percent in (10, 50, 100)] == [1, 1, 1]
+    assert {percent for percent, _gib in alone} == {*range(10, 101, 10)}
+
+
+def test_a_program_is_refused_what_exceeds_its_grant_and_has_all_within(context: BenchContext) -> None:
+    with context.under_mpsd() as testbed:
+        under, over = need(context, testbed)
     assert (under.limit_mib, under.result) == (3072, "2:CUDA_ERROR_OUT_OF_MEMORY")
     assert under.got_mib < under.needs_mib
     assert (over.limit_mib, over.result, over.got_mib) == (8192, "0:CUDA_SUCCESS", over.needs_mib)
-    assert len(steps) == PARTS[BenchPart.NEED].steps(context)
-
-
-def test_two_programs_with_20_and_40_percent_have_sms_of_one_to_two_and_do_as_much(
-    context: BenchContext, steps: list[str]
-) -> None:
-    rows: list[RatioRow] = list(ratio(context))
-    assert {row.work for row in rows} == {str(work) for work in WorkKind}
-    assert {row.sms for row in rows} == {(26, 52)}
-    for row in rows:
-        if row.work == WorkKind.ARITHMETIC:
-            assert row.per_s[1] / row.per_s[0] == pytest.approx(2, rel=0.1)
-    assert len(steps) == PARTS[BenchPart.RATIO].steps(context)
 
 
 def test_the_same_programs_are_measured_under_mps_alone_and_under_mpsd(context: BenchContext, steps: list[str]) -> None:
@@ -74,7 +98,7 @@ def test_the_same_programs_are_measured_under_mps_alone_and_under_mpsd(context: 
         (WorkKind.SMALL, 4, 0),
     ]
     assert all(min(row.mps_per_s, row.mpsd_per_s, row.mps_p99_ms, row.mpsd_p99_ms) > 0 for row in rows)
-    assert len(steps) == PARTS[BenchPart.COST].steps(context)
+    assert len(steps) == GROUPS[BenchGroup.COST].steps(context)
 
 
 def test_without_mps_programs_take_turns_and_with_it_they_run_at_once(context: BenchContext) -> None:
@@ -103,7 +127,3 @@ def test_where_gpus_differ_the_one_that_mpsd_fills_first_is_measured_and_no_prog
         testbed.end_programs()
         with pytest.raises(CannotMeasure, match="gpu1 is measured, but a program was placed on gpu0"):
             gather(testbed, WorkKind.SMALL, [BenchShare(20)], WINDOW_S)
-
-
-def test_no_more_programs_are_played_than_real_processors_can_turn(context: BenchContext) -> None:
-    assert 0 < PARTS[BenchPart.CLIENTS].steps(context) <= 7
