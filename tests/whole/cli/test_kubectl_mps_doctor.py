@@ -181,7 +181,7 @@ def test_where_nothing_is_wrong_all_is_well(cluster: DoctoredCluster) -> None:
 
 def test_a_cluster_without_mpsd_is_told_so(bare_world: ClusterWorld) -> None:
     said = bare_world.kubectl_mps("doctor")
-    assert said.output.startswith("the namespace mpsd-system does not exist: mpsd is not installed; apply your")
+    assert said.output.startswith("the namespace mpsd-system does not exist: mpsd is not installed; install it")
     assert said.code == 1
 
 
