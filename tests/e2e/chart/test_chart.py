@@ -28,7 +28,6 @@ _BUNDLE = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="
 @pytest.fixture
 def helm(cluster: Cluster) -> Iterator[Helm]:
     """With the namespace as docs/install.md has it made, and nothing else of mpsd."""
-    eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
     cluster.do("create", "namespace", SYSTEM)
     cluster.do("label", "namespace", SYSTEM, "mpsd.io/exempt=true", "pod-security.kubernetes.io/enforce=privileged")
     release = Helm(cluster.kubeconfig)
@@ -37,7 +36,8 @@ def helm(cluster: Cluster) -> Iterator[Helm]:
     finally:
         release.uninstall()
         cluster.do("delete", "crd", _CRD, "--ignore-not-found")
-        cluster.do("delete", "namespace", SYSTEM, "--wait=false")
+        gone = cluster.kubectl("delete", "namespace", SYSTEM, within_s=180.0)
+        assert gone.ok, gone.err
 
 
 def _workloads(cluster: Cluster) -> dict[str, tuple[str, Object]]:
