@@ -82,16 +82,20 @@ imagePullSecrets: {{- range . }}
 {{- end -}}
 {{- end }}
 
-{{/* The ClusterRole of a name for the account of this name. */}}
+{{/* The ClusterRole or Role of a name for the account of this name: (list KIND NAME). */}}
 {{- define "mpsd.bound" }}
+{{- $kind := first . }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
+kind: {{ $kind }}Binding
 metadata:
-  name: {{ . }}
-  labels: {app.kubernetes.io/name: {{ . }}, app.kubernetes.io/part-of: mpsd}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ . }}}
-subjects: [{kind: ServiceAccount, name: {{ . }}, namespace: mpsd-system}]
+  name: {{ last . }}
+  {{- if eq $kind "Role" }}
+  namespace: mpsd-system
+  {{- end }}
+  labels: {app.kubernetes.io/name: {{ last . }}, app.kubernetes.io/part-of: mpsd}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ last . }}}
+subjects: [{kind: ServiceAccount, name: {{ last . }}, namespace: mpsd-system}]
 {{- end }}
 
 {{/* Of a container that serves them on its port `metrics`: (dict), or (dict "host" "127.0.0.1") on the node's network. */}}
