@@ -1,6 +1,5 @@
 """The Helm chart as a whole, and what is made of it and for it."""
 
-
 import helm_python
 import pytest
 import yaml
