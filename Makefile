@@ -49,12 +49,10 @@ check-see: $(READY)
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # about 20 minutes on two shared cores. RECORD=tests/e2e/records keeps what it ran on and how it ended, for `make docs`.
 RECORD ?=
-UNRECORDED := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG"
-E2E := $(UNRECORDED) $(RECORD:%=--record %)
-BY_HELM := $(UNRECORDED) --helm tests/e2e/node/test_shares.py tests/e2e/node/test_restarts.py
+E2E := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG" $(RECORD:%=--record %)
 KUBE := PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh
 ALL_E2E := --first '$(E2E) tests/kube_contract tests/e2e/admission tests/e2e/chart' \
-  sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler && $(BY_HELM)'
+  sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler'
 e2e: $(READY)
 	unset KUBE_PROGRAMS CONTAINERD; $(KUBE) $(ALL_E2E)
 

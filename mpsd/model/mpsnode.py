@@ -1,7 +1,7 @@
 """The fields of an MPSNode, for the agent that writes one and for everybody who reads it.
 
-They are those of manifests/base/crd/mpsnode.yaml. Every field may be absent, which is None: agents of other versions
-report more or less. Times are RFC 3339, amounts whole numbers from 0 to what an int64 holds.
+They are those of manifests/chart/templates/crd/mpsnode.yaml. Every field may be absent, which is None: agents of
+other versions report more or less. Times are RFC 3339, amounts whole numbers from 0 to what an int64 holds.
 
 `read_mpsnode` derives what is shown of a node (model.cluster_status, which says what the fields mean). Any JSON is a
 node there, with what could be read of it and the rest reported as unreadable; nothing raises.

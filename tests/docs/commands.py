@@ -21,7 +21,6 @@ _PROMPT = re.compile(r"^ *\$ ")
 _ENDS = frozenset({"&", "&&", "|", "||", ";", "(", ")", "<", ">", ">>", "|&"})
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*=")
 _LEFT_OUT = "…"
-_OF_THE_READER = "my-mpsd"  # which docs/install.md makes: tests/manifests/test_own_kustomization.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,6 @@ def problem_of(words: Sequence[str]) -> str:
         case ["make", *targets]:
             unknown = [word for word in targets if "=" not in word and word not in make_targets()]
             return f"make has no target {', '.join(unknown)}" if unknown else ""
-        case ["kubectl", "apply" | "delete", *rest] if "-k" in rest:
-            folder = rest[rest.index("-k") + 1]
-            there = _LEFT_OUT in folder or folder == _OF_THE_READER or (ROOT / folder / "kustomization.yaml").exists()
-            return "" if there else f"{folder} is no kustomization"
         case ["python" | "python3", "-m", module, *_rest] if module.startswith(("mpsd", "tests")):
             return "" if find_spec(module) else f"there is no module {module}"
     return ""

@@ -77,7 +77,7 @@ TABLES = (
         _alerts,
         ("why this threshold",),
     ),
-    Table("rights", "docs/security.md", ("right", "in overlays"), rights_table, ("with a stolen token",)),
+    Table("rights", "docs/security.md", ("right", "in the values"), rights_table, ("with a stolen token",)),
     policy_tables.POLICY,
     Table(
         "clusters",

@@ -42,7 +42,6 @@ def test_every_command_of_a_page_exists(page: Page) -> None:
         ("sudo true; MPSD_RUN_DIR=/x mpsd status -o colour", "colour"),
         ("kubectl mps --evict drain n1 --gpus gpu0", "--gpus"),
         ("true && make cheque", "cheque"),
-        ("kubectl apply -k manifests/overlays/none", "no kustomization"),
         ("python -m tests.none", "no module"),
     ],
 )

@@ -92,7 +92,7 @@ class Upgrade:
         """NotDone where a node that is due could not be drained, or the pods would not wait to be replaced."""
         if self.control.strategy != rules.ON_DELETE:
             why = f"updateStrategy is {self.control.strategy or 'missing'}, so its pods are replaced while programs run"
-            raise NotDone(f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as mpsd ships it")
+            raise NotDone(f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as the chart has it")
         if reasons := list(filter(None, (no_answer(self.standings[name].node, time.time()) for name in self.due()))):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 

@@ -9,17 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
 
 from mpsd.model.fields import FieldReader
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_wishes
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
+from tests.manifests.rendering import PLAIN, named
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import MEMORY, NODE, Cluster, pod
 from tests.whole.node.conftest import begun
 
+_DAEMON_SETS = {"control": "mps-control-daemon", "agent": "mpsd-agent"}
 _LABEL = "nvidia.com/gpu-driver-upgrade-state"
-_BASE = Path(__file__).parents[3] / "manifests" / "base"
 
 
 class UpgradedNode(Cluster):
@@ -56,7 +56,7 @@ class UpgradedNode(Cluster):
                 _end(part)
 
     def _is_wanted(self, name: str) -> bool:
-        spec = yaml.safe_load((_BASE / name / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+        spec = named(PLAIN, "DaemonSet", _DAEMON_SETS[name])["spec"]["template"]["spec"]
         node = read_kubernetes_node(self.node_object())
         return any(all(one.holds(node) for one in term) for term in read_wishes(FieldReader(), spec).terms)
 

@@ -300,7 +300,7 @@ def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
 def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is_enough(
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
-    """As with components/cert-manager: somebody else writes caBundle, and the manifests say Fail."""
+    """As with cert-manager: somebody else writes caBundle, and the manifests say Fail."""
     authority = new_authority("someone", time.time(), 3600)
     pair = issue(authority, [HOST], time.time(), 600)
     for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
@@ -309,7 +309,7 @@ def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is
 
     inject(api, authority.certificate)
     with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
-        remedy = "add components/fail-closed"
+        remedy = "set webhook.failClosed"
         wait_until(lambda: remedy in one.log_text, DEADLINE_S, "it says what to do", 0.02)
         assert one.metric("mpsd_admission_registered") == 0
         inject(api, authority.certificate, failurePolicy="Fail")
