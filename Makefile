@@ -11,7 +11,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs release format clean
+.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs docs-site release format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -112,6 +112,11 @@ soak: $(READY)
 # The tables of docs/ that are printed from code; `make check` says when one is out of date.
 docs: $(READY)
 	$(BIN)/python -m tests.docs.printed
+
+# build/site: docs/ as pages with search. A warning, such as a page that the navigation lacks, ends it.
+docs-site: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 # dist/: wheel, sdist, chart, image, SBOM and checksums of what is committed. As root; BASE=IMAGE@DIGEST is the image's base,
 # and none means one made of Debian's packages.
