@@ -5,10 +5,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 
 from mpsd.bench import tables
 from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, claims
@@ -17,12 +15,11 @@ from mpsd.bench.run import BenchOptions, measure
 from mpsd.bench.testbeds import BenchContext
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform import records
-from mpsd.platform.console import ExitCode, Format, print_json
+from mpsd.platform.command_line import LIMITS, OUTPUT, SIMULATED, Between, OneOf, flag, option, takes
+from mpsd.platform.console import ExitCode, Format, extra_needed, print_json
 from mpsd.platform.limits_files import load_limits, shipped_folder
-from mpsd.platform.options import LimitsDirectory, OutputFormat, Simulate
 from mpsd.platform.settings import settings
 from mpsd.platform.terminal import console
-from mpsd.platform.verbs import extra_needed
 
 _PICTURES = (".png", ".svg")
 _DRAWN = frozenset(
@@ -30,26 +27,57 @@ _DRAWN = frozenset(
 )
 
 
+@takes(
+    option(
+        "parts",
+        nargs="*",
+        type=OneOf(BenchPart),
+        metavar="PART",
+        help="Only these parts; else all.",
+    ),
+    option(
+        "--window",
+        type=Between(0.05, 600),
+        metavar="SECONDS",
+        help="How long each measurement lasts.",
+    ),
+    option(
+        "--rounds",
+        type=Between(1, 1000, int),
+        metavar="N",
+        help="How often each reaction is timed.",
+    ),
+    SIMULATED,
+    flag("--beside-others", help="Measure although others use the GPUs; it affects the results."),
+    OUTPUT,
+    option(
+        "--save",
+        type=Path,
+        metavar="FILE.json",
+        help="Save the results, also of an interrupted run.",
+    ),
+    option(
+        "--show",
+        type=Path,
+        action="append",
+        metavar="FILE.json",
+        help="Measure nothing, show saved results; repeat for more files.",
+    ),
+    option("--plot", type=Path, metavar="FILE.png|svg", help="Draw the results too."),
+    LIMITS,
+)
 def bench(
-    parts: Annotated[list[BenchPart] | None, typer.Argument(metavar="PART", help="Only these parts; else all.")] = None,
-    window: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long each measurement lasts.", min=0.05, max=600)
-    ] = 2.0,
-    rounds: Annotated[int, typer.Option(metavar="N", help="How often each reaction is timed.", min=1, max=1000)] = 20,
-    simulate: Simulate = None,
-    beside_others: Annotated[
-        bool, typer.Option("--beside-others", help="Measure although others use the GPUs; it affects the results.")
-    ] = False,
-    output: OutputFormat = Format.TEXT,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Save the results, also of an interrupted run.")
-    ] = None,
-    show: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE.json", help="Measure nothing, show saved results; repeat for more files."),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw the results too.")] = None,
-    limits: LimitsDirectory = None,
+    *,
+    parts: list[BenchPart] | None = None,
+    window: float = 2.0,
+    rounds: int = 20,
+    simulate: str | None = None,
+    beside_others: bool = False,
+    output: Format = Format.TEXT,
+    save: Path | None = None,
+    show: list[Path] | None = None,
+    plot: Path | None = None,
+    limits: str | None = None,
 ) -> None:
     """Measure what MPS and mpsd do on one GPU of this machine, and compare it with what mpsd promises.
 
@@ -111,9 +139,9 @@ def _check(
     if plot and parts and not _DRAWN.intersection(parts):
         remedy = f"leave it out, or measure {', '.join(sorted(_DRAWN))} too"
         problems.append(Problem("nothing-to-draw", "--plot", str(plot), "has nothing to show of these parts", remedy))
-    for option in not_with_show:
+    for word in not_with_show:
         remedy = "leave it out, or leave --show out to measure"
-        problems.append(Problem("not-with-show", option, "", "cannot be combined with --show", remedy))
+        problems.append(Problem("not-with-show", word, "", "cannot be combined with --show", remedy))
     if problems:
         raise InvalidInput("mpsd bench", problems)
     if plot:

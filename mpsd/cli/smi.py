@@ -3,16 +3,15 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import typer
 from rich.console import RenderableType
 
 from mpsd.model.cluster_status import pods_in_words
 from mpsd.platform import local_api
+from mpsd.platform.command_line import OUTPUT, RUN_DIR, Between, option, takes
 from mpsd.platform.console import ExitCode, Format, StatusFormat
-from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import settings
 from mpsd.platform.terminal import WIDEST, Frame, console, print_frame
 from mpsd.status.grant_options import give_up, holders, named, the_one
@@ -25,21 +24,30 @@ _NO_LIMIT = 100
 _SHORT = 12  # characters of a container's id, as engines show it
 
 
+@takes(
+    option(
+        "container",
+        nargs="?",
+        metavar="CONTAINER",
+        help="An id, its beginning, or a name; a pod; or a grant's id.",
+        complete=holders,
+    ),
+    OUTPUT,
+    option(
+        "-w",
+        "--watch",
+        type=Between(0.2),
+        metavar="SECONDS",
+        help="Repeat after so many seconds, until Ctrl-C.",
+    ),
+    RUN_DIR,
+)
 def smi(
-    container: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CONTAINER]",
-            help="An id, its beginning, or a name; a pod; or a grant's id.",
-            autocompletion=holders,
-        ),
-    ] = None,
-    output: OutputFormat = Format.TEXT,
-    watch: Annotated[
-        float | None,
-        typer.Option("-w", "--watch", metavar="SECONDS", help="Repeat after so many seconds, until Ctrl-C.", min=0.2),
-    ] = None,
-    run_dir: RunDirectory = None,
+    *,
+    container: str | None = None,
+    output: Format = Format.TEXT,
+    watch: float | None = None,
+    run_dir: str | None = None,
 ) -> None:
     """Show what containers and programs use of the GPUs now, one row a container and GPU, then what is free.
 

@@ -151,7 +151,7 @@ def test_runs_of_other_machines_or_of_the_same_part_do_not_go_together(bench: Be
         ),
         (["need", "--plot", "picture.png"], "has nothing to show of these parts; leave it out, or measure clients, "),
         (["--save", "/no/such/folder/x.json"], "--save is /no/such/folder/x.json: there is no folder"),
-        (["--window", "nan"], "Invalid value for '--window'"),
+        (["--window", "nan"], "--window: is 'nan'; write a number from 0.05 to 600"),
         (["--show", str(SHARES), "need"], "PART: cannot be combined with --show"),
         (["--simulate", ""], "names no GPUs"),
         (["--simulate", "H999"], "H999"),
