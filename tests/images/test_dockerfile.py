@@ -63,7 +63,7 @@ def test_it_installs_what_its_roles_need_and_nothing_of_the_tests() -> None:
     command = [sys.executable, "images/requirements.py", "agent", "scheduler", "webhook"]
     printed = subprocess.run(command, cwd=_TOP, capture_output=True, text=True, timeout=30, check=True).stdout
     names = {re.split(r"[\[<>=~! ]", line)[0] for line in printed.split()}
-    assert {"aiohttp", "cryptography", "kubernetes", "msgspec", "numpy", "nvidia-ml-py", "typer"} <= names
+    assert {"aiohttp", "cryptography", "kubernetes", "msgspec", "numpy", "nvidia-ml-py"} <= names
     assert not names & {"mpsd", "pytest", "hypothesis", "mypy", "ruff"}
     assert printed.splitlines() == sorted(set(printed.splitlines()))
 

@@ -1,4 +1,4 @@
-"""Plain questions are answered by kubectl, before the library of the command line has loaded, and no otherwise."""
+"""A look at a cluster is answered by kubectl where it can be, and by a client of our own where not."""
 
 import os
 import re
@@ -7,67 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mpsd.cli import kubectl_mps
-from mpsd.cli import plain as quick
-from mpsd.cli.plain import STATUS, plain
-from mpsd.status import cluster_verbs
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES
 
 BIN = Path(sys.executable).parent
-FIELDS = ("output", "kubeconfig", "context")
-
-
-def as_typer_reads(words: list[str]) -> dict[str, str] | None:
-    """What the verb is given; None where it is not called, or asked for more than options with a word of their own."""
-    found: dict[str, str] = {}
-
-    def status(**given: object) -> None:
-        found.update({name: str(value) for name, value in given.items() if value})
-
-    status.__signature__ = __import__("inspect").signature(cluster_verbs.status)  # type: ignore[attr-defined]
-    alone = typer.Typer(add_completion=False)
-    alone.command("status")(status)
-    try:
-        typer.main.get_command(alone).main(list(words), standalone_mode=False)
-    except Exception:
-        return None
-    return found
-
-
-@given(
-    st.lists(
-        st.sampled_from([*STATUS, "json", "wide", "text", "xml", "-ojson", "-o=json", "--output=yaml", "--context=a"])
-        | st.sampled_from(["-w", "gpu-a1", "", "-", "--", "--kubeconfig=", "--kubeconfig=/a=b", "--cont", "-h"]),
-        max_size=5,
-    )
-)
-def test_a_plain_line_is_read_as_the_library_reads_it(words: list[str]) -> None:
-    found = plain(words, STATUS)
-    if found is not None:
-        assert {"output": "text"} | found == as_typer_reads(words)
-
-
-def test_what_people_type_most_is_plain() -> None:
-    assert plain([], STATUS) == {}
-    assert plain(["-o", "wide"], STATUS) == {"output": "wide"}
-    assert plain(["--context=far", "-o", "json"], STATUS) == {"context": "far", "output": "json"}
-    assert plain(["gpu-a1"], STATUS) is None
-    assert plain(["-w"], STATUS) is None
-
-
-def test_this_machine_is_asked_without_the_library_of_the_command_line() -> None:
-    code = (
-        "import sys\nfrom mpsd.cli.plain import mpsd\nsys.argv = ['mpsd', 'status', '--run-dir', '/nowhere']\n"
-        "try: mpsd()\nexcept SystemExit as end: print(int(end.code), *{'typer'} & set(sys.modules))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    assert done.stdout == "1\n"
-    assert done.stderr.startswith("mpsd status: mpsd does not run here: no process answers on ")
 
 
 @pytest.fixture
@@ -83,7 +28,7 @@ def ageless(text: str) -> str:
 @pytest.mark.parametrize("words", [[], ["-o", "wide"], ["status", "-o=json"]])
 def test_it_says_what_the_client_of_its_own_says(words: list[str], world: ClusterWorld, tmp_path: Path) -> None:
     world.put(*NAMES)
-    by_kubectl = world.run(quick.kubectl_mps, "kubectl-mps", *words)
+    by_kubectl = world.run(kubectl_mps.main, "kubectl-mps", *words)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
         by_itself = world.run(kubectl_mps.main, "kubectl-mps", *words)
@@ -92,16 +37,15 @@ def test_it_says_what_the_client_of_its_own_says(words: list[str], world: Cluste
     assert (by_kubectl.code, by_kubectl.errors) == (by_itself.code, by_itself.errors) == (1, "")
 
 
-@pytest.mark.parametrize("program", ["kubectl_mps", "mpsd"])
-def test_where_kubectl_answers_no_client_and_no_reader_of_command_lines_is_loaded(
-    program: str, world: ClusterWorld
-) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"), [("kubectl_mps", ["kubectl-mps"]), ("main", ["mpsd", "status", "--cluster"])]
+)
+def test_where_kubectl_answers_no_client_is_loaded(module: str, words: list[str], world: ClusterWorld) -> None:
     world.put("gpu-a1")
-    words = {"kubectl_mps": ["kubectl-mps"], "mpsd": ["mpsd", "status", "--cluster"]}[program]
-    heavy = ["kubernetes", "urllib3", "asyncio", "typer", "yaml"]
+    heavy = ["kubernetes", "urllib3", "asyncio", "yaml"]
     code = (
-        f"import sys\nfrom mpsd.cli.plain import {program}\nsys.argv = {words}\n"
-        f"try: {program}()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"
+        f"import sys\nfrom mpsd.cli.{module} import main\nsys.argv = {words}\n"
+        f"try: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"
     )
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -123,7 +67,7 @@ def test_what_kubectl_does_not_answer_is_asked_by_a_client_of_its_own(
     monkeypatch.setattr("mpsd.status.glance._LONGEST_S", 1.0)
     monkeypatch.setattr("mpsd.status.glance._PATIENCE_S", 0.2)
     world.put("gpu-a1")
-    answer = world.run(quick.kubectl_mps, "kubectl-mps")
+    answer = world.run(kubectl_mps.main, "kubectl-mps")
     assert (answer.code, answer.errors) == (0, "")
     assert "default/mps-sample-7xk2p" in answer.output
 
@@ -140,7 +84,7 @@ def test_what_kubectl_says_is_shown_where_it_takes_long(
     world.put("gpu-a1")
     code = (
         "import sys\nimport mpsd.status.glance as raw\nraw._PATIENCE_S = 0.2\n"
-        "from mpsd.cli.plain import kubectl_mps\nsys.argv = ['kubectl-mps']\nkubectl_mps()\n"
+        "from mpsd.cli.kubectl_mps import main\nsys.argv = ['kubectl-mps']\nmain()\n"
     )
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [sys.executable, "-c", code]
