@@ -90,10 +90,10 @@ class TextTable:
         yield from (blank, _LINE)
 
     def within(self, width: int) -> "TextTable":
-        """Without as many of the columns that may leave as it takes to be no wider."""
+        """Without as many of the columns that may leave as it takes to be no wider; one stays in any case."""
         left = [place for place, column in enumerate(self._columns) if column.leaves]
         shown, kept = self, [*range(len(self._columns))]
-        while shown.width > width and left:
+        while shown.width > width and left and len(kept) > 1:
             kept.remove(left.pop())
             columns = [self._columns[place] for place in kept]
             shown = TextTable(columns, [self._cells[place] for place in kept])

@@ -21,7 +21,7 @@ def drawn(thing: RenderableType, width: int, *, terminal: bool = False) -> str:
     text = io.StringIO()
     Console(
         file=text, width=width, markup=False, highlight=False, emoji=False, force_terminal=terminal, color_system=None
-    ).print(thing)
+    ).print(thing, crop=False)
     return text.getvalue()
 
 
@@ -60,7 +60,7 @@ def test_columns_leave_a_narrow_terminal_from_the_right_and_no_cell_is_cut(
     left = len(columns) - len(kept)
     gone = leaving[len(leaving) - left :]
     assert kept == [column.title for place, column in enumerate(columns) if place not in gone]
-    assert shown.width <= width or left == len(leaving)
+    assert shown.width <= width or left == len(leaving) or len(kept) == 1
     assert (
         left == 0
         or TextTable([*shown._columns, columns[gone[0]]], [*shown._cells, sheet._cells[gone[0]]]).width > width

@@ -39,9 +39,9 @@ Message = dict[str, Any]
 def entry_of(argv: Sequence[str]) -> tuple[str, str] | None:
     """The module and the function that this command line runs; None where it cannot be forked."""
     if argv[0] == str(MPSD) or argv[:3] == [sys.executable, "-m", "mpsd"]:
-        return "mpsd.cli.plain", "mpsd"
+        return "mpsd.cli.main", "main"
     if argv[0] == str(KUBECTL_MPS):
-        return "mpsd.cli.plain", "kubectl_mps"
+        return "mpsd.cli.kubectl_mps", "main"
     if argv[:2] == [sys.executable, "-m"] and argv[2] in _SIMULATED:
         return argv[2], "main"
     return None
