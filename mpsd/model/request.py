@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model.client_limits import ClientLimit
+from mpsd.model.container import Container, Role
 from mpsd.model.fields import at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.pod import Container, Pod, Role
+from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import QuantityUnit, is_zero, memory_unit, whole_units
