@@ -19,7 +19,7 @@ from mpsd.kubelet.plugin_server import PluginService
 from mpsd.kubelet.pod_ends import PodEnds
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
-from mpsd.kubelet.rules.ledger import PATIENCE_S, ContainerDevices, Held, by_name, since, without_devices
+from mpsd.kubelet.rules.ledger import ContainerDevices, Held, by_name, late, since, without_devices
 from mpsd.kubelet.rules.node_pods import NodePod, PodKey, read_node_pod
 from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.kubelet.settings import KubeletSettings
@@ -336,9 +336,9 @@ class KubeletNode:
             found = without_devices(ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries)
             found = found if ledger.is_answered else ()
             first_seen = since(first_seen, found, now)
-            late = tuple(pod for pod in found if now - first_seen[pod.uid] >= PATIENCE_S)
-            ledger.set_unallocated(frozenset(pod.uid for pod in late))
-            for pod in late:
+            unallocated = late(first_seen, found, now)
+            ledger.set_unallocated(frozenset(pod.uid for pod in unallocated))
+            for pod in unallocated:
                 self._report.add_event(pod.identity, Reason.LIMITS_MISMATCH, _UNALLOCATED)
                 await self._evict(pod.identity, _UNALLOCATED)
 

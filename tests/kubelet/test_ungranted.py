@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, since, ungranted, without_devices
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, late, served, since, ungranted, without_devices
 from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
 from mpsd.model.identity import PodName
 from tests.model.manifests import with_admission
@@ -49,6 +49,21 @@ def test_nobody_is_judged_before_the_api_has_said_who_is_here() -> None:
 def test_whoever_asks_for_memory_of_a_gpu_is_not_judged_well_or_badly_written(amount: object) -> None:
     assert found(pod_object("train", container(resources={"limits": {MEM: amount}}))) == {}
     assert found(pod_object("train", container(resources={"requests": {MEM: amount}}))) == {}
+
+
+def test_a_pod_without_its_devices_is_late_after_a_minute() -> None:
+    pod = node_pod("train")
+    first_seen = since({}, [pod], 100.0)
+    assert late(first_seen, [pod], 159.9) == ()
+    assert late(since(first_seen, [pod], 130.0), [pod], 160.0) == (pod,)
+
+
+def test_the_devices_of_one_resource_are_not_those_of_the_other() -> None:
+    pod = node_pod("train")
+    (name,) = [pod.container(request) for request in pod.requests]
+    held = (devices(name, memory=mem_ids(7)),)
+    assert served("memory", held, (), [pod]) == {name}
+    assert served("percent", held, (), [pod]) == frozenset()
 
 
 @pytest.mark.parametrize("amount", [0, "0", "0Gi", "0e9", "-0"])

@@ -407,6 +407,11 @@ def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> d
     return {pod.uid: before.get(pod.uid, now) for pod in seen}
 
 
+def late(first_seen: Mapping[str, float], seen: Iterable[NodePod], now: float) -> tuple[NodePod, ...]:
+    """Those that have been so for PATIENCE_S. first_seen: as `since` has it."""
+    return tuple(pod for pod in seen if now - first_seen[pod.uid] >= PATIENCE_S)
+
+
 def ungranted(
     rows: Sequence[NodePod], held: Held, journal: Journal, unallocated: Collection[str], policy: Policy
 ) -> dict[str, PodName]:

@@ -112,6 +112,8 @@ def test_gpus_of_one_domain_are_one_grant_in_the_domain_s_order() -> None:
         (claim_object(result(adminAccess=True)), "admin-access"),
         (claim_object(result(consumedCapacity=None)), "capacity-unknown"),
         (claim_object(result(memory="much")), "capacity-unknown"),
+        (claim_object(result(memory="-1Gi")), "capacity-unknown"),
+        (claim_object(result(threads="-1")), "capacity-unknown"),
         (claim_object(result(memory="64Mi")), "memory-below-context"),
         (claim_object(result(memory="80Gi")), "memory-over-card"),
         (claim_object(result(), result()), "device-twice"),
