@@ -183,7 +183,7 @@ class NodeWishes(NamedTuple):
         )
 
 
-class Condition(Read, frozen=True, gc=False):
+class PodCondition(Read, frozen=True, gc=False):
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -205,7 +205,7 @@ class _ContainerState(Read, frozen=True, gc=False):
     terminated: StateReason | None = None
 
 
-class ContainerStatus(Read, frozen=True, gc=False):
+class ContainerReport(Read, frozen=True, gc=False):
     name: str = ""
     state: _ContainerState = _ContainerState()
 
@@ -215,9 +215,9 @@ class _PodStatus(Read, frozen=True, gc=False):
     reason: str = ""
     message: str = ""
     start_time: str | None = None
-    conditions: tuple[Condition, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
+    init_container_statuses: tuple[ContainerReport, ...] = ()
+    container_statuses: tuple[ContainerReport, ...] = ()
     resource_claim_statuses: tuple[PodClaim, ...] = ()
 
 

@@ -13,7 +13,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
-from mpsd.model.pod import ClaimName, Condition, ContainerStatus, NodeWishes, Pod, PodPriority, pod_in
+from mpsd.model.pod import ClaimName, ContainerReport, NodeWishes, Pod, PodCondition, PodPriority, pod_in
 from mpsd.model.policy import Policy
 from mpsd.model.problem import printable
 from mpsd.model.quantity import gib
@@ -132,15 +132,15 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     )
 
 
-def _scheduled(pod: Pod, truth: str) -> Condition:
+def _scheduled(pod: Pod, truth: str) -> PodCondition:
     """The condition PodScheduled, where its status is this one."""
     for one in pod.status.conditions:
         if (one.type, one.status) == ("PodScheduled", truth):
             return one
-    return Condition()
+    return PodCondition()
 
 
-def _ended(statuses: Iterable[ContainerStatus]) -> Iterator[ContainerState]:
+def _ended(statuses: Iterable[ContainerReport]) -> Iterator[ContainerState]:
     for one in statuses:
         end = one.state.terminated
         if end and end.exit_code:
