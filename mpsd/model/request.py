@@ -187,6 +187,8 @@ def read_allocated(pod: Pod, resources: Resources) -> PodRequest:
     gpus = 1 if isinstance(count, Problem) else count
     requests, problems = [], list[Problem]()
     for container in pod.containers:
+        if container.limits.keys().isdisjoint((resources.memory, resources.percent)):
+            continue
         found = {name: _limit(container, name, unit) for name, unit in _units(resources)}
         wrong = {name: one for name, one in found.items() if isinstance(one, Problem)}
         problems.extend(one for name, one in wrong.items() if not is_zero(container.limits[name]))
