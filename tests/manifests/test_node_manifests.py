@@ -6,9 +6,10 @@ import pytest
 
 from mpsd.kubelet.settings import kubelet_settings
 from mpsd.model.fields import FieldReader
+from mpsd.model.pod import read_pod
 from mpsd.model.policy import Policy
 from mpsd.platform.limits_files import read_policy, shipped_folder
-from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_wishes
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import listen_settings, settings
 from mpsd.platform.yaml_files import parse_yaml
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
@@ -102,8 +103,8 @@ def test_an_upgrade_of_the_driver_removes_them_from_an_unused_node_alone_and_the
         for is_unused in (False, True):
             labels = {"nvidia.com/gpu-driver-upgrade-state": state} | ({UPGRADE_LABEL: "drained"} if is_unused else {})
             node = read_kubernetes_node({"metadata": {"name": "node1", "labels": labels}})
-            wishes = [read_wishes(FieldReader(), _pod(place, name)) for name in (_CONTROL, _AGENT)]
-            stay = [any(all(one.holds(node) for one in term) for term in each.terms) for each in wishes]
+            specs = [read_pod(FieldReader(), {"spec": _pod(place, name)}).spec for name in (_CONTROL, _AGENT)]
+            stay = [any(map(node.meets, spec.wishes.terms)) for spec in specs]
             goes = state in ("pod-restart-required", "post-maintenance-required", "upgrade-failed")
             assert stay == [not is_unused, not (is_unused and goes)], state
 

@@ -24,9 +24,10 @@ from mpsd.model.client_limits import (
     environment,
     priority_reason,
 )
+from mpsd.model.container import Role
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, Role
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE
 from mpsd.model.problem import InvalidInput, Problem, shown, shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, client_limit

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.fields import FieldReader
-from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_wishes
+from mpsd.model.pod import read_pod
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.manifests.rendering import PLAIN, named
 from tests.whole.machine.machine import Service, eventually
@@ -58,7 +59,7 @@ class UpgradedNode(Cluster):
     def _is_wanted(self, name: str) -> bool:
         spec = named(PLAIN, "DaemonSet", _DAEMON_SETS[name])["spec"]["template"]["spec"]
         node = read_kubernetes_node(self.node_object())
-        return any(all(one.holds(node) for one in term) for term in read_wishes(FieldReader(), spec).terms)
+        return any(map(node.meets, read_pod(FieldReader(), {"spec": spec}).spec.wishes.terms))
 
     def users_of_the_driver(self) -> dict[int, str]:
         """The command line, by pid, of each process that has a device node of the simulated GPUs open."""
