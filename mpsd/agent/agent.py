@@ -11,15 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mpsd.agent.partitions import DomainPartitions
 from mpsd.agent.rules.decide import (
     Action,
     Admit,
     EndGrant,
     Forget,
     Refuse,
-    RemovePartition,
-    RenewPartition,
     SetLimit,
     decide,
     is_tried,
@@ -30,17 +27,15 @@ from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
 from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import SERVING
 from mpsd.model.events import Event, PastEvent
-from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest, past_pods
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.control_daemon import ControlPipe
 from mpsd.mps.memory_caps import CapFiles, CapRequests
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords, NodeDomains
-from mpsd.mps.rules.control_protocol import ControlFailed, NoPartition
+from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
@@ -221,7 +216,6 @@ class AgentRole:
         self._records = DomainRecords(settings.run_directory, self._log)
         self._caps = CapRequests(CapFiles(settings.run_directory, self._log), node.nvml, policy)
         self._limits = DomainLimits(settings, node.environment, policy)
-        self.partitions = DomainPartitions(settings, node.environment, policy, self._log)
         self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
         self._ledger, self.domains = ledger, domains
         self._troubles: dict[str, str] = {}
@@ -273,7 +267,6 @@ class AgentRole:
             self.domains.keep()
             if self.view and not ledger.unknown and not ledger.unreadable:
                 self.domains.divide_idle(ledger.gpus)
-        await self.partitions.look(self._records.read(), self._ledger.view)
         view = self.look()
         actions = decide(view, self._policy())
         troubles: dict[str, str] = {}
@@ -361,7 +354,7 @@ class AgentRole:
         now, ledger, records = time.time(), self._ledger.view, self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
         scan, (capped, uncapped) = self.watchdog.scan(), self._caps.in_force(ledger)
-        every = [(self.domains.ends(record), self._view(record, now)) for record in records]
+        every = [(self.domains.ends(record), self._limits.view(record, now)) for record in records]
         view = NodeView(
             now=now,
             driver=self._driver,
@@ -383,9 +376,6 @@ class AgentRole:
         self._past_pods = past_pods(view)
         return replace(view, unknown=(*dict.fromkeys(view.withheld.values()), *view.unknown))
 
-    def _view(self, record: DomainRecord, now: float) -> DomainView:
-        return replace(self._limits.view(record, now), partitions=self.partitions.table(record))
-
     async def _act_on(self, domain: str, actions: Sequence[Action], troubles: dict[str, str]) -> None:
         for action in actions:
             if domain in troubles:
@@ -406,10 +396,6 @@ class AgentRole:
                 if await self._limits.set(domain, limit, time.time()):
                     of_whom = limit.server or "default for new servers"
                     self._log.info("limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib)
-            case RemovePartition(domain, name):
-                await self.partitions.remove(domain, name)
-            case RenewPartition(grant, held):
-                await self.partitions.renew(grant, held, self._ledger)
             case Admit(grant, joins):
                 if not self.queue.get(grant.id):  # its program has gone while a limit was raised for it
                     return
@@ -417,13 +403,8 @@ class AgentRole:
                     return  # decided again in the next cycle
                 if not any(one.name == grant.domain and {*grant.gpus} <= {*one.gpus} for one in self.domains.now):
                     return  # likewise
-                try:
-                    grant = replace(grant, partitions=await self._partitions_for(grant))
-                except NoPartition as error:  # nothing tells how large the next one could be
-                    self.queue.answer(Refuse(grant.id, str(error), for_ever=False))
-                    return
                 self._ledger.add(grant)
-                self.queue.answer(replace(action, grant=grant))
+                self.queue.answer(action)
                 size = {"gpus": grant.gpus, "memory_mib": grant.memory_mib}
                 self._log.info("granted", grant=grant.id, holder=str(grant.holder), **size)
             case Refuse(waiting, reason):
@@ -434,10 +415,3 @@ class AgentRole:
             case Forget(waiting):
                 self.queue.forget(waiting)
                 self._log.info("request dropped", request=waiting, reason="its program is gone")
-
-    async def _partitions_for(self, grant: Grant) -> tuple[HeldPartition, ...]:
-        """What a new grant gets where its GPU has static SM partitions. ControlFailed, OSError."""
-        record = next((one for one in self._records.read() if one.domain == grant.domain), None)
-        if record is None or not record.partitioned:
-            return ()
-        return (await self.partitions.add_for(self.look(), grant.domain, grant.gpus[0], grant.reserved_percent),)

@@ -1,4 +1,4 @@
-"""One run of `mpsd bench`: what must be so before it begins, its parts one after the other, and how it ends.
+"""One run of `mpsd bench`: what must be so before it begins, its groups one after the other, and how it ends.
 
 Whatever ends a run, none of its processes and folders are left, and what was measured until then is saved.
 """
@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -20,9 +19,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import mpsd
-from mpsd.bench.parts import PARTS
-from mpsd.bench.rules.rows import VERSION, Benchmark, BenchPart, MachineRow, Row, SharingMode, WorkKind, rows_of
-from mpsd.bench.testbeds import FOLDERS, BenchContext, BenchShare, CannotMeasure, Testbed, gather
+from mpsd.bench.groups import GROUPS
+from mpsd.bench.rules.rows import FIELD_OF, VERSION, BenchGroup, Benchmark, MachineRow, Row, SharingMode, rows_of
+from mpsd.bench.testbeds import FOLDERS, BenchContext, CannotMeasure, Testbed
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import InvalidInput, printable
 from mpsd.mps import control_daemon
@@ -116,60 +115,41 @@ def require_turns(nvml: Nvml, gpu: Gpu) -> None:
     raise CannotBegin(f"{message}: set it to Default (nvidia-smi -i {gpu.ordinal} -c DEFAULT), and back afterwards")
 
 
-# -- the parts -------------------------------------------------------------------------------------------------------
-
-_NVIDIA_SMI = "nvidia-smi"
-_LISTED_S = 30.0
+# -- the groups ------------------------------------------------------------------------------------------------------
 
 
 class BenchRun:
     """so_far: what has been measured, as it is saved."""
 
-    def __init__(self, context: BenchContext, machine: MachineRow, parts: Sequence[BenchPart]) -> None:
-        """parts: those to measure, in any order."""
+    def __init__(self, context: BenchContext, machine: MachineRow, groups: Sequence[BenchGroup]) -> None:
+        """groups: those to measure, in any order."""
         self._context = context
-        self._parts = [part for part in BenchPart if part in parts]
-        self._lists = BenchPart.SHARING in self._parts and not context.simulate
+        self._groups = [group for group in BenchGroup if group in groups]
         self.so_far = Benchmark(version=VERSION, machine=machine, window_s=context.window_s)
 
     def steps(self) -> int:
         """How often the `step` of the context will be called."""
-        return sum(PARTS[part].steps(self._context) for part in self._parts) + self._lists
+        return sum(GROUPS[group].steps(self._context) for group in self._groups)
 
-    def measure(self) -> Iterator[BenchPart]:
-        """Measures; yields each part once it is over. A part that cannot be measured does not stop the others."""
-        for part in self._parts:
-            context = self._named(part)
+    def measure(self) -> Iterator[BenchGroup]:
+        """Measures; yields each group once it is over. A group that cannot be measured does not stop the others."""
+        for group in self._groups:
+            context = self._named(group)
             try:
-                with closing(cast("Generator[Row]", PARTS[part].measure(context))) as rows:  # closes its testbed too
+                with closing(cast("Generator[Row]", GROUPS[group].measure(context))) as rows:  # closes its testbed too
                     for row in rows:
-                        self._keep(part, row)
+                        self._keep(row)
             except CannotMeasure as error:
-                self.so_far = replace(self.so_far, skipped=(*self.so_far.skipped, (part, str(error))))
-            if part is BenchPart.SHARING and self._lists:
-                context.step("what nvidia-smi lists")
-                self.so_far = replace(self.so_far, listed=_listed(context))
-            yield part
+                self.so_far = replace(self.so_far, skipped=(*self.so_far.skipped, (group, str(error))))
+            yield group
 
-    def _named(self, part: BenchPart) -> BenchContext:
-        return replace(self._context, step=lambda what: self._context.step(f"{part}: {what}"))
+    def _named(self, group: BenchGroup) -> BenchContext:
+        return replace(self._context, step=lambda what: self._context.step(f"{group}: {what}"))
 
-    def _keep(self, part: BenchPart, row: Row) -> None:
-        added: dict[str, Any] = {part.value: (*rows_of(self.so_far, part), row)}
+    def _keep(self, row: Row) -> None:
+        field = FIELD_OF[type(row)]
+        added: dict[str, Any] = {field: (*rows_of(self.so_far, field), row)}
         self.so_far = replace(self.so_far, **added)
-
-
-def _listed(context: BenchContext) -> str:
-    """nvidia-smi's table while programs run under mpsd, which shows that MPS is in use; empty without an answer."""
-    if shutil.which(_NVIDIA_SMI) is None:
-        return ""
-    with context.under_mpsd() as testbed:
-        gather(testbed, WorkKind.SMALL, [BenchShare(2)] * 2, context.window_s)
-        try:
-            answer = subprocess.run([_NVIDIA_SMI], capture_output=True, text=True, timeout=_LISTED_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-    return answer.stdout if answer.returncode == 0 else ""
 
 
 # -- progress: a bar on a terminal, else a line for each step, on standard error ------------------------------------
@@ -190,7 +170,7 @@ class StepProgress:
 
     def step(self, what: str) -> None:
         self._begun, self.now = self._begun + 1, what
-        total = max(self.total, self._begun)  # a part may be mistaken about itself
+        total = max(self.total, self._begun)  # a group may be mistaken about itself
         if self._bar is None or self._task is None:
             complaints().print(f"mpsd bench: {self._begun}/{total} {what}")
         else:
@@ -217,10 +197,10 @@ _TEMPORARY = Path("/tmp")  # noqa: S108 - where testbeds are
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """socket: of an mpsd that may run here; None where that is no matter. save: called after every part."""
+    """socket: of an mpsd that may run here; None where that is no matter. save: called after every group."""
 
     context: BenchContext
-    parts: tuple[BenchPart, ...]
+    groups: tuple[BenchGroup, ...]
     socket: Path | None
     save: Callable[[Benchmark], None]
     beside_others: bool
@@ -235,9 +215,9 @@ def measure(options: BenchOptions) -> tuple[Benchmark, ExitCode]:
             try:
                 context = replace(options.context, step=progress.step)
                 machine = look(context, options.socket, beside_others=options.beside_others)
-                run = BenchRun(context, machine, options.parts)
+                run = BenchRun(context, machine, options.groups)
                 progress.total = run.steps()
-                for _part in run.measure():
+                for _group in run.measure():
                     options.save(run.so_far)
             finally:
                 at = progress.now

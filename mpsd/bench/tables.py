@@ -1,4 +1,4 @@
-"""A benchmark for people: one table for each part, and the claims.
+"""A benchmark for people: a table for each kind of row, and the claims.
 
 A table shows what was read; what follows from it is in the claims, except for a ratio beside its two figures.
 """
@@ -13,51 +13,43 @@ from rich.text import Text
 
 from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, figure
 from mpsd.bench.rules.rows import (
+    FIELDS,
+    BenchGroup,
     Benchmark,
-    BenchPart,
-    ClientsRow,
     CostRow,
     MachineRow,
     NeedRow,
     PriorityRow,
-    RatioRow,
     ReactionRow,
     ShareRow,
     SharingRow,
-    SizeRow,
+    is_run,
     rows_of,
 )
 from mpsd.model.quantity import gib
 from mpsd.platform.console import one_line
 from mpsd.status.tables import Column, table
 
-QUESTIONS: Mapping[BenchPart, str] = {
-    BenchPart.SHARING: "what many programs get done: in turns, under MPS, under mpsd",
-    BenchPart.SHARES: "whether so many percent of the threads do so much of the work, alone and beside others",
-    BenchPart.RATIO: "whether two programs with shares of 1:2 get 1:2 done",
-    BenchPart.SIZES: "whether a grant's memory changes what it computes",
-    BenchPart.NEED: "whether a program that needs more than its grant is stopped by it, and one that needs less runs",
-    BenchPart.COST: "what mpsd costs against MPS alone",
-    BenchPart.CLIENTS: "how throughput changes with more and more programs",
-    BenchPart.PRIORITY: "whether a program that serves requests keeps its latency beside batch work below normal",
-    BenchPart.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
-    BenchPart.TORCH: "whether ResNet-50 under PyTorch with shares of 1:2 gets 1:2 done",
+QUESTIONS: Mapping[BenchGroup, str] = {
+    BenchGroup.SHARING: "what many programs get done, in turns, under MPS, under mpsd, and beside work below normal",
+    BenchGroup.SHARES: "whether so much of the threads does so much of the work, and memory is limited",
+    BenchGroup.COST: "what mpsd costs against MPS alone",
+    BenchGroup.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
 }
 SIMULATED = "These figures are simulated and say nothing about a real GPU."
 
 
-def parts(benchmark: Benchmark, claims: Iterable[BenchClaim]) -> Iterator[RenderableType]:
+def shown(benchmark: Benchmark, claims: Iterable[BenchClaim]) -> Iterator[RenderableType]:
     """From top to bottom."""
     yield heading(benchmark.machine, benchmark.window_s)
     if benchmark.machine.simulated:
         yield Text(SIMULATED, "yellow")
-    for part in BenchPart:
-        if rows := rows_of(benchmark, part):
-            yield Text(f"\n{part}: {QUESTIONS[part]}", "bold")
-            yield _tabulated(part, rows)
-    if benchmark.listed:
-        yield Text("\nnvidia-smi, while programs ran under mpsd", "bold")
-        yield from map(_line, benchmark.listed.rstrip().splitlines())
+    for group in BenchGroup:
+        measured = {field: rows for field in FIELDS[group] if (rows := rows_of(benchmark, field))}
+        if measured:
+            yield Text(f"\n{group}: {QUESTIONS[group]}", "bold")
+        for field, rows in measured.items():
+            yield _tabulated(field, rows)
     yield from _judged(benchmark, tuple(claims))
 
 
@@ -86,16 +78,15 @@ _WIDEST = max(len(verdict) for verdict in ClaimVerdict)
 
 
 def _judged(benchmark: Benchmark, claims: tuple[BenchClaim, ...]) -> Iterator[Text]:
-    """Those of parts that were not run are left out, and the parts are named."""
-    skipped = dict(benchmark.skipped)
-    run = {part for part in BenchPart if part in skipped or rows_of(benchmark, part)}
-    shown = [claim for claim in claims if claim.part in run]
-    if shown:
+    """Those of groups that were not run are left out, and the groups are named."""
+    left_out = [group for group in BenchGroup if not is_run(benchmark, group)]
+    judged = [claim for claim in claims if claim.group not in left_out]
+    if judged:
         yield Text("\nwhat mpsd promises", "bold")
-    yield from map(claim_line, shown)
-    for part, why in skipped.items():
-        yield _line(f"{part} was not measured: {why}", "yellow")
-    if left_out := [part for part in BenchPart if part not in run]:
+    yield from map(claim_line, judged)
+    for group, why in benchmark.skipped:
+        yield _line(f"{group} was not measured: {why}", "yellow")
+    if left_out:
         yield Text(f"not run: {', '.join(left_out)}")
 
 
@@ -120,10 +111,6 @@ def _ms(value: float) -> str:
     return f"{value:.3f} ms"
 
 
-def _to(first: float, second: float) -> str:
-    return f"1:{second / first:.3f}" if first > 0 else "?"
-
-
 def _percents(percents: Iterable[int]) -> str:
     return " + ".join(f"{percent} %" for percent in percents)
 
@@ -135,25 +122,16 @@ _SHARING: tuple[Column[SharingRow], ...] = (
     Column("LAUNCHES/S", lambda row: _rate(row.launches_per_s)),
     Column("P50", lambda row: _ms(row.p50_ms)),
     Column("P99", lambda row: _ms(row.p99_ms)),
+    Column("ALL STARTED AFTER", lambda row: f"{row.starts_s:.1f} s"),
+    Column("MPSD, OF A CORE", lambda row: "" if row.mpsd_cores is None else f"{row.mpsd_cores:.2%}"),
+    Column("RESIDENT", lambda row: "" if row.mpsd_mib is None else f"{row.mpsd_mib:.0f} MiB"),
 )
 _SHARES: tuple[Column[ShareRow], ...] = (
     Column("SHARE", lambda row: f"{row.percent} %"),
+    Column("MEMORY", lambda row: f"{row.memory_gib} GiB"),
     Column("SMS", lambda row: str(row.sms)),
     Column("BESIDE", lambda row: _percents(row.beside) or "alone", left=True),
     Column("WORK", lambda row: row.work, left=True),
-    Column("LAUNCHES/S", lambda row: _rate(row.launches_per_s)),
-)
-_RATIO: tuple[Column[RatioRow], ...] = (
-    Column("WORK", lambda row: row.work, left=True),
-    Column("BATCH", lambda row: "" if row.batch is None else str(row.batch)),
-    Column("SHARES", lambda row: _percents(row.percents), left=True),
-    Column("SMS", lambda row: " + ".join(map(str, row.sms)), left=True),
-    Column("A SECOND", lambda row: f"{' + '.join(map(_rate, row.per_s))} {row.unit}", left=True),
-    Column("RATIO", lambda row: _to(*row.per_s)),
-)
-_SIZES: tuple[Column[SizeRow], ...] = (
-    Column("SHARE", lambda row: f"{row.percent} %"),
-    Column("MEMORY", lambda row: f"{row.memory_gib} GiB"),
     Column("LAUNCHES/S", lambda row: _rate(row.launches_per_s)),
 )
 _NEED: tuple[Column[NeedRow], ...] = (
@@ -171,18 +149,6 @@ _COST: tuple[Column[CostRow], ...] = (
     Column("MPS P99", lambda row: _ms(row.mps_p99_ms)),
     Column("MPSD P99", lambda row: _ms(row.mpsd_p99_ms)),
 )
-_CLIENTS: tuple[Column[ClientsRow], ...] = (
-    Column("PROGRAMS", lambda row: str(row.programs)),
-    Column("WORK", lambda row: row.work, left=True),
-    Column("LAUNCHES/S", lambda row: _rate(row.launches_per_s)),
-    Column("P50", lambda row: _ms(row.p50_ms)),
-    Column("P99", lambda row: _ms(row.p99_ms)),
-    Column("ALL STARTED AFTER", lambda row: f"{row.starts_s:.1f} s"),
-    Column("MPSD, OF A CORE", lambda row: "?" if row.mpsd_cores is None else f"{row.mpsd_cores:.2%}"),
-    Column("RESIDENT", lambda row: "?" if row.mpsd_mib is None else f"{row.mpsd_mib:.0f} MiB"),
-)
-
-
 _PRIORITY: tuple[Column[PriorityRow], ...] = (
     Column("BATCH", lambda row: row.batch, left=True),
     Column("REQUESTS/S", lambda row: _rate(row.requests_per_s)),
@@ -221,19 +187,15 @@ def _times(rows: Iterable[ReactionRow]) -> list[_Times]:
     return [_Times(what, how, tuple(seconds), grace_s) for (what, how, grace_s), seconds in found.items()]
 
 
-_COLUMNS: Mapping[BenchPart, Any] = {
-    BenchPart.SHARING: _SHARING,
-    BenchPart.SHARES: _SHARES,
-    BenchPart.RATIO: _RATIO,
-    BenchPart.SIZES: _SIZES,
-    BenchPart.NEED: _NEED,
-    BenchPart.COST: _COST,
-    BenchPart.CLIENTS: _CLIENTS,
-    BenchPart.PRIORITY: _PRIORITY,
-    BenchPart.REACTIONS: _REACTIONS,
-    BenchPart.TORCH: _RATIO,
+_COLUMNS: Mapping[str, Any] = {
+    "sharing": _SHARING,
+    "priority": _PRIORITY,
+    "shares": _SHARES,
+    "need": _NEED,
+    "cost": _COST,
+    "reactions": _REACTIONS,
 }
 
 
-def _tabulated(part: BenchPart, rows: tuple[Any, ...]) -> RenderableType:
-    return table(_COLUMNS[part], _times(rows) if part is BenchPart.REACTIONS else rows)
+def _tabulated(field: str, rows: tuple[Any, ...]) -> RenderableType:
+    return table(_COLUMNS[field], _times(rows) if field == "reactions" else rows)

@@ -53,6 +53,9 @@ class BenchShare:
     memory_gib: int
     percent: int = 100
 
+    def __str__(self) -> str:
+        return f"{self.percent} % and {self.memory_gib} GiB"
+
 
 class Testbed(ABC):
     """A folder of its own, with this machine's GPUs or simulated ones. `mode`: how programs share them."""
@@ -243,7 +246,7 @@ class UnderMpsd(Testbed):
 
 @dataclass(frozen=True, slots=True)
 class BenchContext:
-    """What every part of a benchmark is given.
+    """What every group of a benchmark is given.
 
     simulate: "" for real GPUs. window_s: of each measurement. rounds: how often what is given as a median is timed.
     step: called with what is measured next. limits: the folder of the policy to measure under, and of the GPU facts.
@@ -267,7 +270,7 @@ class BenchContext:
 
 
 class CannotMeasure(Exception):
-    """This part cannot be measured here; the message completes "PART was not measured: "."""
+    """This group cannot be measured here; the message completes "GROUP was not measured: "."""
 
 
 class LimitBroken(Exception):
@@ -344,5 +347,5 @@ def first_line(testbed: Testbed, program: JsonProgram) -> dict[str, Any]:
         measured = testbed.gpu.label
         other = next((gpu.label for gpu in testbed.node.gpus if gpu.uuid == first["uuid"]), first["uuid"])
         why = f"{measured} is measured, but a program was placed on {other}"
-        raise CannotMeasure(f"{why}: {measured} is in use by others, or too small for this part")
+        raise CannotMeasure(f"{why}: {measured} is in use by others, or too small for this")
     return first

@@ -2,85 +2,96 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 
 from mpsd.bench import tables
 from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, claims
-from mpsd.bench.rules.rows import VERSION, Benchmark, BenchPart, together
+from mpsd.bench.rules.rows import VERSION, BenchGroup, Benchmark
 from mpsd.bench.run import BenchOptions, measure
 from mpsd.bench.testbeds import BenchContext
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform import records
+from mpsd.platform.command_line import LIMITS, OUTPUT, SIMULATED, Between, OneOf, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, print_json
 from mpsd.platform.limits_files import load_limits, shipped_folder
-from mpsd.platform.options import LimitsDirectory, OutputFormat, Simulate
 from mpsd.platform.settings import settings
 from mpsd.platform.terminal import console
-from mpsd.platform.verbs import extra_needed
 
-_PICTURES = (".png", ".svg")
-_DRAWN = frozenset(
-    {BenchPart.SHARING, BenchPart.SHARES, BenchPart.RATIO, BenchPart.CLIENTS, BenchPart.REACTIONS, BenchPart.TORCH}
+
+@takes(
+    option(
+        "groups",
+        nargs="*",
+        type=OneOf(BenchGroup),
+        metavar="GROUP",
+        help="Only these groups; else all.",
+    ),
+    option(
+        "--window",
+        type=Between(0.05, 600),
+        metavar="SECONDS",
+        help="How long each measurement lasts.",
+    ),
+    option(
+        "--rounds",
+        type=Between(1, 1000, int),
+        metavar="N",
+        help="How often each reaction is timed.",
+    ),
+    SIMULATED,
+    flag("--beside-others", help="Measure although others use the GPUs; it affects the results."),
+    OUTPUT,
+    option(
+        "--save",
+        type=Path,
+        metavar="FILE.json",
+        help="Save the results, also of an interrupted run.",
+    ),
+    option(
+        "--show",
+        type=Path,
+        metavar="FILE.json",
+        help="Measure nothing, show saved results.",
+    ),
+    LIMITS,
 )
-
-
 def bench(
-    parts: Annotated[list[BenchPart] | None, typer.Argument(metavar="PART", help="Only these parts; else all.")] = None,
-    window: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long each measurement lasts.", min=0.05, max=600)
-    ] = 2.0,
-    rounds: Annotated[int, typer.Option(metavar="N", help="How often each reaction is timed.", min=1, max=1000)] = 20,
-    simulate: Simulate = None,
-    beside_others: Annotated[
-        bool, typer.Option("--beside-others", help="Measure although others use the GPUs; it affects the results.")
-    ] = False,
-    output: OutputFormat = Format.TEXT,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Save the results, also of an interrupted run.")
-    ] = None,
-    show: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE.json", help="Measure nothing, show saved results; repeat for more files."),
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png|svg", help="Draw the results too.")] = None,
-    limits: LimitsDirectory = None,
+    *,
+    groups: list[BenchGroup] | None = None,
+    window: float = 2.0,
+    rounds: int = 20,
+    simulate: str | None = None,
+    beside_others: bool = False,
+    output: Format = Format.TEXT,
+    save: Path | None = None,
+    show: Path | None = None,
+    limits: str | None = None,
 ) -> None:
     """Measure what MPS and mpsd do on one GPU of this machine, and compare it with what mpsd promises.
 
     The GPU is the first of those with the least memory.
 
-    Each part answers one question. The number is its duration in minutes with the default window of 2 s:
+    Each group answers one question. The number is its duration in minutes with the default window of 2 s:
 
-        sharing     1.5   what many programs get done: in turns, MPS, mpsd
-        shares      1.5   whether 30 % of the threads do 30 % of the work
-        ratio       0.5   whether two programs with shares of 1:2 get 1:2
-        sizes       1     whether a grant's memory changes what it computes
-        need        0.2   whether a program that needs too much is stopped
-        cost        5     what mpsd costs against MPS alone
-        clients     1     how throughput changes with more and more programs
-        priority    0.5   whether requests keep their latency beside batch
-        reactions   1     how soon mpsd ends escapes, dead daemons and faults
-        torch       2     whether ResNet-50 gets 1:2 (needs torchvision)
+        sharing     5   what many programs get done: in turns, MPS, mpsd
+        shares      3   whether 30 % of the threads do 30 % of the work
+        cost        5   what mpsd costs against MPS alone
+        reactions   1   how soon mpsd ends escapes, dead daemons and faults
 
     It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it is refused while
     other programs use them. It changes no setting of a card. Ctrl-C at any moment leaves nothing behind.
 
         mpsd bench --save all.json            measure everything and save it
-        mpsd bench shares --plot shares.png   one part, and a picture
-        mpsd bench need --simulate H200       simulated, without a GPU
+        mpsd bench shares --simulate H200     simulated, without a GPU
         mpsd bench --show all.json            tables of an earlier run
 
     Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
     """
-    of_a_run: dict[str, object] = {"PART": parts, "--simulate": simulate, "--beside-others": beside_others}
-    not_with_show = [option for option, value in of_a_run.items() if value and show]
-    _check(save, plot, parts, not_with_show)
+    of_a_run: dict[str, object] = {"GROUP": groups, "--simulate": simulate, "--beside-others": beside_others}
+    _check(save, [word for word, value in of_a_run.items() if value and show])
     if show:
         found, code = _load(show), ExitCode.YES
         _save(found, save)
@@ -90,36 +101,22 @@ def bench(
         context = BenchContext(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
         socket = None if chosen.simulate else chosen.socket_to_ask
         found, code = measure(
-            BenchOptions(context, tuple(parts or BenchPart), socket, lambda run: _save(run, save), beside_others)
+            BenchOptions(context, tuple(groups or BenchGroup), socket, lambda run: _save(run, save), beside_others)
         )
     judged = claims(found)
     _print(found, judged, output)
-    if plot:
-        _draw(found, plot)
     broken = any(claim.verdict is ClaimVerdict.BROKEN for claim in judged)
     sys.exit(ExitCode.NO if broken else code)
 
 
-def _check(
-    save: Path | None, plot: Path | None, parts: Sequence[BenchPart] | None, not_with_show: Iterable[str]
-) -> None:
+def _check(save: Path | None, not_with_show: Iterable[str]) -> None:
     """Everything that would be found out too late. InvalidInput."""
-    problems = [*_unwritable("--save", save), *_unwritable("--plot", plot)]
-    if plot and plot.suffix not in _PICTURES:
-        remedy = f"end the name with {' or '.join(_PICTURES)}"
-        problems.append(Problem("picture-format", "--plot", str(plot), "is not a supported picture format", remedy))
-    if plot and parts and not _DRAWN.intersection(parts):
-        remedy = f"leave it out, or measure {', '.join(sorted(_DRAWN))} too"
-        problems.append(Problem("nothing-to-draw", "--plot", str(plot), "has nothing to show of these parts", remedy))
-    for option in not_with_show:
+    problems = [*_unwritable("--save", save)]
+    for word in not_with_show:
         remedy = "leave it out, or leave --show out to measure"
-        problems.append(Problem("not-with-show", option, "", "cannot be combined with --show", remedy))
+        problems.append(Problem("not-with-show", word, "", "cannot be combined with --show", remedy))
     if problems:
         raise InvalidInput("mpsd bench", problems)
-    if plot:
-        with extra_needed("mpsd bench --plot", "bench"):
-            if find_spec("matplotlib") is None:
-                raise ModuleNotFoundError(name="matplotlib")
 
 
 def _unwritable(option: str, path: Path | None) -> list[Problem]:
@@ -142,14 +139,8 @@ def _print(found: Benchmark, judged: tuple[BenchClaim, ...], output: Format) -> 
         print_json(msgspec.to_builtins(found) | {"claims": judgements})
         return
     screen = console()
-    for part in tables.parts(found, judged):
+    for part in tables.shown(found, judged):
         screen.print(part)
-
-
-def _draw(found: Benchmark, plot: Path) -> None:
-    with extra_needed("mpsd bench --plot", "bench"):
-        from mpsd.bench import plot as bench_plot
-    bench_plot.draw(found, plot)
 
 
 # -- files: what --save writes and --show reads ----------------------------------------------------------------------
@@ -168,12 +159,12 @@ def _save(benchmark: Benchmark, path: Path | None) -> None:
         records.write(path, benchmark, _READABLE)
 
 
-def _load(paths: Sequence[Path]) -> Benchmark:
-    """The runs in these files, at least one, as one. InvalidInput with what is wrong with each file."""
-    found = [(str(path), _read(path)) for path in paths]
-    if problems := [run for _file, run in found if isinstance(run, Problem)]:
-        raise InvalidInput("mpsd bench --show", problems)
-    return together([(file, run) for file, run in found if isinstance(run, Benchmark)])
+def _load(path: Path) -> Benchmark:
+    """InvalidInput with what is wrong with the file."""
+    found = _read(path)
+    if isinstance(found, Problem):
+        raise InvalidInput("mpsd bench --show", [found])
+    return found
 
 
 def _read(path: Path) -> Benchmark | Problem:

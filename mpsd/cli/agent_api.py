@@ -147,7 +147,7 @@ class AgentApi:
         grant = answer.grant
         pipe_directory = str(sources.settings.domain(grant.domain).client)
         limit = ClientLimit(grant.memory_mib, grant.thread_percent)
-        variables = environment(limit, pipe_directory, None, grant.partition)
+        variables = environment(limit, pipe_directory)
         variables |= {CUDA_VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
         # A user's own mpsd may create none, and serves nobody else.
         loose = os.geteuid() == 0 and not sources.ledger.has_cgroup(grant.id)

@@ -21,7 +21,6 @@ from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly, rooms
 from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
 from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 from mpsd.model.redaction import program_of
 from mpsd.mps.records import NodeDomains
@@ -308,14 +307,6 @@ class LocalGrants:
         self.end(grant)
         self._on_end()
 
-    def renew(self, grant: Grant, old: HeldPartition, new: HeldPartition) -> bool:
-        """A container's later processes are told what holds then (`POST /v1/containers/environment`)."""
-        kept = self._grants.get(grant.id)
-        if not isinstance(kept, ContainerGrant):
-            return False
-        self.change(replace(kept, partitions=tuple(new if one == old else one for one in kept.partitions)))
-        return True
-
     def _forget_watch(self, grant_id: str) -> None:
         if watch := self._watches.pop(grant_id, None):
             watch.close()
@@ -442,8 +433,5 @@ class Ledger(Protocol):
     def add(self, grant: Grant) -> None: ...
 
     def end(self, grant: Grant) -> None: ...
-
-    def renew(self, grant: Grant, old: HeldPartition, new: HeldPartition) -> bool:
-        """Gives it another SM partition; False where its programs cannot be told, and it keeps the old one's name."""
 
     def close(self) -> None: ...

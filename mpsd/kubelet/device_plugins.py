@@ -7,8 +7,8 @@ to accept a client of its size. That the percents on each GPU add up is checked 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.ledger import KubeletGrants
@@ -31,12 +31,10 @@ from mpsd.model.domain import Domain
 from mpsd.model.events import Reason
 from mpsd.model.grants import rooms
 from mpsd.model.node_view import NodeView
-from mpsd.model.partitions import HeldPartition, PartitionTable
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
-from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import processes
 from mpsd.platform.event_loop import Watchable
 from mpsd.platform.logs import logger
@@ -69,19 +67,14 @@ class NodeDevices:
         # With MIG instances that are gone while pods may still hold devices of them, which stay unhealthy.
         self._gpus = self.node.gpus
         self.on_demand: frozenset[str] = frozenset()  # the GPUs that `mpsd control` joins and divides
-        self.tables: Mapping[str, PartitionTable] = {}  # of static SM partitions, by domain, at the last look
         self.one_at_a_time = asyncio.Lock()  # the guess for one Allocate relies on the journal entry of the one before
 
     def update(self, view: NodeView, *, is_left: bool = False) -> None:
         """Brings the devices up to date with this look at the node. is_left: its daemons may end for longer than a
         restart, so that a GPU which is down does not come back soon."""
         policy, seen = self.policy(), {gpu for domain in view.domains for gpu in domain.record.gpus}
-        self.on_demand, self.tables = view.on_demand | self.on_demand - seen, view.tables
-        serving = (
-            domain.record
-            for domain in view.domains
-            if rules.healthy(domain.state, domain.record.served, partitioned=domain.record.partitioned)
-        )
+        self.on_demand = view.on_demand | self.on_demand - seen
+        serving = (domain.record for domain in view.domains if rules.healthy(domain.state, domain.record.served))
         good = frozenset(uuid for record in serving for uuid in record.gpus)
         # A GPU that is between two domains comes back like one whose daemon is started again.
         good |= frozenset(gpu for one in view.leaving if one.record.served for gpu in one.record.gpus) - seen
@@ -101,9 +94,7 @@ class NodeDevices:
         ledger = self.ledger
         seen = [domain.record for domain in self.agent.view.domains] if self.agent.view else []
         records = tuple(record for record in seen if not self.domains.replaced(record))
-        known = {one.domain: self.agent.partitions.table(one) for one in records}  # newer than the last view
-        tables = {domain: table for domain, table in known.items() if table}
-        return StartContext(self.node.gpus, records, ledger.held_devices, ledger.entries, ledger.pods_seen, tables)
+        return StartContext(self.node.gpus, records, ledger.held_devices, ledger.entries, ledger.pods_seen)
 
     async def container_for(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
         """The container that `count` devices are most likely for; None where none is known to wait for so many. gpus:
@@ -155,24 +146,12 @@ class NodeDevices:
         container: RequestingContainer | None,
         percent: int | None,
         priority: int | None = None,
-        partition: HeldPartition | None = None,
     ) -> None:
         name, uid = (container.name, container.pod.uid) if container else (None, "")
         unit_mib = self.policy().resources.memory_unit_mib if kind == "memory" else 0
         now, boot_id = time.time(), processes.boot_id()
-        entry = JournalEntry(kind, tuple(ids), name, percent, boot_id, now, uid, unit_mib, priority, uid, partition)
+        entry = JournalEntry(kind, tuple(ids), name, percent, boot_id, now, uid, unit_mib, priority, uid)
         self.ledger.note(entry)
-
-    @property
-    def is_partitioned(self) -> bool:
-        """Whether every GPU here has static SM partitions."""
-        domains = self.agent.view.domains if self.agent.view else ()
-        return bool(domains) and all(domain.record.partitioned for domain in domains)
-
-    def divided(self, domain: str) -> bool:
-        """Whether the domain's GPU has static SM partitions."""
-        seen = self.agent.view.domain(domain) if self.agent.view else None
-        return seen is not None and seen.record.partitioned
 
 
 class MemoryPlugin:
@@ -201,7 +180,7 @@ class MemoryPlugin:
         domain_of = {uuid: domain.name for domain in node.domains.now for uuid in domain.gpus}
         on_demand = frozenset() if ledger.view.unknown else node.on_demand
         grants = [one.grant for one in ledger.view.held]
-        here = rooms(node.node.gpus, domain_of, grants, node.policy(), on_demand, node.tables)
+        here = rooms(node.node.gpus, domain_of, grants, node.policy(), on_demand)
         offer = Offer(available, must_include, size, container.request.gpus if container else 1)
         return preferred(offer, container, here, node.policy(), tuple(held))
 
@@ -211,8 +190,6 @@ class MemoryPlugin:
             container = await self._node.container_for("memory", len(ids), len(_gpus_of(ids)))
             try:
                 allocation = rules.allocate_memory(ids, container, self._node.joined_for(ids), self._node.policy())
-                if self._node.divided(allocation.domain):
-                    return await self._divided(ids, container, allocation)
             except InvalidInput as error:
                 if container:
                     self._cluster.report(container.pod.identity, Reason.ALLOCATION_REFUSED, str(error))
@@ -227,30 +204,6 @@ class MemoryPlugin:
         name = str(container.name) if container else "unknown"
         self._log.info("allocated", container=name, gpus=allocation.gpus, memory_mib=allocation.memory_mib, **later)
         return rules.memory_answer(allocation, self._conditions)
-
-    async def _divided(
-        self, ids: Sequence[str], container: RequestingContainer | None, allocation: Allocation
-    ) -> Answer:
-        """Of a GPU with static SM partitions. It is made and noted between two cycles of the agent, which removes those
-        that are nobody's. InvalidInput where there can be none now."""
-        node = self._node
-        percent = rules.partition_percent(container, allocation.gpus, node.policy())
-        try:
-            async with asyncio.timeout(_ANSWER_S), node.agent.cycle_lock:
-                agent, gpu = node.agent, allocation.gpus[0]
-                held = await agent.partitions.add_for(agent.look(), allocation.domain, gpu, percent)
-                node.note("memory", ids, container, allocation.thread_percent, allocation.priority, held)
-        except (ControlFailed, TimeoutError, OSError) as error:
-            remedy = "request a smaller share of its threads, or wait until others have ended"
-            why = str(error) or f"the agent has been busy for {_ANSWER_S:g} s"
-            names = node.policy().resources
-            raise InvalidInput.of(
-                str(container and container.name), "no-partition", names.percent, "", why, remedy
-            ) from error
-        await node.agent.until_allowed(allocation.domain, allocation.memory_mib, _RAISE_S)
-        size = {"memory_mib": allocation.memory_mib, "partition": held.name, "chunks": held.chunks}
-        self._log.info("allocated", container=str(container and container.name), gpus=allocation.gpus, **size)
-        return rules.memory_answer(replace(allocation, partition=held.name), self._conditions)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """StartDeferred with the reason; kubelet retries, unless the pod has been evicted. A container that started
@@ -315,7 +268,7 @@ class PercentPlugin:
             container = await self._node.container_for("percent", len(ids))
             percent = rules.allocate_percent(ids, container, self._node.policy())
             self._node.note("percent", ids, container, percent)
-        return rules.percent_answer(percent, partitioned=self._node.is_partitioned)
+        return rules.percent_answer(percent)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Percents never defer a start."""

@@ -17,11 +17,10 @@ from mpsd.kubelet.client import KubeletUnavailable, held_devices
 from mpsd.kubelet.dra.rules.claims import PreparedClaim, claim_holders
 from mpsd.kubelet.rules import ledger as rules
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
-from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
+from mpsd.kubelet.rules.node_pods import Kind, NodePod, PodKey
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, LedgerView
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
@@ -51,7 +50,7 @@ class KubeletGrants:
 
     _socket: Path
     _journal: Path
-    _pods: Mirror[NodePod | Bystander]
+    _pods: Mirror[NodePod]
     _domains: NodeDomains
     _policy: Callable[[], Policy]
     _log: Logger
@@ -66,18 +65,16 @@ class KubeletGrants:
         self._noted = 0  # the last question asked before the last answer to Allocate
         self._asked_at = self._changed_at = time.monotonic()
         self._asked_with: tuple[object, ...] = ()  # what was known when kubelet was asked
-        self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_requesting` was made from
+        self._rows: tuple[NodePod, ...] = ()  # that `_requesting` was made from
         self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what `view` was made from
         self._made: rules.MadeGrants | None = None  # the grants of pods in it; None before the first
-        self._counted_rows: tuple[NodePod | Bystander, ...] = ()
+        self._counted_rows: tuple[NodePod, ...] = ()
         self._facts: tuple[object, ...] = ()  # what of these counts
         self._unallocated: frozenset[str] = frozenset()
         self.claims: tuple[PreparedClaim, ...] = ()
         self.claims_unknown = ""  # why there may be more of them
         self.end_claim: Callable[[str], None] = lambda _uid: None  # ends the claim of this uid, which has left
-        # Gives the claim of this uid another SM partition; False where that cannot be.
-        self.renew_claim: Callable[[str, HeldPartition], bool] = lambda _uid, _partition: False
         self._living: frozenset[str] = frozenset()  # the pods of claims that have left in which processes live
         self._living_at: tuple[float, tuple[PreparedClaim, ...]] = (float("-inf"), ())  # when and of which
         self.whereabouts = PodProcesses()
@@ -92,12 +89,12 @@ class KubeletGrants:
         rows = self._pods.objects()
         if rows is not self._rows:
             self._rows = rows
-            requesting = tuple(row for row in rows if isinstance(row, NodePod))
+            requesting = tuple(row for row in rows if row.requests)
             self._requesting = self._requesting if are_same(requesting, self._requesting) else requesting
         return self._requesting
 
     @property
-    def rows(self) -> tuple[NodePod | Bystander, ...]:
+    def rows(self) -> tuple[NodePod, ...]:
         """All pods of this node that could be read."""
         return self._pods.objects()
 
@@ -279,10 +276,6 @@ class KubeletGrants:
     def end(self, grant: Grant) -> None:
         """Kubelet ends those of devices itself."""
         self.end_claim(grant.id)
-
-    def renew(self, grant: Grant, _old: HeldPartition, new: HeldPartition) -> bool:
-        """Kubelet starts a pod's containers with what Allocate answered; those of a claim with what its file says."""
-        return self.renew_claim(grant.id, new)
 
     def close(self) -> None:
         """The journal stays for the next agent."""

@@ -12,7 +12,6 @@ from mpsd.model.cuda_limit_parser import (
     MEMORY_LIMIT,
     PARTITIONING,
     PIPE_DIRECTORY,
-    SM_PARTITION,
     THREAD_PERCENT,
 )
 from mpsd.model.gpu_facts import Capability
@@ -34,18 +33,15 @@ class ClientLimit:
     thread_percent: int
 
 
-def environment(
-    limit: ClientLimit, pipe_directory: str, priority: int | None = None, partition: str = ""
-) -> dict[str, str]:
+def environment(limit: ClientLimit, pipe_directory: str, priority: int | None = None) -> dict[str, str]:
     """The variables that hold a client to its limit, and to its priority where it is given one. The one entry `0=` is
     right for every client, whichever GPU it got and however it narrows its devices: the ordinal counts the devices the
-    process sees, and an entry for one it does not see would lift every limit. partition: the SM partition that it has
-    in place of a percentage; empty where it has none.
+    process sees, and an entry for one it does not see would lift every limit.
     """
     variables = {
         PIPE_DIRECTORY: pipe_directory,
         MEMORY_LIMIT: f"0={limit.memory_mib}M",
-        **({SM_PARTITION: partition} if partition else {THREAD_PERCENT: str(limit.thread_percent)}),
+        THREAD_PERCENT: str(limit.thread_percent),
         PARTITIONING: "0",
     }
     return variables if priority is None else {**variables, CLIENT_PRIORITY: str(priority)}

@@ -20,7 +20,6 @@ from mpsd.model.node_report import (
     GrantReport,
     GrantViolations,
     NodeReport,
-    PartitionReport,
     ViolationsReport,
     json_name,
 )
@@ -30,8 +29,7 @@ from mpsd.model.times import epoch, lasting
 
 class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
     """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU. cordoned:
-    an operator has asked that it takes no new pods, or that a GPU of its domain does. partitioned, chunks: as of its
-    domain.
+    an operator has asked that it takes no new pods, or that a GPU of its domain does.
     """
 
     node: str
@@ -51,8 +49,6 @@ class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
     context_mib: int | None = None
     promised_percent: int | None = None
     promised_clients: int | None = None
-    partitioned: bool = False
-    chunks: int | None = None
 
 
 class GrantRow(msgspec.Struct, frozen=True):
@@ -64,8 +60,7 @@ class GrantRow(msgspec.Struct, frozen=True):
     gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
     False where that is not reported. violations: None where they are not reported. claim: namespace and name of the
     resource claim that it is of; None where it is of none. shared_with: the pods that hold the claim beside `pod`.
-    priority: of its clients, 0 or 1, which is below normal. partitions: its static SM partitions, where those are
-    reported.
+    priority: of its clients, 0 or 1, which is below normal.
     """
 
     node: str
@@ -89,7 +84,6 @@ class GrantRow(msgspec.Struct, frozen=True):
     claim: str | None = None
     shared_with: tuple[str, ...] = ()
     priority: int = 0
-    partitions: tuple[PartitionReport, ...] = ()
 
 
 def gpu_row(gpu: GpuReport, domain: DomainReport | None, node: str = "", *, cordoned: bool) -> GpuRow:
@@ -111,8 +105,6 @@ def gpu_row(gpu: GpuReport, domain: DomainReport | None, node: str = "", *, cord
         context_mib=domain.context_mib if domain else None,
         promised_percent=gpu.promised_percent,
         promised_clients=gpu.promised_clients,
-        partitioned=domain.partitioned if domain else False,
-        chunks=domain.chunks if domain else None,
     )
 
 
@@ -157,7 +149,6 @@ def grant_rows(node: NodeReport) -> tuple[GrantRow, ...]:
             claim=grant.claim or None,
             shared_with=grant.names[1:],
             priority=grant.priority,
-            partitions=grant.partitions,
         )
         for grant in node.grants or ()
     )
@@ -185,7 +176,6 @@ def _pod_row(node: "ClusterNode", grant: GrantReport, labels: dict[str, str]) ->
         claim=grant.claim or None,
         shared_with=grant.names[1:],
         priority=grant.priority,
-        partitions=grant.partitions,
     )
 
 

@@ -33,7 +33,6 @@ class Capability:
     measured: bool
     source: Annotated[str, Meta(min_length=1)]
     sms_per_reservation: Annotated[int, Meta(ge=0)] = 0
-    sms_per_chunk: Annotated[int, Meta(ge=0)] = 0
 
     def sms_given(self, thread_percent: int, sms: int) -> int:
         """SMs that a client gets of `sms` for an active-thread percentage of 1 to 100."""
@@ -55,15 +54,10 @@ class Capability:
         is_one = units > 0 and not rest and reserved_kib <= self.reserved_kib(sms)
         return (units - 1) * self.sms_per_reservation + 1 if is_one else 0
 
-    def chunks(self, sms: int) -> int:
-        """Into how many chunks `sms` SMs can be divided for static partitions, at most; 0 where there are none."""
-        return sms // self.sms_per_chunk if self.sms_per_chunk else 0
-
     def of_part(self, part: Fraction) -> "Capability":
         """The same of a MIG instance with this part of its GPU's compute slices: it accepts so many clients less, in
-        proportion (MIG user guide, "Deployment considerations"; documented, not observed), and nothing documents static
-        SM partitions of it."""
-        return replace(self, clients=max(1, int(self.clients * part)), sms_per_chunk=0)
+        proportion (MIG user guide, "Deployment considerations"; documented, not observed)."""
+        return replace(self, clients=max(1, int(self.clients * part)))
 
 
 @dataclass(frozen=True, slots=True)

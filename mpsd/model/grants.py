@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
-from mpsd.model.partitions import ChunkRoom, HeldPartition, PartitionTable, chunks_for
 
 if TYPE_CHECKING:  # they take a tenth of a second to load, for which whoever only reads a status does not wait
     from mpsd.model.gpu_facts import Capability, GpuFacts
@@ -102,24 +101,13 @@ def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of the threads,
-    clients None for as many as the policy gives. shares: of a pod with several containers, the percent of each: each
-    has a static SM partition of its own, where GPUs have such.
+    clients None for as many as the policy gives.
     """
 
     memory_mib: int
     thread_percent: int | None
     gpus: int
     clients: int | None = None
-    shares: tuple[int, ...] = ()
-
-    @property
-    def own_shares(self) -> tuple[int | None, ...]:
-        """The shares that are to have partitions; None or 0 for one that names none, and so can have none."""
-        return (self.shares or (self.thread_percent,)) if self.gpus == 1 else (None,)
-
-    def chunks(self, all_of_them: int) -> int:
-        """How many chunks these partitions have on a GPU of so many."""
-        return sum(chunks_for(percent, all_of_them) for percent in self.own_shares if percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +133,7 @@ class Grant:
     process that the grant was given to, whose children are its clients too, or the pod or the container whose processes
     are. earlier_mib, earlier_percent: the most that it was before it was changed (`containers.rules.grant_change`),
     which programs that run were started with; 0 where it never was more. priority: of its clients, 0 or 1, which is
-    below normal. partitions: the static SM partitions in which they are, where its GPU has such; of a pod one for each
-    container.
+    below normal.
     """
 
     id: str
@@ -159,7 +146,6 @@ class Grant:
     earlier_mib: int = 0
     earlier_percent: int = 0
     priority: int = 0
-    partitions: tuple[HeldPartition, ...] = ()
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -178,11 +164,6 @@ class Grant:
     def part_of(self, gpu: str) -> GpuShare:
         """What it has of this GPU; nothing where that is none of its own."""
         return next((part for part in self.parts if part.gpu == gpu), GpuShare(gpu, 0, 0))
-
-    @property
-    def partition(self) -> str:
-        """The name of its one partition; empty where it has none."""
-        return self.partitions[0].name if self.partitions else ""
 
     @property
     def pod(self) -> PodName | None:
@@ -238,7 +219,7 @@ class DeviceNode:
 class GpuCapacity:
     """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted. weight: None
     where the policy sets no max_inst for it. holders: of grants on it; None where it stays in its domain, also while
-    nobody holds one. chunks: None where its SMs are not divided into static partitions.
+    nobody holds one.
     """
 
     gpu: GpuName
@@ -249,11 +230,8 @@ class GpuCapacity:
     clients: int
     weight: int | None = None
     holders: int | None = None
-    chunks: ChunkRoom | None = None
 
     def holds(self, request: Request, policy: "Policy") -> bool:
-        if self.chunks and not self.chunks.holds(*request.own_shares):
-            return False
         return (
             request.memory_mib <= self.memory_mib
             and (request.thread_percent or 0) <= self.thread_percent
@@ -284,15 +262,14 @@ def rooms(
     grants: Iterable[Grant],
     policy: "Policy",
     on_demand: Collection[str] = (),
-    tables: Mapping[str, PartitionTable] | None = None,
 ) -> tuple[GpuCapacity, ...]:
     """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain. on_demand:
-    the GPUs that may be joined with others, and divided. tables: by UUID, of those with static SM partitions."""
+    the GPUs that may be joined with others, and divided."""
     held: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         for part in grant.parts:
             held[part.gpu].append(grant)
-    found = tuple(_room(gpu, domain_of[gpu.uuid], held[gpu.uuid], policy, (tables or {}).get(gpu.uuid)) for gpu in gpus)
+    found = tuple(_room(gpu, domain_of[gpu.uuid], held[gpu.uuid], policy) for gpu in gpus)
     if not on_demand:
         return found
     return tuple(
@@ -300,7 +277,7 @@ def rooms(
     )
 
 
-def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy", table: PartitionTable | None) -> GpuCapacity:
+def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> GpuCapacity:
     total_mib, parts = promised_mib(gpu, policy), [grant.part_of(gpu.uuid) for grant in grants]
     return GpuCapacity(
         gpu=gpu,
@@ -310,18 +287,7 @@ def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy", table: P
         thread_percent=policy.oversubscription.thread_percent - sum(part.reserved_percent for part in parts),
         clients=gpu.capability.clients - sum(grant.clients for grant in grants),
         weight=free_weight(gpu, grants, policy.compute),
-        chunks=_chunks_left(gpu.uuid, grants, table) if table else None,
     )
-
-
-def _chunks_left(gpu: str, grants: list[Grant], table: PartitionTable) -> ChunkRoom:
-    """Partitions of nobody count while clients are in them: then they cannot be removed."""
-    held = [one for grant in grants for one in grant.partitions]
-    used = sum(one.chunks for one in held if one.name not in table.lost)
-    used += sum(one.chunks for one in table.strays(held) if one.in_use)
-    to_come = [grant.part_of(gpu).reserved_percent for grant in grants if not grant.partitions]
-    used += sum(chunks_for(percent, table.chunks) for percent in to_come if percent)
-    return ChunkRoom(table.chunks - used, table.chunks)
 
 
 def free_weight(gpu: GpuName, grants: Iterable[Grant], compute: "Compute") -> int | None:

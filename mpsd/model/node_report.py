@@ -166,12 +166,6 @@ class DomainReport(ReportPart, frozen=True):
     version: str = ""
     #: `alone`, `listed` by the policy, `joined` on demand, or an `instance` of MIG.
     kind: str = ""
-    #: Whether its SMs are divided into static partitions.
-    partitioned: bool = False
-    #: How many its GPU has for them; absent where it has none, or has not said.
-    chunks: Amount = None
-    #: Of these in no partition.
-    free_chunks: Amount = None
 
     @property
     def context_mib(self) -> int | None:
@@ -197,14 +191,6 @@ class CardReport(ReportPart, frozen=True):
     sm_percent: Amount = None
     #: Absent where it was not asked for in cGPU's words.
     weight: Amount = None
-
-
-class PartitionReport(ReportPart, frozen=True):
-    """A static SM partition of a grant. Its name, by which any client could be in it, is not reported."""
-
-    chunks: Amount = None
-    #: Absent where it is gone, as after a restart of its control daemon.
-    sms: Amount = None
 
 
 class ViolationCount(ReportPart, frozen=True):
@@ -306,7 +292,6 @@ class GrantReport(PodReport, frozen=True):
     memory_cap: str = ""
     #: Why they are not, where that is known.
     memory_cap_why: str = ""
-    partitions: Annotated[tuple[PartitionReport, ...], Few] = ()
     #: Absent where it has none, or where they are not reported.
     violations: GrantViolations | None = None
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from mpsd.model.domain import ON_DEMAND, State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
-from mpsd.model.partitions import PartitionTable
 
 RECORD_VERSION = 1
 
@@ -78,7 +77,6 @@ class Canary:
     sms: int | None
     warning: str = ""
     memory_cap: str = ""
-    partitioned: bool = False
 
 
 CAP_HOLDS = "holds"
@@ -94,8 +92,8 @@ class DomainRecord:
     this boot. faults: the last ones of this boot, the newest last. canary: None before it has run. boot_id: of the boot
     that all of it is about; empty where an older mpsd wrote it. written_by: the version of the `mpsd control` that
     keeps it; empty as well. kind: a `DomainKind`; empty where it is written by an mpsd that joins no GPUs on demand.
-    partitioned: whether its daemon, or its last one, has static SM partitions. held_until: seconds since 1970 until
-    which no new client is let in, since mpsd first makes a context of its own there; 0 where none is made.
+    held_until: seconds since 1970 until which no new client is let in, since mpsd first makes a context of its own
+    there; 0 where none is made.
     """
 
     version: int
@@ -117,7 +115,6 @@ class DomainRecord:
     faults_total: int = 0
     written_by: str = ""
     kind: str = ""
-    partitioned: bool = False
     held_until: float = 0.0
 
 
@@ -138,12 +135,10 @@ class ServerLimit:
 
 @dataclass(frozen=True, slots=True)
 class DomainView:
-    """One domain as it was seen. limits: those confirmed since the daemon's and the server's start. partitions: None
-    where its daemon has none, or has not said yet."""
+    """One domain as it was seen. limits: those confirmed since the daemon's and the server's start."""
 
     record: DomainRecord
     limits: frozenset[ServerLimit]
-    partitions: PartitionTable | None = None
 
     @property
     def name(self) -> str:
@@ -152,11 +147,6 @@ class DomainView:
     @property
     def state(self) -> State:
         return self.record.state
-
-    @property
-    def is_unsure(self) -> bool:
-        """Whether it has static SM partitions, and nobody knows yet which."""
-        return self.record.partitioned and self.partitions is None
 
     @property
     def allowed_mib(self) -> int:
@@ -282,11 +272,6 @@ class NodeView:
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)
-
-    @property
-    def tables(self) -> Mapping[str, PartitionTable]:
-        """By UUID, of the GPUs with static SM partitions."""
-        return {uuid: one.partitions for one in self.domains if one.partitions for uuid in one.record.gpus}
 
     @property
     def is_unused(self) -> bool:

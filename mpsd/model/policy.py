@@ -324,4 +324,3 @@ class Policy:
     gpu_priority: GpuPriority = field(default_factory=GpuPriority)
     memory_cap: MemoryCap = "auto"
     pod_ends: bool = True  # whether the clients of a deleted pod are stopped before kubelet kills them
-    threads: Literal["shared", "exclusive"] = "shared"  # exclusive: a share of the threads is SMs that no one else has

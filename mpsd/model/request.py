@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model.client_limits import ClientLimit
+from mpsd.model.container import Container, Role
 from mpsd.model.fields import at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.pod import Container, Pod, Role
+from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import QuantityUnit, is_zero, memory_unit, whole_units
@@ -50,18 +51,6 @@ def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> I
     yield from _memory(asked, policy, facts)
     if asked.percent is not None:
         yield from problems_with_percent(asked.percent, asked.gpus, asked.percent_where, policy)
-    if policy.threads == "exclusive":
-        yield from without_partition(asked)
-
-
-def without_partition(asked: GpuRequest) -> Iterator[Problem]:
-    """Why it cannot have a static SM partition, which every program needs where the policy has threads: exclusive."""
-    if asked.percent is None:
-        message = "is missing: the policy has threads: exclusive, and a program without a share gets no SMs"
-        yield Problem("partition-without-share", asked.percent_where, "", message, "request one")
-    if asked.gpus > 1:
-        message = f"cannot be spread over {asked.gpus} GPUs: the policy has threads: exclusive, and a share is of one"
-        yield Problem("partition-of-several", asked.memory_where, "", message, "request a share of one GPU")
 
 
 def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -> Iterator[Problem]:
@@ -173,12 +162,6 @@ class PodRequest:
         """Percent of each GPU's threads that are reserved for the pod when most are; 0 where it asks for no share."""
         return _at_peak(self.requests, lambda request: request.thread_percent or 0)
 
-    @property
-    def shares(self) -> tuple[int, ...]:
-        """Percent of each container with memory, 0 for none; () where one alone has some, or none asks for a share."""
-        own = tuple(request.thread_percent or 0 for request in self.requests if request.memory_units)
-        return own if len(own) > 1 and any(own) else ()
-
 
 def client_limit(request: ContainerRequest, policy: Policy) -> ClientLimit:
     """The limit that each process of the container gets on each of its GPUs."""
@@ -204,6 +187,8 @@ def read_allocated(pod: Pod, resources: Resources) -> PodRequest:
     gpus = 1 if isinstance(count, Problem) else count
     requests, problems = [], list[Problem]()
     for container in pod.containers:
+        if container.limits.keys().isdisjoint((resources.memory, resources.percent)):
+            continue
         found = {name: _limit(container, name, unit) for name, unit in _units(resources)}
         wrong = {name: one for name, one in found.items() if isinstance(one, Problem)}
         problems.extend(one for name, one in wrong.items() if not is_zero(container.limits[name]))

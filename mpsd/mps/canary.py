@@ -13,7 +13,6 @@ from pathlib import Path
 
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import CAP_HOLDS, Canary, ServerLimit
-from mpsd.model.partitions import Partition
 from mpsd.model.policy import Policy
 from mpsd.mps.control_daemon import ControlPipe, communicate
 from mpsd.mps.memory_caps import CapProbe
@@ -73,7 +72,6 @@ class DomainCanary:
         self._again_at = 0.0
         self._left_alone = False
         self.result: Canary | None = None
-        self.partitioned = False  # whether its daemon has static SM partitions
         self.servers: tuple[int, ...] = ()  # those that it left under denial
 
     @property
@@ -107,7 +105,7 @@ class DomainCanary:
         return canary.is_due(self.result, self._here(), policy.canary, in_use=in_use, tries_cap=caps)
 
     def _here(self) -> CanaryScope:
-        return CanaryScope(processes.boot_id(), self._setup.driver(), self.partitioned)
+        return CanaryScope(processes.boot_id(), self._setup.driver())
 
     async def run(self, pipe: ControlPipe, policy: Policy) -> bool:
         """Starts it, or takes its result: True once it has ended and nothing prevents serving.
@@ -167,45 +165,28 @@ class DomainCanary:
         if any(await pipe.clients(servers)):
             return None
         await self._limit(pipe, (None, *servers), SERVER_LIMIT)
-        partition = await self._partition(pipe) if self.partitioned else None
-        try:
-            return await self._tried(pipe, here, policy, partition)
-        finally:
-            if partition:
-                await pipe.ask(control_protocol.remove_partition(partition.name))
-
-    async def _partition(self, pipe: ControlPipe) -> Partition:
-        """Of one chunk of the one GPU of a daemon with partitions. ControlFailed."""
-        gpu = self._setup.gpus[0].uuid
-        name = await pipe.ask(control_protocol.add_partition(gpu, 1))
-        (found,) = (await pipe.ask(control_protocol.partitions(gpu))).of([name]) or (None,)
-        if found is None:
-            raise ControlFailed(f"the SM partition {name} was made, and lspart does not list it")
-        return found
-
-    async def _tried(self, pipe: ControlPipe, here: CanaryScope, policy: Policy, partition: Partition | None) -> Canary:
-        deadline_s, name = policy.graces.start_s, partition.name if partition else ""
-        served = await self._clients(pipe, (SERVER_LIMIT, OWN_LIMIT), deadline_s, name)
-        findings = [canary.finding(gpu, served[gpu.uuid], partition) for gpu in self._setup.gpus]
-        cap = await self._try_caps(pipe, deadline_s, name) if self._tries_caps(policy) else ""
+        deadline_s = policy.graces.start_s
+        served = await self._clients(pipe, (SERVER_LIMIT, OWN_LIMIT), deadline_s)
+        findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in self._setup.gpus]
+        cap = await self._try_caps(pipe, deadline_s) if self._tries_caps(policy) else ""
         self.servers = await pipe.ask(control_protocol.server_list())
         await self._limit(pipe, self.servers, DENIAL)
         denials: list[str] = []
         if not any(one.problem for one in findings):
-            denied = await self._clients(pipe, (DENIAL,), deadline_s, name)
+            denied = await self._clients(pipe, (DENIAL,), deadline_s)
             denials = [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
         result = replace(canary.in_one(findings, denials, here, time.time()), memory_cap=cap)
         if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
         return result
 
-    async def _try_caps(self, pipe: ControlPipe, deadline_s: float, partition: str) -> str:
+    async def _try_caps(self, pipe: ControlPipe, deadline_s: float) -> str:
         """CAP_HOLDS, or every reason why memory limits of cgroups do not hold a client here."""
-        problems = [await self._try_cap(gpu, pipe, deadline_s, partition) for gpu in self._setup.gpus]
+        problems = [await self._try_cap(gpu, pipe, deadline_s) for gpu in self._setup.gpus]
         return "; ".join(filter(None, problems)) or CAP_HOLDS
 
-    async def _try_cap(self, gpu: Gpu, pipe: ControlPipe, deadline_s: float, partition: str) -> str:
-        caps, environment = self._setup.caps, CAP.environment(gpu.uuid, str(pipe.directory), partition)
+    async def _try_cap(self, gpu: Gpu, pipe: ControlPipe, deadline_s: float) -> str:
+        caps, environment = self._setup.caps, CAP.environment(gpu.uuid, str(pipe.directory))
         if caps is None:
             return ""
         try:
@@ -222,12 +203,12 @@ class DomainCanary:
                 await pipe.set_limit(ServerLimit(server, ordinal, trial.limit_mib))
 
     async def _clients(
-        self, pipe: ControlPipe, trials: Sequence[Trial], deadline_s: float, partition: str
+        self, pipe: ControlPipe, trials: Sequence[Trial], deadline_s: float
     ) -> Mapping[str, Mapping[Trial, Outcome]]:
         """The outcome of one client a GPU and trial, all at the same time."""
 
         async def one(gpu: Gpu, trial: Trial) -> tuple[str, Trial, Outcome]:
-            limits = trial.environment(gpu.uuid, str(pipe.directory), partition)
+            limits = trial.environment(gpu.uuid, str(pipe.directory))
             return gpu.uuid, trial, await run(self._setup.program, {**self._environment, **limits}, deadline_s)
 
         rows = await asyncio.gather(*(one(gpu, trial) for gpu in self._setup.gpus for trial in trials))

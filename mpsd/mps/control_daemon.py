@@ -97,7 +97,6 @@ class ControlPipe:
 # -- the process ---------------------------------------------------------------------------------------------------
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
-PARTITIONED = "-S"
 
 
 def multi_user() -> bool:
@@ -110,45 +109,17 @@ def program_found(environment: Mapping[str, str]) -> bool:
     return shutil.which(PROGRAM, path=environment.get("PATH")) is not None
 
 
-def program_stamp(environment: Mapping[str, str]) -> tuple[object, ...]:
-    """Which program that is, so that another in its place is noticed."""
-    path = shutil.which(PROGRAM, path=environment.get("PATH"))
-    with suppress(OSError):
-        if path:
-            status = Path(path).stat()
-            return path, status.st_ino, status.st_mtime_ns
-    return (path,)
-
-
 def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
     """Whether this daemon was started for exactly these GPUs; False too when its environment cannot be read."""
     environment = processes.environment_of(daemon.pid)
     return environment is not None and environment.get(CUDA_VISIBLE_DEVICES) == ",".join(gpus)
 
 
-async def version(environment: Mapping[str, str], deadline_s: float) -> int | None:
-    """What `nvidia-cuda-mps-control -v` says, such as 13000 of CUDA 13.0; None where it says nothing of use."""
-    try:
-        _code, output, _errors = await communicate([PROGRAM, "-v"], environment, deadline_s)
-    except (TimeoutError, OSError):
-        return None
-    return control_protocol.read_version(output)
-
-
-def is_partitioned(daemon: ProcessIdentity) -> bool:
-    """Whether it was started with static SM partitions, which it has until it ends."""
-    words = processes.command_of(daemon.pid).split()
-    own = next((words[at:] for at, word in enumerate(words) if word.rpartition("/")[2] == PROGRAM), [])
-    return not {PARTITIONED, "--static-partitioning"}.isdisjoint(own)
-
-
-def start(
-    folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str], *, partitioned: bool = False
-) -> subprocess.Popen[bytes]:
+def start(folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Starts a daemon for these GPUs; multi-user where we are root, as the daemon demands. OSError if it cannot be."""
     with folder.log.open("ab") as output:
         child = subprocess.Popen(
-            [PROGRAM, "-f", *(["-M"] if multi_user() else []), *([PARTITIONED] if partitioned else [])],
+            [PROGRAM, "-f", *(["-M"] if multi_user() else [])],
             env={
                 **environment,
                 PIPE_DIRECTORY: str(folder.pipe),

@@ -98,8 +98,7 @@ class DomainDaemon:
     unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
     were read back and its server was started. coming: a server that it started and that is not ready yet.
     no_server: the last one that it started did not start up. on_line: called with each line of its log that means
-    something. partitioned: whether it has static SM partitions. commands: how long this and earlier daemons of the
-    domain took to answer, since mpsd began.
+    something. commands: how long this and earlier daemons of the domain took to answer, since mpsd began.
     """
 
     def __init__(self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger) -> None:
@@ -114,7 +113,6 @@ class DomainDaemon:
         self.on_line: Callable[[LogLine], None] = lambda _line: None
         self.commands = CommandTimes(processes.boot_id())
         self.identity: ProcessIdentity | None = None
-        self.partitioned = False
         self._forget_answers()
 
     def _forget_answers(self) -> None:
@@ -142,16 +140,14 @@ class DomainDaemon:
             found = recorded
         if found:
             self._hold(found)
-            self.partitioned = self.canary.partitioned = control_daemon.is_partitioned(found)
             if not self.foreign:
                 self._move(found.pid, *processes.descendants_of(found.pid))
         return found is not None
 
-    def start(self, *, partitioned: bool) -> None:
+    def start(self) -> None:
         """OSError."""
         self._last_words = ""
-        child = control_daemon.start(self._folder, self._gpus, self._environment, partitioned=partitioned)
-        self.partitioned = self.canary.partitioned = partitioned
+        child = control_daemon.start(self._folder, self._gpus, self._environment)
         try:
             # None: it is over already; its exit code says why at the next look.
             self._hold(processes.identity_of(child.pid) or ProcessIdentity(child.pid, 0, processes.boot_id()))

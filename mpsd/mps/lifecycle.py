@@ -56,7 +56,7 @@ class DomainRestarts:
             self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
             if not self._daemon.foreign:
                 self._modes.try_to_follow(policy)
-        self._kept.change(daemon=self._daemon.identity, partitioned=self._daemon.partitioned)
+        self._kept.change(daemon=self._daemon.identity)
 
     @property
     def is_due(self) -> bool:
@@ -67,14 +67,14 @@ class DomainRestarts:
         """False where it cannot be started; the record has the reason, and it is due again later."""
         try:
             self._modes.follow(policy)
-            self._daemon.start(partitioned=policy.threads == "exclusive")
+            self._daemon.start()
         except (OSError, NvmlFailed) as error:
             self._start_at = time.monotonic() + policy.restarts.longest_s
             reason = f"the control daemon cannot be started: {error}"
             self._kept.change(reason=reason)
             self._log.warning("not started", reason=reason)
             return False
-        self._kept.change(daemon=self._daemon.identity, started_at=time.time(), partitioned=self._daemon.partitioned)
+        self._kept.change(daemon=self._daemon.identity, started_at=time.time())
         return True
 
     def bury(self, policy: Restarts) -> str:

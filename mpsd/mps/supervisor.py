@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 
 from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.node_view import DomainRecord
-from mpsd.model.partitions import CONTROLLER
 from mpsd.model.policy import Policy
 from mpsd.model.redaction import program_of
 from mpsd.mps import control_daemon, gate
@@ -30,7 +29,7 @@ from mpsd.platform.nvml import Nvml, NvmlFailed
 _PROBE_S = {State.READY: 20.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
 _STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
-_TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively, and two such questions
+_TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
 
@@ -52,8 +51,6 @@ class DomainSupervisor:
         self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
         self._probe_at = self._try_at = 0.0
         self._taken_over = self._ends_foreign = False
-        self._version: int | None = None  # of the controller; None where it is not known
-        self._version_of: tuple[object, ...] = ()
         self._why = ""  # the reason of the state, restored once a passing trouble is over
 
     @property
@@ -151,8 +148,6 @@ class DomainSupervisor:
     async def _look(self) -> DaemonView:
         state, daemon = self.record.state, self._daemon
         looks_for_obstacles = state in {State.DOWN, State.STARTING, State.REFUSED}
-        if looks_for_obstacles and self._policy().threads == "exclusive" and not daemon.alive:
-            await self._ask_version(self._policy().graces.command_s)
         obstacle = self._obstacle(self._policy()) if looks_for_obstacles else ""
         self._kept.change(canary=self._daemon.canary.result)
         self._drain.look()
@@ -206,34 +201,10 @@ class DomainSupervisor:
             unreliable = self._daemon.canary.obstacle(policy)
         except NvmlFailed as error:
             return f"{error}; see that the driver works (nvidia-smi)"
-        if policy.threads == "exclusive" and not self._daemon.alive and (why := self._why_no_partitions()):
-            return f"the policy has threads: exclusive, but {why}"
         if self._daemon.foreign:
             whose = f"another control daemon ({self._daemon.identity})"
             return f"{whose} listens in {self._place.folder.pipe} for other GPUs; stop it (quit)"
         return unreliable if self._daemon.alive else ""
-
-    async def _ask_version(self, deadline_s: float) -> None:
-        """Of the controller that is to be started: again where another is on PATH, or it has not said."""
-        program, now = control_daemon.program_stamp(self._place.environment), time.monotonic()
-        if program != self._version_of or (self._version is None and now >= self._try_at):
-            self._version, self._version_of = await control_daemon.version(self._place.environment, deadline_s), program
-            self._try_at = now + _TRY_S
-
-    def _why_no_partitions(self) -> str:
-        """Why its daemon cannot have static SM partitions, with the remedy; empty where it can."""
-        shared = "or write threads: shared"
-        if len(self.record.gpus) > 1:
-            return f"GPUs of one control daemon are not partitioned; take them out of `domains`, {shared}"
-        gpu = next((one for one in self._place.canary.gpus if one.uuid in self.record.gpus), None)
-        if gpu is not None and not gpu.capability.chunks(gpu.sms):
-            what = "MIG instances" if gpu.mig else f"compute capability {gpu.capability.compute_capability}"
-            return f"NVIDIA documents no static SM partitions of {what}; keep this GPU for pods elsewhere, {shared}"
-        if self._version is None or self._version < CONTROLLER:
-            found = "says no version" if self._version is None else f"is version {self._version}"
-            remedy = f"install a driver of CUDA 13.1 or newer, {shared}"
-            return f"nvidia-cuda-mps-control {found}, and {CONTROLLER} is the first with static SM partitions; {remedy}"
-        return ""
 
     def _usurper(self) -> str:
         """The process that has a GPU exclusively, in EXCLUSIVE_PROCESS, so that no server can start beside it."""
@@ -280,9 +251,8 @@ class DomainSupervisor:
         log("state", state=state.value, reason=reason)
 
     def _last_client_ended(self, death: ClientDeath) -> None:
-        """Lets nobody in before mpsd has made a context, unless that client ended well: CUDA may refuse the next one.
-        None with static SM partitions, without one of which nobody has a context (documented, not observed)."""
-        if death.is_well or self._daemon.partitioned:
+        """Lets nobody in before mpsd has made a context, unless it ended well: CUDA may refuse the next one."""
+        if death.is_well:
             return
         self._daemon.first_context.is_awaited = True
         if self.record.state in SERVING:

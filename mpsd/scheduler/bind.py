@@ -245,10 +245,8 @@ class Binder:
             failure = BindFailure.HELD if earlier and not ledger.shut else failure
             raise _NotReserved(failure.format(node=known.name, why=why_not(request, ledger)))
         rooms = {room.gpu.uuid: room for room in ledger.rooms}
-        divided = rooms[found.gpus[0]].chunks
-        chunks = request.chunks(divided.chunks) if divided else 0
         amounts = request.memory_mib, request.thread_percent or 0
-        reservation = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()), chunks)
+        reservation = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()))
         known.reservations.pending[uid] = reservation
         gpus, dev_mib = tuple(rooms[uuid].gpu for uuid in found.gpus), rooms[found.gpus[0]].memory_mib_total
         return Chosen(gpus, request.memory_mib, dev_mib, ledger.policy, self._ledger.now())

@@ -26,7 +26,6 @@ class SimulatedGpu:
     an active-thread percentage of p gives, context_mib_by_sms[n] what a context on n SMs costs (index 0 is not used),
     reserved_kib_by_sms[n] what it reserves in its process, 0 where nobody has seen that. parent: of an instance the
     UUID of the GPU that it is a part of, else empty. slices: its compute slices, of_slices those of its GPU instance.
-    sms_per_chunk: of static SM partitions; 0 where there are none.
     """
 
     ordinal: int
@@ -49,7 +48,6 @@ class SimulatedGpu:
     compute_instance: int = 0
     slices: int = 0
     of_slices: int = 0
-    sms_per_chunk: int = 0
 
 
 def gpus_path(folder: Path) -> Path:

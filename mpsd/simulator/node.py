@@ -201,7 +201,6 @@ def _gpu(folder: Path, ordinal: int, model: Card, capability: Capability) -> Sim
         sms_by_percent=_sms_by_percent(model.sms, capability),
         context_mib_by_sms=_context_mib_by_sms(model.sms, capability),
         reserved_kib_by_sms=[capability.reserved_kib(sms) for sms in range(model.sms + 1)],
-        sms_per_chunk=capability.sms_per_chunk,
     )
 
 
@@ -237,7 +236,6 @@ def instances_of(whole: SimulatedGpu, profiles: Sequence[MigProfile], capability
             gpu_instance=number,
             slices=slices,
             of_slices=slices,
-            sms_per_chunk=0,
         )
 
 

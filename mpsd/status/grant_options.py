@@ -14,7 +14,6 @@ from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, complaints
-from mpsd.platform.options import completed
 from mpsd.platform.settings import Settings, settings
 
 _SHORT = 12  # characters of a container's id, as engines show it
@@ -22,14 +21,12 @@ _TAB_S = 1.0
 _LONGEST = 200
 
 
-@completed
 def holders(given: Mapping[str, Any]) -> Iterable[str]:
     """The containers and programs that hold a grant."""
     chosen = settings(run_directory=given.get("run_dir"))
     return words(named(_grants(chosen), chosen))
 
 
-@completed
 def programs(given: Mapping[str, Any]) -> Iterable[str]:
     """The grants of programs that are not named yet."""
     grants = _grants(settings(run_directory=given.get("run_dir")))

@@ -193,23 +193,3 @@ def test_any_claim_is_read_and_judged(devices: Fields, kind: str) -> None:
     asked = asked_of(thing, kind, POLICY)
     assert (asked is None) is set(classes_of(thing, kind)).isdisjoint(POLICY.admission.device_classes)
     assert asked is None or str(asked)
-
-
-@pytest.mark.parametrize(
-    ("amounts", "count", "rules"),
-    [
-        ({"memory": "7Gi", "threads": "30"}, 1, []),
-        ({"memory": "7Gi"}, 1, ["partition-without-share"]),
-        ({"memory": "7Gi", "threads": "0"}, 1, ["partition-without-share"]),
-        ({"memory": "7Gi", "threads": "30"}, 2, ["partition-of-several", "devices-of-domains"]),
-    ],
-)
-def test_a_claim_that_can_have_no_partition_is_wrong_where_the_policy_wants_one(
-    amounts: Fields, count: int, rules: list[str]
-) -> None:
-    exactly = {"deviceClassName": "mps.mpsd.io", "count": count, "capacity": {"requests": amounts}}
-    thing = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
-    exclusive = replace(POLICY, threads="exclusive")
-    assert [one.rule for one in wrong_in_claim(thing, CLAIM, exclusive, None).problems] == rules
-    shared = [one.rule for one in wrong_in_claim(thing, CLAIM, POLICY, None).problems]
-    assert not [rule for rule in shared if rule.startswith("partition")]

@@ -12,8 +12,6 @@ from mpsd.agent.rules.decide import (
     EndGrant,
     Forget,
     Refuse,
-    RemovePartition,
-    RenewPartition,
     SetLimit,
     decide,
     domain_of,
@@ -24,8 +22,7 @@ from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State, after_is
 from mpsd.model.grants import Grant, promised_mib
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client, HeldGrant, NodeView, ServerLimit, WaitingRequest
-from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
+from mpsd.model.node_view import Client, HeldGrant, NodeView, ServerLimit
 from tests.model.worlds import GPUS, NOW, POLICY, SPREAD, UUIDS, grant, record, view, waiting
 
 
@@ -269,61 +266,3 @@ def test_a_gpu_that_is_tried_does_not_let_a_request_wait_while_its_domain_does_n
     faulty = replace(record(0, State.FAULT), held_until=NOW + 1)
     seen = view(waits=(waiting("a", 7),), records=(faulty,))
     assert any(isinstance(one, Refuse) for one in decide(seen, POLICY))
-
-
-# -- static SM partitions --------------------------------------------------------------------------------------------
-
-OWN, STRAY = f"{UUIDS[0]}/own", f"{UUIDS[0]}/stray"
-
-
-def divided(table: PartitionTable | None, *grants: HeldGrant, waits: tuple[WaitingRequest, ...] = ()) -> NodeView:
-    """One GPU whose SMs are in partitions. table None: its daemon has not said which."""
-    seen = view(grants=grants, waits=waits, records=(replace(record(0), partitioned=True),))
-    return replace(seen, gpus=GPUS[:1], domains=tuple(replace(one, partitions=table) for one in seen.domains))
-
-
-def with_partition(name: str, percent: int, held: HeldPartition, *, alive: bool = True) -> HeldGrant:
-    return HeldGrant(replace(grant(name, 4, 0, percent), partitions=(held,)), alive)
-
-
-def about_partitions(seen: NodeView) -> list[Action]:
-    return [one for one in decide(seen, POLICY) if isinstance(one, (RemovePartition, RenewPartition))]
-
-
-def test_a_partition_that_nobody_holds_is_removed_once_no_client_is_in_it() -> None:
-    kept = with_partition("a", 30, HeldPartition(OWN, 5))
-    own, stray = Partition(OWN, 5, 40, False), Partition(STRAY, 5, 40, False)
-    assert about_partitions(divided(PartitionTable(16, (own, stray)), kept)) == [RemovePartition("gpu0", STRAY)]
-    in_use = replace(stray, in_use=True)
-    assert about_partitions(divided(PartitionTable(16, (own, in_use)), kept)) == []
-
-
-def test_none_is_removed_while_it_is_not_known_who_holds_what() -> None:
-    seen = divided(PartitionTable(16, (Partition(STRAY, 5, 40, False),)))
-    assert about_partitions(replace(seen, grants_known=False)) == []
-
-
-def test_the_partition_of_a_grant_that_ends_is_removed_before_the_next_is_admitted() -> None:
-    ended = with_partition("a", 100, HeldPartition(OWN, 16), alive=False)
-    seen = divided(PartitionTable(16, (Partition(OWN, 16, 128, False),)), ended, waits=(waiting("b", 4, 50),))
-    kinds = [type(action) for action in decide(seen, POLICY) if not isinstance(action, SetLimit)]
-    assert kinds == [EndGrant, RemovePartition, Admit]
-
-
-def test_a_grant_whose_daemon_is_another_one_gets_its_partition_anew_unless_it_is_lost() -> None:
-    kept = with_partition("a", 30, held := HeldPartition(OWN, 5))
-    assert about_partitions(divided(PartitionTable(16), kept)) == [RenewPartition(kept.grant, held)]
-    assert about_partitions(divided(PartitionTable(16, lost=frozenset({OWN})), kept)) == []
-
-
-def test_nothing_is_granted_before_the_daemon_has_said_which_partitions_it_has() -> None:
-    (refused,) = [one for one in decide(divided(None, waits=(waiting("b", 4, 50),)), POLICY) if isinstance(one, Refuse)]
-    assert not refused.for_ever
-    assert "gpu0 has not said yet which SM partitions it has" in refused.reason
-
-
-def test_a_request_without_a_share_is_refused_for_ever() -> None:
-    seen = divided(PartitionTable(16), waits=(waiting("b", 4, deadline=NOW + 60),))
-    (refused,) = [one for one in decide(seen, POLICY) if isinstance(one, Refuse)]
-    assert refused.for_ever
-    assert "a program without a share of the threads can have none" in refused.reason

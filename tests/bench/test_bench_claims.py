@@ -1,5 +1,6 @@
 """The verdicts on a benchmark: from the records alone, and nothing is said of what was not measured."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
@@ -10,19 +11,18 @@ from hypothesis import strategies as st
 from mpsd.bench.rules.claims import BenchClaim, Bound, ClaimVerdict, Limit, claims, figure, median_interval
 from mpsd.bench.rules.rows import (
     VERSION,
+    BatchWork,
+    BenchGroup,
     Benchmark,
-    BenchPart,
-    ClientsRow,
     CostRow,
     MachineRow,
     NeedRow,
-    RatioRow,
+    PriorityRow,
     Reaction,
     ReactionRow,
     ShareRow,
     SharingMode,
     SharingRow,
-    SizeRow,
     WorkKind,
 )
 from tests.bench.rows import median_row
@@ -36,25 +36,33 @@ CANNOT_TELL = ClaimVerdict.CANNOT_TELL
 OOM = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
 
-def of(part: BenchPart, benchmark: Benchmark, words: str = "") -> list[BenchClaim]:
-    return [claim for claim in claims(benchmark) if claim.part is part and words in claim.what]
+def of(group: BenchGroup, benchmark: Benchmark, words: str = "") -> list[BenchClaim]:
+    return [claim for claim in claims(benchmark) if claim.group is group and words in claim.what]
 
 
-def one(part: BenchPart, benchmark: Benchmark, words: str = "") -> BenchClaim:
-    (claim,) = of(part, benchmark, words)
+def one(group: BenchGroup, benchmark: Benchmark, words: str = "") -> BenchClaim:
+    (claim,) = of(group, benchmark, words)
     return claim
 
 
-def share(percent: int, sms: int, rate: float, *beside: int) -> ShareRow:
-    return ShareRow(percent, sms, beside, WorkKind.ARITHMETIC, rate)
+def share(
+    percent: int, sms: int, rate: float, *beside: int, gib: int = 2, work: WorkKind = WorkKind.ARITHMETIC
+) -> ShareRow:
+    return ShareRow(percent, gib, sms, beside, work, rate)
 
 
-def half(first: float, second: float, sms: tuple[int, int] = (26, 52), work: str = "arithmetic") -> RatioRow:
-    return RatioRow(work, None, (20, 40), sms, (first, second), "launches")
+def of_shares(rows: Iterable[ShareRow], words: str) -> BenchClaim:
+    return one(BenchGroup.SHARES, replace(EMPTY, shares=tuple(rows)), words)
+
+
+def half(
+    first: float, second: float, sms: tuple[int, int] = (26, 52), work: WorkKind = WorkKind.ARITHMETIC
+) -> list[ShareRow]:
+    return [share(20, sms[0], first, 40, work=work), share(40, sms[1], second, 20, work=work)]
 
 
 def small(mode: SharingMode, rate: float, programs: int = 8) -> SharingRow:
-    return SharingRow(mode, WorkKind.SMALL, programs, rate, 1.0, 2.0)
+    return SharingRow(mode, WorkKind.SMALL, programs, rate, 1.0, 2.0, 3.0)
 
 
 def pair(mps: float, mpsd: float, p99: float = 1.0) -> CostRow:
@@ -64,13 +72,13 @@ def pair(mps: float, mpsd: float, p99: float = 1.0) -> CostRow:
 def test_of_a_benchmark_that_is_empty_nothing_is_known() -> None:
     found = claims(EMPTY)
     assert {claim.verdict for claim in found} == {NOT_MEASURED}
-    assert {claim.part for claim in found} == set(BenchPart)
+    assert {claim.group for claim in found} == set(BenchGroup)
     assert {claim.note for claim in found} == {"it was not run"}
 
 
-def test_a_part_that_was_skipped_says_why() -> None:
-    skipped = replace(EMPTY, skipped=((BenchPart.TORCH, "PyTorch is not installed"),))
-    assert one(BenchPart.TORCH, skipped).note == "PyTorch is not installed"
+def test_a_group_that_was_skipped_says_why() -> None:
+    skipped = replace(EMPTY, skipped=((BenchGroup.COST, "the card is too small"),))
+    assert {claim.note for claim in of(BenchGroup.COST, skipped)} == {"the card is too small"}
 
 
 @pytest.mark.parametrize(
@@ -87,50 +95,42 @@ def test_a_part_that_was_skipped_says_why() -> None:
 def test_a_share_of_the_sms_is_that_share_of_the_work(
     rows: list[ShareRow], verdict: ClaimVerdict, value: float | None
 ) -> None:
-    claim = one(BenchPart.SHARES, replace(EMPTY, shares=tuple(rows)), "alone")
+    claim = of_shares(rows, "alone")
     assert claim.verdict is verdict
     assert claim.value == (None if value is None else pytest.approx(value, abs=0.005))
 
 
 def test_shares_beside_others_are_held_against_the_whole_card_alone() -> None:
     rows = (share(100, 132, 1000), share(30, 38, 280, 10, 60), share(60, 78, 500, 10, 30))
-    claim = one(BenchPart.SHARES, replace(EMPTY, shares=rows), "beside")
+    claim = of_shares(rows, "beside")
     assert (claim.verdict, claim.note) == (BROKEN, "-9.09 at 60 % beside 10 and 30, of 2")
-    assert one(BenchPart.SHARES, replace(EMPTY, shares=rows), "alone").verdict is NOT_MEASURED
+    assert of_shares(rows, "alone").verdict is NOT_MEASURED
 
 
 def test_bandwidth_is_not_held_to_shares() -> None:
-    rows = (share(100, 132, 1000), ShareRow(30, 38, (), WorkKind.BANDWIDTH, 900))
-    assert one(BenchPart.SHARES, replace(EMPTY, shares=rows), "alone").verdict is NOT_MEASURED
+    rows = (share(100, 132, 1000), share(30, 38, 900, work=WorkKind.BANDWIDTH))
+    assert of_shares(rows, "alone").verdict is NOT_MEASURED
 
 
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
-        ([half(100, 200), half(100, 205.9)], HOLDS),
-        ([half(100, 200), half(100, 194.1)], HOLDS),
-        ([half(100, 200), half(100, 206.1)], BROKEN),
-        ([half(100, 200), half(100, 193.9)], BROKEN),
-        ([half(0, 200)], NOT_MEASURED),
-        ([half(100, 200, sms=(10, 22))], NOT_MEASURED),
+        (half(100, 205.9), HOLDS),
+        (half(100, 194.1), HOLDS),
+        (half(100, 206.1), BROKEN),
+        (half(100, 193.9), BROKEN),
+        (half(0, 200), NOT_MEASURED),
+        (half(100, 200, sms=(10, 22)), NOT_MEASURED),
+        ([share(20, 26, 100, 80), share(80, 104, 200, 20)], NOT_MEASURED),
     ],
 )
-def test_one_to_two_is_held_within_three_percent_where_the_sms_are_one_to_two(
-    rows: list[RatioRow], verdict: ClaimVerdict
-) -> None:
-    assert one(BenchPart.RATIO, replace(EMPTY, ratio=tuple(rows)), "arithmetic").verdict is verdict
+def test_one_to_two_is_held_where_the_sms_are_one_to_two(rows: list[ShareRow], verdict: ClaimVerdict) -> None:
+    assert of_shares(rows, "1:2").verdict is verdict
 
 
 def test_of_what_is_not_divided_the_ratio_is_only_shown() -> None:
-    benchmark = replace(
-        EMPTY,
-        ratio=(half(100, 110, work="bandwidth"), half(100, 130, work="bandwidth"), half(100, 120, work="bandwidth")),
-        torch=(RatioRow("ResNet-50", 32, (20, 40), (26, 52), (700, 1190), "images"),),
-    )
-    bandwidth, torch = one(BenchPart.RATIO, benchmark, "bandwidth"), one(BenchPart.TORCH, benchmark)
+    bandwidth = of_shares(half(100, 120, work=WorkKind.BANDWIDTH), "bandwidth")
     assert (bandwidth.verdict, bandwidth.value) == (ClaimVerdict.NO_LIMIT, pytest.approx(1.2))
-    assert (torch.verdict, torch.value) == (ClaimVerdict.NO_LIMIT, pytest.approx(1.7))
-    assert "batches of 32" in torch.what
 
 
 def pairs(*costs: float) -> tuple[CostRow, ...]:
@@ -151,17 +151,17 @@ def pairs(*costs: float) -> tuple[CostRow, ...]:
 def test_the_cost_is_the_median_of_the_pairs_where_these_decide(
     costs: tuple[float, ...], verdict: ClaimVerdict, middle: float
 ) -> None:
-    for claim in of(BenchPart.COST, replace(EMPTY, cost=pairs(*costs))):
+    for claim in of(BenchGroup.COST, replace(EMPTY, cost=pairs(*costs))):
         assert (claim.verdict, claim.value) == (verdict, pytest.approx(middle))
 
 
 def test_each_load_has_a_cost_of_its_own() -> None:
     rows = (*pairs(*[0.0] * 6), *(replace(one, work=WorkKind.ARITHMETIC) for one in pairs(*[10.0] * 6)))
-    assert [claim.verdict for claim in of(BenchPart.COST, replace(EMPTY, cost=rows), "throughput")] == [HOLDS, BROKEN]
+    assert [claim.verdict for claim in of(BenchGroup.COST, replace(EMPTY, cost=rows), "throughput")] == [HOLDS, BROKEN]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
-def test_the_interval_of_a_median_has_the_median_in_it_and_is_known_from_six_values_on(values: list[float]) -> None:
+def test_the_interval_of_six_values_and_more_has_their_median_in_it(values: list[float]) -> None:
     interval = median_interval(values)
     assert (interval is None) is (len(values) < 6)
     if interval:
@@ -171,7 +171,7 @@ def test_the_interval_of_a_median_has_the_median_in_it_and_is_known_from_six_val
 @pytest.mark.parametrize(
     ("in_turns", "under_mpsd", "verdict"), [(1000, 10000, HOLDS), (1000, 9999, BROKEN), (0, 9999, NOT_MEASURED)]
 )
-def test_eight_programs_of_small_kernels_get_ten_times_as_much_done(
+def test_eight_programs_of_small_kernels_do_ten_times_as_much(
     in_turns: float, under_mpsd: float, verdict: ClaimVerdict
 ) -> None:
     rows = (
@@ -179,49 +179,52 @@ def test_eight_programs_of_small_kernels_get_ten_times_as_much_done(
         small(SharingMode.MPSD, under_mpsd),
         small(SharingMode.MPSD, 1, programs=4),
     )
-    assert one(BenchPart.SHARING, replace(EMPTY, sharing=rows), "small").verdict is verdict
-
-
-LISTED = """|    0   N/A  N/A      30000    M+C   python3      1024MiB |
-|    0   N/A  N/A      29999      C   {server}     66MiB |"""
-
-
-@pytest.mark.parametrize(
-    ("listed", "verdict"),
-    [
-        (LISTED.format(server="nvidia-cuda-mps-server"), HOLDS),
-        (LISTED.format(server="python3"), BROKEN),
-        (LISTED.format(server="nvidia-cuda-mps-server").replace("M+C", "C"), BROKEN),
-        ("", NOT_MEASURED),
-    ],
-)
-def test_nvidia_smi_lists_a_server_and_its_clients(listed: str, verdict: ClaimVerdict) -> None:
-    assert one(BenchPart.SHARING, replace(EMPTY, listed=listed), "nvidia-smi").verdict is verdict
+    assert one(BenchGroup.SHARING, replace(EMPTY, sharing=rows), "small").verdict is verdict
 
 
 def test_needs_are_judged_under_and_over_the_grant() -> None:
     right = (NeedRow(7600, 3072, 2528, OOM), NeedRow(7600, 8192, 7600, "0:CUDA_SUCCESS"))
-    assert [claim.verdict for claim in of(BenchPart.NEED, replace(EMPTY, need=right))] == [HOLDS, HOLDS]
+    assert [claim.verdict for claim in of(BenchGroup.SHARES, replace(EMPTY, need=right), "than its grant")] == [
+        HOLDS,
+        HOLDS,
+    ]
     wrong = (
         NeedRow(7600, 3072, 7600, "0:CUDA_SUCCESS"),
         NeedRow(7600, 2048, 32, "719:CUDA_ERROR_LAUNCH_FAILED"),
         NeedRow(7600, 8192, 7584, OOM),
     )
-    assert [claim.value for claim in of(BenchPart.NEED, replace(EMPTY, need=wrong))] == [2, 1]
-    assert [claim.verdict for claim in of(BenchPart.NEED, replace(EMPTY, need=right[:1]))] == [HOLDS, NOT_MEASURED]
+    assert [claim.value for claim in of(BenchGroup.SHARES, replace(EMPTY, need=wrong), "than its grant")] == [2, 1]
+    under = of(BenchGroup.SHARES, replace(EMPTY, need=right[:1]), "than its grant")
+    assert [claim.verdict for claim in under] == [HOLDS, NOT_MEASURED]
 
 
 @pytest.mark.parametrize(
-    ("rows", "verdict"),
+    ("small_rate", "large_rate", "gib", "verdict"),
     [
-        ([SizeRow(30, 4, 1000), SizeRow(30, 40, 1019), SizeRow(50, 4, 1700), SizeRow(50, 40, 1700)], HOLDS),
-        ([SizeRow(30, 4, 1000), SizeRow(30, 40, 1021), SizeRow(50, 4, 1700), SizeRow(50, 40, 1700)], BROKEN),
-        ([SizeRow(30, 4, 1000), SizeRow(50, 40, 1700)], NOT_MEASURED),
-        ([SizeRow(30, 4, 0), SizeRow(30, 40, 1700)], NOT_MEASURED),
+        (1000, 1019, 40, HOLDS),
+        (1021, 1000, 40, BROKEN),
+        (1000, 1000, 2, NOT_MEASURED),
+        (0, 1000, 40, NOT_MEASURED),
     ],
 )
-def test_memory_makes_no_difference_to_the_work(rows: list[SizeRow], verdict: ClaimVerdict) -> None:
-    assert one(BenchPart.SIZES, replace(EMPTY, sizes=tuple(rows))).verdict is verdict
+def test_memory_makes_no_difference_to_the_work(
+    small_rate: float, large_rate: float, gib: int, verdict: ClaimVerdict
+) -> None:
+    rows = [share(30, 38, small_rate), share(30, 38, large_rate, gib=gib), share(30, 38, 1, 70, gib=40)]
+    assert of_shares(rows, "another memory").verdict is verdict
+
+
+@pytest.mark.parametrize(("p99_ms", "verdict"), [(12.0, HOLDS), (12.1, BROKEN)])
+def test_requests_keep_their_latency_beside_work_below_normal(p99_ms: float, verdict: ClaimVerdict) -> None:
+    rows = (
+        PriorityRow(BatchWork.NONE, 20, 9.0, 10.0, 0.0),
+        PriorityRow(BatchWork.NORMAL, 20, 9.0, 30.0, 1000.0),
+        PriorityRow(BatchWork.BELOW_NORMAL, 20, 9.0, p99_ms, 990.0),
+    )
+    benchmark = replace(EMPTY, priority=rows)
+    assert one(BenchGroup.SHARING, benchmark, "of below normal priority").verdict is verdict
+    assert one(BenchGroup.SHARING, benchmark, "of normal priority").value == pytest.approx(3)
+    assert one(BenchGroup.SHARING, benchmark, "gets done, against normal").value == pytest.approx(0.99)
 
 
 def reactions(reaction: Reaction, *seconds: float, grace_s: float = 0.0) -> Benchmark:
@@ -230,7 +233,7 @@ def reactions(reaction: Reaction, *seconds: float, grace_s: float = 0.0) -> Benc
 
 
 def test_reactions_are_medians() -> None:
-    at_once = one(BenchPart.REACTIONS, reactions(Reaction.AT_ONCE, 0.1, 0.2, 5.0), "at once")
+    at_once = one(BenchGroup.REACTIONS, reactions(Reaction.AT_ONCE, 0.1, 0.2, 5.0), "at once")
     assert (at_once.verdict, at_once.value) == (ClaimVerdict.NO_LIMIT, 0.2)
     assert at_once.note == "median of 3 rounds, 0.100 to 5.000; the hardware alone takes 0.07 s"
 
@@ -240,20 +243,19 @@ def test_reactions_are_medians() -> None:
     [(Reaction.STOPPED, "stopped", 0.15), (Reaction.DAEMON, "served", 0.6)],
 )
 def test_reactions_are_held_to_their_limits(reaction: Reaction, what: str, limit_s: float) -> None:
-    assert one(BenchPart.REACTIONS, reactions(reaction, limit_s, limit_s), what).verdict is HOLDS
+    assert one(BenchGroup.REACTIONS, reactions(reaction, limit_s, limit_s), what).verdict is HOLDS
     beyond = reactions(reaction, limit_s + 0.01, limit_s + 0.01)
-    assert one(BenchPart.REACTIONS, beyond, what).verdict is BROKEN
+    assert one(BenchGroup.REACTIONS, beyond, what).verdict is BROKEN
 
 
-def test_memory_is_back_in_time_beyond_the_policys_drain() -> None:
-    kept = reactions(Reaction.MEMORY_BACK, 3.19, grace_s=3.0)
-    assert one(BenchPart.REACTIONS, kept, "end_drain_s").verdict is HOLDS
-    assert one(BenchPart.REACTIONS, reactions(Reaction.MEMORY_BACK, 3.21, grace_s=3.0), "end_drain_s").verdict is BROKEN
-    assert one(BenchPart.REACTIONS, reactions(Reaction.MEMORY_BACK, 2.21, grace_s=2.0), "end_drain_s").verdict is BROKEN
+@pytest.mark.parametrize(("seconds", "grace_s", "verdict"), [(3.19, 3, HOLDS), (3.21, 3, BROKEN), (2.21, 2, BROKEN)])
+def test_memory_is_back_in_time_beyond_the_policys_drain(seconds: float, grace_s: float, verdict: ClaimVerdict) -> None:
+    back = reactions(Reaction.MEMORY_BACK, seconds, grace_s=grace_s)
+    assert one(BenchGroup.REACTIONS, back, "end_drain_s").verdict is verdict
 
 
 def test_a_fault_is_shown_without_the_grace_of_the_policy() -> None:
-    fault = one(BenchPart.REACTIONS, reactions(Reaction.FAULT, 5.3, grace_s=5.0), "fault")
+    fault = one(BenchGroup.REACTIONS, reactions(Reaction.FAULT, 5.3, grace_s=5.0), "fault")
     assert (fault.verdict, fault.value) == (ClaimVerdict.NO_LIMIT, pytest.approx(0.3))
 
 
@@ -262,12 +264,9 @@ def test_a_fault_is_shown_without_the_grace_of_the_policy() -> None:
     [(48, False, HOLDS), (48, True, HOLDS), (32, False, BROKEN), (32, True, NOT_MEASURED)],
 )
 def test_as_many_clients_as_mps_takes_are_served(programs: int, simulated: bool, verdict: ClaimVerdict) -> None:
-    rows = (
-        ClientsRow(programs, WorkKind.SMALL, 1000.0, 1.0, 2.0, 3.0),
-        ClientsRow(60, WorkKind.SMALL, 0.0, 0.0, 0.0, 0.0),
-    )
-    benchmark = replace(EMPTY, machine=replace(MACHINE, simulated=simulated), clients=rows)
-    assert one(BenchPart.CLIENTS, benchmark).verdict is verdict
+    rows = (small(SharingMode.MPSD, 1000.0, programs), small(SharingMode.MPSD, 0.0, 60))
+    benchmark = replace(EMPTY, machine=replace(MACHINE, simulated=simulated), sharing=rows)
+    assert one(BenchGroup.SHARING, benchmark, "at once").verdict is verdict
 
 
 def test_bounds_are_as_they_are_written() -> None:
@@ -277,7 +276,7 @@ def test_bounds_are_as_they_are_written() -> None:
         (Bound.AT_LEAST, HOLDS, HOLDS),
     ):
         limit = Limit(bound, 1.0)
-        assert [BenchClaim(BenchPart.COST, "", "%", limit, value).verdict for value in (1.0, 1.1)] == [at, beyond]
+        assert [BenchClaim(BenchGroup.COST, "", "%", limit, value).verdict for value in (1.0, 1.1)] == [at, beyond]
 
 
 def test_figures_are_written_for_people() -> None:
@@ -295,26 +294,22 @@ counts = st.integers(min_value=-1) | st.just(10**400)
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.builds(ShareRow, st.sampled_from([10, 100]), counts, st.just(()), st.sampled_from(WorkKind), rates)),
     st.lists(
         st.builds(
-            RatioRow,
-            st.just("arithmetic"),
-            st.none(),
-            st.just((20, 40)),
-            st.just((1, 2)),
-            st.tuples(rates, rates),
-            st.just(""),
+            ShareRow,
+            st.sampled_from([20, 40, 100]),
+            st.sampled_from([2, 40]),
+            counts,
+            st.sampled_from([(), (20,), (40,)]),
+            st.sampled_from(WorkKind),
+            rates,
         )
     ),
-    st.lists(st.builds(SizeRow, st.just(30), counts, rates)),
     st.lists(st.builds(CostRow, st.sampled_from(WorkKind), counts, counts, rates, rates, rates, rates)),
 )
-def test_no_record_makes_it_fail(
-    shares: list[ShareRow], ratio: list[RatioRow], sizes: list[SizeRow], cost: list[CostRow]
-) -> None:
+def test_no_record_makes_it_fail(shares: list[ShareRow], cost: list[CostRow]) -> None:
     """A file that somebody shows may hold any number."""
-    benchmark = replace(EMPTY, shares=tuple(shares), ratio=tuple(ratio), sizes=tuple(sizes), cost=tuple(cost))
+    benchmark = replace(EMPTY, shares=tuple(shares), cost=tuple(cost))
     assert all(claim.what and isinstance(claim.verdict, ClaimVerdict) for claim in claims(benchmark))
 
 

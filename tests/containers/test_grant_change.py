@@ -12,7 +12,6 @@ from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.grants import Grant, free_weight, promised_mib
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import Problem
 from mpsd.watchdog.rules.escapes import ClientLimits, escapes
@@ -56,20 +55,6 @@ def refusals(node: Node, grant: Grant, change: GrantChangeRequest) -> list[Probl
 
 def client(grant: Grant, used_mib: int | None, gpu: int = 0, pid: int = 900) -> Client:
     return Client(identity(pid), grant.gpus[gpu], used_mib, True, "train", grant.id)
-
-
-@pytest.mark.parametrize(("percent", "weight"), [(20, None), (30, None), (0, None), (None, 3)])
-def test_a_share_that_is_a_partition_keeps_its_size_and_its_memory_does_not(
-    percent: int | None, weight: int | None
-) -> None:
-    node = Node(cards(A10_MIB))
-    held = replace(granted(node, egpu((0, 3072, 30))), partitions=(HeldPartition("GPU-0/D1", 5),))
-    node.grants = (held,)
-    (problem,) = refusals(node, held, GrantChangeRequest(4096, percent, weight))
-    assert problem.rule == "partition-fixed"
-    assert f"is {weight if percent is None else percent}: cannot be set" in problem.fault
-    assert "start it with that share" in problem.remedy
-    assert after(node, held, GrantChangeRequest(4096)).memory_mib == 4096
 
 
 def test_b3_memory_grows_on_one_card_or_on_all_as_far_as_it_is_free() -> None:

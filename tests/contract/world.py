@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mpsd.mps.rules.control_protocol import read_version
 from tests.contract.gpus import Gpu
 from tests.contract.journal import Journal
 from tests.contract.platforms import Platform, Program
@@ -161,12 +160,6 @@ class World:
     @property
     def gpu(self) -> Gpu:
         return self.gpus[0]
-
-    def control_version(self, environment: Environment) -> int | None:
-        """What the controller says of itself with these variables."""
-        argv = [*self._platform.control(os.getuid()).argv, "-v"]
-        answer = self._run("-v", argv, self._environment(self.nowhere, environment, None), "", SOON_S, {})
-        return read_version(answer.stdout)
 
     def daemon(
         self,

@@ -21,14 +21,12 @@ from mpsd.kubelet.rules.allocation import (
     memory_answer,
     memory_devices,
     number_of,
-    partition_percent,
     percent_answer,
     percent_devices,
     units_by_gpu,
 )
 from mpsd.kubelet.rules.ledger import JournalEntry
 from mpsd.kubelet.rules.node_pods import RequestingContainer
-from mpsd.model.cuda_limit_parser import SM_PARTITION, THREAD_PERCENT
 from mpsd.model.domain import Domain, State
 from mpsd.model.grants import DeviceNode, Gpu, HostMount, promised_mib
 from mpsd.model.policy import GpuPriority
@@ -348,41 +346,3 @@ HEALTHY = {
 def test_a_domain_on_its_way_back_keeps_its_devices_and_a_closed_one_does_not(state: State | None) -> None:
     """The pair: before it was ever ready, and after."""
     assert (healthy(state, was_ready=False), healthy(state, was_ready=True)) == HEALTHY[state]
-
-
-# -- static SM partitions --------------------------------------------------------------------------------------------
-
-
-def test_a_container_of_a_divided_gpu_gets_its_partition_in_place_of_a_percentage() -> None:
-    allocation = Allocation("gpu0", UUIDS[:1], 7168, None, partition="GPU-0/own")
-    given = memory_answer(allocation, NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {})).environment
-    assert given[SM_PARTITION] == "GPU-0/own"
-    assert THREAD_PERCENT not in given
-    assert percent_answer(30, partitioned=True).environment == {}
-
-
-@pytest.mark.parametrize(
-    ("pod", "gpus", "rule"),
-    [
-        (None, UUIDS[:1], "partition-unknown"),
-        (asking(7), UUIDS[:1], "partition-without-share"),
-        (asking(8, percent=60, gpus=2), UUIDS, "partition-of-several"),
-    ],
-)
-def test_who_can_have_no_partition_is_told_why(
-    pod: RequestingContainer | None, gpus: tuple[str, ...], rule: str
-) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        partition_percent(pod, gpus, POLICY)
-    assert [problem.rule for problem in caught.value.problems] == [rule]
-
-
-def test_a_share_for_a_partition_is_the_container_s_own() -> None:
-    assert partition_percent(asking(7, percent=30), UUIDS[:1], POLICY) == 30
-
-
-@pytest.mark.parametrize("state", [State.FAULT, State.STARTING, State.DOWN])
-def test_devices_of_a_divided_gpu_are_for_pods_only_while_it_serves(state: State) -> None:
-    assert healthy(state, was_ready=True)
-    assert not healthy(state, was_ready=True, partitioned=True)
-    assert healthy(State.READY, was_ready=True, partitioned=True)

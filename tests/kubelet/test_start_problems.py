@@ -12,7 +12,6 @@ from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.kubelet.rules.start_checks import StartContext, StartProblem, start_problems, starting_container
 from mpsd.model.domain import State, after_is
 from mpsd.model.node_view import DomainRecord
-from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
 from mpsd.model.policy import GpuPriority, Policy
 from tests.model.worlds import GPUS, POLICY, UUIDS, record
 from tests.status.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
@@ -298,36 +297,3 @@ def test_what_was_answered_for_this_very_pod_stays_whatever_its_annotation_and_t
     assert start_problems(MAIN, holdings(MAIN, pods=pods, journal=(noted,)), policy) == ()
     older = entry(mem_ids(7), named(), 100)  # by an mpsd without priorities, or by a policy that gives none
     assert start_problems(MAIN, holdings(MAIN, pods=pods, journal=(older,)), policy) == ()
-
-
-# -- static SM partitions --------------------------------------------------------------------------------------------
-
-OWN = HeldPartition(f"{UUIDS[0]}/own", 5)
-DIVIDED = (replace(record(0), partitioned=True),)
-
-
-def in_partition(held: HeldPartition | None, table: PartitionTable | None) -> StartContext:
-    journal = (replace(entry(mem_ids(7), named(), 100), partition=held),)
-    tables = {"gpu0": table} if table else {}
-    return replace(holdings(MAIN, journal=journal, records=DIVIDED), tables=tables)
-
-
-def test_a_container_starts_while_its_partition_is_there() -> None:
-    table = PartitionTable(16, (Partition(OWN.name, 5, 40, False),))
-    assert problems(MAIN, in_partition(OWN, table)) == ()
-
-
-def test_one_whose_partition_is_gone_is_made_anew() -> None:
-    wrong("partition-gone", MAIN, in_partition(OWN, PartitionTable(16)), "its SM partition is gone")
-
-
-@pytest.mark.parametrize(
-    "node", [in_partition(None, PartitionTable(16)), replace(in_partition(None, PartitionTable(16)), journal=())]
-)
-def test_one_that_was_given_none_is_made_anew(node: StartContext) -> None:
-    wrong("partition-gone", MAIN, node, "has static SM partitions, and this container was given none")
-
-
-def test_one_waits_until_the_daemon_has_said_which_partitions_it_has() -> None:
-    (problem,) = problems(MAIN, in_partition(OWN, None))
-    assert (problem.rule, problem.waits) == ("domain-not-ready", True)

@@ -6,7 +6,6 @@ Answers that were seen on real hardware are read; everything else is NotUndersto
 import asyncio
 import contextlib
 import os
-import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 from mpsd.model.domain import ServerStatus
 from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
 from mpsd.model.node_view import ServerLimit
-from mpsd.model.partitions import Partition, PartitionTable
 from mpsd.mps import control_daemon
 from mpsd.mps.control_daemon import PROGRAM, ControlPipe, DaemonSilent, command_times
 from mpsd.mps.rules import control_protocol
@@ -30,7 +28,6 @@ from mpsd.mps.rules.control_protocol import (
     ControlFailed,
     LogEvent,
     LogLine,
-    NoPartition,
     NotUnderstood,
     read_line,
 )
@@ -50,7 +47,6 @@ EVERY_COMMAND: tuple[Command[object], ...] = (
     protocol.memory_limit(526, 0),
     protocol.set_memory_limit(None, 0, 7168),
     protocol.memory_limit(None, 0),
-    protocol.partitions("GPU-74d43ed3-cdf7-e667-3644-bf5b4f46ed65"),
 )
 
 
@@ -119,73 +115,6 @@ def test_an_unknown_command_of_another_driver_is_not_understood(command: Command
 def test_any_text_is_an_answer_or_not_understood(command: Command[object], output: str) -> None:
     with contextlib.suppress(NotUnderstood):
         command.answer(output)
-
-
-# -- static SM partitions: documented, not observed --------------------------------------------------------------------
-
-GPU = "GPU-74d43ed3-cdf7-e667-3644-bf5b4f46ed65"
-OWN = "Dx4/AAA+AAAAAAAAAAAAAAAAAAAAAAAAA"  # as the daemon calls it: it may have slashes
-
-
-@pytest.mark.parametrize("output", [f"{GPU}/{OWN}", f"Partition {GPU}/{OWN} created"])
-def test_the_name_of_a_new_partition_is_read_in_both_forms_that_are_known(output: str) -> None:
-    assert protocol.add_partition(GPU, 5).answer(f"{output}\n") == f"{GPU}/{OWN}"
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        "Failed to fulfill the requested SM partition of 28 chunks, error CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION",
-        'Unknown command "sm_partition"',
-    ],
-)
-def test_a_daemon_without_room_or_partitions_gives_none(output: str) -> None:
-    with pytest.raises(NoPartition, match=re.escape(output)):
-        protocol.add_partition(GPU, 28).answer(output)
-
-
-@pytest.mark.parametrize("output", ["", "0", f"GPU-1/{OWN}", OWN, f"Partition {GPU}/{OWN} destroyed"])
-def test_what_names_no_partition_of_this_gpu_is_not_understood(output: str) -> None:
-    with pytest.raises(NotUnderstood):
-        protocol.add_partition(GPU, 5).answer(output)
-
-
-HEADER = "GPU  Partition  free  used  free  used  clients\n   chunks  chunks  SM  SM\n"
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        f"GPU-74d43ed3  -  6  10  52  80  -\nGPU-74d43ed3  {OWN}  -  10  -  80  Yes\n",
-        f"GPU-74d43ed3 6 10 52 80\nGPU-74d43ed3 {OWN} 10 80 Yes\n",
-    ],
-)
-def test_the_table_of_partitions_is_read_with_and_without_dashes(rows: str) -> None:
-    others = "GPU-00000000  -  16  0  132  0  -\n"
-    found = protocol.partitions(GPU).answer(HEADER + others + rows)
-    assert found == PartitionTable(16, (Partition(f"{GPU}/{OWN}", 10, 80, True),))
-
-
-@pytest.mark.parametrize("output", ["", HEADER, "GPU-00000000  -  16  0  132  0  -", "GPU-74d43ed3  -  16  0  132"])
-def test_a_table_without_this_gpu_is_not_understood_and_never_zero(output: str) -> None:
-    with pytest.raises(NotUnderstood):
-        protocol.partitions(GPU).answer(output)
-
-
-def test_a_partition_is_removed_by_what_the_daemon_calls_it() -> None:
-    assert protocol.remove_partition(f"{GPU}/{OWN}").text == f"sm_partition rm {GPU} {OWN}"
-
-
-@pytest.mark.parametrize(
-    ("output", "version"),
-    [
-        ("CUDA MPS Control for Linux/Unix/QNX. Binary version: 13000\nCopyright", 13000),
-        ("version 13010", 13010),
-        ("", None),
-    ],
-)
-def test_the_version_of_the_controller_is_read(output: str, version: int | None) -> None:
-    assert protocol.read_version(output) == version
 
 
 def test_a_memory_limit_always_carries_its_unit() -> None:

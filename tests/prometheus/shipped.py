@@ -13,8 +13,8 @@ JOB, INSTANCE = (
     "job",
     "instance",
 )  # added by Prometheus; instance: the name of the node or pod in our scrape configurations
-DOCS, COMPONENT = ROOT / "docs" / "prometheus", ROOT / "manifests" / "components" / "prometheus"
-RULES, BOARD = DOCS / "rules.yaml", COMPONENT / "board.json"
+DOCS, _FILES = ROOT / "docs/prometheus", ROOT / "manifests/chart/files"
+RULES, BOARD = _FILES / "rules.yaml", _FILES / "board.json"
 
 Json = dict[str, Any]
 

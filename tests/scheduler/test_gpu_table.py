@@ -11,7 +11,7 @@ from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.policy import Placement
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack, RecentValues
-from tests.status.cluster_worlds import GIB, TERMS, all_requests, cluster_node, held, ledger
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, requests
 from tests.status.cluster_worlds import uuid as gpu
 
 NODES = tuple(f"node{n}" for n in range(5))
@@ -22,7 +22,7 @@ World = Mapping[str, NodeCapacity | None]
 
 steps = st.lists(st.sampled_from(NODES).flatmap(lambda node: st.tuples(st.just(node), st.none() | ledger(node))))
 # Few, so that most of what is asked was asked before.
-questions = st.lists(st.tuples(all_requests, st.permutations(NODES).map(tuple)), min_size=1, max_size=3)
+questions = st.lists(st.tuples(requests, st.permutations(NODES).map(tuple)), min_size=1, max_size=3)
 
 
 @given(steps=steps, asked=questions)
@@ -77,13 +77,10 @@ def _lack(request: Request, ledger: NodeCapacity | None) -> Lack:
         return Lack.SIZE
     if not ledger.rooms:
         return Lack.SERVING
-    if all(room.chunks for room in ledger.rooms) and not all(request.own_shares):
-        return Lack.SHARE
     left = [room for room in ledger.rooms if room.memory_mib >= request.memory_mib]
     if len(left) < request.gpus:
         return Lack.MEMORY
     left = [room for room in left if room.thread_percent >= (request.thread_percent or 0)]
-    left = [room for room in left if not room.chunks or room.chunks.holds(*request.own_shares)]
     if len(left) < request.gpus:
         return Lack.THREADS
     left = [room for room in left if room.holds(request, ledger.policy)]

@@ -10,19 +10,17 @@ from msgspec.structs import replace as changed
 
 from mpsd.kubelet.rules.gpu_choice import read_shared_pod
 from mpsd.model.grants import Request
-from mpsd.model.node_report import PartitionReport
-from mpsd.model.partitions import ChunkRoom
+from mpsd.model.pod import Pod
 from mpsd.model.policy import Placement
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
-from mpsd.scheduler.ledger import NodeFields, PodFields
-from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, can_ever, has_domain, node_capacity
+from mpsd.scheduler.ledger import NodeFields
+from mpsd.scheduler.rules.capacity import AssignmentSource, can_ever, has_domain, node_capacity
 from mpsd.scheduler.rules.filter import why_not
 from tests.model.worlds import POLICY
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, shared_pod, uuid
 from tests.status.node_worlds import container, pod_object
 
 SEVEN = Request(7 * GIB, None, 1)
-TWICE = Request(GIB, 14, 1, shares=(7, 7))
 
 
 def test_a_pod_that_is_granted_bound_and_promised_counts_once_and_where_kubelet_put_it() -> None:
@@ -81,51 +79,6 @@ def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
 def test_the_label_of_a_node_chooses_its_placement_and_nonsense_means_the_policy_s() -> None:
     placements = [node_capacity(cluster_node(), label, [], [], TERMS).policy.placement for label in ("spread", "", "?")]
     assert placements == [Placement.SPREAD, Placement.BINPACK, Placement.BINPACK]
-
-
-def chunked(*shares: int, gpus: int = 1, **more: object) -> NodeCapacity:
-    """A node whose first GPU has 16 chunks, with a pod for each of these shares."""
-    node = cluster_node(gib=(23,) * gpus, held=tuple(held(f"p{n}", 1, percent=one) for n, one in enumerate(shares)))
-    rows = tuple(changed(row, partitioned=True, **({"chunks": 16} | more)) for row in node.gpus)
-    return node_capacity(replace(node, gpus=rows), "", [], [], TERMS)
-
-
-class TestANodeWithStaticPartitions:
-    @pytest.mark.parametrize(("percent", "fits"), [(6, True), (7, False), (10, False)])
-    def test_takes_a_share_only_where_it_has_whole_chunks_for_it(self, percent: int, fits: bool) -> None:
-        ledger = chunked(30, 30, 30)
-        assert (ledger.rooms[0].thread_percent, ledger.rooms[0].chunks) == (10, ChunkRoom(1, 16))
-        said = why_not(Request(GIB, percent, 1), ledger)
-        assert (not said) is fits
-        assert fits or "gpu0 has 1 of 2 chunks of its SMs free" in said
-
-    def test_counts_each_container_of_a_pod_for_itself(self) -> None:
-        pod = shared_pod("a", 1, "node1", {"mpsd.io/gpu": uuid("node1", 0)}, request=TWICE)
-        counted = node_capacity(cluster_node(gib=(23,), chunks=16), "", [pod], [], TERMS)
-        assert counted.rooms[0].chunks == ChunkRoom(12, 16)  # 14 % of 16 in one would be 3
-        assert why_not(TWICE, chunked(80))
-        assert not why_not(replace(TWICE, shares=()), chunked(80))
-
-    def test_believes_what_it_reports_of_a_pod_that_has_more_than_it_asked_for(self) -> None:
-        pod = changed(held("a", 1, percent=30), partitions=(PartitionReport(5, 40), PartitionReport(2, 16)))
-        ledger = node_capacity(cluster_node(gib=(23,), held=(pod,), chunks=16), "", [], [], TERMS)
-        assert ledger.rooms[0].chunks == ChunkRoom(9, 16)
-
-    def test_counts_reservations_and_guesses_in_chunks(self) -> None:
-        node = cluster_node(gib=(23,), chunks=16)
-        reserved = replace(promised("a", 1, percent=14), chunks=4)
-        guessed = shared_pod("b", 1, "node1", request=Request(GIB, 30, 1))
-        assert node_capacity(node, "", [], [reserved], TERMS).rooms[0].chunks == ChunkRoom(12, 16)
-        assert node_capacity(node, "", [guessed], [reserved], TERMS).rooms[0].chunks == ChunkRoom(7, 16)
-
-    @pytest.mark.parametrize("asked", [Request(GIB, None, 1), Request(GIB, 30, 2), replace(TWICE, shares=(0, 30))])
-    def test_takes_nobody_without_a_share_of_one_gpu_and_says_so_once(self, asked: Request) -> None:
-        said = why_not(asked, chunked(gpus=8))
-        assert said.count("each container must request a share of one GPU's threads") == 1
-
-    def test_takes_nobody_while_its_partitions_are_not_known(self) -> None:
-        ledger = chunked(chunks=None)
-        assert "gpu0 is of unknown SM partitions" in why_not(Request(GIB, 30, 1), ledger)
 
 
 MIXED = node_capacity(
@@ -196,7 +149,7 @@ def test_however_often_a_pod_is_known_of_it_is_taken_from_each_gpu_once(
     [
         {},
         {"labels": {"aliyun.com/gpu-count": "2"}, "annotations": {"mpsd.io/gpu": "GPU-1", "a": "b"}},
-        {"deletionTimestamp": "2026-11-24T00:00:00Z", "annotations": None, "labels": None},
+        {"deletionTimestamp": "2026-11-24T00:00:00Z"},
     ],
 )
 def test_a_pod_reads_the_same_from_the_fields_that_are_decoded_of_a_list(fields: dict[str, object]) -> None:
@@ -205,8 +158,7 @@ def test_a_pod_reads_the_same_from_the_fields_that_are_decoded_of_a_list(fields:
     thing["metadata"] |= fields
     thing["spec"] |= {"nodeName": "node1", "schedulerName": "mpsd-scheduler", "priority": 7, "volumes": [{"name": "v"}]}
     thing["status"] = {"phase": "Running", "conditions": [{"type": "Ready"}]}
-    lean = msgspec.json.decode(msgspec.json.encode(thing), type=PodFields)
-    assert "volumes" not in lean["spec"]
+    lean = msgspec.json.decode(msgspec.json.encode(thing), type=Pod)
     assert (found := read_shared_pod(lean, POLICY)) == read_shared_pod(thing, POLICY)
     assert found
 

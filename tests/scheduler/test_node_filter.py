@@ -14,7 +14,7 @@ from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, filtered, r
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from tests.docs.pages import page
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, TERMS, all_requests, cluster_node, held, ledger, promised
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, promised, requests
 
 SEVEN = Request(7 * GIB, None, 1)
 
@@ -67,9 +67,6 @@ ALIKE: list[tuple[Request, dict[str, Any], Lack]] = [
     (Request(7 * GIB, None, 2), {"taken": (20, 0)}, Lack.MEMORY),
     (Request(7 * GIB, None, 3), {}, Lack.SIZE),
     (Request(7 * GIB, None, 2), {}, Lack.TOGETHER),
-    (Request(GIB, 10, 1), {"percent": 90, "chunks": 11}, Lack.THREADS),
-    (Request(GIB, None, 1), {"chunks": 16}, Lack.SHARE),
-    (Request(GIB, 30, 2), {"chunks": 16}, Lack.SHARE),
 ]
 
 
@@ -122,7 +119,7 @@ def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_b
 
 
 @settings(max_examples=40)
-@given(st.data(), all_requests, st.booleans())
+@given(st.data(), requests, st.booleans())
 def test_each_node_passes_or_fails_by_its_own_books(data: st.DataObject, request: Request, many: bool) -> None:
     each = {name: data.draw(ledger(name).filter(lambda one: one.rooms)) for name in ("node0", "node1", "node2")}
     nodes = (*each, *(MANY[3:] if many else ()))
@@ -161,18 +158,18 @@ def test_a_pod_that_asks_for_no_gpu_is_told_from_one_whose_request_cannot_be_rea
             read_asking(pod, POLICY)
 
 
-def test_a_pod_of_several_containers_has_a_share_for_each() -> None:
+def test_the_shares_of_a_pods_containers_are_added() -> None:
     names = POLICY.resources
     thing = a_pod({names.memory: "1", names.percent: "7"})
     beside = thing["spec"]["containers"]
     beside.append({"name": "b", "resources": {"limits": {names.memory: "2"}}})
     asking = read_asking(thing, POLICY)
     assert asking
-    assert asking.request == Request(3 * GIB, 7, 1, shares=(7, 0))
+    assert asking.request == Request(3 * GIB, 7, 1)
     beside[1]["resources"]["limits"][names.percent] = "9"
     asking = read_asking(thing, POLICY)
     assert asking
-    assert asking.request == Request(3 * GIB, 16, 1, shares=(7, 9))
+    assert asking.request == Request(3 * GIB, 16, 1)
 
 
 def test_a_pod_hides_nothing_of_what_it_asks_for_behind_thousands_of_fields() -> None:

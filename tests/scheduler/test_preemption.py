@@ -45,8 +45,6 @@ def without(ledger: NodeCapacity, uids: Sequence[str]) -> tuple[GpuCapacity, ...
             memory_mib=room.memory_mib + sum(one.memory_mib for one in gone if room.gpu.uuid in one.gpus),
             thread_percent=room.thread_percent + sum(one.percent for one in gone if room.gpu.uuid in one.gpus),
             clients=room.clients + sum(clients for one in gone if room.gpu.uuid in one.gpus),
-            chunks=room.chunks
-            and replace(room.chunks, free=room.chunks.free + sum(o.chunks for o in gone if room.gpu.uuid in o.gpus)),
             holders=None
             if room.holders is None
             else room.holders - sum(1 for one in gone if room.gpu.uuid in one.gpus),
@@ -74,6 +72,20 @@ def test_two_small_ones_go_only_where_no_large_one_may() -> None:
     assert victims(SEVEN, ledger, pods, ()) == (uid("d"),)
     ledger, pods = world(("a", 16, 0, 100), ("b", 3, 0, 1), ("c", 4, 0, 1), ("d", 20, 1, 100))
     assert set(victims(SEVEN, ledger, pods, ())) == {uid("b"), uid("c")}
+
+
+def test_the_gpu_that_costs_least_is_freed_and_not_the_first() -> None:
+    ledger, pods = world(("a", 16, 0, 100), ("b", 2, 0, 1), ("c", 2, 0, 1), ("d", 20, 1, 5))
+    assert victims(SEVEN, ledger, pods, ()) == (uid("d"),), "one, and not two"
+    ledger, pods = world(("a", 20, 0, 9), ("b", 20, 1, 3))
+    assert victims(SEVEN, ledger, pods, ()) == (uid("b"),), "the less important"
+
+
+def test_a_pod_that_ends_gives_its_clients_back() -> None:
+    ledger, pods = world(*((f"p{n}", 1, 0, 5) for n in range(6)), gib=(23,))
+    assert len(victims(SEVEN, ledger, pods, ())) == 1
+    going = [replace(pods[0], terminating=True), *pods[1:]]
+    assert victims(SEVEN, ledger, going, ()) == ()
 
 
 def test_whoever_was_proposed_stays_proposed_and_nobody_is_added_where_that_is_enough() -> None:
@@ -130,17 +142,6 @@ def test_threads_are_made_free_like_memory() -> None:
     assert set(victims(preemptor_of(Request(20 * GIB, 70, 1)), ledger, pods, ())) == {uid("a"), uid("b")}
 
 
-def test_chunks_of_sms_are_made_free_and_nobody_goes_for_a_percentage_that_leaves_none() -> None:
-    grants = tuple(held(name, 1, 0, percent=30) for name in "abc")
-    node = cluster_node(gib=(23,), held=grants, chunks=16)
-    pods = [shared_pod(name, 1, "node1", priority=1, request=Request(GIB, 30, 1)) for name in "abc"]
-    ledger = node_capacity(node, "", pods, (), TERMS)
-    assert victims(preemptor_of(Request(GIB, 6, 1)), ledger, pods, ()) == ()
-    assert victims(preemptor_of(Request(GIB, 10, 1)), ledger, pods, ()) == (uid("a"),)
-    assert len(victims(preemptor_of(Request(GIB, 60, 1)), ledger, pods, ())) == 2
-    assert victims(preemptor_of(Request(GIB, None, 1)), ledger, pods, ()) == ()
-
-
 def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     grants = (
         held("a", 20, 0),
@@ -153,6 +154,28 @@ def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     assert set(victims(two, node_capacity(node, "", pods, (), TERMS), pods, ())) == {uid("a"), uid("b")}
     apart = cluster_node(gib=(23, 23), held=grants)
     assert victims(two, node_capacity(apart, "", pods, (), TERMS), pods, ()) == ()
+
+
+def test_nobody_goes_whom_a_later_choice_makes_needless() -> None:
+    """a is the cheapest for gpu0; then c must go for gpu1, and that frees gpu0 too."""
+    of_both = grant("c", 14 * GIB, *_both())
+    grants = (held("a", 4, 0), of_both, held("d", 5, 1))
+    node = cluster_node(gib=(23, 23), held=grants, together=True)
+    priorities = {"a": 1, "c": 2, "d": 100}
+    pods = [shared_pod(name, 1, "node1", priority=each) for name, each in priorities.items()]
+    two = preemptor_of(Request(7 * GIB, None, 2))
+    assert victims(two, node_capacity(node, "", pods, (), TERMS), pods, ()) == (uid("c"),)
+
+
+def test_gpus_that_may_be_joined_are_emptied_for_a_request_of_several() -> None:
+    grants = (held("a", 1, 0), held("b", 1, 1))
+    node = cluster_node(gib=(23, 23), held=grants, on_demand=True)
+    pods = [shared_pod(name, 1, "node1", priority=1) for name in "ab"]
+    two = preemptor_of(Request(7 * GIB, None, 2))
+    ledger = node_capacity(node, "", pods, (), TERMS)
+    assert set(victims(two, ledger, pods, ())) == {uid("a"), uid("b")}
+    one_stays = [pods[0], replace(pods[1], priority=100)]
+    assert victims(two, node_capacity(node, "", one_stays, (), TERMS), one_stays, ()) == ()
 
 
 def _both() -> tuple[str, str]:
@@ -175,7 +198,6 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
     kinds = {
         "together": draw(st.booleans()),
         "on_demand": draw(st.booleans()),
-        "chunks": draw(st.sampled_from((None, 16))),
     }
     node = cluster_node(gib=(12, 16, 23), held=tuple(grants), **kinds)
     request = Request(draw(st.integers(0, 20)) * GIB, draw(st.sampled_from((None, 30, 100))), draw(st.integers(1, 2)))

@@ -1,7 +1,5 @@
 """Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were promised some."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
@@ -10,7 +8,6 @@ from mpsd.model.domain import State
 from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.identity import PodName
 from mpsd.model.node_report import DomainReport, GrantReport
-from mpsd.model.partitions import ChunkRoom
 from mpsd.model.policy import Placement
 from mpsd.model.times import utc
 from mpsd.scheduler.rules.capacity import NodeCapacity, Terms
@@ -34,10 +31,9 @@ def cluster_node(
     cordoned: tuple[int, ...] = (),
     together: bool = False,
     on_demand: bool = False,
-    chunks: int | None = None,
 ) -> ClusterNode:
     """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`. on_demand: whether its
-    `mpsd control` joins and divides them. chunks: into which the SMs of each are divided."""
+    `mpsd control` joins and divides them."""
     states = states or (State.READY.value,) * len(gib)
     domains = ["gpu0-1" if together else f"gpu{n}" for n in range(len(gib))]
     gpus = tuple(
@@ -58,8 +54,6 @@ def cluster_node(
             clients=0,
             promised_percent=100,
             promised_clients=48,
-            partitioned=chunks is not None,
-            chunks=chunks,
         )
         for n, each in enumerate(gib)
     )
@@ -130,7 +124,6 @@ def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
             thread_percent=draw(st.integers(-5, 100)),
             clients=draw(st.integers(-8, 48)),
             holders=draw(st.none() | st.integers(0, 1)),
-            chunks=draw(st.none() | st.builds(ChunkRoom, st.integers(-1, 16), st.sampled_from((7, 16)))),
         )
         for n in range(draw(st.integers(0, 4)))
     )
@@ -140,8 +133,4 @@ def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
 
 requests = st.builds(
     Request, st.integers(1, 24).map(lambda gib: gib * GIB), st.none() | st.integers(5, 100), st.integers(1, 3)
-)
-# With those of pods with several containers.
-all_requests = requests | st.builds(
-    lambda one, shares: replace(one, shares=shares), requests, st.sampled_from([(7, 7), (0, 30)])
 )

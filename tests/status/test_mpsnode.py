@@ -10,22 +10,18 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace as changed
 
-from mpsd.model.cluster_status import pod_rows
 from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.node_report import (
     GrantViolations,
-    PartitionReport,
     SeenViolations,
     ViolationCount,
     ViolationReport,
     ViolationsReport,
 )
 from mpsd.model.node_view import Canary, Client, Fault, FaultCause, HeldGrant, NodeView
-from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
 from mpsd.model.times import utc
 from mpsd.status.rules.mpsnode import (
     CHANGE_S,
@@ -40,12 +36,11 @@ from mpsd.status.rules.mpsnode import (
     write_due,
 )
 from mpsd.status.rules.node_report import node_report
-from mpsd.status.tables import CLUSTER_POD_COLUMNS
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
 from tests.model.worlds import view as local_view
 from tests.status.pod_worlds import client, held, held_claim, node, pod
 
-_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+_FILE = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
 _CRD = yaml.safe_load(_FILE.read_text())
 (_VERSION,) = _CRD["spec"]["versions"]
 
@@ -282,53 +277,13 @@ def test_a_grant_that_is_below_normal_says_so_and_every_other_says_nothing() -> 
     assert [one.priority for one in pods] == [1, 0]
 
 
-# -- partitions and memory limits of cgroups -----------------------------------------------------------------------
-
-
-PARTITIONS = Partition("GPU-0/Dsecret", 5, 40, in_use=True), Partition("GPU-0/Dother", 2, 16, in_use=True)
-PARTED = PartitionTable(16, PARTITIONS)
-
-
-def parted(table: PartitionTable | None) -> NodeView:
-    """A node with one pod, in two partitions of its GPU, one of which is gone."""
-    one = held("a")
-    own = HeldPartition("GPU-0/Dsecret", 5), HeldPartition("GPU-0/Dgone", 3)
-    view = node(grants=(replace(one, grant=replace(one.grant, partitions=own)), held("b")))
-    domain = view.domains[0]
-    first = replace(domain, record=replace(domain.record, partitioned=True), partitions=table)
-    return replace(
-        view, domains=(first, *view.domains[1:]), capped=frozenset({"uid-of-a"}), uncapped={"uid-of-b": "why"}
-    )
-
-
-def test_partitions_are_told_by_their_sizes_and_never_by_their_names() -> None:
-    told = status(parted(PARTED))
-    jsonschema.validate(told, SCHEMA)
-    assert "Dsecret" not in str(told)
-    assert [(one.get("partitioned"), one.get("chunks"), one.get("freeChunks")) for one in told["domains"][:2]] == [
-        (True, 16, 9),
-        (None, None, None),
-    ]
-    found = read_mpsnode({"metadata": {"name": "n"}, "status": told}, 0.0)
-    (a, b) = found.pods or ()
-    assert (a.partitions, b.partitions) == ((PartitionReport(5, 40), PartitionReport(3, None)), ())
-    assert [(gpu.partitioned, gpu.chunks) for gpu in found.gpus[:2]] == [(True, 16), (False, None)]
-    assert found.domains[0].free_chunks == 9
-    (column,) = (one for one in CLUSTER_POD_COLUMNS if one.title == "PARTITION")
-    assert [str(column.cell(row)) for row in pod_rows(found)] == ["gone", ""]
-    kept = replace(found, pods=(changed(a, partitions=a.partitions[:1]), b))
-    assert [str(column.cell(row)) for row in pod_rows(kept)] == ["40 SMs", ""]
-
-
-def test_a_gpu_whose_partitions_are_not_known_says_that_it_has_some() -> None:
-    told = status(parted(None))
-    jsonschema.validate(told, SCHEMA)
-    (gpu, *_others) = read_mpsnode({"metadata": {"name": "n"}, "status": told}, 0.0).gpus
-    assert (gpu.partitioned, gpu.chunks) == (True, None)
+# -- memory limits of cgroups -----------------------------------------------------------------------
 
 
 def test_a_grant_says_where_a_memory_limit_of_its_cgroup_holds_it() -> None:
-    told = status(parted(PARTED))
+    view = node(grants=(held("a"), held("b")))
+    told = status(replace(view, capped=frozenset({"uid-of-a"}), uncapped={"uid-of-b": "why"}))
+    jsonschema.validate(told, SCHEMA)
     pods = read_mpsnode({"metadata": {"name": "n"}, "status": told}, 0.0).pods or ()
     assert [one.memory_cap for one in pods] == ["cgroup", ""]
 

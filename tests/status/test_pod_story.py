@@ -102,18 +102,6 @@ def test_a_request_over_the_largest_gpu_never_fits() -> None:
     assert "4, gpu1 of node1" in found.sentence
 
 
-def test_chunks_of_sms_that_are_short_are_named_and_a_request_without_a_share_never_fits() -> None:
-    grants = tuple(held(f"p{n}", 1, percent=30) for n in range(3))
-    node = cluster_node("node1", (23,), held=grants, chunks=16)
-    found = told(pod(2, 10), scene(node))
-    assert found.why is Why.NO_ROOM
-    assert "in whole chunks of its SMs: the most is 1 of 16 chunks" in found.sentence
-    assert "it starts when others end" in found.sentence
-    without = told(pod(2), scene(node))
-    assert "each container must request a share of one GPU's threads" in without.sentence
-    assert "it never fits until it is recreated with such a share" in without.sentence
-
-
 def test_the_most_that_is_free_is_named_with_its_gpu() -> None:
     full = [cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),)) for n in (3, 4, 5)]
     found = told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))

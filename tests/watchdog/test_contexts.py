@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mpsd.model.gpu_facts import Capability
 from mpsd.model.grants import Gpu, GpuShare, Grant
 from mpsd.model.node_view import Client
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.violations import ViolationKind
 from mpsd.watchdog.rules.escapes import RESERVED_APART_S, most_sms, reserved_kib, shows_lifted, threads_lifted
 from mpsd.watchdog.rules.judge import SECOND_SCAN_S
@@ -225,8 +224,3 @@ def test_whatever_is_mapped_before_and_behind_it_its_size_is_found(
 @given(st.lists(st.binary(max_size=60)))
 def test_any_bytes_are_read(lines: list[bytes]) -> None:
     assert reserved_kib(lines) == 0
-
-
-def test_in_an_sm_partition_there_is_nothing_to_lift() -> None:
-    assert shows_lifted(CAPPED, {H200.uuid: H200})
-    assert not shows_lifted(replace(CAPPED, partitions=(HeldPartition("GPU-0/own", 5),)), {H200.uuid: H200})

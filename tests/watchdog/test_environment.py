@@ -12,11 +12,9 @@ from mpsd.model.cuda_limit_parser import (
     CUDA_VISIBLE_DEVICES,
     MEMORY_LIMIT,
     PARTITIONING,
-    SM_PARTITION,
     THREAD_PERCENT,
 )
 from mpsd.model.grants import GpuShare
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.violations import ViolationKind
 from mpsd.watchdog.rules.escapes import ClientLimits, escapes
 from tests.model.gpu_worlds import pod_grant
@@ -57,15 +55,6 @@ def test_a_value_that_holds_the_process_to_its_grant_lifts_nothing(value: str) -
 @pytest.mark.parametrize("value", ["0=1025M", "0=9G", "0=-1G"])
 def test_a_limit_above_the_grant_lifts_it_as_far_as_the_servers(value: str) -> None:
     assert "that exceeds its grant and allows" in found({MEMORY_LIMIT: value})[ViolationKind.LIMIT_LIFTED]
-
-
-@pytest.mark.parametrize("percent", [None, "100", "30", "abc"])
-def test_in_an_sm_partition_no_percentage_lifts_anything(percent: str | None) -> None:
-    held = replace(HELD, grant=replace(GRANT, partitions=(HeldPartition("GPU-0/own", 5),)))
-    assert found({THREAD_PERCENT: percent, SM_PARTITION: "GPU-0/own"}, held) == {}
-    assert found({THREAD_PERCENT: percent, SM_PARTITION: None}, held) == {}
-    said = found({THREAD_PERCENT: percent, SM_PARTITION: "GPU-0/another"}, held)[ViolationKind.LIMIT_LIFTED]
-    assert f'{SM_PARTITION} is "GPU-0/another", which is not its grant\'s' in said
 
 
 def test_no_value_lifts_the_limit_where_the_server_allows_more_than_the_grant() -> None:

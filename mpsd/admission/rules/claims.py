@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from mpsd.admission.rules.requests import BY_CLASS
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS
 from mpsd.model.client_limits import BELOW_NORMAL, PRIORITIES
+from mpsd.model.container import Container
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import CLAIM_CLASS, CLAIM_DRIVER, WHOLE_CLASS
-from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
+from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Pod
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import gib, whole
-from mpsd.model.request import ContainerRequest, GpuRequest, without_partition
+from mpsd.model.request import ContainerRequest
 
 _MIB, _WHOLE = 1024**2, 100  # percent of the threads, as WHOLE_CLASS says itself
 _BELOW = [word for word, priority in PRIORITIES.items() if priority == BELOW_NORMAL]
@@ -265,9 +266,6 @@ def _wrong_amounts(option: ClaimOption, cap: int | None, policy: Policy, facts: 
     if option.is_admin:
         message = "mpsd gives nobody access to a GPU beside its grants"
         yield Problem("admin-access", at(option.where, "adminAccess"), "true", message, "remove adminAccess")
-    if policy.threads == "exclusive":
-        _memory, reserved, _clients = _rounded(option, policy)
-        yield from without_partition(GpuRequest(0, reserved or None, option.gpus or 1, option.where, at(path, THREADS)))
     if facts:
         yield from _beyond_every_gpu(option, cap, policy, facts)
 

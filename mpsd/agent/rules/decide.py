@@ -13,7 +13,6 @@ from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.model.domain import ANSWERING, SERVING, after_is
 from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, Grant, evenly, rooms
 from mpsd.model.node_view import DomainView, NodeView, ServerLimit, WaitingRequest
-from mpsd.model.partitions import HeldPartition
 from mpsd.model.policy import Policy
 
 
@@ -30,22 +29,6 @@ class SetLimit:
 
     domain: str
     limit: ServerLimit
-
-
-@dataclass(frozen=True, slots=True)
-class RemovePartition:
-    """Remove a static SM partition that belongs to no grant, and that no client is in."""
-
-    domain: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class RenewPartition:
-    """Make a grant's partition anew, since the domain's daemon is another one."""
-
-    grant: Grant
-    held: HeldPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +55,15 @@ class Forget:
     id: str
 
 
-Action = EndGrant | SetLimit | RemovePartition | RenewPartition | Admit | Refuse | Forget
+Action = EndGrant | SetLimit | Admit | Refuse | Forget
 
 
 def domain_of(action: Action) -> str:
     """The domain whose daemon or ledger the action changes; empty for an answer that changes none."""
     match action:
-        case EndGrant(grant) | Admit(grant, _) | RenewPartition(grant, _):
+        case EndGrant(grant) | Admit(grant, _):
             return grant.domain
-        case SetLimit(domain, _) | RemovePartition(domain, _):
+        case SetLimit(domain, _):
             return domain
         case Refuse() | Forget():
             return ""
@@ -116,20 +99,7 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
     raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
     lowered = [limit for limit in limits if limit not in raised]
-    divided = [action for domain in domains for action in _partitions(domain, kept)]
-    return (*map(EndGrant, ended), *divided, *raised, *answers, *lowered)
-
-
-def _partitions(domain: DomainView, kept: Sequence[Grant]) -> Iterator[RemovePartition | RenewPartition]:
-    """domain: one all of whose grants are known."""
-    table = domain.partitions
-    if table is None or domain.state not in ANSWERING:
-        return
-    own = [grant for grant in kept if not {*grant.gpus}.isdisjoint(domain.record.gpus)]
-    for stray in table.strays(held for grant in own for held in grant.partitions):
-        if not stray.in_use:
-            yield RemovePartition(domain.name, stray.name)
-    yield from (RenewPartition(grant, held) for grant in own for held in table.missing(grant.partitions))
+    return (*map(EndGrant, ended), *raised, *answers, *lowered)
 
 
 def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
@@ -228,7 +198,7 @@ def _closed_gpus(view: NodeView) -> Mapping[str, str]:
 
 def is_open(domain: DomainView, now: float) -> bool:
     """Whether it takes new programs. now: seconds since 1970."""
-    return domain.state in SERVING and not domain.is_unsure and not is_tried(domain, now)
+    return domain.state in SERVING and not is_tried(domain, now)
 
 
 def is_tried(domain: DomainView, now: float) -> bool:
@@ -238,8 +208,6 @@ def is_tried(domain: DomainView, now: float) -> bool:
 
 def why_closed(domain: DomainView) -> str:
     """Why a domain that is not open takes no new programs."""
-    if domain.state in SERVING and domain.is_unsure:
-        return f"{domain.name} has not said yet which SM partitions it has"
     if domain.state in SERVING:
         return f"{domain.name} is tried by mpsd, after its last client was killed"
     why = f": {domain.record.reason}" if domain.record.reason else ""
@@ -273,7 +241,7 @@ def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
 def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
     gpus = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
-    return rooms(gpus, domain_of, grants, policy, view.on_demand, view.tables)
+    return rooms(gpus, domain_of, grants, policy, view.on_demand)
 
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:

@@ -12,17 +12,16 @@ from statistics import median
 
 from mpsd.bench.rules.rows import (
     BatchWork,
+    BenchGroup,
     Benchmark,
-    BenchPart,
     CostRow,
     NeedRow,
     PriorityRow,
-    RatioRow,
     Reaction,
     ShareRow,
     SharingMode,
-    SizeRow,
     WorkKind,
+    is_run,
 )
 
 _COUNTED = {"programs", "clients", "exceptions"}  # units of whole numbers
@@ -52,18 +51,20 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class BenchClaim:
-    """what: a sentence. value: None where it was not measured, and then note says why; else note says of what it is.
+    """One promise, and what was measured of it."""
 
-    unit: of value and limit. limit: None where nothing is promised. interval: where the median of all pairs that could
-    be measured lies, by those that were; None where the value is no median of pairs.
-    """
-
-    part: BenchPart
+    group: BenchGroup
+    #: A sentence.
     what: str
+    #: Of value and limit.
     unit: str
+    #: None where nothing is promised.
     limit: Limit | None = None
+    #: None where it was not measured.
     value: float | None = None
+    #: Why it was not measured, else of what the value is.
     note: str = ""
+    #: Where the median of all pairs lies that could be measured; None where the value is no median of pairs.
     interval: tuple[float, float] | None = None
 
     @property
@@ -150,11 +151,10 @@ def ratio(value: float | None, to: float | None) -> float | None:
 CLIENTS = 48  # that MPS serves on every card in limits/gpus.yaml
 _PROGRAMS = 8
 _OUT_OF_MEMORY = "OUT_OF_MEMORY"
-_SERVER, _CLIENT_TYPE = "nvidia-cuda-mps-server", "M+C"  # as nvidia-smi writes them
 
 
 def claims(benchmark: Benchmark) -> tuple[BenchClaim, ...]:
-    """Every claim, in the order of the parts."""
+    """Every claim, in the order of the groups."""
     return tuple(chain.from_iterable(judge(benchmark) for judge in _JUDGES))
 
 
@@ -163,30 +163,52 @@ def claims(benchmark: Benchmark) -> tuple[BenchClaim, ...]:
 
 def _small_kernels(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = f"{_PROGRAMS} programs of small kernels under mpsd get more done than in turns"
-    promise = BenchClaim(BenchPart.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
-    rates = {row.mode: row.launches_per_s for row in benchmark.sharing if _is_small(row.work, row.programs)}
+    promise = BenchClaim(BenchGroup.SHARING, what, "×", Limit(Bound.AT_LEAST, 10))
+    rates = {}
+    for row in benchmark.sharing:
+        if (row.work, row.programs) == (WorkKind.SMALL, _PROGRAMS):
+            rates[row.mode] = row.launches_per_s
     if not rates:
-        yield promise.unknown(_why_not(benchmark, BenchPart.SHARING))
+        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
         return
     gain = ratio(rates.get(SharingMode.MPSD), rates.get(SharingMode.TIME_SLICED))
     yield promise.unknown("it takes both, and a rate above 0") if gain is None else promise.found(gain)
 
 
-def _is_small(work: WorkKind, programs: int) -> bool:
-    return work is WorkKind.SMALL and programs == _PROGRAMS
+def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
+    what = "programs that compute at once under mpsd"
+    promise = BenchClaim(BenchGroup.SHARING, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
+    rows = [row for row in benchmark.sharing if row.mode is SharingMode.MPSD]
+    most = max([row.programs for row in rows if row.launches_per_s > 0], default=0)
+    if not rows:
+        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
+    elif benchmark.machine.simulated and most < CLIENTS:
+        yield promise.unknown(f"{most} were played; each waits for a real processor")
+    elif benchmark.machine.memory_mib < CLIENTS * 1024:
+        yield promise.unknown(f"{most} were, and the card has memory for no {CLIENTS} of 1 GiB")
+    else:
+        yield promise.found(most)
 
 
-def _nvidia_smi(benchmark: Benchmark) -> Iterator[BenchClaim]:
-    what = "nvidia-smi lists programs under mpsd as clients of an MPS server"
-    promise = BenchClaim(BenchPart.SHARING, what, "clients", Limit(Bound.AT_LEAST, 1))
-    if not benchmark.listed:
-        why = _why_not(benchmark, BenchPart.SHARING) if not benchmark.sharing else "nvidia-smi was not asked here"
-        yield promise.unknown(why)
-        return
-    lines = benchmark.listed.splitlines()
-    clients = sum(_CLIENT_TYPE in line.split() for line in lines)
-    served = any(_SERVER in line for line in lines)
-    yield promise.found(clients if served else 0, f"of type {_CLIENT_TYPE}" if served else f"no {_SERVER} is listed")
+def _priority(benchmark: Benchmark) -> Iterator[BenchClaim]:
+    rows = benchmark.priority
+    alone = _median(rows, BatchWork.NONE, lambda row: row.p99_ms)
+    for batch in (BatchWork.NORMAL, BatchWork.BELOW_NORMAL):
+        what = f"p99 of a request beside batch work of {batch} priority, against alone"
+        limit = Limit(Bound.AT_MOST, 1.2) if batch is BatchWork.BELOW_NORMAL else None
+        promise = BenchClaim(BenchGroup.SHARING, what, "×", limit)
+        slower = ratio(_median(rows, batch, lambda row: row.p99_ms), alone)
+        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING)) if slower is None else promise.found(slower)
+    done = {batch: _median(rows, batch, lambda row: row.batch_per_s) for batch in BatchWork}
+    promise = BenchClaim(BenchGroup.SHARING, "what batch work below normal gets done, against normal", "×")
+    kept = ratio(done[BatchWork.BELOW_NORMAL], done[BatchWork.NORMAL])
+    yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING)) if kept is None else promise.found(kept)
+
+
+def _median(rows: Iterable[PriorityRow], batch: BatchWork, figure: Callable[[PriorityRow], float]) -> float | None:
+    """Of the windows beside this batch work; None where there are none."""
+    found = [figure(row) for row in rows if row.batch is batch]
+    return median(found) if found else None
 
 
 # -- shares --------------------------------------------------------------------------------------------------------
@@ -196,7 +218,7 @@ def _share_line(benchmark: Benchmark) -> Iterator[BenchClaim]:
     """A program's part of the work against its part of the SMs, in points of percent."""
     for alone, how in ((True, "alone"), (False, "beside others")):
         what = f"a program does its SMs' part of the work, {how} (the largest difference)"
-        yield _line(BenchClaim(BenchPart.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
+        yield _line(BenchClaim(BenchGroup.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
 
 
 def _line(promise: BenchClaim, benchmark: Benchmark, *, alone: bool) -> BenchClaim:
@@ -204,7 +226,7 @@ def _line(promise: BenchClaim, benchmark: Benchmark, *, alone: bool) -> BenchCla
     whole = [row for row in rows if row.percent == 100 and not row.beside]
     others = [row for row in rows if row not in whole and bool(row.beside) is not alone]
     if not others:
-        return promise.unknown(_why_not(benchmark, BenchPart.SHARES))
+        return promise.unknown(_why_not(benchmark, BenchGroup.SHARES))
     if not whole:
         return promise.unknown("no program was measured alone with 100 %")
     rate = median(row.launches_per_s for row in whole)
@@ -222,57 +244,35 @@ def _points(row: ShareRow, rate: float, sms: int) -> float | None:
     return None if done is None or given is None else 100 * (done - given)
 
 
-# -- ratio ---------------------------------------------------------------------------------------------------------
-
-
-def _ratios(benchmark: Benchmark) -> Iterator[BenchClaim]:
-    """Held to 1:2 is arithmetic alone: neither bandwidth nor what leaves a card idle is divided."""
+def _one_to_two(benchmark: Benchmark) -> Iterator[BenchClaim]:
+    """Only arithmetic is held to 1:2: neither bandwidth nor what leaves a card idle is divided."""
     promise = BenchClaim(
-        BenchPart.RATIO, "two programs of arithmetic with SMs of 1:2 get 1:2 done", "%", Limit(Bound.AT_MOST, 3)
+        BenchGroup.SHARES, "two programs of arithmetic with SMs of 1:2 get 1:2 done", "%", Limit(Bound.AT_MOST, 3)
     )
-    rows = [row for row in benchmark.ratio if row.work == WorkKind.ARITHMETIC]
-    halves = [row for row in rows if row.sms[0] * 2 == row.sms[1]]
-    if rows and not halves:
-        yield promise.unknown("no pair of programs had exactly 1:2 of the SMs")
-    else:
-        yield _furthest(promise, halves, _why_not(benchmark, BenchPart.RATIO))
-    for work in dict.fromkeys(row.work for row in benchmark.ratio if row.work != WorkKind.ARITHMETIC):
-        same = [row for row in benchmark.ratio if row.work == work]
-        percents = " and ".join(f"{percent} %" for percent in same[0].percents)
-        what = f"two programs of {work} with {percents}: the second against the first"
-        yield _shown(BenchClaim(BenchPart.RATIO, what, "×"), same)
-    yield from _torch(benchmark)
+    pairs = list(_pairs(benchmark))
+    halves = [pair for pair in pairs if pair[0].work is WorkKind.ARITHMETIC and 2 * pair[0].sms == pair[1].sms]
+    if not halves:
+        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARES, "no pair of programs had exactly 1:2 of the SMs"))
+    for one, two in halves:
+        found = ratio(two.launches_per_s, one.launches_per_s)
+        yield promise.unknown("a program did nothing") if found is None else _from_two(promise, found)
+    for one, two in pairs:
+        if one.work is not WorkKind.ARITHMETIC:
+            what = f"two programs of {one.work} with {one.percent} % and {two.percent} %: the second against the first"
+            found = ratio(two.launches_per_s, one.launches_per_s)
+            shown = BenchClaim(BenchGroup.SHARES, what, "×")
+            yield shown.unknown("a program did nothing") if found is None else shown.found(found)
 
 
-def _furthest(promise: BenchClaim, rows: Sequence[RatioRow], why_not: str) -> BenchClaim:
-    if not rows:
-        return promise.unknown(why_not)
-    found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
-    off = [100 * (each / 2 - 1) for each in found if each is not None]
-    if len(off) < len(rows):
-        return promise.unknown("a program did nothing")
-    worst = max(off, key=abs)
-    return promise.found(
-        abs(worst), f"1:{2 * (1 + worst / 100):.3f}, the furthest from 1:2 of {counted(len(rows), 'windows')}"
-    )
+def _pairs(benchmark: Benchmark) -> Iterator[tuple[ShareRow, ShareRow]]:
+    """Programs that ran at the same time, of which the second had twice the percent."""
+    for one, two in zip(benchmark.shares, benchmark.shares[1:], strict=False):
+        if two.beside == (one.percent,) and one.beside == (two.percent,) and 2 * one.percent == two.percent:
+            yield one, two
 
 
-def _torch(benchmark: Benchmark) -> Iterator[BenchClaim]:
-    if not benchmark.torch:
-        yield BenchClaim(BenchPart.TORCH, "ResNet-50 under PyTorch: the second against the first", "×").unknown(
-            _why_not(benchmark, BenchPart.TORCH)
-        )
-    for work, batch in dict.fromkeys((row.work, row.batch) for row in benchmark.torch):
-        same = [row for row in benchmark.torch if (row.work, row.batch) == (work, batch)]
-        of = "" if batch is None else f", batches of {batch}"
-        yield _shown(
-            BenchClaim(BenchPart.TORCH, f"two programs of {work}{of}: the second against the first", "×"), same
-        )
-
-
-def _shown(promise: BenchClaim, rows: Iterable[RatioRow]) -> BenchClaim:
-    found = [ratio(row.per_s[1], row.per_s[0]) for row in rows]
-    return promise.median_of([each for each in found if each is not None], "windows")
+def _from_two(promise: BenchClaim, found: float) -> BenchClaim:
+    return promise.found(abs(100 * (found / 2 - 1)), f"1:{found:.3f}")
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
@@ -280,24 +280,26 @@ def _shown(promise: BenchClaim, rows: Iterable[RatioRow]) -> BenchClaim:
 
 def _sizes(benchmark: Benchmark) -> Iterator[BenchClaim]:
     what = "with the same percent and another memory a program gets the same done (the largest difference)"
-    promise = BenchClaim(BenchPart.SIZES, what, "%", Limit(Bound.AT_MOST, 2))
-    by_percent = {
-        row.percent: [other for other in benchmark.sizes if other.percent == row.percent] for row in benchmark.sizes
-    }
-    compared = {percent: rows for percent, rows in by_percent.items() if len({row.memory_gib for row in rows}) > 1}
-    if not compared:
-        yield promise.unknown(_why_not(benchmark, BenchPart.SIZES))
-        return
-    apart = {percent: _apart(rows) for percent, rows in compared.items()}
+    promise = BenchClaim(BenchGroup.SHARES, what, "%", Limit(Bound.AT_MOST, 2))
+    by_percent: dict[int, list[ShareRow]] = {}
+    for row in benchmark.shares:
+        if row.work is WorkKind.ARITHMETIC and not row.beside:
+            by_percent.setdefault(row.percent, []).append(row)
+    apart: dict[int, float | None] = {}
+    for percent, rows in by_percent.items():
+        if len({row.memory_gib for row in rows}) > 1:
+            apart[percent] = _apart(rows)
     known = {percent: value for percent, value in apart.items() if value is not None}
-    if len(known) < len(apart):
+    if not apart:
+        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARES, "no percent was measured with two sizes"))
+    elif len(known) < len(apart):
         yield promise.unknown("a program did nothing")
-        return
-    worst = max(known, key=lambda percent: known[percent])
-    yield promise.found(known[worst], f"at {worst} %, of {counted(len(known), 'shares')}")
+    else:
+        worst = max(known, key=lambda percent: known[percent])
+        yield promise.found(known[worst], f"at {worst} %, of {counted(len(known), 'shares')}")
 
 
-def _apart(rows: Sequence[SizeRow]) -> float | None:
+def _apart(rows: Sequence[ShareRow]) -> float | None:
     """Percent by which the fastest is faster than the slowest."""
     rates = [row.launches_per_s for row in rows]
     times = ratio(max(rates), min(rates))
@@ -311,12 +313,12 @@ def _needs(benchmark: Benchmark) -> Iterator[BenchClaim]:
         (under, _is_stopped, "a program that needs more than its grant runs out of memory"),
         (over, _has_all, "a program that needs less than its grant gets all of it"),
     ):
-        promise = BenchClaim(BenchPart.NEED, what, "exceptions", Limit(Bound.AT_MOST, 0))
+        promise = BenchClaim(BenchGroup.SHARES, what, "exceptions", Limit(Bound.AT_MOST, 0))
         wrong = [row for row in rows if not is_right(row)]
         yield (
             promise.found(len(wrong), _needs_words(wrong or rows))
             if rows
-            else promise.unknown(_why_not(benchmark, BenchPart.NEED))
+            else promise.unknown(_why_not(benchmark, BenchGroup.SHARES))
         )
 
 
@@ -339,7 +341,7 @@ def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
     loads = dict.fromkeys((row.work, row.programs) for row in benchmark.cost)
     if not loads:
         for what in ("throughput", "p99"):
-            yield _cost_promise(what, "").unknown(_why_not(benchmark, BenchPart.COST))
+            yield _cost_promise(what, "").unknown(_why_not(benchmark, BenchGroup.COST))
     for work, programs in loads:
         rows = [row for row in benchmark.cost if (row.work, row.programs) == (work, programs)]
         of = f", {programs} × {work}"
@@ -349,7 +351,7 @@ def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
 
 def _cost_promise(what: str, of: str) -> BenchClaim:
     words = {"throughput": "mpsd takes of MPS's throughput", "p99": "mpsd adds to the p99 of a sample under MPS"}
-    return BenchClaim(BenchPart.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
+    return BenchClaim(BenchGroup.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
 
 
 def _each(rows: Iterable[CostRow], compare: Callable[[CostRow], float | None]) -> list[float]:
@@ -366,42 +368,7 @@ def _grown(row: CostRow) -> float | None:
     return None if times is None else 100 * (times - 1)
 
 
-# -- clients, priority and reactions -------------------------------------------------------------------------------
-
-
-def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
-    what = "programs that compute at once under mpsd"
-    promise = BenchClaim(BenchPart.CLIENTS, what, "programs", Limit(Bound.AT_LEAST, CLIENTS))
-    served = [row.programs for row in benchmark.clients if row.launches_per_s > 0]
-    if not benchmark.clients:
-        yield promise.unknown(_why_not(benchmark, BenchPart.CLIENTS))
-    elif benchmark.machine.simulated and max(served, default=0) < CLIENTS:
-        yield promise.unknown(f"{max(served, default=0)} were played; each waits for a real processor")
-    elif benchmark.machine.memory_mib < CLIENTS * 1024:
-        yield promise.unknown(f"{max(served, default=0)} were, and the card has memory for no {CLIENTS} of 1 GiB")
-    else:
-        yield promise.found(max(served, default=0))
-
-
-def _priority(benchmark: Benchmark) -> Iterator[BenchClaim]:
-    rows = benchmark.priority
-    alone = _median(rows, BatchWork.NONE, lambda row: row.p99_ms)
-    for batch in (BatchWork.NORMAL, BatchWork.BELOW_NORMAL):
-        what = f"p99 of a request beside batch work of {batch} priority, against alone"
-        limit = Limit(Bound.AT_MOST, 1.2) if batch is BatchWork.BELOW_NORMAL else None
-        promise = BenchClaim(BenchPart.PRIORITY, what, "×", limit)
-        slower = ratio(_median(rows, batch, lambda row: row.p99_ms), alone)
-        yield promise.unknown(_why_not(benchmark, BenchPart.PRIORITY)) if slower is None else promise.found(slower)
-    done = {batch: _median(rows, batch, lambda row: row.batch_per_s) for batch in BatchWork}
-    promise = BenchClaim(BenchPart.PRIORITY, "what batch work below normal gets done, against normal", "×")
-    kept = ratio(done[BatchWork.BELOW_NORMAL], done[BatchWork.NORMAL])
-    yield promise.unknown(_why_not(benchmark, BenchPart.PRIORITY)) if kept is None else promise.found(kept)
-
-
-def _median(rows: Iterable[PriorityRow], batch: BatchWork, figure: Callable[[PriorityRow], float]) -> float | None:
-    """Of the windows beside this batch work; None where there are none."""
-    found = [figure(row) for row in rows if row.batch is batch]
-    return median(found) if found else None
+# -- reactions -----------------------------------------------------------------------------------------------------
 
 
 # What the hardware alone takes.
@@ -416,10 +383,10 @@ _GRACES = {
 def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
     for reaction in Reaction:
         limit = Limit(Bound.AT_MOST, LIMIT_S[reaction]) if reaction in LIMIT_S else None
-        promise = BenchClaim(BenchPart.REACTIONS, f"{reaction}{_GRACES.get(reaction, '')}", "s", limit)
+        promise = BenchClaim(BenchGroup.REACTIONS, f"{reaction}{_GRACES.get(reaction, '')}", "s", limit)
         took = [row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction]
         if not took:
-            yield promise.unknown(_why_not(benchmark, BenchPart.REACTIONS))
+            yield promise.unknown(_why_not(benchmark, BenchGroup.REACTIONS))
             continue
         claim = promise.median_of(took, "rounds")
         floor = f"; the hardware alone takes {_FLOOR_S[reaction]} s" if reaction in _FLOOR_S else ""
@@ -429,8 +396,12 @@ def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
 # -- all -----------------------------------------------------------------------------------------------------------
 
 
-def _why_not(benchmark: Benchmark, part: BenchPart) -> str:
-    return next((why for skipped, why in benchmark.skipped if skipped is part), "it was not run")
+def _why_not(benchmark: Benchmark, group: BenchGroup, otherwise: str = "it was not run") -> str:
+    """otherwise: where the group was run."""
+    for skipped, why in benchmark.skipped:
+        if skipped is group:
+            return why
+    return otherwise if is_run(benchmark, group) else "it was not run"
 
 
-_JUDGES = (_small_kernels, _nvidia_smi, _share_line, _ratios, _sizes, _needs, _cost, _clients, _priority, _reactions)
+_JUDGES = (_small_kernels, _clients, _priority, _share_line, _one_to_two, _sizes, _needs, _cost, _reactions)

@@ -85,7 +85,7 @@ def container_answer(
     comes up without a GPU.
     """
     size = (grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent)
-    given = memory_answer(Allocation(*size, partition=grant.partition), around)
+    given = memory_answer(Allocation(*size), around)
     return ContainerAnswer(
         grant=grant.id,
         # Which of the driver's libraries a container without Kubernetes gets is its engine's business.

@@ -61,13 +61,6 @@ def _invalid(grant: Grant, change: GrantChangeRequest, targets: Sequence[GpuShar
     if percent is not None and not 0 <= percent <= _WHOLE:
         message, remedy = "is not a percentage", "write 1 to 100, or 0 for no cap"
         yield Problem("percent-range", "the percentage", str(percent), message, remedy)
-    if grant.partitions and (percent is not None or weight is not None):
-        where, value = ("the weight", weight) if percent is None else ("the percentage", percent)
-        message, remedy = (
-            "cannot be set: an SM partition keeps its size",
-            "end it, and start it with that share",
-        )
-        yield Problem("partition-fixed", where, str(value), message, remedy)
     if weight is not None and weight < 1:
         yield Problem("weight-range", "the weight", str(weight), "is less than 1", "write 1 or more")
 

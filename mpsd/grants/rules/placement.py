@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from mpsd.model import policy as policies
 from mpsd.model.domain import domain_name
 from mpsd.model.grants import CardsRequest, GpuCapacity, GpuShare, Request
-from mpsd.model.partitions import NO_SHARE, chunks_for, chunks_needed
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import gib
 
@@ -82,7 +81,6 @@ def place(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> Pla
     if found := find_gpus(request, rooms, policy):
         return found
     large = [room for room in rooms if request.memory_mib <= room.memory_mib_total]
-    large = [room for room in large if room.chunks is None or (request.gpus == 1 and request.thread_percent)]
     fits_when_empty = (request.thread_percent or 0) <= policy.oversubscription.thread_percent and (
         most_together(large) >= request.gpus
     )
@@ -98,11 +96,6 @@ def most_together(rooms: Iterable[GpuCapacity]) -> int:
 def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> str:
     if not rooms:
         return "no GPU here accepts programs now"
-    if all(room.chunks for room in rooms):  # all are of one kind, but while the policy is being changed
-        if not request.thread_percent:
-            return f"{rooms[0].gpu.label}: {NO_SHARE}; request one"
-        if request.gpus > 1:
-            return f"an SM partition is of one GPU, and {request.gpus} are requested"
     if request.gpus > most_together(rooms):
         return f"no domain here has {request.gpus} GPUs: {apart(rooms)}"
     if request.gpus > 1 and sum(room.holds(request, policy) for room in rooms) >= request.gpus:
@@ -111,8 +104,6 @@ def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> s
     wanted = f"{gib(request.memory_mib)} GiB"
     if request.thread_percent:
         wanted += f" and {request.thread_percent} % of the threads"
-        needed = sorted({chunks_for(request.thread_percent, room.chunks.chunks) for room in rooms if room.chunks})
-        wanted += f" ({' or '.join(map(str, needed))} chunks)" if needed else ""
     if request.gpus == 1:
         only_memory = all(room.holds(replace(request, memory_mib=0), policy) for room in rooms)
         suffices = only_memory and len(rooms) > 1 and sum(room.memory_mib for room in rooms) >= request.memory_mib
@@ -150,8 +141,6 @@ def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
     left = [f"has {gib(max(0, room.memory_mib))} of {gib(room.memory_mib_total)} GiB free"]
     if (request.thread_percent or 0) > room.thread_percent:
         left.append(f"{room.thread_percent} % of its threads")
-    elif room.chunks and request.thread_percent and not room.chunks.holds(request.thread_percent):
-        left.append(f"{max(0, room.chunks.free)} of {room.chunks.chunks} chunks of its SMs")
     if policy.requests.clients_per_grant > room.clients:
         left.append(f"room for {max(0, room.clients)} more clients")
     return " and ".join(left)
@@ -171,8 +160,6 @@ def place_there(
     short = [lack for part in request.parts if part.gpu in by_gpu for lack in lacks(part, by_gpu[part.gpu], policy)]
     group = together(rooms)
     are_apart = len({group[room.gpu.uuid] for room in named}) > 1
-    if len(named) > 1 and any(room.chunks for room in named):
-        short.append(f"an SM partition is of one GPU, and {len(named)} are requested")
     if not (are_apart or away or short):
         return replace(_placed(named, rooms), gpus=tuple(part.gpu for part in request.parts))
     fit_when_empty = _named_fit_when_empty(request, by_gpu, policy)
@@ -194,10 +181,6 @@ def lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
     if part.reserved_percent > room.thread_percent:
         free = max(0, room.thread_percent)
         yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are requested"
-    if room.chunks and not part.reserved_percent:
-        yield f"{label}: {NO_SHARE}"
-    elif room.chunks and not room.chunks.holds(part.reserved_percent):
-        yield f"{label}: {chunks_needed(part.reserved_percent, room.chunks)}"
     if room.weight is not None and (part.weight or 0) > room.weight:
         max_inst = policy.compute.of(room.gpu.ordinal).max_inst
         yield f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight} is requested"
@@ -217,7 +200,6 @@ def _named_fit_when_empty(request: CardsRequest, rooms: dict[str, GpuCapacity], 
     """A GPU that is not here now may come back."""
     return all(
         part.memory_mib <= rooms[part.gpu].memory_mib_total
-        and (rooms[part.gpu].chunks is None or (part.reserved_percent > 0 and len(request.parts) == 1))
         and part.reserved_percent <= policy.oversubscription.thread_percent
         and (part.weight or 0) <= (policy.compute.of(rooms[part.gpu].gpu.ordinal).max_inst or part.weight or 0)
         for part in request.parts

@@ -23,13 +23,10 @@ from mpsd.kubelet.dra.rules.claims import ClaimNode, PreparedClaim
 from mpsd.kubelet.ledger import KubeletGrants, are_same
 from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import Answer, NodeConditions, memory_answer
-from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY, SM_PARTITION
+from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 from mpsd.model.grants import Gpu
-from mpsd.model.node_view import DomainView
-from mpsd.model.partitions import HeldPartition, chunks_for
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, shortened
-from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.kube import RESOURCE_CLAIMS, Kube, KubeError, NotFound
@@ -82,7 +79,7 @@ class ClaimDriver:
         self._trouble = ""  # why the last look at what kubelet does not tell failed; empty where it did not
         self._absent_since: dict[str, float] = {}  # of claims without a pod, and of pods that are gone, by uid
         self._noted: tuple[object, ...] = ()  # what the journal's pods were last compared with
-        ledger.end_claim, ledger.renew_claim = self._end, self._renew
+        ledger.end_claim = self._end
 
     @property
     def _node(self) -> ClaimNode:
@@ -149,10 +146,6 @@ class ClaimDriver:
             claim = await self._prepared(namespace, name, uid)
         if why := await self._agent.until_allowed(claim.domain, claim.memory_mib, _START_S):
             raise StartDeferred(f"{claim} waits: {why}")
-        claim = self._claims.get(uid, claim)  # its partition may have been made anew
-        seen = self._seen(claim.domain)
-        if seen and seen.record.partitioned and (why := rules.partition_trouble(claim, seen.partitions)):
-            raise StartDeferred(why)
         answer = memory_answer(claim.allocation, self._place.conditions)
         self._write_file(claim, answer)
         self._log.info("prepared", claim=str(claim), gpus=claim.gpus, memory_mib=claim.memory_mib)
@@ -188,31 +181,8 @@ class ClaimDriver:
             wrong = wrong or rules.why_no_room(claim, others, self._node, self._policy())
         if wrong:
             raise StartDeferred(wrong)
-        seen = self._seen(claim.domain)
-        if seen is None and self._policy().threads == "exclusive":
-            raise StartDeferred(f"{claim} waits: {claim.domain} has no control daemon yet")
-        if seen and seen.record.partitioned and claim.partition is None:
-            return await self._divided(claim)
         self._keep_one(claim)
         return claim
-
-    async def _divided(self, claim: PreparedClaim) -> PreparedClaim:
-        """The claim with a static SM partition, made and recorded between two cycles of the agent, which removes those
-        that are nobody's."""
-        if why := rules.why_no_partition(claim):
-            raise StartDeferred(why)
-        agent, percent = self._agent, claim.reserved_percent
-        try:
-            async with asyncio.timeout(_ANSWER_S), agent.cycle_lock:
-                held = await agent.partitions.add_for(agent.look(), claim.domain, claim.gpus[0], percent)
-                self._keep_one(claim := replace(claim, partition=held))
-        except (ControlFailed, TimeoutError) as error:
-            why = str(error) or f"the agent has been busy for {_ANSWER_S:g} s"
-            raise StartDeferred(f"{claim} gets no SM partition: {why}") from error
-        return claim
-
-    def _seen(self, domain: str) -> DomainView | None:
-        return self._agent.view.domain(domain) if self._agent.view else None
 
     async def _read(self, namespace: str, name: str, uid: str, started: int | None = None) -> PreparedClaim:
         thing = await self._kube.get(RESOURCE_CLAIMS, name, namespace)
@@ -250,16 +220,6 @@ class ClaimDriver:
         claim = self._claims.get(uid)
         if claim and claim.left:  # else kubelet has prepared it again a moment ago
             self._keep({other: kept for other, kept in self._claims.items() if other != uid})
-
-    def _renew(self, uid: str, partition: HeldPartition) -> bool:
-        """What its containers are started with later names the new one; what runs was ended with the daemon, or gets
-        no context any more. OSError where that cannot be recorded."""
-        if (claim := self._claims.get(uid)) is None or claim.left or not self._place.driver:
-            return False
-        claim = replace(claim, partition=partition)
-        self._write_file(claim, memory_answer(claim.allocation, self._place.conditions))
-        self._keep_one(claim)
-        return True
 
     # -- the files of the container device interface ---------------------------------------------------------------
 
@@ -327,7 +287,7 @@ class ClaimDriver:
     async def _restored(self, namespace: str, name: str, uid: str) -> PreparedClaim | None:
         """None for a claim of another driver, and for one that is not allocated or was never prepared, where it cannot
         be."""
-        started, priority, partition = self._started_with(uid)
+        started, priority = self._started_with(uid)
         pods = {
             row.identity.uid for row in self._ledger.rows if row.identity.namespace == namespace and name in row.claims
         }
@@ -342,28 +302,17 @@ class ClaimDriver:
             self._log.warning("claim kept", claim=str(claim), reason=f"it was prepared before, but now {refused}")
         if started is None:
             return await self._with_priority(claim)
-        return self._in_partition(replace(claim, priority=priority), partition)
+        return replace(claim, priority=priority)
 
-    def _in_partition(self, claim: PreparedClaim, name: str) -> PreparedClaim:
-        """name: of what its programs were started in; empty for none."""
-        if not name:
-            return claim
-        seen, percent = self._seen(claim.domain), claim.reserved_percent
-        if seen is None or (table := seen.partitions) is None:
-            raise StartDeferred(f"{claim.domain} has not said yet which SM partitions it has")
-        chunks = next((one.chunks for one in table.of([name])), chunks_for(percent, table.chunks))
-        return replace(claim, thread_percent=percent, partition=HeldPartition(name, chunks))
-
-    def _started_with(self, uid: str) -> tuple[int | None, int | None, str]:
-        """The cap of threads, None where it was not prepared, the priority and the SM partition that programs of a
-        prepared claim were started with. An agent that no longer serves claims cannot see their files: none of its
-        claims is taken for one that was not."""
+    def _started_with(self, uid: str) -> tuple[int | None, int | None]:
+        """The cap of threads, None where it was not prepared, and the priority that programs of a prepared claim were
+        started with. An agent that no longer serves claims cannot see their files: none of its claims is taken for one
+        that was not."""
         try:
             spec = json.loads(self._path(uid).read_text())
-            numbers = cdi.started_with(spec) or _WHOLE_PERCENT, cdi.started_with(spec, CLIENT_PRIORITY)
-            return *numbers, cdi.given(spec, SM_PARTITION)
+            return cdi.started_with(spec) or _WHOLE_PERCENT, cdi.started_with(spec, CLIENT_PRIORITY)
         except (FileNotFoundError, ValueError):
-            return None if self._place.driver else _WHOLE_PERCENT, None, ""
+            return None if self._place.driver else _WHOLE_PERCENT, None
 
     async def _end_forgotten(self) -> None:
         if not self._ledger.pods_synced:

@@ -25,7 +25,6 @@ from mpsd.model.client_limits import (
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from mpsd.model.domain import Domain, State
 from mpsd.model.grants import DeviceNode, Gpu, HostMount, promised_mib
-from mpsd.model.partitions import NO_SHARE
 from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import InvalidInput, Problem, printable, shortened
 from mpsd.model.request import taken_in_part
@@ -76,11 +75,10 @@ def percent_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
     return tuple(f"{PERCENT}/{n}" for n in range(policy.oversubscription.thread_percent * len(gpus)))
 
 
-def healthy(state: State | None, was_ready: bool, *, partitioned: bool = False) -> bool:
+def healthy(state: State | None, was_ready: bool) -> bool:
     """Whether kubelet may give a GPU's devices to new pods. state None: its domain has no daemon yet. was_ready: the
-    domain has been ready since the agent or the daemon started. partitioned: what a pod is answered names an SM
-    partition, which only a daemon that serves can make."""
-    return state is State.READY or (was_ready and not partitioned and state in _STAYS_HEALTHY)
+    domain has been ready since the agent or the daemon started."""
+    return state is State.READY or (was_ready and state in _STAYS_HEALTHY)
 
 
 @lru_cache(maxsize=16_384)  # the same few thousand ids are read at every look
@@ -140,15 +138,13 @@ _AGAIN = "kubelet reuses any of an init container's devices for the next contain
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """What a container gets of each of `gpus` (UUIDs of one domain, in the domain's order). thread_percent None: the
-    container requests percents, and that resource's answer says how many. priority None: it is given none. partition:
-    the name of its static SM partition; empty where it has none."""
+    container requests percents, and that resource's answer says how many. priority None: it is given none."""
 
     domain: str
     gpus: tuple[str, ...]
     memory_mib: int
     thread_percent: int | None
     priority: int | None = None
-    partition: str = ""
 
 
 def allocate_memory(
@@ -174,23 +170,6 @@ def allocate_memory(
         thread_percent=None if asks_percent else policy.requests.default_thread_percent,
         priority=client_priority(container.pod.priority if container else None, policy.gpu_priority),
     )
-
-
-def partition_percent(container: RequestingContainer | None, gpus: Sequence[str], policy: Policy) -> int:
-    """The share of the threads for which a container gets a static SM partition. InvalidInput where it gets none."""
-    names = policy.resources
-    problems = []
-    if container is None:
-        message = "no waiting pod requests that much, so that nobody knows which SM partition it is to have"
-        problems.append(Problem("partition-unknown", names.memory, "", message, _RECREATE))
-    elif container.request.thread_percent is None:
-        problems.append(Problem("partition-without-share", names.percent, "", NO_SHARE, f"request {names.percent}"))
-    if len(gpus) > 1:
-        message = f"an SM partition is of one GPU, and this would be one of {len(gpus)}"
-        problems.append(Problem("partition-of-several", names.memory, "", message, "request a share of one GPU"))
-    if problems or container is None or container.request.thread_percent is None:
-        raise InvalidInput(_subject(container), problems)
-    return container.request.thread_percent
 
 
 def allocate_percent(ids: Sequence[str], container: RequestingContainer | None, policy: Policy) -> int:
@@ -315,7 +294,7 @@ _LIBRARIES = {NVIDIA_DRIVER_CAPABILITIES: ",".join(CUDA_CAPABILITIES)}  # whatev
 def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
     """For the memory resource; without the percent where the other resource answers it."""
     limit = ClientLimit(allocation.memory_mib, allocation.thread_percent or 100)
-    limits = environment(limit, CLIENT_INSIDE, allocation.priority, allocation.partition)
+    limits = environment(limit, CLIENT_INSIDE, allocation.priority)
     if allocation.thread_percent is None:
         limits.pop(THREAD_PERCENT, None)
     folder = f"{conditions.run_directory}/{allocation.domain}"
@@ -335,10 +314,9 @@ def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
     )
 
 
-def percent_answer(thread_percent: int, *, partitioned: bool = False) -> Answer:
-    """For the percent resource, which names no GPU. partitioned: every GPU here has static SM partitions, under which
-    MPS reads no percentage; the memory resource's answer names the container's."""
-    return Answer(environment={} if partitioned else {THREAD_PERCENT: str(thread_percent)})
+def percent_answer(thread_percent: int) -> Answer:
+    """For the percent resource, which names no GPU."""
+    return Answer(environment={THREAD_PERCENT: str(thread_percent)})
 
 
 def _gpus_answer(uuids: Sequence[str], strategy: DeviceListStrategy) -> Answer:

@@ -5,7 +5,7 @@ no answer of the API) is no problem; nor is a GPU other than the scheduler chose
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mpsd.kubelet.rules.allocation import is_percent, spread, units_by_gpu
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, by_devices, pod_grants
@@ -14,7 +14,6 @@ from mpsd.model.client_limits import BELOW_NORMAL, NORMAL, client_priority
 from mpsd.model.domain import SERVING, Domain, after_is
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.node_view import DomainRecord
-from mpsd.model.partitions import PartitionTable
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.model.request import ContainerRequest
@@ -35,15 +34,13 @@ class StartProblem:
 @dataclass(frozen=True, slots=True)
 class StartContext:
     """What a start is checked against. held: of all containers of the node. journal: of this boot. records: one for
-    each domain of `mpsd control`; pods: those of this node that ask for a GPU, as far as known. tables: by domain, of
-    those whose static SM partitions are known."""
+    each domain of `mpsd control`; pods: those of this node that ask for a GPU, as far as known."""
 
     gpus: tuple[Gpu, ...]
     records: tuple[DomainRecord, ...]
     held: tuple[ContainerDevices, ...]
     journal: tuple[JournalEntry, ...]
     pods: tuple[NodePod, ...]
-    tables: Mapping[str, PartitionTable] = field(default_factory=dict)
 
     def pod(self, key: PodKey) -> NodePod | None:
         """None where no such pod is known."""
@@ -238,21 +235,6 @@ def _other_priority(start: _Start) -> _Checked:
         yield "priority-of-another", message
 
 
-def _partition_gone(start: _Start) -> _Checked:
-    """Kubelet starts a container again with what was answered first, and without a partition it gets no context."""
-    for record in start.node.records:
-        if not record.partitioned or start.units.keys().isdisjoint(record.gpus) or record.state not in SERVING:
-            continue
-        table, entry = start.node.tables.get(record.domain), start.noted.get(frozenset(start.starting.memory))
-        if table is None:
-            yield _WAITING, f"{record.domain} has not said yet which SM partitions it has"
-        elif entry is None or entry.partition is None:
-            yield "partition-gone", f"{record.domain} has static SM partitions, and this container was given none"
-        elif entry.partition.name not in table.names:
-            message = "its SM partition is gone, as after a restart of the control daemon"
-            yield "partition-gone", f"{message} of {record.domain}"
-
-
 def _not_served(start: _Start) -> _Checked:
     for uuid in start.units:
         if start.record(uuid) is None and start.is_here(uuid):
@@ -271,6 +253,5 @@ _CHECKS = (
     _percent_over,
     _other_limit,
     _other_priority,
-    _partition_gone,
     _not_served,
 )

@@ -14,12 +14,10 @@ from mpsd.model.cuda_limit_parser import (
     CUDA_VISIBLE_DEVICES,
     MEMORY_LIMIT,
     PIPE_DIRECTORY,
-    SM_PARTITION,
     THREAD_PERCENT,
 )
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import CAP_HOLDS, Canary
-from mpsd.model.partitions import Partition
 from mpsd.model.policy import CanaryRule
 from mpsd.model.problem import printable
 
@@ -41,13 +39,12 @@ class Trial:
     def __str__(self) -> str:
         return f"a client under {'its own' if self.own else 'a server'} limit of {self.limit_mib} MiB"
 
-    def environment(self, gpu: str, pipe_directory: str, partition: str = "") -> dict[str, str]:
-        """What such a client is started with, to be on the GPU with this UUID. partition: as of a client's limits."""
+    def environment(self, gpu: str, pipe_directory: str) -> dict[str, str]:
+        """What such a client is started with, to be on the GPU with this UUID."""
         if self.own:
-            limits = client_limits.environment(ClientLimit(self.limit_mib, PERCENT), pipe_directory, None, partition)
+            limits = client_limits.environment(ClientLimit(self.limit_mib, PERCENT), pipe_directory)
         else:
-            threads = {SM_PARTITION: partition} if partition else {THREAD_PERCENT: str(PERCENT)}
-            limits = {PIPE_DIRECTORY: pipe_directory, **threads}
+            limits = {PIPE_DIRECTORY: pipe_directory, THREAD_PERCENT: str(PERCENT)}
         return limits | {CUDA_VISIBLE_DEVICES: gpu}
 
 
@@ -134,11 +131,9 @@ class CanaryFinding:
     sms: int | None = None
 
 
-def finding(gpu: Gpu, served: Mapping[Trial, Outcome], partition: Partition | None = None) -> CanaryFinding:
-    """What clients that had to be admitted observed on their GPU. partition: the one that they were in."""
-    problems = dict.fromkeys(
-        filter(None, (_problem(gpu, trial, outcome, partition) for trial, outcome in served.items()))
-    )
+def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
+    """What clients that had to be admitted observed on their GPU."""
+    problems = dict.fromkeys(filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items())))
     if problems:
         return CanaryFinding(problem=f"{gpu.label}: {'; '.join(problems)}")
     # The smaller: a card that is nearly full leaves a client less than its limit.
@@ -147,7 +142,7 @@ def finding(gpu: Gpu, served: Mapping[Trial, Outcome], partition: Partition | No
         for trial, outcome in served.items()
         if isinstance(outcome, ProbeResult)
     )
-    warnings = "; ".join(_warnings(gpu, context_mib, sms, partition))
+    warnings = "; ".join(_warnings(gpu, context_mib, sms))
     return CanaryFinding(warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms)
 
 
@@ -179,18 +174,13 @@ def cap_problem(gpu: Gpu, outcome: Outcome) -> str:
             return f"{what} {how}"
 
 
-def _problem(gpu: Gpu, trial: Trial, outcome: Outcome, partition: Partition | None) -> str:
+def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
     match outcome:
-        case ProbeResult(_uuid, _free_mib, sms) if partition and sms > partition.sms:
-            expected = f"its SM partition has {partition.sms}: this driver does not enforce static SM partitions"
-            return f"{trial} got {sms} of {gpu.sms} SMs, and {expected}"
         case ProbeResult(uuid) if uuid != gpu.uuid:
             return f"{trial} got {printable(uuid, _LONGEST)} instead of {gpu.uuid}"
         case ProbeResult(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
             return f"{trial} saw {free_mib} MiB free: this driver does not enforce memory limits"
-        case ProbeResult(_uuid, _free_mib, sms) if (
-            not partition and sms > _sms_expected(gpu) + gpu.capability.sm_minimum
-        ):
+        case ProbeResult(_uuid, _free_mib, sms) if sms > _sms_expected(gpu) + gpu.capability.sm_minimum:
             expected = f"{PERCENT} % of the threads are about {_sms_expected(gpu)}"
             what = "this driver does not enforce thread percentages"
             return f"{trial} got {sms} of {gpu.sms} SMs, and {expected}: {what}"
@@ -210,15 +200,12 @@ def _sms_expected(gpu: Gpu) -> int:
     return gpu.capability.sms_given(PERCENT, gpu.sms)
 
 
-def _warnings(gpu: Gpu, context_mib: int, sms: int, partition: Partition | None) -> Iterable[str]:
+def _warnings(gpu: Gpu, context_mib: int, sms: int) -> Iterable[str]:
     row = f"limits/gpus.yaml for compute capability {gpu.capability.compute_capability}"
     expected_mib = gpu.capability.context_cost_mib(sms)
     if context_mib > expected_mib + COST_TOLERANCE_MIB:
         yield f"a context on {sms} SMs takes {context_mib} MiB, not {expected_mib} as in {row}; correct it there"
-    if partition and partition.sms != gpu.capability.sms_per_chunk:
-        chunk, known = f"a chunk of SMs is {partition.sms}", gpu.capability.sms_per_chunk
-        yield f"{chunk} SMs, not {known} as in {row}; correct it there"
-    if not partition and sms != _sms_expected(gpu):
+    if sms != _sms_expected(gpu):
         yield f"{PERCENT} % of the threads are {sms} SMs, not {_sms_expected(gpu)} as in {row}; correct it there"
 
 
@@ -227,11 +214,10 @@ def _warnings(gpu: Gpu, context_mib: int, sms: int, partition: Partition | None)
 
 @dataclass(frozen=True, slots=True)
 class CanaryScope:
-    """What a canary holds for. partitioned: whether the daemon has static SM partitions."""
+    """What a canary holds for."""
 
     boot_id: str
     driver: str
-    partitioned: bool = False
 
 
 def in_one(findings: Iterable[CanaryFinding], denials: Iterable[str], here: CanaryScope, now: float) -> Canary:
@@ -247,7 +233,6 @@ def in_one(findings: Iterable[CanaryFinding], denials: Iterable[str], here: Cana
         context_mib=context_mib,
         sms=sms,
         warning="; ".join(filter(None, (one.warning for one in found))),
-        partitioned=here.partitioned,
     )
 
 
@@ -282,4 +267,4 @@ def cap_obstacle(canary: Canary | None, here: CanaryScope) -> str:
 
 
 def _holds(canary: Canary, here: CanaryScope) -> bool:
-    return (canary.boot_id, canary.driver, canary.partitioned) == (here.boot_id, here.driver, here.partitioned)
+    return (canary.boot_id, canary.driver) == (here.boot_id, here.driver)

@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from mpsd.model.domain import ServerStatus
-from mpsd.model.partitions import Partition, PartitionTable
 
 Answer = TypeVar("Answer")
 
@@ -93,66 +92,6 @@ def memory_limit(server: int | None, ordinal: int) -> Command[int | None]:
 def memory_mib_as_shown(memory_mib: int) -> int:
     """What a limit reads back as: the daemon keeps every byte and shows whole GiB from 1 GiB on (580.159.04)."""
     return memory_mib if memory_mib < 1024 else memory_mib - memory_mib % 1024
-
-
-# -- static SM partitions: documented, not observed (model.partitions) -------------------------------------------------
-# As NVIDIA's pages show the answers, and as public code that was run with them reads them, which differs in detail.
-
-_CREATED = re.compile(r"(?:Partition )?(?P<name>(?:GPU|MIG)-[0-9a-f-]+/[A-Za-z0-9+/=_-]+)(?: created)?")
-
-
-class NoPartition(ControlFailed):
-    """The daemon has no room for a partition of this size, or has no partitions at all."""
-
-
-def add_partition(gpu: str, chunks: int) -> Command[str]:
-    """The name of a new partition of so many chunks. NoPartition."""
-    text = f"sm_partition add {gpu} {chunks}"
-
-    def read(output: str) -> str:
-        if "Failed to fulfill" in output or "Unknown command" in output:
-            raise NoPartition(f'nvidia-cuda-mps-control answered "{output[:200]}" to "{text}"')
-        found = _CREATED.fullmatch(output.splitlines()[-1] if output else "")
-        if found is None or not found["name"].startswith(f"{gpu}/"):
-            raise ValueError(output)
-        return found["name"]
-
-    return Command(text, read)
-
-
-def remove_partition(name: str) -> Command[None]:
-    """What the daemon says is not looked at: whether it is gone shows in `partitions`."""
-    gpu, _slash, own = name.partition("/")
-    return Command(f"sm_partition rm {gpu} {own}", lambda _output: None)
-
-
-def partitions(gpu: str) -> Command[PartitionTable]:
-    """The chunks and the partitions of this GPU, which the daemon's table names by the first groups of its UUID."""
-
-    def read(output: str) -> PartitionTable:
-        chunks, found = 0, list[Partition]()
-        for line in output.splitlines():
-            first, *rest = line.split() or [""]
-            if not (first.startswith(("GPU-", "MIG-")) and gpu.startswith(first)):
-                continue
-            cells = [cell for cell in rest if cell != "-"]
-            if cells and cells[-1] in ("Yes", "No"):
-                own, used_chunks, used_sms, clients = cells
-                found.append(Partition(f"{gpu}/{own}", int(used_chunks), int(used_sms), clients == "Yes"))
-            else:
-                free_chunks, used_chunks, _free_sms, _used_sms = cells
-                chunks = int(free_chunks) + int(used_chunks)
-        if not chunks:
-            raise ValueError(output)
-        return PartitionTable(chunks, tuple(found))
-
-    return Command("lspart", read)
-
-
-def read_version(output: str) -> int | None:
-    """The number in what `nvidia-cuda-mps-control -v` prints, such as 13000; None where there is none."""
-    found = re.search(r"version:? *([0-9]{4,6})", output)
-    return int(found[1]) if found else None
 
 
 def _of_server(text: str, server: int, read: Callable[[str], Answer], gone: Answer) -> Command[Answer]:
@@ -244,7 +183,6 @@ _CHATTER = re.compile(
     r"^Cmd:|^Unknown command|NEW UI|UI closed|Accepting connection|Unable to accept connection"
     r"|User did not send valid credentials|NEW CLIENT|Received new client"
     r"|Creating worker thread|is associated|connected$|disconnected$|exiting\. Number of|assuming client .* exit"
-    r"|^GPU +Partition|^ +chunks +chunks|^(GPU|MIG)-[0-9a-f-]+ |^Partition .* created$"
     r"|Status of client .* is ACTIVE|Received device query|^[0-9.]*[MG]?$|^(ACTIVE|FAULT)$|^PID +ID|^[0-9]+ +[0-9]+ "
 )
 

@@ -5,7 +5,7 @@ the annotation on the pod, that over a reservation, and that over a guess. A nod
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,7 +15,6 @@ from mpsd.model.cluster_status import ClusterNode, GpuRow
 from mpsd.model.domain import ON_DEMAND, State, after_is
 from mpsd.model.grants import GpuCapacity, GpuName, Request, gpu_named
 from mpsd.model.identity import PodName
-from mpsd.model.partitions import ChunkRoom
 from mpsd.model.policy import Placement, Policy
 from mpsd.scheduler.rules.reservations import Reservation
 
@@ -33,14 +32,13 @@ class AssignmentSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a pod takes of each of `gpus` (UUIDs of this node). chunks: of one whose SMs are in static partitions."""
+    """What a pod takes of each of `gpus` (UUIDs of this node)."""
 
     pod: PodName
     gpus: tuple[str, ...]
     memory_mib: int
     percent: int
     source: AssignmentSource
-    chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +87,7 @@ def node_capacity(
     """placement: the Node's label. pods: those bound to the node. reservations: for pods that may not be bound yet."""
     policy = terms.policy_of(placement)
     names = {row.uuid: gpu_name(row) for row in node.gpus}
-    pods = tuple(pods)
     taken, unplaced = _taken(node, [*names.values()], pods, reservations)
-    if chunks := {row.uuid: row.chunks for row in node.gpus if row.chunks}:
-        taken = tuple(_in_chunks(taken, chunks, node, pods))
     on_demand = {gpu for domain in node.domains if domain.kind in ON_DEMAND for gpu in domain.gpus}
     joining = _joining(node, taken)
     closed = tuple(
@@ -119,7 +114,7 @@ def node_capacity(
     )
     guesses: list[Taken] = []
     for pod in unplaced:
-        guesses.extend(_in_chunks([_guessed(pod, rooms, policy)], chunks, node, pods))
+        guesses.append(_guessed(pod, rooms, policy))
         rooms = after(rooms, guesses[-1:], policy)
     return NodeCapacity(
         node=node.name,
@@ -149,8 +144,6 @@ def _why_closed(row: GpuRow) -> str:
         return "without a control daemon"
     if row.state != State.READY:
         return after_is(row.state)
-    if row.partitioned and row.chunks is None:
-        return "of unknown SM partitions"
     return "of unknown size" if row.promised_mib is None else ""
 
 
@@ -186,25 +179,8 @@ def _taken(
     for uid, reserved in by_uid.items():
         if uid not in taken:
             amount = (reserved.memory_mib, reserved.percent)
-            taken[uid] = Taken(reserved.pod, reserved.gpus, *amount, AssignmentSource.RESERVED, reserved.chunks)
+            taken[uid] = Taken(reserved.pod, reserved.gpus, *amount, AssignmentSource.RESERVED)
     return tuple(taken.values()), sorted(unknown, key=lambda pod: (pod.created, pod.name.uid))
-
-
-def _in_chunks(
-    taken: Iterable[Taken], chunks: Mapping[str, int], node: ClusterNode, pods: Iterable[SharedPod]
-) -> Iterator[Taken]:
-    """The same with their chunks of a GPU that has static SM partitions: those reported, and no fewer than the pod will
-    get. chunks: of each such GPU, by UUID. Partitions that are gone count as the percentage does, which stays."""
-    requests = {key: pod.request for pod in pods for key in (pod.name.uid, str(pod.name))}
-    reported = {pod.uid or pod.pod: sum([one.chunks or 0 for one in pod.partitions]) for pod in node.pods or ()}
-    for one in taken:
-        if all_of := chunks.get(one.gpus[0] if len(one.gpus) == 1 else ""):
-            known = (requests.get(key) for key in (one.pod.uid, str(one.pod)))
-            request = next(filter(None, known), Request(0, one.percent, 1))
-            has = reported.get(one.pod.uid or str(one.pod), 0)
-            yield replace(one, chunks=max(has, one.chunks or request.chunks(all_of)))
-        else:
-            yield one
 
 
 def _room(row: GpuRow, gpu: GpuName, total_mib: int, here: Sequence[Taken], terms: Terms) -> GpuCapacity | None:
@@ -220,7 +196,6 @@ def _room(row: GpuRow, gpu: GpuName, total_mib: int, here: Sequence[Taken], term
         memory_mib=total_mib - sum(one.memory_mib for one in here),
         thread_percent=threads - sum(one.percent for one in here),
         clients=clients - len(here) * policy.requests.clients_per_grant,
-        chunks=ChunkRoom(row.chunks - sum(one.chunks for one in here), row.chunks) if row.chunks else None,
     )
 
 
@@ -259,10 +234,8 @@ def after(
     for one in changed:
         for uuid in one.gpus:
             if room := by_gpu.get(uuid):
-                chunks = room.chunks and replace(room.chunks, free=room.chunks.free + sign * one.chunks)
                 by_gpu[uuid] = replace(
                     room,
-                    chunks=chunks,
                     memory_mib=room.memory_mib + sign * one.memory_mib,
                     thread_percent=room.thread_percent + sign * one.percent,
                     clients=room.clients + sign * policy.requests.clients_per_grant,

@@ -4,21 +4,20 @@ Up to _FEW nodes each get a reason that names what their GPUs lack. More get one
 counts equal reasons into one event, and cuts that at 1 kB.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
 from mpsd.grants.rules.placement import apart, find_gpus, needs
-from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.kubelet.rules.node_pods import requested
+from mpsd.kubelet.rules.gpu_choice import SharedPod, shared_pod
 from mpsd.model.grants import GpuCapacity, Request
+from mpsd.model.pod import pod_in
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import gib
+from mpsd.model.request import read_allocated
 from mpsd.scheduler.rules.capacity import NodeCapacity, has_domain
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 
-PARTITIONS = "static SM partitions"
-NEEDS_SHARE = "for which each container must request a share of one GPU's threads"
 UNKNOWN_NODE = "mpsd knows no GPU of this node"  # of one that has no MPSNode
 
 
@@ -28,8 +27,6 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
         return UNKNOWN_NODE
     if ledger.shut or find_gpus(request, ledger.rooms, ledger.policy):
         return ledger.shut
-    if lacks_share(request, ledger.rooms):
-        return f"its GPUs have {PARTITIONS}, {NEEDS_SHARE}"
     if not has_domain(request, ledger):
         return f"no domain of this node has {request.gpus} GPUs"
     lacks = [lack for room in ledger.rooms if (lack := _lack(request, room, ledger.policy))]
@@ -41,23 +38,13 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
     return f"{needs(request)}: {'; '.join(are_apart + [_joined(lacks)] * bool(lacks))}"
 
 
-def lacks_share(request: Request, rooms: Sequence[GpuCapacity]) -> bool:
-    """Whether it can have none of these GPUs, whatever they hold: all have static SM partitions, and it names no share
-    for each container."""
-    return bool(rooms) and all(room.chunks for room in rooms) and not all(request.own_shares)
-
-
 def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str, str] | None:
     """A GPU's label, what it lacks, and the same after another GPU that lacks the like; None for nothing."""
     clients = policy.requests.clients_per_grant
-    if room.chunks and not all(request.own_shares):
-        return room.gpu.label, f"has {PARTITIONS}", ""
     if room.memory_mib < request.memory_mib:
         free, of = gib(max(0, room.memory_mib)), f"{gib(request.memory_mib)} GiB"
     elif room.thread_percent < (request.thread_percent or 0):
         free, of = str(max(0, room.thread_percent)), f"{request.thread_percent} % of the threads"
-    elif room.chunks and not room.chunks.holds(*request.own_shares):
-        free, of = str(max(0, room.chunks.free)), f"{request.chunks(room.chunks.chunks)} chunks of its SMs"
     elif room.clients < clients:
         free, of = str(max(0, room.clients)), f"{clients} clients"
     else:
@@ -85,12 +72,15 @@ class UnreadablePod(Exception):
     """A pod whose request for GPUs cannot be read."""
 
 
-def read_asking(pod: Mapping[str, Any], policy: Policy) -> SharedPod | None:
+def read_asking(thing: Mapping[str, Any], policy: Policy) -> SharedPod | None:
     """None for one that asks for no GPU. UnreadablePod."""
-    share = requested(pod, policy)
+    pod = pod_in(thing)
+    if pod is None:
+        return None
+    share = read_allocated(pod, policy.resources)
     if share.problems:
         raise UnreadablePod(f"mpsd cannot read the requests of this pod: {', and '.join(map(str, share.problems))}")
-    found = read_shared_pod(pod, policy)
+    found = shared_pod(pod, share)
     if found is None and share.requests:
         raise UnreadablePod("mpsd cannot read this pod: it has no namespace, name, uid or time of creation")
     return found
@@ -147,7 +137,6 @@ def _words(request: Request, lack: Lack) -> str:
         Lack.UNKNOWN: UNKNOWN_NODE,
         Lack.SIZE: f"{none} {is_} as large as {memory}",
         Lack.SERVING: "every GPU is cordoned or not ready",
-        Lack.SHARE: f"{none} {is_} without {PARTITIONS}, {NEEDS_SHARE}",
         Lack.MEMORY: f"{none} {has} {memory} free",
         Lack.THREADS: f"{none} {has} {both} free",
         Lack.CLIENTS: f"{none} {has} {both} and enough clients free",

@@ -24,14 +24,12 @@ from mpsd.scheduler.rules.capacity import NodeCapacity
 _FIRST = 16  # slots that there is space for, which grows as nodes come
 _FEW = 16  # up to this part of all nodes, only those that have changed are looked at
 _KEPT = 16  # lists, and requests
-_WHOLE = 100
 BEST = 10  # of scores, whose least is 0: MaxExtenderPriority of k8s.io/kube-scheduler/extender/v1
 
 # What is kept of each GPU. USABLE: MiB, of those with enough clients left and no fewer than 0 % of their threads.
 # DOMAIN: a number within the node, of GPUs that can be had together (`placement.together`). TOTAL: MiB that may be
-# given away in all, the largest first, of every GPU, also of those that take no pods. CHUNKS, FREE: how many a GPU with
-# static SM partitions has, and how many of them are free; of others nothing is kept.
-_USABLE, _MEMORY, _PERCENT, _DOMAIN, _TOTAL, _CHUNKS, _FREE = range(7)
+# given away in all, the largest first, of every GPU, also of those that take no pods.
+_USABLE, _MEMORY, _PERCENT, _DOMAIN, _TOTAL = range(5)
 _ABSENT = -(2**30)  # less than anybody asks for; amounts are kept between this and a PiB
 
 # What is left, less what is asked: below zero, and read as unsigned, it is at least _NOTHING. So the least of a node's
@@ -55,11 +53,10 @@ class Lack(IntEnum):
     UNKNOWN = 1  # the node is not known
     SIZE = 2  # it would not fit an empty node where every GPU serves
     SERVING = 3  # no GPU takes pods now
-    SHARE = 4  # it names no share of the threads, and all GPUs that take pods have static SM partitions
-    MEMORY = 5
-    THREADS = 6
-    CLIENTS = 7
-    TOGETHER = 8  # enough GPUs have room, but not in one domain
+    MEMORY = 4
+    THREADS = 5
+    CLIENTS = 6
+    TOGETHER = 7  # enough GPUs have room, but not in one domain
 
 
 class RecentValues(Generic[Key, Value]):
@@ -112,10 +109,9 @@ class GpuTable:
     written is empty, and so is -1, which stands for an unknown node."""
 
     def __init__(self) -> None:
-        self._gpus = np.full((7, 1, _FIRST), _ABSENT, np.int32)
+        self._gpus = np.full((5, 1, _FIRST), _ABSENT, np.int32)
         self._spread = np.zeros(_FIRST, np.bool_)  # of each slot, whether its node takes the emptiest GPU first
         self._domains = 0  # of several GPUs, that a node had at most
-        self._divided = False  # whether any node had static SM partitions
         self._slots: dict[str, int] = {}
         self._ledger: list[NodeCapacity | None] = []
         self._free: list[int] = []  # slots of nodes that have gone
@@ -151,10 +147,6 @@ class GpuTable:
             (_DOMAIN, [shared.index(each) if each in shared else _ABSENT for each in group.values()]),
             (_TOTAL, sorted((mib for _gpu, mib in ledger.totals), reverse=True)),
         ]
-        if any(room.chunks for room in rooms):
-            self._divided = True
-            columns.append((_CHUNKS, [room.chunks.chunks if room.chunks else 0 for room in rooms]))
-            columns.append((_FREE, [room.chunks.free if room.chunks else 0 for room in rooms]))
         for kind, amounts in columns:
             self._gpus[kind, : len(amounts), slot] = _kept(amounts)
         self._spread[slot] = ledger.policy.placement is Placement.SPREAD
@@ -218,16 +210,11 @@ class GpuTable:
         size, percent = _wanted(request.memory_mib), _wanted(request.thread_percent)
         memory = gpus[_MEMORY] >= size
         threads, able = memory & (gpus[_PERCENT] >= percent), gpus[_MEMORY] > _ABSENT
-        has_share = able
-        if self._divided:
-            threads &= _have_chunks(request, gpus)
-            has_share = able & ((gpus[_CHUNKS] <= 0) | all(request.own_shares))
         lacks = np.full(len(keys), Lack.TOGETHER, np.uint8)
         for lack, enough, number in (
             (Lack.CLIENTS, threads & (gpus[_USABLE] >= size), request.gpus),
             (Lack.THREADS, threads, request.gpus),
             (Lack.MEMORY, memory, request.gpus),
-            (Lack.SHARE, has_share, 1),
             (Lack.SERVING, able, 1),
             (Lack.SIZE, gpus[_TOTAL] >= size, request.gpus),
         ):
@@ -280,8 +267,6 @@ class GpuTable:
         left: NDArray[np.int32] = gpus[_USABLE] - _wanted(request.memory_mib)
         if request.thread_percent:
             left |= (gpus[_PERCENT] - _wanted(request.thread_percent)) >> 31  # -1 where that is below zero
-        if self._divided:
-            left[~_have_chunks(request, gpus)] = -1
         if request.gpus > 1:
             fitting = left >= 0
             together = np.zeros_like(fitting)  # those with enough others beside them in their domain
@@ -290,15 +275,6 @@ class GpuTable:
                 together |= beside & (beside.sum(axis=0, dtype=np.int16) >= request.gpus)
             left[~together] = -1
         return left
-
-
-def _have_chunks(request: Request, gpus: NDArray[np.int32]) -> Flags:
-    """By GPU and slot, whether it has SM partitions for each share of the request, or divides its SMs not at all."""
-    chunks = np.maximum(gpus[_CHUNKS], 0).astype(np.int64)
-    have: Flags = chunks == 0
-    if all(request.own_shares):  # rounded as model.partitions.chunks_for does
-        have |= sum(-(-_wanted(percent) * chunks // _WHOLE) for percent in request.own_shares) <= gpus[_FREE]
-    return have
 
 
 def _kept(amounts: list[int]) -> list[int]:

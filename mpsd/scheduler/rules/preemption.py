@@ -152,25 +152,20 @@ class _Search:
         clients = self.policy.requests.clients_per_grant
         lack_mib = self.request.memory_mib - room.memory_mib
         lack_percent = max(0, (self.request.thread_percent or 0) - room.thread_percent)
-        lack_chunks = max(0, self.request.chunks(room.chunks.chunks) - room.chunks.free) if room.chunks else 0
         lent_mib, lent_percent = sum(one.memory_mib for one in here), sum(one.percent for one in here)
-        if lent_mib < lack_mib or lent_percent < lack_percent or sum(one.chunks for one in here) < lack_chunks:
+        if lent_mib < lack_mib or lent_percent < lack_percent:
             return None
-        if room.chunks and not all(self.request.own_shares):
-            return None  # it can have none there, whoever goes
-        # By how many go, and how many percent and chunks that frees (all that lack at most): the most MiB that it can
-        # free.
-        most: dict[tuple[int, int, int], tuple[int, _Victims]] = {(0, 0, 0): (0, ())}
+        # By how many go, and how many percent that frees (all that lack at most): the most MiB that it can free.
+        most: dict[tuple[int, int], tuple[int, _Victims]] = {(0, 0): (0, ())}
         for one in here:
-            for (count, percent, chunks), (mib, who) in list(most.items()):
-                threads = min(lack_percent, percent + one.percent), min(lack_chunks, chunks + one.chunks)
-                reached = (count + 1, *threads)
+            for (count, percent), (mib, who) in list(most.items()):
+                reached = count + 1, min(lack_percent, percent + one.percent)
                 freed = mib + one.memory_mib
                 if reached not in most or most[reached][0] < freed:
                     most[reached] = (freed, (*who, one))
         enough = (
             (count, who)
-            for (count, *threads), (mib, who) in most.items()
-            if threads == [lack_percent, lack_chunks] and mib >= lack_mib and room.clients + count * clients >= clients
+            for (count, percent), (mib, who) in most.items()
+            if percent == lack_percent and mib >= lack_mib and room.clients + count * clients >= clients
         )
         return min(enough, key=lambda found: found[0], default=(0, None))[1]

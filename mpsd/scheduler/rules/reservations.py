@@ -20,7 +20,6 @@ from mpsd.model.identity import PodName
 
 KEY = "mpsd.io/reserved"
 # of an MPSNode: {"<uid>": {"pod": "namespace/name", "gpus": [...], "mib": 7168, "percent": 30, "at": "2026-..."}}
-# and "chunks": 5 on a GPU with static SM partitions
 LONGEST_S = 150.0  # longer than a watch that has fallen silent may count as in sync, so that no binding goes unseen
 _LONGEST_TEXT = 262_144  # characters: what all annotations of an object may hold together
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -34,12 +33,11 @@ class _Entry(msgspec.Struct, omit_defaults=True):
     mib: _Amount
     percent: _Amount
     at: str = ""
-    chunks: _Amount = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One reservation. memory_mib, percent, chunks: of each of `gpus` (UUIDs). at: when it was made, by the writer's
+    """One reservation. memory_mib, percent: of each of `gpus` (UUIDs). at: when it was made, by the writer's
     clock; it is for people, and distinguishes a new reservation for the same pod from the one before."""
 
     pod: PodName
@@ -47,7 +45,6 @@ class Reservation:
     memory_mib: int
     percent: int
     at: str = ""
-    chunks: int = 0
 
 
 def read_reservations(text: str) -> tuple[Reservation, ...]:
@@ -65,15 +62,12 @@ def _read(uid: str, text: msgspec.Raw) -> Reservation | None:
     except (ValueError, RecursionError):
         return None
     namespace, _slash, pod = entry.pod.rpartition("/")
-    return Reservation(PodName(namespace, pod, uid), entry.gpus, entry.mib, entry.percent, entry.at, entry.chunks)
+    return Reservation(PodName(namespace, pod, uid), entry.gpus, entry.mib, entry.percent, entry.at)
 
 
 def written(reservations: Iterable[Reservation]) -> str | None:
     """The annotation's text; None for none, which removes it."""
-    entries = {
-        one.pod.uid: _Entry(str(one.pod), one.gpus, one.memory_mib, one.percent, one.at, one.chunks)
-        for one in reservations
-    }
+    entries = {one.pod.uid: _Entry(str(one.pod), one.gpus, one.memory_mib, one.percent, one.at) for one in reservations}
     return msgspec.json.encode(entries, order="sorted").decode() if entries else None
 
 

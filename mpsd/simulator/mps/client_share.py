@@ -10,7 +10,6 @@ from mpsd.model.cuda_limit_parser import (
     CLIENT_PRIORITY,
     MEMORY_LIMIT,
     PARTITIONING,
-    SM_PARTITION,
     THREAD_PERCENT,
     Lifted,
     Limited,
@@ -33,7 +32,7 @@ class Wish:
 
     own_bytes: its limit, None where it sets none; lifted: it switched limits off, the server's too; partitioned: the
     flag that makes a thread percentage the context's own business and so lifts the server's. priority: None where it
-    names none. partition: the static SM partition that it names; empty where it names none.
+    names none.
     """
 
     own_bytes: int | None
@@ -41,7 +40,6 @@ class Wish:
     thread_percent: float
     partitioned: bool
     priority: int | None = None
-    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,6 @@ def wish(environment: Mapping[str, str], visible: tuple[SimulatedGpu, ...], ordi
         thread_percent=thread_percent_as_read(environment.get(THREAD_PERCENT)),
         partitioned=environment.get(PARTITIONING) == "1",
         priority=client_priority_as_read(environment.get(CLIENT_PRIORITY)),
-        partition=environment.get(SM_PARTITION, ""),
     )
 
 
@@ -90,12 +87,6 @@ def share(wish: Wish, server_bytes: int | None, server_percent: float, gpu: Simu
         sms=sms,
         context_bytes=gpu.context_mib_by_sms[sms] * MIB,
     )
-
-
-def in_partition(share: ClientShare, sms: int, gpu: SimulatedGpu) -> ClientShare:
-    """With the SMs of a static partition: a percentage of its own or the server's counts for nothing then (documented,
-    not observed)."""
-    return replace(share, sms=sms, context_bytes=gpu.context_mib_by_sms[sms] * MIB)
 
 
 def with_quirks(share: ClientShare, quirks: Quirk, gpu: SimulatedGpu) -> ClientShare:

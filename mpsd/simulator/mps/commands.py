@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from mpsd.model.cuda_limit_parser import thread_percent_as_read
 from mpsd.simulator.mps.client_share import device_table, limit_as_shown
-from mpsd.simulator.mps.control_daemon import WITH_PARTITIONS, version
 from mpsd.simulator.mps.server_link import CommandSender, ServerLink, server_device
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ Handler = Callable[[Given], Answer]
 def answer(daemon: "ControlDaemon", asker: CommandSender, line: str) -> Answer:
     """Carry out one command line."""
     name, *words = line.split()
-    handler = _HANDLERS.get(name) or (_LATER_HANDLERS.get(name) if version() >= WITH_PARTITIONS else None)
+    handler = _HANDLERS.get(name)
     return handler(Given(daemon, asker, words)) if handler else f'Unknown command "{name}"\n'
 
 
@@ -229,34 +228,6 @@ def _get_priority(given: Given) -> Answer:
     return f"{given.daemon.defaults.priority}\n"
 
 
-def _sm_partition(given: Given) -> Answer:
-    """`add` and `rm`; who may use it is not documented: here whoever may set defaults."""
-    partitions = given.daemon.partitions
-    if partitions is None or given.word(0) not in ("add", "rm"):
-        return "Static partitioning is not enabled\n"
-    if not given.asker.privileged:
-        return given.insufficient
-    if given.word(0) == "rm":
-        return _of_partitions(given, ("rm", "/".join(given.words[1:3])))
-    said = partitions.add(given.word(1), given.word(2))
-    given.daemon.tell_partitions()
-    return said
-
-
-def _lspart(given: Given) -> Answer:
-    if given.daemon.partitions is None:
-        return "Static partitioning is not enabled\n"
-    return _of_partitions(given, ("lspart",))
-
-
-def _of_partitions(given: Given, question: Sequence[str]) -> Answer:
-    """The server, where there is one, is asked first who is in which partition."""
-    if given.daemon.server is None:
-        return given.daemon.about_partitions(question, ())
-    given.daemon.server.ask(given.asker, "partitions in use", question)
-    return None
-
-
 _HANDLERS: Mapping[str, Handler] = {
     "start_server": _start_server,
     "shutdown_server": _shutdown_server,
@@ -279,4 +250,3 @@ _HANDLERS: Mapping[str, Handler] = {
     "set_default_client_priority": _set_priority,
     "get_default_client_priority": _get_priority,
 }
-_LATER_HANDLERS: Mapping[str, Handler] = {"sm_partition": _sm_partition, "lspart": _lspart}  # documented, not observed

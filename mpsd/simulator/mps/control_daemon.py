@@ -77,11 +77,7 @@ TYPE_CHECKING = False  # in place of typing's, which takes half as long to impor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# The controller that is played: of driver 580, as observed, unless a rehearsal names another. From 13010 on it has static
-# SM partitions (documented, not observed).
-VERSION = "MPSD_SIMULATION_MPS"
-OBSERVED = 13000
-WITH_PARTITIONS = 13010
+VERSION = 13000  # of the controller that is played: of driver 580
 
 PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108  the driver's own default
 
@@ -100,13 +96,6 @@ _FLAGS = {
     "-q": "ready",
     "--ready-devices": "ready",
 }
-_LATER_FLAGS = {"-S": "partitioned", "--static-partitioning": "partitioned"}
-
-
-def version() -> int:
-    """Such as 13000 of CUDA 13.0."""
-    named = os.environ.get(VERSION, "")
-    return int(named) if named.isdecimal() else OBSERVED
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
@@ -115,13 +104,12 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     options = [argument for argument in given if argument.startswith("-")]
     if given and not given[0].startswith("-"):
         return _ask([" ".join(given)])
-    known = _FLAGS | (_LATER_FLAGS if version() >= WITH_PARTITIONS else {})
-    if any(option not in known for option in options):
+    if any(option not in _FLAGS for option in options):
         print(f"Unrecognized option \0\n{HELP}", end="")  # it does print that zero
         return 1
-    flags = {known[option] for option in options}
+    flags = {_FLAGS[option] for option in options}
     if "help" in flags or "version" in flags:
-        print(HELP if "help" in flags else BANNER.replace(str(OBSERVED), str(version())), end="")
+        print(HELP if "help" in flags else BANNER, end="")
         return 0
     if flags & {"background", "foreground"}:
         return _start(flags)
@@ -141,8 +129,7 @@ def _start(flags: "set[str]") -> int:
     if multiuser and os.geteuid() != 0:
         print("Only root user may enable -multiuser-server!", file=sys.stderr)
         return 1
-    partitioned = "partitioned" in flags
-    return start(os.environ, multiuser=multiuser, foreground="foreground" in flags, partitioned=partitioned)
+    return start(os.environ, multiuser=multiuser, foreground="foreground" in flags)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,8 @@ from mpsd.simulator.gpus import SimulatedGpu, present_gpus, simulated_folder, vi
 from mpsd.simulator.mps import commands, messages
 from mpsd.simulator.mps import messages as listening
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
-from mpsd.simulator.mps.control_daemon import version
+from mpsd.simulator.mps.control_daemon import VERSION
 from mpsd.simulator.mps.messages import MpsLog, SocketPeer
-from mpsd.simulator.mps.partitions import Partitions
 from mpsd.simulator.mps.server import ServerSetup, run_server
 from mpsd.simulator.mps.server_link import CommandSender, ServerLink, ServerSettings, fork_server
 
@@ -40,7 +39,6 @@ class DaemonSettings:
     thread_percent: float
     multiuser: bool
     uid: int
-    partitioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ class ControlDaemon:
         self.log = log
         self._lock = lock
         self.defaults = ServerSettings(settings.thread_percent)
-        self.partitions = Partitions(settings.gpus) if settings.partitioned else None
         self.server: ServerLink | None = None  # None: no client came yet, or it ended
         self._waiting: deque[tuple[socket.socket, SocketPeer]] = deque()
         self._quit: Quit | None = None  # None: not asked to
@@ -80,7 +77,7 @@ class ControlDaemon:
         pid_file.chmod(0o666)
         self.log.control(f"Starting control daemon using socket {pipe}/control")
         self.log.control(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}")
-        self.log.control(f"CUDA MPS Control binary version: {version()}")
+        self.log.control(f"CUDA MPS Control binary version: {VERSION}")
         return self
 
     def __exit__(
@@ -104,13 +101,7 @@ class ControlDaemon:
         self.server = link = fork_server(uid, settings, partial(self._become_server, setup))
         self.log.control(f"Starting new server {link.pid} for user {uid}")
         self._watch(link.connection, partial(self._hear_server, link))
-        self.tell_partitions()
         return link
-
-    def tell_partitions(self) -> None:
-        """The server makes contexts by them."""
-        if self.server and self.partitions:
-            messages.send(self.server.connection, {"partitions": self.partitions.sms_by_name})
 
     def end_server(self) -> None:
         """End the server whatever its clients do."""
@@ -215,23 +206,10 @@ class ControlDaemon:
             self._server_gone(link)
         elif "answer" in message:
             self._answer(link.askers.pop(message["number"]), message["answer"])
-        elif "in_use" in message:
-            asker = link.askers.pop(message["number"])
-            self._answer(asker, self.about_partitions(message["question"], message["in_use"]))
         elif "idle" in message:
             link.heard_idle(message["idle"])
         else:
             self.log.control(f"NEW SERVER {link.pid}: Ready")
-
-    def about_partitions(self, question: Sequence[str], in_use: Sequence[str]) -> str:
-        """The answer to `lspart`, or to `rm` and a name. in_use: the partitions that clients are in."""
-        if self.partitions is None:
-            return ""
-        if question[0] == "lspart":
-            return self.partitions.table(in_use)
-        said = self.partitions.remove(question[1], in_use)
-        self.tell_partitions()
-        return said
 
     def _server_gone(self, link: ServerLink) -> None:
         self._selector.unregister(link.connection)
@@ -281,7 +259,7 @@ class _Directories:
     log: Path
 
 
-def start(environment: Mapping[str, str], *, multiuser: bool, foreground: bool, partitioned: bool = False) -> int:
+def start(environment: Mapping[str, str], *, multiuser: bool, foreground: bool) -> int:
     """Run the daemon; returns its exit code, in the background at once."""
     directories = _directories(environment)
     if not directories.pipe.is_dir():
@@ -300,7 +278,6 @@ def start(environment: Mapping[str, str], *, multiuser: bool, foreground: bool, 
         thread_percent=thread_percent_as_read(environment.get(THREAD_PERCENT)),
         multiuser=multiuser,
         uid=os.geteuid(),
-        partitioned=partitioned,
     )
     if not foreground and not _in_background():
         return 0

@@ -16,7 +16,6 @@ from typing import Any
 
 from mpsd.simulator.card import (
     ILLEGAL_ADDRESS,
-    INVALID_RESOURCE_CONFIGURATION,
     LAUNCH_FAILED,
     MPS_CLIENT,
     MPS_CLIENT_TERMINATED,
@@ -68,7 +67,6 @@ class ServerClient:
     device: int = 0
     torn_down: bool = False
     terminated: bool = False
-    partition: str = ""
 
     @property
     def pid(self) -> int:
@@ -183,7 +181,6 @@ class MpsServer:
             self._log.server(f"Creating server context on device {ordinal} ({gpu.name})")
             card.claim(ContextClaim(os.getpid(), MPS_SERVER, gpu.server_mib * MIB))
         self._settings: Message = {"thread_percent": 100.0, "priority": 0, "limits": {}}
-        self._partitions: dict[str, int] | None = None  # SMs by name; None where the daemon has no static partitions
         self._started = False
         self._running = True
         self._clients: list[ServerClient] = []
@@ -216,8 +213,6 @@ class MpsServer:
             self._accept(socket.socket(fileno=files[0]))
         elif "settings" in message:
             self._set(message["settings"])
-        elif "partitions" in message:
-            self._partitions = message["partitions"]
         elif "ask" in message:
             self._answer(message["ask"], message["words"], message["number"])
         else:
@@ -248,10 +243,6 @@ class MpsServer:
                 text = device_client_list(listed, self._gpus)
             case "ps":
                 text = process_table(listed, os.getpid(), self._gpus)
-            case "partitions in use":
-                used = [client.partition for client in self._clients if client.context]
-                messages.send(self._link, {"in_use": used, "question": list(words), "number": number})
-                return
             case "terminate_client":
                 self._hear_terminate("".join(words[:1]), number)
                 return
@@ -301,10 +292,6 @@ class MpsServer:
         ordinal = next(n for n, gpu in enumerate(self._gpus) if gpu.uuid == asked["uuid"])
         wanted = Wish(**asked["wish"])
         share = self._share(wanted, self._gpus[ordinal], asked["ordinal"])
-        if self._partitions is not None:
-            if not wanted.partition.startswith(f"{asked['uuid']}/") or wanted.partition not in self._partitions:
-                return {"status": INVALID_RESOURCE_CONFIGURATION}
-            share = client_share.in_partition(share, self._partitions[wanted.partition], self._gpus[ordinal])
         if quirks := self._cards[ordinal].quirks:
             share = client_share.with_quirks(share, quirks, self._gpus[ordinal])
         room = self._limits.room(self._gpus[ordinal].uuid, client.pid, self._cards[ordinal])
@@ -321,7 +308,6 @@ class MpsServer:
             return {"status": refused.code}
         self._contexts_made += not client.number
         client.take(ServerContext(ordinal, slot), self._contexts_made)
-        client.partition = wanted.partition
         gpu = self._gpus[ordinal]
         self._log.server(f"Device {gpu.name} (uuid {gpu.uuid}) is associated")
         self._log.server(f"Status of client {client.shown} is ACTIVE")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from mpsd.model import node_report as shape
-from mpsd.model.grants import Gpu, GpuShare, Grant, promised_mib
+from mpsd.model.grants import Gpu, GpuShare, promised_mib
 from mpsd.model.identity import PodName, process_of
 from mpsd.model.node_report import total
 from mpsd.model.node_view import Canary, Client, HeldGrant, NodeView, pod_names
@@ -98,7 +98,7 @@ def _gpu(
 def _domains(view: NodeView) -> Iterator[shape.DomainReport]:
     names = pod_names(view) if any(domain.record.faults for domain in view.domains) else {}
     for domain in view.domains:
-        record, table = domain.record, domain.partitions
+        record = domain.record
         yield shape.DomainReport(
             name=record.domain,
             gpus=record.gpus,
@@ -112,9 +112,6 @@ def _domains(view: NodeView) -> Iterator[shape.DomainReport]:
             canary=_canary(record.canary) if record.canary else None,
             version=record.written_by,
             kind=record.kind,
-            partitioned=record.partitioned,
-            chunks=table.chunks if table else None,
-            free_chunks=table.chunks - sum([one.chunks for one in table.partitions]) if table else None,
         )
 
 
@@ -162,19 +159,12 @@ def _grant(
         priority=grant.priority,
         memory_cap="cgroup" if grant.id in view.capped else "mps",
         memory_cap_why=view.uncapped.get(grant.id, ""),
-        partitions=tuple(_partitions(grant, view)) if grant.partitions else (),
     )
 
 
 def _card(part: GpuShare, used_mib: int | None, policy: "Policy") -> shape.CardReport:
     over = used_mib is not None and used_mib > most_mib(part, policy)
     return shape.CardReport(part.gpu, part.memory_mib, part.reserved_percent, used_mib, over, weight=part.weight)
-
-
-def _partitions(grant: Grant, view: NodeView) -> Iterator[shape.PartitionReport]:
-    table = view.tables.get(grant.gpus[0])
-    sms = {one.name: one.sms for one in table.partitions} if table else {}
-    yield from (shape.PartitionReport(one.chunks, sms.get(one.name)) for one in grant.partitions)
 
 
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:

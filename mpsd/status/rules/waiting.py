@@ -12,11 +12,11 @@ from functools import lru_cache
 from mpsd.grants.rules.placement import apart, find_gpus, most_together, needs
 from mpsd.model.grants import GpuCapacity, Request
 from mpsd.model.names import CLAIMS_LABEL
+from mpsd.model.pod import NodeWishes
 from mpsd.model.problem import shown, shown_name
 from mpsd.model.quantity import gib
-from mpsd.platform.rules.kubernetes_objects import LABELS, NodeWishes, kept_away
+from mpsd.platform.rules.kubernetes_objects import LABELS, kept_away
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, can_ever, has_domain
-from mpsd.scheduler.rules.filter import NEEDS_SHARE, PARTITIONS, lacks_share
 from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why, counted, listed, quoted, wanted
 
 _MOST_REASONS, _MOST_CLOSED = 5, 3
@@ -210,8 +210,6 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
     rooms = [(room, one) for one in nodes for room in one.rooms]
     if not rooms:
         return f"no GPU of {where} takes pods now"
-    if lacks_share(request, [room for room, _ledger in rooms]):
-        return f"every GPU of {where} that takes pods has {PARTITIONS}, {NEEDS_SHARE}"
     if request.gpus > 1:
         return _lack_of_several(request, rooms, where)
 
@@ -230,12 +228,7 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
         percent, gpu = best("thread_percent", with_memory)
         has = f"{gpu} has the memory and {percent} %" if request.memory_mib else f"the most is {percent} %, {gpu}"
         return f"no GPU of {where} has {wanted(request)} free: {has}"
-    with_chunks = [one for one in with_threads if not one[0].chunks or one[0].chunks.holds(*request.own_shares)]
-    if not with_chunks:
-        room = max((room for room, _ledger in with_threads), key=lambda room: room.chunks.free if room.chunks else 0)
-        free = f"{max(0, room.chunks.free)} of {room.chunks.chunks}" if room.chunks else ""
-        return f"no GPU of {where} has {wanted(request)} free in whole chunks of its SMs: the most is {free} chunks"
-    left, gpu = best("clients", with_chunks)
+    left, gpu = best("clients", with_threads)
     clients = request.clients or nodes[0].policy.requests.clients_per_grant
     return f"no GPU of {where} with {wanted(request)} free takes {clients} more clients: {gpu} takes {left}"
 
@@ -291,8 +284,6 @@ def _when(request: Request, nodes: Sequence[_Candidate], context: ExplanationCon
     open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
     if not open_ones:
         return "kubectl mps shows how each node is"
-    if lacks_share(request, [room for ledger in open_ones for room in ledger.rooms]):
-        return "it never fits until it is recreated with such a share, or the policy has threads: shared"
     if not any(has_domain(request, ledger) for ledger in open_ones):
         return f"it never fits until an administrator makes a domain of {request.gpus} GPUs; or ask for one GPU"
     unit_mib = context.policy.resources.memory_unit_mib

@@ -90,10 +90,6 @@ def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: Clie
 
 
 def _threads(environment: Mapping[str, str], grant: Grant) -> str:
-    if grant.partitions:  # documented, not observed: then no percentage counts
-        named = environment.get(cuda.SM_PARTITION)
-        own = named is None or any(named == one.name for one in grant.partitions)  # without one it gets no context
-        return "" if own else f"{cuda.SM_PARTITION} {_written(named)}, which is not its grant's"
     value = environment.get(cuda.THREAD_PERCENT)
     read = cuda.thread_percent_as_read(value)
     if read <= max(grant.thread_percent, grant.earlier_percent):
@@ -131,9 +127,7 @@ def most_sms(grant: Grant, gpu: Gpu) -> int:
 
 def shows_lifted(grant: Grant, gpus: Mapping[str, Gpu]) -> bool:
     """Whether what contexts reserve could show that a client is on more SMs. gpus: by UUID. Of several GPUs nothing
-    says which of them a reservation is for. In a static SM partition there is nothing to lift."""
-    if grant.partitions:
-        return False
+    says which of them a reservation is for."""
     gpu = gpus.get(grant.gpus[0]) if len(grant.parts) == 1 else None
     return gpu is not None and gpu.capability.reserved_kib(most_sms(grant, gpu)) < gpu.capability.reserved_kib(gpu.sms)
 

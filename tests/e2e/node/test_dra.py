@@ -24,7 +24,6 @@ from tests.e2e.claims import (
     slices,
 )
 from tests.e2e.cluster import Cluster, Object
-from tests.e2e.helm import values_of
 from tests.e2e.installation import AGENT, GPUS, MEMORY, SYSTEM, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
 from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at, sample, share
@@ -70,11 +69,9 @@ def by_plugin(cluster: Cluster, pods: Pods) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def claims(
-    by_plugin: list[float], mpsd: Installation, pods: Pods, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Claims]:
+def claims(by_plugin: list[float], mpsd: Installation, pods: Pods) -> Iterator[Claims]:
     cdi = this_machine().state / "cdi"
-    with claims_instead_of_plugins(mpsd, pods, cdi, tmp_path_factory.mktemp("dra")):
+    with claims_instead_of_plugins(mpsd, pods, cdi):
         yield Claims(mpsd, pods, cdi)
 
 
@@ -120,7 +117,7 @@ def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: 
 
 
 def test_helms_sample_job_gets_its_share_by_a_claim(cluster: Cluster, mpsd: Installation, claims: Claims) -> None:
-    given = {**values_of(mpsd.images), "dra": {"enabled": True}, "test": {"command": [*CLIENT, "alloc=9000"]}}
+    given = {**mpsd.values, "dra": {"enabled": True}, "test": {"command": [*CLIENT, "alloc=9000"]}}
     things = files_by_helm(given)["templates/tests/sample.yaml"]
     cluster.do("apply", "-f", "-", given=things)
     job = ("job/mps-sample", "-n", SYSTEM)

@@ -1,4 +1,4 @@
-"""What one `kubectl apply -k` leaves on a cluster."""
+"""What `helm template | kubectl apply` leaves on a cluster."""
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import (

@@ -7,28 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.dra.rules.cdi import file_of, name_of, owner_of, spec_of, started_with
-from mpsd.kubelet.dra.rules.cdi import given as given_in
 from mpsd.kubelet.dra.rules.claims import (
     ClaimGrant,
     ClaimNode,
-    PreparedClaim,
     claim_holders,
     config_problems,
     other_claim_of,
-    partition_trouble,
     read_claim,
     refreshed,
     taken_up,
-    why_no_partition,
     why_no_room,
     with_priority,
 )
 from mpsd.kubelet.rules.allocation import Answer, DeviceListStrategy, NodeConditions, memory_answer
-from mpsd.kubelet.rules.node_pods import Bystander
-from mpsd.model.cuda_limit_parser import SM_PARTITION
+from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.grants import DeviceNode, Grant, HostMount, evenly, promised_mib
 from mpsd.model.identity import PodName
-from mpsd.model.partitions import HeldPartition, Partition, PartitionTable
 from mpsd.model.pod import PodPriority
 from mpsd.model.policy import GpuPriority
 from mpsd.model.problem import InvalidInput
@@ -118,6 +112,8 @@ def test_gpus_of_one_domain_are_one_grant_in_the_domain_s_order() -> None:
         (claim_object(result(adminAccess=True)), "admin-access"),
         (claim_object(result(consumedCapacity=None)), "capacity-unknown"),
         (claim_object(result(memory="much")), "capacity-unknown"),
+        (claim_object(result(memory="-1Gi")), "capacity-unknown"),
+        (claim_object(result(threads="-1")), "capacity-unknown"),
         (claim_object(result(memory="64Mi")), "memory-below-context"),
         (claim_object(result(memory="80Gi")), "memory-over-card"),
         (claim_object(result(), result()), "device-twice"),
@@ -231,14 +227,14 @@ def test_a_pod_has_one_claim_of_mpsd() -> None:
 def test_pods_that_share_a_claim_share_its_grant() -> None:
     """The second one starts without kubelet asking for the claim again."""
     claim = prepared()
-    late = Bystander(PodName("default", "late", "uid-of-late"), (), ("share",))
-    elsewhere = Bystander(PodName("team-b", "other", "uid-of-other"), (), ("share",))
+    late = NodePod(PodName("default", "late", "uid-of-late"), (), ("share",))
+    elsewhere = NodePod(PodName("team-b", "other", "uid-of-other"), (), ("share",))
     assert claim_holders([claim], [late, elsewhere]) == {UID: (POD, late.identity)}
 
 
 def test_a_pod_counts_for_the_smallest_of_its_claims() -> None:
     small, large = prepared(result(memory="2Gi"), name="small"), prepared(name="large")
-    both = Bystander(PodName("default", "both", "uid-of-both"), (), ("large", "small"))
+    both = NodePod(PodName("default", "both", "uid-of-both"), (), ("large", "small"))
     holders = claim_holders([large, small], [both])
     assert both.identity in holders[small.uid]
     assert both.identity not in holders[large.uid]
@@ -259,7 +255,7 @@ def test_a_claim_that_has_left_is_taken_up_again_with_all_its_pods_where_it_is_t
 
 def test_a_pod_with_a_claim_of_the_name_of_one_that_has_left_has_the_new_one() -> None:
     old, new = replace(prepared(), uid="old", left=True), replace(prepared(), uid="new", pods=())
-    late = Bystander(PodName("default", "late", "uid-of-late"), (), ("share",))
+    late = NodePod(PodName("default", "late", "uid-of-late"), (), ("share",))
     for claims in ([old, new], [new, old]):
         assert claim_holders(claims, [late]) == {"old": (POD,), "new": (late.identity,)}
 
@@ -306,10 +302,10 @@ def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:
 BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
 
 
-def rows(*written: str | None) -> list[Bystander]:
+def rows(*written: str | None) -> list[NodePod]:
     """The pods share-0, share-1, … with these annotations."""
     names = [PodName("default", f"share-{n}", f"uid-of-share-{n}") for n in range(len(written))]
-    return [Bystander(name, (), (), PodPriority(written=one)) for name, one in zip(names, written, strict=True)]
+    return [NodePod(name, (), (), PodPriority(written=one)) for name, one in zip(names, written, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -398,50 +394,3 @@ def test_a_cdi_file_says_whose_it_is() -> None:
     assert owner_of(DRIVER, file_of(DRIVER, UID)) == UID
     for other in ("nvidia.yaml", "gpu.nvidia.com-claim-1.json", f".{file_of(DRIVER, UID)}.new"):
         assert owner_of(DRIVER, other) == ""
-
-
-# -- static SM partitions ----------------------------------------------------------------------------------------------
-
-OWN = HeldPartition(f"{UUIDS[0]}/D1", 5)
-HAS_IT, HAS_ANOTHER = (PartitionTable(16, (Partition(name, 5, 40, in_use=False),)) for name in (OWN.name, "other"))
-
-
-def test_a_claim_in_a_partition_names_it_to_its_programs_in_place_of_a_percentage() -> None:
-    claim = replace(prepared(result(threads="30")), partition=OWN)
-    spec = spec_of(
-        DRIVER, claim, memory_answer(claim.allocation, NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {}))
-    )
-    assert (given_in(spec, SM_PARTITION), started_with(spec)) == (OWN.name, None)
-    assert claim.grant(claim.pods).partitions == (OWN,)
-    assert taken_up(claim, prepared(result(threads="30"))) == claim
-
-
-@pytest.mark.parametrize(
-    ("claim", "why"),
-    [
-        (prepared(result(threads="30")), ""),
-        (prepared(result(threads="0")), "asks for no threads"),
-        (prepared(result(0), result(1), node=TOGETHER), "is of 2; ask for one"),
-    ],
-)
-def test_a_claim_can_have_a_partition_for_a_share_of_one_gpu(claim: PreparedClaim, why: str) -> None:
-    said = why_no_partition(claim)
-    assert why in said
-    assert bool(said) is bool(why)
-
-
-@pytest.mark.parametrize(
-    ("partition", "table", "why"),
-    [
-        (OWN, HAS_IT, ""),
-        (OWN, HAS_ANOTHER, "is gone"),
-        (OWN, None, "has not said yet which SM partitions it has"),
-        (None, HAS_ANOTHER, "was given none"),
-    ],
-)
-def test_no_container_is_started_in_a_partition_that_is_not_there(
-    partition: HeldPartition | None, table: PartitionTable | None, why: str
-) -> None:
-    said = partition_trouble(replace(prepared(result(threads="30")), partition=partition), table)
-    assert why in said
-    assert bool(said) is bool(why)

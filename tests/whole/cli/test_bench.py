@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.bench.parts import PARTS, Part
-from mpsd.bench.rules.rows import BenchPart, MachineRow, NeedRow
+from mpsd.bench.groups import GROUPS, Group
+from mpsd.bench.rules.rows import BenchGroup, MachineRow, NeedRow
 from mpsd.bench.run import BenchRun, CannotBegin, require_alone, require_mps, require_turns
 from mpsd.bench.testbeds import BenchContext, CannotMeasure
 from mpsd.platform.limits_files import load_limits
@@ -51,33 +51,35 @@ def processes_of(pid: int) -> list[str]:
 
 
 def test_a_run_on_simulated_gpus_is_kept_judged_and_leaves_nothing(tmp_path: Path) -> None:
-    """One part that can be measured and one that cannot."""
-    kept = tmp_path / "need.json"
-    words = ["need", "torch", "--simulate", "H200", "--window", "0.1", "-o", "json", "--save", str(kept)]
+    kept = tmp_path / "cost.json"
+    words = ["cost", "--simulate", "H200", "--window", "0.1", "--rounds", "1", "-o", "json", "--save", str(kept)]
     with subprocess.Popen(
         [*BENCH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
-        answer, progress = process.communicate(timeout=50)
+        answer, progress = process.communicate(timeout=150)
     assert process.returncode == 0, progress
     told = json.loads(answer)
-    assert [(row["limit_mib"], row["got_mib"] < 7600) for row in told["need"]] == [(3072, True), (8192, False)]
-    assert told["skipped"] == [["torch", "simulated GPUs run no PyTorch"]]
+    assert [(row["work"], row["programs"]) for row in told["cost"]] == [
+        ("arithmetic", 1),
+        ("arithmetic", 4),
+        ("small", 4),
+    ]
     assert (told["machine"]["gpu"], told["machine"]["simulated"]) == ("NVIDIA H200", True)
-    verdicts = {claim["part"]: claim["verdict"] for claim in told["claims"]}
-    assert (verdicts["need"], verdicts["torch"], verdicts["cost"]) == ("holds", "not measured", "not measured")
+    verdicts = {claim["group"]: claim["verdict"] for claim in told["claims"]}
+    assert (verdicts["cost"], verdicts["sharing"]) == ("cannot tell", "not measured")
     record = json.loads(kept.read_text())
     assert record.pop("crc32")
     assert {**record, "claims": told["claims"]} == told
-    assert progress.splitlines()[0].startswith("mpsd bench: 1/2 need: ")
+    assert progress.splitlines()[0].startswith("mpsd bench: 1/6 cost: ")
     assert (folders_of(process.pid), processes_of(process.pid)) == ([], [])
 
 
 @pytest.mark.parametrize(
-    ("signum", "part", "step"), [(signal.SIGINT, "shares", "1/13 shares"), (signal.SIGTERM, "sharing", "1/24 sharing")]
+    ("signum", "group", "step"), [(signal.SIGINT, "shares", "1/21 shares"), (signal.SIGTERM, "sharing", "1/3")]
 )
-def test_a_signal_in_the_middle_leaves_nothing(signum: signal.Signals, part: str, step: str, tmp_path: Path) -> None:
+def test_a_signal_in_the_middle_leaves_nothing(signum: signal.Signals, group: str, step: str, tmp_path: Path) -> None:
     """Of a window of 5 s, under mpsd and without it."""
-    words = [part, "--simulate", "H200", "--window", "5", "--save", str(tmp_path / "kept.json")]
+    words = [group, "--simulate", "H200", "--window", "5", "--save", str(tmp_path / "kept.json")]
     with subprocess.Popen([*BENCH, *words], stderr=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stderr is not None
         assert step in process.stderr.readline()
@@ -129,25 +131,25 @@ def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(mac
 # -- what ends a run -----------------------------------------------------------------------------------------------
 
 
-def failing(error: Exception) -> Part:
-    """A part that stops half way with this error."""
+def failing(error: Exception) -> Group:
+    """A group that stops half way with this error."""
 
     def measure(context: BenchContext) -> Iterator[NeedRow]:
         context.step("a first")
         yield NeedRow(1, 2, 3, "0:CUDA_SUCCESS")
         raise error
 
-    return Part(lambda _context: 2, measure)
+    return Group(lambda _context: 2, measure)
 
 
 def test_what_was_measured_before_an_error_is_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     here = BenchContext("H200", FACTS, 0.1, 1, told.append)
-    monkeypatch.setitem(PARTS, BenchPart.NEED, failing(EOFError("mpsd ended")))
-    monkeypatch.setitem(PARTS, BenchPart.SIZES, failing(CannotMeasure("the card is too small")))
-    run = BenchRun(here, MACHINE, (BenchPart.NEED, BenchPart.SIZES))
+    monkeypatch.setitem(GROUPS, BenchGroup.SHARING, failing(CannotMeasure("the card is too small")))
+    monkeypatch.setitem(GROUPS, BenchGroup.SHARES, failing(EOFError("mpsd ended")))
+    run = BenchRun(here, MACHINE, (BenchGroup.SHARES, BenchGroup.SHARING))
     with pytest.raises(EOFError):
         list(run.measure())
-    assert (run.steps(), told) == (4, ["sizes: a first", "need: a first"])
-    assert run.so_far.need == (NeedRow(1, 2, 3, "0:CUDA_SUCCESS"),)
-    assert run.so_far.skipped == ((BenchPart.SIZES, "the card is too small"),)
+    assert (run.steps(), told) == (4, ["sharing: a first", "shares: a first"])
+    assert run.so_far.need == (NeedRow(1, 2, 3, "0:CUDA_SUCCESS"),) * 2
+    assert run.so_far.skipped == ((BenchGroup.SHARING, "the card is too small"),)

@@ -30,18 +30,13 @@ def owner_of(driver: str, file: str) -> str:
     return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
 
 
-def given(spec: object, variable: str) -> str:
-    """What a file of `spec_of` gives its containers in this variable; empty where it gives nothing."""
+def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
+    """The number that a file of `spec_of` gives its containers in this variable; None where it gives none."""
     fields = FieldReader()
     devices = fields.entries(spec, "devices", "") if isinstance(spec, dict) else []
     texts = (fields.texts(fields.mapping(each, "containerEdits", ""), "env", "") for _where, each in devices)
     pairs = (text.partition("=") for each in texts for text in each)
-    return next((value for name, _is, value in pairs if name == variable), "")
-
-
-def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
-    """The same as a number; None where it is none."""
-    value = given(spec, variable)
+    value = next((value for name, _is, value in pairs if name == variable), "")
     return int(value) if value.isascii() and value.isdecimal() else None
 
 

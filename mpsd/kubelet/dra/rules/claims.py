@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
 from mpsd.kubelet.rules.allocation import Allocation
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod
+from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.client_limits import NORMAL, PRIORITIES, ClientLimit, client_priority, priority_problem, problems_with
 from mpsd.model.domain import Domain
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.grants import Gpu, Grant, evenly, rooms
 from mpsd.model.identity import PodName
-from mpsd.model.partitions import NO_SHARE, HeldPartition, PartitionTable
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import gib, whole
@@ -56,7 +55,7 @@ class PreparedClaim:
     """A claim that has its grant on this node, as the journal keeps it. memory_mib, reserved_percent: of each GPU.
     pods: those that the claim was reserved for when it was prepared, and those that came to it since. at: seconds since
     1970. left: kubelet has given it up, and it counts until no process of its pods lives. priority: None where it was
-    given none. partition: that all its pods are in, where its GPU has static SM partitions."""
+    given none."""
 
     uid: str
     namespace: str
@@ -72,7 +71,6 @@ class PreparedClaim:
     at: float
     left: bool = False
     priority: int | None = None
-    partition: HeldPartition | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -80,8 +78,7 @@ class PreparedClaim:
 
     @property
     def allocation(self) -> Allocation:
-        name = self.partition.name if self.partition else ""
-        return Allocation(self.domain, self.gpus, self.memory_mib, self.thread_percent, self.priority, name)
+        return Allocation(self.domain, self.gpus, self.memory_mib, self.thread_percent, self.priority)
 
     @property
     def share(self) -> tuple[object, ...]:
@@ -99,7 +96,6 @@ class PreparedClaim:
             holder=holders[0] if holders else PodName(self.namespace, self.name, ""),
             command=str(self),
             priority=self.priority or NORMAL,
-            partitions=(self.partition,) if self.partition else (),
             sharing=tuple(holders),
             claim=f"{self.namespace}/{self.name}",
         )
@@ -342,27 +338,7 @@ def why_no_room(claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, 
     return ""
 
 
-def why_no_partition(claim: PreparedClaim) -> str:
-    """Why it can never be in a static SM partition; empty where it can."""
-    if len(claim.gpus) > 1:
-        return f"an SM partition is of one GPU, and {claim} is of {len(claim.gpus)}; ask for one"
-    some = "ask for some, with 100 for all of them"
-    return "" if claim.reserved_percent else f"{claim} asks for no {THREADS}, and {NO_SHARE}; {some}"
-
-
-def partition_trouble(claim: PreparedClaim, table: PartitionTable | None) -> str:
-    """Why no program of a prepared claim gets a context on its GPU, which has static SM partitions; empty where one
-    does. table: None where nobody knows yet which."""
-    if table is None:
-        return f"{claim.domain} has not said yet which SM partitions it has"
-    if claim.partition is None:
-        return f"{claim.domain} has static SM partitions, and {claim} was given none before that; {_RECREATE}"
-    if claim.partition.name not in table.names:
-        return f"the SM partition of {claim} is gone, as after a restart of {claim.domain}'s daemon; {_RECREATE}"
-    return ""
-
-
-def with_priority(claim: PreparedClaim, rows: Iterable[NodePod | Bystander], policy: Policy) -> PreparedClaim:
+def with_priority(claim: PreparedClaim, rows: Iterable[NodePod], policy: Policy) -> PreparedClaim:
     """The claim with what the policy says of its pods beside its own parameters: it is below normal where the policy
     says so of each of them that is known."""
     if policy.gpu_priority.by == "none" or claim.priority:
@@ -393,9 +369,7 @@ def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> tupl
     )
 
 
-def claim_holders(
-    prepared: Sequence[PreparedClaim], rows: Sequence[NodePod | Bystander]
-) -> dict[str, tuple[PodName, ...]]:
+def claim_holders(prepared: Sequence[PreparedClaim], rows: Sequence[NodePod]) -> dict[str, tuple[PodName, ...]]:
     """By the uid of each claim, its pods: those of the journal, and those of this node that have come to it since,
     which kubelet lets start without asking again. Of several claims a pod counts for the one with the least memory."""
     by_name = {(claim.namespace, claim.name): claim.uid for claim in prepared if not claim.left}
@@ -420,5 +394,5 @@ def refreshed(before: PreparedClaim, pods: Iterable[PodName]) -> PreparedClaim:
 def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
     """A claim that kubelet gave up and prepares again while processes of its earlier pods live: one grant for all of
     them, of their priority. None where it was allocated otherwise meanwhile."""
-    again = replace(now, pods=before.pods, priority=before.priority, partition=before.partition)
+    again = replace(now, pods=before.pods, priority=before.priority)
     return refreshed(again, now.pods) if now.share == before.share else None

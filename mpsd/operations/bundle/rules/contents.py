@@ -27,7 +27,7 @@ timestamp level event role part exception command reason reasons error action ad
 before certificate_ends cgroup changes chunks claim claims configuration container context_mib
 deadline_s devices domain domains drain_s driver ends file forced gone gpu gpus grant grants hit
 holder how id kind made memory_mib message mode name namespace new node nodes objects outcome
-partition path pid pids pod pod_uid port programs readers registered request reserved
+path pid pids pod pod_uid port programs readers registered request reserved
 reserved_percent resource root script secret served server sha256 sms starts_later step stopped_s
 subject taint thread_percent tls took_s until used_mib version watched what
 """
