@@ -305,7 +305,7 @@ class Machine:
         return self.domain(name)
 
     def until_ready(self) -> None:
-        """Until the agent answers and every domain serves."""
+        """Until the agent answers, and every domain serves and lets programs in."""
         eventually(self._is_ready, "every domain is ready")
 
     def until_known(self) -> None:
@@ -314,7 +314,11 @@ class Machine:
 
     def _is_ready(self) -> bool:
         known = self._known()
-        return bool(known) and all(domain.state is State.READY for domain in known)
+        return bool(known) and all(domain.state is State.READY for domain in known) and not self._is_held(known)
+
+    def _is_held(self, domains: Sequence[DomainStatus]) -> bool:
+        """Whether one of them lets nobody in for a moment, since its last client was killed."""
+        return any(self.record(domain.name).held_until > time.time() for domain in domains)
 
     def _known(self) -> Sequence[DomainStatus]:
         """The domains, once they hold every GPU."""
