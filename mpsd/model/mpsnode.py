@@ -24,7 +24,6 @@ API, KIND = "mpsd.io/v1alpha1", "MPSNode"
 
 _LARGEST = 2**63 - 1  # an int64, as the definition has it
 Amount = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None
-Flag = bool | None
 Text = str | None
 Texts = list[str] | None
 
