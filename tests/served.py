@@ -1,5 +1,6 @@
 """A role of mpsd as a process of its own, with its probes and metrics on a port without TLS."""
 
+import atexit
 import http.client
 import json
 import os
@@ -18,6 +19,7 @@ DEADLINE_S = 40.0  # far above what anything takes, however busy the machine; on
 
 
 _kept: list[socket.socket] = []
+atexit.register(lambda: [one.close() for one in _kept])
 
 
 def free_port() -> int:

@@ -14,7 +14,7 @@ LIMITS = {
     "lines without simulator and bench": 45_750,
     "largest room, % of these lines": 15,
     "class names defined twice or more": 0,
-    "modules that `mpsd control` can load where GPUs are real": 61,
+    "modules that `mpsd control` can load where GPUs are real": 60,
 }
 WAYS = {"request": 10, "review": 8, "violation": 11}  # files of each, as above
 PACKAGE = {

@@ -58,5 +58,7 @@ def hurried(window: str) -> Json:
 
 
 def _hurried(rule: Json, window: str) -> Json:
-    expression = {"expr": in_window(rule["expr"], _AN_HOUR if "[1h]" in rule["expr"] else window)}
+    if "[1h]" in rule["expr"]:
+        window = _AN_HOUR
+    expression = {"expr": in_window(rule["expr"], window)}
     return expression if "record" in rule else expression | {"for": rule["for"] if rule["for"] == "0s" else "1s"}

@@ -301,11 +301,11 @@ class Machine:
 
     def in_state(self, state: State, name: str = "gpu0") -> DomainReport:
         """The domain once it is in this state."""
-        eventually(lambda: self.domain(name).state is state, f"{name} is {state}")
+        eventually(lambda: self.domain(name).state == state, f"{name} is {state}")
         return self.domain(name)
 
     def until_ready(self) -> None:
-        """Until the agent answers and every domain serves."""
+        """Until the agent answers, and every domain serves and lets programs in."""
         eventually(self._is_ready, "every domain is ready")
 
     def until_known(self) -> None:
@@ -314,7 +314,13 @@ class Machine:
 
     def _is_ready(self) -> bool:
         known = self._known()
-        return bool(known) and all(domain.state == State.READY for domain in known)
+        if not known or self._is_held(known):
+            return False
+        return all(domain.state == State.READY for domain in known)
+
+    def _is_held(self, domains: Sequence[DomainReport]) -> bool:
+        """Whether one of them lets nobody in for a moment, since its last client was killed."""
+        return any(self.record(domain.name).held_until > time.time() for domain in domains)
 
     def _known(self) -> Sequence[DomainReport]:
         """The domains, once they hold every GPU."""

@@ -110,6 +110,7 @@ def test_an_agent_and_a_control_that_restart_keep_the_limits(machine: Machine) -
     control.kill()
     again = machine.service("control")
     eventually(lambda: again.logged("daemon adopted"), "the new control has its daemon")
+    machine.until_ready()
     other = machine.client(3)
     eventually(lambda: is_capped(machine, other), "the new control sets limits")
     assert before.items() <= limits(machine).items()
