@@ -126,4 +126,4 @@ def test_a_node_of_equal_instances_has_their_product_for_a_label() -> None:
 def test_a_status_names_the_profile_and_the_whole_gpu() -> None:
     told = [(gpu.label, gpu.parent, gpu.mig_profile) for gpu in node_report(replace(view(), gpus=HERE), POLICY).gpus]
     assert told[0] == ("gpu0-mig7", "GPU-parent", "1g.10gb")
-    assert told[-1] == ("gpu1", None, None)
+    assert told[-1] == ("gpu1", "", "")
