@@ -47,7 +47,7 @@ def used_by(host: Host, container: Container) -> Mapping[str, Any]:
 
 def is_busy(used: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same, or nothing: between two of the simulator's measurements it does nothing for a moment."""
-    return used if used["cards"][0]["smPercent"] else {}
+    return used if used["cards"][0].get("smPercent") else {}
 
 
 def set_to(host: Host, container: Container, *words: str) -> Mapping[str, Any]:
@@ -105,7 +105,7 @@ def test_b4_of_a_container_without_a_process_on_the_gpu_nothing_is_known(host: H
 def test_b3_policy_and_free_weight_of_each_card_are_read_and_weights_of_containers(host: Host) -> None:
     first, second = host.holding(cgpu(2, 1, weight=6)), host.holding(cgpu(2, 1, weight=4))
     state = use(host)
-    assert [(gpu["computePolicy"], gpu["maxInst"], gpu["freeWeight"]) for gpu in state["gpus"]] == [
+    assert [(gpu["computePolicy"], gpu.get("maxInst"), gpu.get("freeWeight")) for gpu in state["gpus"]] == [
         (5, None, None),
         (3, MAX_INST, MAX_INST - 10),
     ]
