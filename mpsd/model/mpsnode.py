@@ -5,6 +5,7 @@ is a node here, with what could be read of it and the rest reported as unreadabl
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
@@ -25,7 +26,7 @@ from mpsd.model.node_report import (
     ReportPart,
 )
 from mpsd.model.problem import Problem, shown
-from mpsd.model.times import Instant, epoch, instant
+from mpsd.model.times import epoch
 
 API, KIND = "mpsd.io/v1alpha1", "MPSNode"
 
@@ -99,9 +100,9 @@ def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -
             return amount
         _note(amount, at(path, key), "is no amount", f"write a number from 0 to {LARGEST}", shape)
         return None
-    if kind is Instant:
+    if kind is datetime:
         text = shape.text(fields, key, path)
-        time = instant(text)
+        time = _time(text)
         if text and time is None:
             remedy = "write it with its time zone, such as 2026-01-31T12:00:00Z"
             _note(text, at(path, key), "is no time", remedy, shape)
@@ -114,6 +115,15 @@ def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -
             return None
         return tuple([_read(one, entry, where, shape) for where, one in shape.entries(fields, key, path)])
     return _read(shape.mapping(fields, key, path), kind, at(path, key), shape) if _is_part(kind) else None
+
+
+def _time(text: str) -> datetime | None:
+    """None for what is no time, or has no time zone."""
+    try:
+        time = msgspec.convert(text, datetime)
+    except msgspec.ValidationError:
+        return None
+    return time if time.tzinfo else None
 
 
 def _is_part(kind: Any) -> bool:

@@ -1,14 +1,8 @@
 """Times as Kubernetes writes them (whole seconds, UTC, RFC 3339: metav1.Time), and durations for people."""
 
 from datetime import UTC, datetime
-from typing import Annotated
-
-import msgspec
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
-
-Instant = datetime
-Time = Annotated[Instant, msgspec.Meta(tz=True)] | None  # in JSON: RFC 3339, with a time zone
 
 
 def lasting(seconds: float) -> str:
@@ -25,26 +19,17 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def utc(seconds: float) -> Instant:
+def utc(seconds: float) -> datetime:
     """seconds: since 1970."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def instant(text: str) -> Instant | None:
-    """What a JSON text says; None for what is no time, or has no time zone."""
-    try:
-        time = msgspec.convert(text, Instant)
-    except msgspec.ValidationError:
-        return None
-    return time if time.tzinfo else None
-
-
-def in_whole_seconds(time: Instant | None) -> Instant | None:
+def in_whole_seconds(time: datetime | None) -> datetime | None:
     """As Kubernetes has times."""
     return None if time is None else time.replace(microsecond=0)
 
 
-def epoch(time: Instant | None) -> float | None:
+def epoch(time: datetime | None) -> float | None:
     """Seconds since 1970."""
     return None if time is None else time.timestamp()
 
