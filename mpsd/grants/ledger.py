@@ -22,7 +22,7 @@ from mpsd.model.grants import Grant, evenly, rooms
 from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
 from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
 from mpsd.model.policy import Policy
-from mpsd.model.redaction import program_of
+from mpsd.model.problem import program_of
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import containers, processes, records
 from mpsd.platform.containers import ContainerProcesses, ProgramCgroups, Whereabouts, own_cgroups

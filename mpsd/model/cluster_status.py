@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mpsd.model.conditions import CONDITION, REASONS_OF_DOMAINS, Truth
+from mpsd.model.conditions import REASONS_OF_DOMAINS, Truth
 from mpsd.model.domain import unknown_cordons
-from mpsd.model.names import HEARTBEAT_S, STALE_S
+from mpsd.model.names import CONDITION, HEARTBEAT_S, STALE_S
 from mpsd.model.node_report import (
     CardReport,
     ConditionReport,

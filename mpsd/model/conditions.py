@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mpsd.model.domain import DRAINS, State, after_is
+from mpsd.model.names import CONDITION
 from mpsd.model.problem import shortened
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.node_view import NodeView
 
-CONDITION = "MPSReady"
 _SHOWN = 3  # pods that a message names
 
 

@@ -5,7 +5,6 @@ is a node here, with what could be read of it and the rest reported as unreadabl
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
@@ -26,7 +25,7 @@ from mpsd.model.node_report import (
     ReportPart,
 )
 from mpsd.model.problem import Problem, shown
-from mpsd.model.times import epoch
+from mpsd.model.times import Instant, epoch
 
 API, KIND = "mpsd.io/v1alpha1", "MPSNode"
 
@@ -100,7 +99,7 @@ def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -
             return amount
         _note(amount, at(path, key), "is no amount", f"write a number from 0 to {LARGEST}", shape)
         return None
-    if kind is datetime:
+    if kind is Instant:
         text = shape.text(fields, key, path)
         time = _time(text)
         if text and time is None:
@@ -117,10 +116,10 @@ def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -
     return _read(shape.mapping(fields, key, path), kind, at(path, key), shape) if _is_part(kind) else None
 
 
-def _time(text: str) -> datetime | None:
+def _time(text: str) -> Instant | None:
     """None for what is no time, or has no time zone."""
     try:
-        time = msgspec.convert(text, datetime)
+        time = msgspec.convert(text, Instant)
     except msgspec.ValidationError:
         return None
     return time if time.tzinfo else None

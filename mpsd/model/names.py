@@ -28,6 +28,8 @@ def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
 HEARTBEAT_S = 300.0  # between two writes of an MPSNode, at most
 STALE_S = 2 * HEARTBEAT_S  # an older report is not believed
 
+CONDITION = "MPSReady"  # of an MPSNode, and of the Node
+
 # -- the names of mpsd and its parts in a cluster, as the chart has them; a test compares the two --------------------
 
 NAMESPACE = "mpsd-system"

@@ -8,21 +8,20 @@ others wrote.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from mpsd.model.conditions import CONDITION
 from mpsd.model.events import PastEvent
-from mpsd.model.times import epoch
+from mpsd.model.names import CONDITION
+from mpsd.model.times import Instant, epoch
 
 LARGEST = 2**63 - 1  # an int64, as the definition of MPSNode has it
 MOST_ENTRIES = 1024  # of a list that is read at once; a longer one is read entry by entry
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 Amount = Count | None
-Time = Annotated[datetime, msgspec.Meta(tz=True)] | None  # in JSON: RFC 3339, with a time zone
+Time = Annotated[Instant, msgspec.Meta(tz=True)] | None  # in JSON: RFC 3339, with a time zone
 Few = msgspec.Meta(max_length=MOST_ENTRIES)
 
 

@@ -4,12 +4,14 @@ Whoever reads input reports every problem in it at once, so readers return or ra
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
 LONGEST_NAME = 253  # Kubernetes' own limit on the name of an object
 MOST_NAMES = 10  # in one message
+_PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +87,11 @@ def shortened(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """The first of them, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def program_of(command: str) -> str:
+    """A command without its arguments, any of which may be a tenant's secret."""
+    program, _space, arguments = command.strip().partition(" ")
+    if program and ("://" in program or not _PROGRAM.fullmatch(program)):
+        program = "[redacted]"
+    return f"{program} [arguments redacted]" if arguments else program

@@ -1,22 +1,13 @@
 """A report for those who may see who uses what, and not what programs were started with."""
 
-import re
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from mpsd.model.node_report import ClientReport, GrantReport, NodeReport, ViolationReport, WaitingReport
+from mpsd.model.problem import program_of
 
 Started = TypeVar("Started", ClientReport, GrantReport, WaitingReport, ViolationReport)
-_PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
-
-
-def program_of(command: str) -> str:
-    """A command without its arguments, any of which may be a tenant's secret."""
-    program, _space, arguments = command.strip().partition(" ")
-    if program and ("://" in program or not _PROGRAM.fullmatch(program)):
-        program = "[redacted]"
-    return f"{program} [arguments redacted]" if arguments else program
 
 
 def without_arguments(report: NodeReport) -> NodeReport:

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
+Instant = datetime
+
 
 def lasting(seconds: float) -> str:
     """Such as `40 s`, `5 min`, `3 h` or `12 d`; `0 s` for what lies in the future, since clocks differ."""
@@ -19,17 +21,17 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def utc(seconds: float) -> datetime:
+def utc(seconds: float) -> Instant:
     """seconds: since 1970."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def in_whole_seconds(time: datetime | None) -> datetime | None:
+def in_whole_seconds(time: Instant | None) -> Instant | None:
     """As Kubernetes has times."""
     return None if time is None else time.replace(microsecond=0)
 
 
-def epoch(time: datetime | None) -> float | None:
+def epoch(time: Instant | None) -> float | None:
     """Seconds since 1970."""
     return None if time is None else time.timestamp()
 

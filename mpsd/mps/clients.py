@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import FaultHit
-from mpsd.model.redaction import program_of
+from mpsd.model.problem import program_of
 from mpsd.mps.rules.faults import ClientDeath
 from mpsd.platform import processes
 from mpsd.platform.containers import PodProcesses

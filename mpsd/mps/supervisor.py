@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
-from mpsd.model.redaction import program_of
+from mpsd.model.problem import program_of
 from mpsd.mps import control_daemon, gate
 from mpsd.mps.compute_modes import ComputeModes
 from mpsd.mps.daemon import DaemonPlace, DomainDaemon

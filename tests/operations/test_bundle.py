@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.node_report import ClientReport, NodeReport
-from mpsd.model.problem import InvalidInput
-from mpsd.model.redaction import program_of, without_arguments
+from mpsd.model.problem import InvalidInput, program_of
+from mpsd.model.redaction import without_arguments
 from mpsd.operations.bundle.rules.contents import (
     BundlePart,
     cut,

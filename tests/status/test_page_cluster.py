@@ -8,10 +8,9 @@ from hypothesis import given
 from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.conditions import CONDITION
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.names import STALE_S
+from mpsd.model.names import CONDITION, STALE_S
 from mpsd.model.node_report import (
     NO_VIOLATIONS,
     ConditionReport,

@@ -14,8 +14,7 @@ from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, pod_names
-from mpsd.model.problem import shortened
-from mpsd.model.redaction import program_of
+from mpsd.model.problem import program_of, shortened
 from mpsd.model.times import epoch, stamp
 from mpsd.model.violations import ViolationKind
 from mpsd.mps.rules.faults import causes_report, presence, suspects, unhealed

@@ -13,8 +13,7 @@ import msgspec
 
 from mpsd.model.events import COMPONENT
 from mpsd.model.names import NAMESPACE
-from mpsd.model.problem import InvalidInput
-from mpsd.model.redaction import program_of
+from mpsd.model.problem import InvalidInput, program_of
 from mpsd.mps.rules.control_protocol import read_line
 
 _LONGEST_LINE = 64 * 1024
