@@ -1,7 +1,8 @@
-"""The GPUs of a node or a cluster, their domains and who holds them, as shown: the shape of `kubectl mps -o json`.
+"""The GPUs of a node or a cluster, their domains and who holds them, as shown: the shape of
+`kubectl mps -o json`.
 
-Names and units are an interface, those of model.node_status where they mean the same; fields are added, never renamed.
-What is not known is None, and never zero.
+Names and units are an interface, those of model.node_status where they mean the same; fields are
+added, never renamed. What is not known is None, and never zero.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +24,9 @@ if TYPE_CHECKING:  # as in model.grants
 
 
 class GpuRow(msgspec.Struct, frozen=True, gc=False):
-    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU. cordoned:
-    an operator has asked that it takes no new pods, or that a GPU of its domain does.
+    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon
+    holds the GPU. cordoned: an operator has asked that it takes no new pods, or that a GPU of its
+    domain does.
     """
 
     node: str
@@ -47,12 +49,13 @@ class GpuRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class DomainRow(msgspec.Struct, frozen=True, gc=False):
-    """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the last faults affected,
-    and how many faults that were. causes: whose end is the last fault's likely cause, and how it ended. context_mib:
-    what a context costs there, as the canary measured it. doubt: what else it found, empty where nothing. version: of
-    the `mpsd control` that holds it; empty where it is not reported. faults: of this boot; last_fault: seconds since
-    1970; None where there was none, or where it is not reported. kind: `alone`, `listed` by the policy, or `joined` on
-    demand; empty where it is not reported.
+    """A control daemon and its GPUs. since: seconds since 1970. suspects: pods that each of the
+    last faults affected, and how many faults that were. causes: whose end is the last fault's
+    likely cause, and how it ended. context_mib: what a context costs there, as the canary measured
+    it. doubt: what else it found, empty where nothing. version: of the `mpsd control` that holds
+    it; empty where it is not reported. faults: of this boot; last_fault: seconds since 1970; None
+    where there was none, or where it is not reported. kind: `alone`, `listed` by the policy, or
+    `joined` on demand; empty where it is not reported.
     """
 
     node: str
@@ -75,13 +78,14 @@ class DomainRow(msgspec.Struct, frozen=True, gc=False):
 class GrantRow(msgspec.Struct, frozen=True):
     """Who holds a part of which GPUs, on this machine or on a node of a cluster.
 
-    id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known. gpus: UUIDs, and their
-    labels. pod: namespace and name. container: its name, or the beginning of its id. pid: of the program that holds the
-    grant. memory_mib, used_mib: the most of one GPU. cards: GPU by GPU, where that is reported. ended: its holder is
-    gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
-    False where that is not reported. violations: None where they are not reported. claim: namespace and name of the
-    resource claim that it is of; None where it is of none. shared_with: the pods that hold the claim beside `pod`.
-    priority: of its clients, 0 or 1, which is below normal.
+    id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known.
+    gpus: UUIDs, and their labels. pod: namespace and name. container: its name, or the beginning of
+    its id. pid: of the program that holds the grant. memory_mib, used_mib: the most of one GPU.
+    cards: GPU by GPU, where that is reported. ended: its holder is gone, though not all of its
+    programs. no_cgroup: mpsd made none for this program. over: it uses more than it may; False
+    where that is not reported. violations: None where they are not reported. claim: namespace and
+    name of the resource claim that it is of; None where it is of none. shared_with: the pods that
+    hold the claim beside `pod`. priority: of its clients, 0 or 1, which is below normal.
     """
 
     node: str
@@ -108,7 +112,13 @@ class GrantRow(msgspec.Struct, frozen=True):
 
 
 def gpu_row(
-    gpu: "GpuStatus | ReportedGpu", label: str, name: str, domain: DomainRow | None, node: str = "", *, cordoned: bool
+    gpu: "GpuStatus | ReportedGpu",
+    label: str,
+    name: str,
+    domain: DomainRow | None,
+    node: str = "",
+    *,
+    cordoned: bool,
 ) -> GpuRow:
     return GpuRow(
         node=node,
@@ -132,7 +142,10 @@ def gpu_row(
 
 
 def domain_row(
-    domain: "DomainStatus | ReportedDomain", since: float | None, last_fault: float | None, node: str = ""
+    domain: "DomainStatus | ReportedDomain",
+    since: float | None,
+    last_fault: float | None,
+    node: str = "",
 ) -> DomainRow:
     """since, last_fault: seconds since 1970."""
     canary, faults = domain.canary, domain.faults
@@ -144,8 +157,15 @@ def domain_row(
         since=since,
         reason=domain.reason or "",
         restarts=domain.restarts,
-        suspects=tuple([(one.pod or "", one.faults) for one in (faults.suspects if faults else None) or ()]),
-        causes=tuple([f"{one.pod or one.program}: {one.how}" for one in (faults.causes if faults else None) or ()]),
+        suspects=tuple(
+            [(one.pod or "", one.faults) for one in (faults.suspects if faults else None) or ()]
+        ),
+        causes=tuple(
+            [
+                f"{one.pod or one.program}: {one.how}"
+                for one in (faults.causes if faults else None) or ()
+            ]
+        ),
         context_mib=canary.context_mib if canary else None,
         doubt=(canary.problem or canary.warning or "") if canary else "",
         version=domain.version or "",
@@ -164,7 +184,10 @@ def ended_before(causes: Iterable[str]) -> str:
 def gpu_rows(node: "NodeStatus") -> tuple[GpuRow, ...]:
     """The GPUs of this machine. None is `cordoned`: here its state shows that."""
     domains = {domain.name: domain for domain in domain_rows(node)}
-    return tuple(gpu_row(gpu, gpu.label, gpu.name, domains.get(gpu.domain or ""), cordoned=False) for gpu in node.gpus)
+    return tuple(
+        gpu_row(gpu, gpu.label, gpu.name, domains.get(gpu.domain or ""), cordoned=False)
+        for gpu in node.gpus
+    )
 
 
 def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
@@ -172,7 +195,8 @@ def domain_rows(node: "NodeStatus") -> tuple[DomainRow, ...]:
 
 
 def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
-    """Who holds a grant: `default/train-0`, or `default/train-0 and 2 more` where several pods share a claim."""
+    """Who holds a grant: `default/train-0`, or `default/train-0 and 2 more` where several pods
+    share a claim."""
     return shortened((pod, *shared_with), 1)
 
 
@@ -210,9 +234,27 @@ def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
     labels = node.labels
     rows = []
     for pod in node.pods or ():
-        own, name = tuple([labels.get(uuid, uuid) for uuid in pod.gpus]), f"{pod.namespace}/{pod.pod}"
-        amounts = pod.memory_mib, pod.thread_percent, pod.used_mib, pod.clients, pod.reserved_percent
-        row = GrantRow(pod.node, pod.uid, pod.gpus, own, name, *amounts, violations=pod.violations, claim=pod.claim)
+        own, name = (
+            tuple([labels.get(uuid, uuid) for uuid in pod.gpus]),
+            f"{pod.namespace}/{pod.pod}",
+        )
+        amounts = (
+            pod.memory_mib,
+            pod.thread_percent,
+            pod.used_mib,
+            pod.clients,
+            pod.reserved_percent,
+        )
+        row = GrantRow(
+            pod.node,
+            pod.uid,
+            pod.gpus,
+            own,
+            name,
+            *amounts,
+            violations=pod.violations,
+            claim=pod.claim,
+        )
         if pod.shared_with or pod.priority:
             row = msgspec.structs.replace(row, shared_with=pod.names[1:], priority=pod.priority)
         rows.append(row)
@@ -240,7 +282,8 @@ class KindCount:
 
 @dataclass(frozen=True, slots=True)
 class ShownViolation:
-    """A violation. at: seconds since 1970. action: what the policy has done. namespace, pod: empty where not known."""
+    """A violation. at: seconds since 1970. action: what the policy has done. namespace, pod: empty
+    where not known."""
 
     at: float | None
     kind: str
@@ -259,8 +302,9 @@ class PodViolations:
 
 @dataclass(frozen=True, slots=True)
 class ShownViolations:
-    """The violations of everybody on a node, pods that are gone too. since: seconds since 1970, when its agent began to
-    watch. pods: that have a grant and broke their limits; not all of them are reported. last: the newest last.
+    """The violations of everybody on a node, pods that are gone too. since: seconds since 1970,
+    when its agent began to watch. pods: that have a grant and broke their limits; not all of them
+    are reported. last: the newest last.
     """
 
     since: float | None
@@ -278,10 +322,11 @@ class SharingPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
-    """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most. violations: None
-    where its node does not report them. claim: the resource claim (namespace and name) that it got it by; None where it
-    is by none. shared_with: the other pods of the claim, which hold the same. priority: as in GrantRow.
-    memory_cap: `cgroup` where memory limits of its cgroups are in force; empty where that is not reported.
+    """What a pod got, memory on each of its GPUs (UUIDs). used_mib: on the GPU where it uses most.
+    violations: None where its node does not report them. claim: the resource claim (namespace and
+    name) that it got it by; None where it is by none. shared_with: the other pods of the claim,
+    which hold the same. priority: as in GrantRow. memory_cap: `cgroup` where memory limits of its
+    cgroups are in force; empty where that is not reported.
     """
 
     node: str
@@ -305,7 +350,10 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     def pods(self) -> "tuple[PodStatus, ...]":
         """Itself, and the same with each other pod of its claim."""
         other = partial(msgspec.structs.replace, self)
-        return (self, *[other(namespace=one.namespace, pod=one.pod, uid=one.uid) for one in self.shared_with])
+        return (
+            self,
+            *[other(namespace=one.namespace, pod=one.pod, uid=one.uid) for one in self.shared_with],
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -315,11 +363,11 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node of a cluster. ready: it has reported of late that every GPU takes programs; a cordoned one takes none.
-    told_at: of its last report, seconds since 1970, None where there is none. stale: too long ago to be believed.
-    cordoned: as in the spec, UUIDs or `all`. pods None: the node does not know. unreadable: what is wrong with the
-    object, a sentence each. version: of the agent's mpsd; empty where an older one does not report it. violations: None
-    likewise.
+    """A node of a cluster. ready: it has reported of late that every GPU takes programs; a cordoned
+    one takes none. told_at: of its last report, seconds since 1970, None where there is none.
+    stale: too long ago to be believed. cordoned: as in the spec, UUIDs or `all`. pods None: the
+    node does not know. unreadable: what is wrong with the object, a sentence each. version: of the
+    agent's mpsd; empty where an older one does not report it. violations: None likewise.
     """
 
     name: str
@@ -380,10 +428,16 @@ def total(amounts: Iterable[int | None]) -> int | None:
 def silence(node: ClusterNode, now: float) -> str | None:
     """Why what is shown of a node may be out of date; None where it has reported of late."""
     if node.told_at is None:
-        return f"{node.name} has reported nothing yet; check that a pod of the DaemonSet mpsd-agent runs there"
+        return (
+            f"{node.name} has reported nothing yet; check that a pod of the DaemonSet mpsd-agent"
+            " runs there"
+        )
     if not node.stale:
         return None
-    silent = f"has reported nothing for {lasting(now - node.told_at)} (expected every {lasting(HEARTBEAT_S)})"
+    silent = (
+        f"has reported nothing for {lasting(now - node.told_at)} (expected every"
+        f" {lasting(HEARTBEAT_S)})"
+    )
     why = "its agent does not run, or does not reach the API server"
     return f"{node.name} {silent}: {why}; its last report is shown"
 

@@ -1,10 +1,12 @@
 """The fields of an MPSNode, for the agent that writes one and for everybody who reads it.
 
-They are those of manifests/chart/templates/crd/mpsnode.yaml. Every field may be absent, which is None: agents of
-other versions report more or less. Times are RFC 3339, amounts whole numbers from 0 to what an int64 holds.
+They are those of manifests/chart/templates/crd/mpsnode.yaml. Every field may be absent, which is
+None: agents of other versions report more or less. Times are RFC 3339, amounts whole numbers from 0
+to what an int64 holds.
 
-`read_mpsnode` derives what is shown of a node (model.cluster_status, which says what the fields mean). Any JSON is a
-node there, with what could be read of it and the rest reported as unreadable; nothing raises.
+`read_mpsnode` derives what is shown of a node (model.cluster_status, which says what the fields
+mean). Any JSON is a node there, with what could be read of it and the rest reported as unreadable;
+nothing raises.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,7 +74,8 @@ class ReportedViolations(Reported, frozen=True):
 
 
 class ReportedGpu(Reported, frozen=True):
-    """index: absent of a MIG instance, which has a label, the UUID of its GPU and its profile instead."""
+    """index: absent of a MIG instance, which has a label, the UUID of its GPU and its profile
+    instead."""
 
     uuid: Text = None
     index: Amount = None
@@ -139,9 +142,10 @@ class ReportedDomain(Reported, frozen=True):
 
 
 class ReportedGrant(ReportedPod, frozen=True):
-    """What a pod got, or a resource claim (namespace and name) of which it is the first pod. memory_mib: on each of its
-    GPUs. shared_with: the other pods of the claim. priority: absent where it is normal. memory_cap: `cgroup`, absent
-    where no memory limit of its cgroups is in force."""
+    """What a pod got, or a resource claim (namespace and name) of which it is the first pod.
+    memory_mib: on each of its GPUs. shared_with: the other pods of the claim. priority: absent
+    where it is normal. memory_cap: `cgroup`, absent where no memory limit of its cgroups is in
+    force."""
 
     gpus: Texts = None
     memory_mib: Amount = None
@@ -170,7 +174,8 @@ class ReportedSummary(Reported, frozen=True):
 
 
 class MPSNodeStatus(Reported, frozen=True):
-    """What an agent reports. grants: absent where they are not known. version: of the agent's mpsd."""
+    """What an agent reports. grants: absent where they are not known. version: of the agent's
+    mpsd."""
 
     told_at: Text = None
     driver: Text = None
@@ -200,7 +205,8 @@ class MPSNode(Reported, frozen=True):
 
 
 Kind = TypeVar("Kind", bound=Reported)
-_MOST_ENTRIES = MOST_FIELDS // 20  # of no more there are never too many fields, which then need no counting
+# of no more there are never too many fields, which then need no counting
+_MOST_ENTRIES = MOST_FIELDS // 20
 
 
 def as_object(part: Reported) -> dict[str, Any]:
@@ -228,8 +234,15 @@ def _entries(status: MPSNodeStatus | None) -> int:
 
 def _read(fields: Fields, kind: type[Kind], path: str, shape: FieldReader) -> Kind:
     """Field by field: one of a wrong type is absent, and nothing else is."""
-    named = [(one, kind_of) for one, kind_of in _fields(kind) if fields.get(one.encode_name) is not None]
-    return kind(**{one.name: _value(kind_of, fields, one.encode_name, path, shape) for one, kind_of in named})
+    named = [
+        (one, kind_of) for one, kind_of in _fields(kind) if fields.get(one.encode_name) is not None
+    ]
+    return kind(
+        **{
+            one.name: _value(kind_of, fields, one.encode_name, path, shape)
+            for one, kind_of in named
+        }
+    )
 
 
 @cache
@@ -280,12 +293,18 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
     stale = rows.is_stale(told_at, now)
     conditions = [
         rows.ConditionStatus(
-            one.type or "", one.status or "", one.reason or "", one.message or "", seconds(one.last_transition_time)
+            one.type or "",
+            one.status or "",
+            one.reason or "",
+            one.message or "",
+            seconds(one.last_transition_time),
         )
         for one in status.conditions or ()
     ]
     domains = [
-        rows.domain_row(one, seconds(one.since), seconds(one.faults.last) if one.faults else None, name)
+        rows.domain_row(
+            one, seconds(one.since), seconds(one.faults.last) if one.faults else None, name
+        )
         for one in status.domains or ()
     ]
     gpus = [*_gpus(status.gpus or (), name, cordoned, domains)]
@@ -293,7 +312,9 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
     violations = None
     if seen := status.violations:
         last = tuple([_violation(one, one.pod) for one in seen.last or ()])
-        violations = rows.ShownViolations(seconds(seen.since), seen.pods, _counts(seen.counts), last)
+        violations = rows.ShownViolations(
+            seconds(seen.since), seen.pods, _counts(seen.counts), last
+        )
     return rows.ClusterNode(
         name=name,
         ready=told_at is not None
@@ -315,7 +336,10 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.Cluster
 
 
 def _gpus(
-    gpus: Iterable[ReportedGpu], node: str, cordoned: frozenset[str], domains: Sequence[rows.DomainRow]
+    gpus: Iterable[ReportedGpu],
+    node: str,
+    cordoned: frozenset[str],
+    domains: Sequence[rows.DomainRow],
 ) -> Iterator[rows.GpuRow]:
     by_name = {domain.name: domain for domain in domains}
     draining = drains(cordoned, domains if cordoned else ())
@@ -366,7 +390,9 @@ def _sharing(pod: ReportedPod) -> rows.SharingPod:
 
 def _violation(found: ReportedViolation, pod: str | None) -> rows.ShownViolation:
     namespace, _slash, name = (pod or "").rpartition("/")
-    return rows.ShownViolation(seconds(found.at), found.kind or "", found.action or "", namespace, name)
+    return rows.ShownViolation(
+        seconds(found.at), found.kind or "", found.action or "", namespace, name
+    )
 
 
 def _counts(counts: Iterable[ReportedCount] | None) -> tuple[rows.KindCount, ...]:

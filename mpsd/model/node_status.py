@@ -15,8 +15,8 @@ from mpsd.model.violations import Response, ViolationKind
 
 @dataclass(frozen=True, slots=True)
 class SuspectStatus:
-    """A pod that each of the last `faults` faults hit, since the first of these (seconds since 1970). pod: its
-    namespace and name; its uid alone where it is gone.
+    """A pod that each of the last `faults` faults hit, since the first of these (seconds since
+    1970). pod: its namespace and name; its uid alone where it is gone.
     """
 
     pod: str
@@ -27,7 +27,8 @@ class SuspectStatus:
 
 @dataclass(frozen=True, slots=True)
 class HitStatus:
-    """How many processes of a pod a fault hit. pod: as of a suspect; None for processes of no pod that is known."""
+    """How many processes of a pod a fault hit. pod: as of a suspect; None for processes of no pod
+    that is known."""
 
     pod: str | None
     processes: int
@@ -38,8 +39,8 @@ class HitStatus:
 
 @dataclass(frozen=True, slots=True)
 class CauseStatus:
-    """A client whose end is a fault's likely cause. pod, uid: as of a suspect; None of a process in no pod that is
-    known. program: its pid and program. how: it ended, such as "killed by SIGKILL".
+    """A client whose end is a fault's likely cause. pod, uid: as of a suspect; None of a process in
+    no pod that is known. program: its pid and program. how: it ended, such as "killed by SIGKILL".
     """
 
     pod: str | None
@@ -53,9 +54,10 @@ class CauseStatus:
 
 @dataclass(frozen=True, slots=True)
 class FaultsStatus:
-    """count: of this boot. last: seconds since 1970; None where there was none. suspects: who was hit by at least the
-    last two; which of them caused them, if one did, cannot be determined. hit: by the last one. healed: when that was
-    over; None while it is not. causes: clients that ended just before the last one; empty where none did.
+    """count: of this boot. last: seconds since 1970; None where there was none. suspects: who was
+    hit by at least the last two; which of them caused them, if one did, cannot be determined. hit:
+    by the last one. healed: when that was over; None while it is not. causes: clients that ended
+    just before the last one; empty where none did.
     """
 
     count: int = 0
@@ -68,9 +70,10 @@ class FaultsStatus:
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """promised_*: what may be granted in all; None where an older agent does not report it. used_mib None: NVML could
-    not say. unexplained_mib: in use of no process that is known, 0 below 1 GiB. parent, mig_profile: of a MIG instance
-    the UUID of its GPU, and NVIDIA's name of its size, such as `1g.10gb`; None of a whole GPU.
+    """promised_*: what may be granted in all; None where an older agent does not report it.
+    used_mib None: NVML could not say. unexplained_mib: in use of no process that is known, 0 below
+    1 GiB. parent, mig_profile: of a MIG instance the UUID of its GPU, and NVIDIA's name of its
+    size, such as `1g.10gb`; None of a whole GPU.
     """
 
     uuid: str
@@ -93,9 +96,10 @@ class GpuStatus:
 
 @dataclass(frozen=True, slots=True)
 class DomainStatus:
-    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None: there is none. canary:
-    None where it was not run. version: of its `mpsd control`; empty where an older one does not report it. kind:
-    `alone`, `listed` by the policy, `joined` on demand, or an `instance` of MIG; empty as well.
+    """since: seconds since 1970. restarts: since mpsd first ran in this boot. daemon_pid None:
+    there is none. canary: None where it was not run. version: of its `mpsd control`; empty where an
+    older one does not report it. kind: `alone`, `listed` by the policy, `joined` on demand, or an
+    `instance` of MIG; empty as well.
     """
 
     name: str
@@ -137,17 +141,19 @@ class CardStatus:
 
 @dataclass(frozen=True, slots=True)
 class GrantStatus:
-    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not say, as of a MIG
-    instance that was removed, of which clients is None too. holder_pid None: a
-    pod holds it, the one that namespace and pod name; else those are None. container: the id of the container without
-    Kubernetes that holds it, else None; its pid is that of its first process. over: it uses more than it may of one of
-    its GPUs, the policy's tolerance included. cards: GPU by GPU; empty where an older agent does not report it, and
-    memory_mib is the most of them. cgroup: the one that mpsd made for a program; empty where there is none, so that its
-    processes are known by MPSD_GRANT and by descent alone; None of a pod or a container. claim: the resource claim that
-    it is of, namespace and name, whose uid is the id; None where it is of none. shared_with: the pods that hold the
-    claim beside this one, namespace and name. priority: of its clients, 0 or 1, which is below normal. memory_cap:
-    `cgroup` where memory limits of its cgroups are in force, else `mps`; empty where an older agent does not report it.
-    memory_cap_why: why they are not, where that is known.
+    """used_mib: the most that its clients together use on one of its GPUs; None: NVML could not
+    say, as of a MIG instance that was removed, of which clients is None too. holder_pid None: a pod
+    holds it, the one that namespace and pod name; else those are None. container: the id of the
+    container without Kubernetes that holds it, else None; its pid is that of its first process.
+    over: it uses more than it may of one of its GPUs, the policy's tolerance included. cards: GPU
+    by GPU; empty where an older agent does not report it, and memory_mib is the most of them.
+    cgroup: the one that mpsd made for a program; empty where there is none, so that its processes
+    are known by MPSD_GRANT and by descent alone; None of a pod or a container. claim: the resource
+    claim that it is of, namespace and name, whose uid is the id; None where it is of none.
+    shared_with: the pods that hold the claim beside this one, namespace and name. priority: of its
+    clients, 0 or 1, which is below normal. memory_cap: `cgroup` where memory limits of its cgroups
+    are in force, else `mps`; empty where an older agent does not report it. memory_cap_why: why
+    they are not, where that is known.
     """
 
     id: str
@@ -175,9 +181,9 @@ class GrantStatus:
 
 @dataclass(frozen=True, slots=True)
 class ViolationStatus:
-    """A process that took more than it was given. at: seconds since 1970. action: what the policy has done about it.
-    gpu: its UUID. namespace, pod: None where it is in no pod that is known. outcome: how it ended; empty where it was
-    not to end, or is about to.
+    """A process that took more than it was given. at: seconds since 1970. action: what the policy
+    has done about it. gpu: its UUID. namespace, pod: None where it is in no pod that is known.
+    outcome: how it ended; empty where it was not to end, or is about to.
     """
 
     at: float
@@ -205,11 +211,12 @@ class ViolationCount:
 
 @dataclass(frozen=True, slots=True)
 class ViolationsStatus:
-    """What the watchdog has seen since it began, which is when this agent did (since: seconds since 1970). looks: how
-    often it looked. longest_pause_s: between two of them. late_looks: those after a pause of more than a quarter of a
-    second, where the machine had no processor for it. nvml_s: processor time that this agent has spent in NVML. counts:
-    of every kind and action that has happened. last: the last ones, the newest last. unjudged: why no process is judged
-    now; empty while all are.
+    """What the watchdog has seen since it began, which is when this agent did (since: seconds since
+    1970). looks: how often it looked. longest_pause_s: between two of them. late_looks: those after
+    a pause of more than a quarter of a second, where the machine had no processor for it. nvml_s:
+    processor time that this agent has spent in NVML. counts: of every kind and action that has
+    happened. last: the last ones, the newest last. unjudged: why no process is judged now; empty
+    while all are.
     """
 
     since: float
@@ -224,7 +231,8 @@ class ViolationsStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitingStatus:
-    """reason: why it has no answer yet, in plain words; empty where an older agent does not report it."""
+    """reason: why it has no answer yet, in plain words; empty where an older agent does not report
+    it."""
 
     id: str
     memory_mib: int
@@ -237,11 +245,12 @@ class WaitingStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """violations: None where there is no watchdog. grants_known: whether `grants` are all of them. version: of the
-    agent's mpsd. limits_directory: where it reads the limits files. Both empty where an older agent does not report it.
-    daemon_ends: the last 10 ends of control daemons since the agent started, with who lost GPU processes. claim_driver:
-    the name under which resource claims are served here; empty where they are not. claims_trouble: why they cannot be
-    now; empty while they can.
+    """violations: None where there is no watchdog. grants_known: whether `grants` are all of them.
+    version: of the agent's mpsd. limits_directory: where it reads the limits files. Both empty
+    where an older agent does not report it. daemon_ends: the last 10 ends of control daemons since
+    the agent started, with who lost GPU processes. claim_driver: the name under which resource
+    claims are served here; empty where they are not. claims_trouble: why they cannot be now; empty
+    while they can.
     """
 
     now: float
@@ -261,7 +270,7 @@ class NodeStatus:
     claims_trouble: str = ""
 
 
-# -- without arguments -----------------------------------------------------------------------------------------------
+# -- without arguments ---------------------------------------------------------------------------
 
 Started = TypeVar("Started", ClientStatus, GrantStatus, WaitingStatus, ViolationStatus)
 _PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
@@ -276,11 +285,15 @@ def program_of(command: str) -> str:
 
 
 def without_arguments(status: NodeStatus) -> NodeStatus:
-    """For those who may see who uses what, and not what programs were started with: commands cut to their programs."""
+    """For those who may see who uses what, and not what programs were started with: commands cut to
+    their programs."""
     violations = status.violations
     if violations:
         seen = violations.last
-        last = [replace(one, message=one.message.replace(one.command, program_of(one.command))) for one in seen]
+        last = [
+            replace(one, message=one.message.replace(one.command, program_of(one.command)))
+            for one in seen
+        ]
         violations = replace(violations, last=_bare(tuple(last)))
     return replace(
         status,

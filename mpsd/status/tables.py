@@ -1,4 +1,5 @@
-"""The tables and sentences of a status, for people: GPUs, grants, nodes, domains, faults and violations.
+"""The tables and sentences of a status, for people: GPUs, grants, nodes, domains, faults and
+violations.
 
 A column is a line of a list here, and whoever shows rows chooses columns.
 """
@@ -14,7 +15,14 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from mpsd.model.cluster_status import DomainRow, GpuRow, GrantRow, ended_before, pods_in_words, total
+from mpsd.model.cluster_status import (
+    DomainRow,
+    GpuRow,
+    GrantRow,
+    ended_before,
+    pods_in_words,
+    total,
+)
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
 from mpsd.model.problem import printable, shortened
@@ -50,15 +58,19 @@ class Column(Generic[Row]):
 class TextTable:
     """Thousands of rows of cells, each on one line.
 
-    It looks as rich's own table does, and costs a fiftieth of it: rich measures, wraps and pads each cell by itself,
-    which for the GPUs of 500 nodes takes half a minute. No cell is cut: what is too wide for a terminal without the
-    columns that may leave is folded by it.
+    It looks as rich's own table does, and costs a fiftieth of it: rich measures, wraps and pads
+    each cell by itself, which for the GPUs of 500 nodes takes half a minute. No cell is cut: what
+    is too wide for a terminal without the columns that may leave is folded by it.
     """
 
     def __init__(self, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Cell]]) -> None:
         self._columns, self._cells = columns, cells
-        listed = [[column.title, *map(str, those)] for column, those in zip(columns, cells, strict=True)]
-        padded = [_padded(texts, left=column.left) for column, texts in zip(columns, listed, strict=True)]
+        listed = [
+            [column.title, *map(str, those)] for column, those in zip(columns, cells, strict=True)
+        ]
+        padded = [
+            _padded(texts, left=column.left) for column, texts in zip(columns, listed, strict=True)
+        ]
         self._head, *self._rows = zip(*padded, strict=True)
 
     @property
@@ -74,7 +86,8 @@ class TextTable:
         blank, rule = Segment(" " * width), Segment(f" {'─' * (width - 2)} ")
         head = Segment(f" {_GAP.join(self._head)} ", console.get_style("table.header"))
         yield from (blank, _LINE, head, _LINE, rule, _LINE)
-        if console.color_system is None:  # a pipe: thousands of pieces, each of no style, are as good as one
+        # a pipe: thousands of pieces, each of no style, are as good as one
+        if console.color_system is None:
             yield Segment("".join([f" {_GAP.join(row)} \n" for row in self._rows]))
         else:
             for row, cells in zip(self._rows, zip(*self._cells, strict=True), strict=True):
@@ -90,7 +103,8 @@ class TextTable:
         yield from (blank, _LINE)
 
     def within(self, width: int) -> "TextTable":
-        """Without as many of the columns that may leave as it takes to be no wider; one stays in any case."""
+        """Without as many of the columns that may leave as it takes to be no wider; one stays in
+        any case."""
         left = [place for place, column in enumerate(self._columns) if column.leaves]
         shown, kept = self, [*range(len(self._columns))]
         while shown.width > width and left and len(kept) > 1:
@@ -108,7 +122,9 @@ def _padded(texts: Sequence[str], *, left: bool) -> list[str]:
     widths = [*map(len if every.isascii() and every.isprintable() else cell_len, texts)]
     most = max(widths)
     spaces = [" " * (most - width) for width in widths]
-    return [text + space if left else space + text for text, space in zip(texts, spaces, strict=True)]
+    return [
+        text + space if left else space + text for text, space in zip(texts, spaces, strict=True)
+    ]
 
 
 def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> TextTable:
@@ -118,14 +134,19 @@ def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = F
         for column in columns
         if wide or not column.wide
     )
-    shown = [(column, cells) for column, cells in asked if not column.rare or {*map(str, cells)} - {"", "?"}]
+    shown = [
+        (column, cells)
+        for column, cells in asked
+        if not column.rare or {*map(str, cells)} - {"", "?"}
+    ]
     return TextTable([column for column, _cells in shown], [cells for _column, cells in shown])
 
 
 def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
     cells = [column.cell(row) for row in rows]
     texts = [cell for cell in cells if isinstance(cell, str)]
-    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:  # as they all are, mostly
+    # as they all are, mostly
+    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:
         return cells
     return [cell if isinstance(cell, Text) else one_line(cell) for cell in cells]
 
@@ -146,15 +167,18 @@ def part_of(part_mib: int | None, whole_mib: int | None) -> str:
     return f"{part}/{whole} GiB"
 
 
-# -- GPUs ----------------------------------------------------------------------------------------------------------
+# -- GPUs ----------------------------------------------------------------------------------------
 
-_COLOURS = {State.READY.value: "green"} | {state.value: "yellow" for state in (State.STARTING, *DRAINS)}
+_COLOURS = {State.READY.value: "green"} | {
+    state.value: "yellow" for state in (State.STARTING, *DRAINS)
+}
 
 
 def _state(gpu: GpuRow) -> Text:
     if gpu.state is None:
         return Text("no daemon", "red")
-    waits = gpu.cordoned and gpu.state not in DRAINS  # the node has not heard of it yet, or has other trouble first
+    # the node has not heard of it yet, or has other trouble first
+    waits = gpu.cordoned and gpu.state not in DRAINS
     return state_text(gpu.state, ", cordoned" if waits else "")
 
 
@@ -173,12 +197,19 @@ GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("CLIENTS", lambda gpu: known(gpu.clients), leaves=True),
     Column("RESTARTS", lambda gpu: "" if gpu.state is None else known(gpu.restarts), leaves=True),
-    Column("CONTEXT", lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB", wide=True),
+    Column(
+        "CONTEXT",
+        lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB",
+        wide=True,
+    ),
     Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
 )
-CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gpu.node, left=True), *GPU_COLUMNS)
+CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+    Column("NODE", lambda gpu: gpu.node, left=True),
+    *GPU_COLUMNS,
+)
 
-# -- grants --------------------------------------------------------------------------------------------------------
+# -- grants ---------------------------------------------------------------------------------------
 
 
 def _each(row: GrantRow, amount: str) -> str:
@@ -194,7 +225,13 @@ def _used(row: GrantRow) -> str | Text:
 
 
 def _ended(row: GrantRow, what: str) -> str:
-    told = "(ended, programs of it are left) " if row.ended else "(no cgroup) " if row.no_cgroup else ""
+    told = (
+        "(ended, programs of it are left) "
+        if row.ended
+        else "(no cgroup) "
+        if row.no_cgroup
+        else ""
+    )
     return f"{told}{what}"
 
 
@@ -224,9 +261,13 @@ POD_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("POD", lambda grant: _ended(grant, _holder(grant)), left=True),
     Column("CLAIM", lambda grant: grant.claim or "", left=True, rare=True),
     *_GRANT,
-    Column("PRIORITY", lambda grant: "below normal" if grant.priority else "", left=True, rare=True),
+    Column(
+        "PRIORITY", lambda grant: "below normal" if grant.priority else "", left=True, rare=True
+    ),
     Column("UID", lambda grant: grant.id, left=True, wide=True),
-    Column("SHARED WITH", lambda grant: ", ".join(grant.shared_with), left=True, wide=True, rare=True),
+    Column(
+        "SHARED WITH", lambda grant: ", ".join(grant.shared_with), left=True, wide=True, rare=True
+    ),
 )
 CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("NODE", lambda pod: pod.node, left=True),
@@ -235,7 +276,7 @@ CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
 )
 
 
-# -- nodes ---------------------------------------------------------------------------------------------------------
+# -- nodes ---------------------------------------------------------------------------------------
 
 
 def _sum(node: "ClusterNode", field: str) -> int | None:
@@ -268,35 +309,57 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         """How many; one of several claims is one."""
         if node.pods is None:
             return "?"
-        return str(len({(one.namespace, one.pod, one.uid) for grant in node.pods for one in grant.pods}))
+        return str(
+            len({(one.namespace, one.pod, one.uid) for grant in node.pods for one in grant.pods})
+        )
 
     columns: tuple[Column[ClusterNode], ...] = (
         Column("NODE", lambda node: node.name, left=True),
         Column("READY", ready, left=True),
-        Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True, leaves=True),
-        Column("SINCE", lambda node: age(node.condition.since) if node.condition else "", leaves=True),
+        Column(
+            "REASON",
+            lambda node: node.condition.reason if node.condition else "",
+            left=True,
+            leaves=True,
+        ),
+        Column(
+            "SINCE", lambda node: age(node.condition.since) if node.condition else "", leaves=True
+        ),
         Column("GPUS", lambda node: "?" if node.told_at is None else str(len(node.gpus))),
         Column("DOMAINS", domains, leaves=True),
-        Column("GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
+        Column(
+            "GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))
+        ),
         Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
         Column("PODS", pods, leaves=True),
         Column("CLIENTS", lambda node: known(_sum(node, "clients")), leaves=True),
         Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned_labels, left=True),
-        Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at), leaves=True),
+        Column(
+            "TOLD", lambda node: "never" if node.told_at is None else age(node.told_at), leaves=True
+        ),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),
-        Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
+        Column(
+            "MESSAGE",
+            lambda node: node.condition.message if node.condition else "",
+            left=True,
+            wide=True,
+        ),
     )
     return table(columns, nodes, wide=wide)
 
 
-# -- domains -------------------------------------------------------------------------------------------------------
+# -- domains -------------------------------------------------------------------------------------
 
 
 def domain_line(domain: DomainRow, now: float) -> str:
     """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it."""
     where = f"{domain.node}: " if domain.node else ""
-    since = "" if domain.since is None else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
+    since = (
+        ""
+        if domain.since is None
+        else f" since {clock(domain.since)} ({lasting(now - domain.since)})"
+    )
     what_to_do = remedy(domain.state, domain.reason)
     why = "; ".join(filter(None, [domain.reason or "no reason reported", what_to_do]))
     return one_line(f"{where}{domain.name} is {after_is(domain.state)}{since}: {why}")
@@ -326,28 +389,37 @@ def clock(seconds: float) -> str:
         return "?"
 
 
-# -- faults and violations -----------------------------------------------------------------------------------------
+# -- faults and violations -----------------------------------------------------------------------
 
 _LONGEST = 1000
 
 
 def fault_lines(domain: str, faults: "FaultsStatus", now: float) -> Iterator[str]:
-    """How many faults it had, and when the last one was, whom it affected and for how long; nothing a day after it."""
+    """How many faults it had, and when the last one was, whom it affected and for how long; nothing
+    a day after it."""
     if faults.last is None or now - faults.last >= DAY_S:
         return
     at = f"{clock(faults.last)} ({lasting(now - faults.last)} ago)"
     many = f"{faults.count} faults in this boot; the last, at {at},"
     had = f"a fault in this boot, at {at}; it" if faults.count == 1 else many
     who = shortened([*map(str, faults.hit)]) if faults.hit else "no known process"
-    over = "is not over" if faults.healed is None else f"was over after {max(0.0, faults.healed - faults.last):.1f} s"
-    yield one_line(f"{domain} had {had} hit {who} and {over}; {ended_before(map(str, faults.causes))}")
+    over = (
+        "is not over"
+        if faults.healed is None
+        else f"was over after {max(0.0, faults.healed - faults.last):.1f} s"
+    )
+    yield one_line(
+        f"{domain} had {had} hit {who} and {over}; {ended_before(map(str, faults.causes))}"
+    )
 
 
 def event_lines(events: "Iterable[PastEvent]", now: float) -> Iterator[str]:
     """When each was, and its message; nothing a day after it."""
     for one in events:
         if now - one.at < DAY_S:
-            yield printable(f"{one.what} at {clock(one.at)} ({lasting(now - one.at)} ago): {one.text}", _LONGEST)
+            yield printable(
+                f"{one.what} at {clock(one.at)} ({lasting(now - one.at)} ago): {one.text}", _LONGEST
+            )
 
 
 def violation_lines(seen: "ViolationsStatus", *, most: int) -> Iterator[str]:

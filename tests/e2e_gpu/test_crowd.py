@@ -37,7 +37,10 @@ def test_a_program_gets_its_share_while_a_crowd_starts(mpsd: GpuInstallation, po
 
 
 def test_forty_clients_cost_control_and_agent_little(
-    mpsd: GpuInstallation, pods: Pods, machine: Machine, record_property: Callable[[str, object], None]
+    mpsd: GpuInstallation,
+    pods: Pods,
+    machine: Machine,
+    record_property: Callable[[str, object], None],
 ) -> None:
     pods.assert_holds("victim")
     assert_small(8.0, record_property)

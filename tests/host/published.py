@@ -1,7 +1,8 @@
-"""The cards of the source documents, with the memory that those count, and what fits a container on one of them.
+"""The cards of the source documents, with the memory that those count, and what fits a container on
+one of them.
 
-One rule: a document's numbers are used as they stand. nvidia-smi, which the documents read, counts what the driver
-keeps for itself, and CUDA does not, so gpus.yaml has less for each of these cards.
+One rule: a document's numbers are used as they stand. nvidia-smi, which the documents read, counts
+what the driver keeps for itself, and CUDA does not, so gpus.yaml has less for each of these cards.
 """
 
 from collections.abc import Mapping
@@ -40,10 +41,18 @@ def context_mib(host: Host, sms: int) -> int:
 
 
 def largest(host: Host, environment: Mapping[str, str], device: int = 0) -> int:
-    """MiB that a container with this environment can have of its device in all, CUDA's context included."""
+    """MiB that a container with this environment can have of its device in all, CUDA's context
+    included."""
     looked = host.ran(environment, "sim-cuda", f"device={device}", "info")
     free_mib, cost_mib = looked.heard("meminfo_free_MiB"), context_mib(host, looked.heard("sms"))
-    tried = host.ran(environment, "sim-cuda", f"device={device}", f"alloc={free_mib}", "free", f"alloc={free_mib + 1}")
+    tried = host.ran(
+        environment,
+        "sim-cuda",
+        f"device={device}",
+        f"alloc={free_mib}",
+        "free",
+        f"alloc={free_mib + 1}",
+    )
     assert results(tried) == [SUCCESS, OUT_OF_MEMORY], tried
     return int(free_mib) + cost_mib
 

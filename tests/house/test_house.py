@@ -56,7 +56,9 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "house")
 
 
-def test_a_closure_has_what_functions_import_and_the_packages_but_nothing_for_type_checkers(tree: Tree) -> None:
+def test_a_closure_has_what_functions_import_and_the_packages_but_nothing_for_type_checkers(
+    tree: Tree,
+) -> None:
     assert tree.closure(["house.cli.first"]) == {
         *("house", "house.cli", "house.cli.first"),
         *("house.low", "house.low.a", "house.low.b"),

@@ -1,4 +1,5 @@
-"""What a cluster tells of its GPUs: the numbers of its nodes, nothing that is not known, and any JSON is read."""
+"""What a cluster tells of its GPUs: the numbers of its nodes, nothing that is not known, and any
+JSON is read."""
 
 from dataclasses import replace
 from typing import Any
@@ -47,15 +48,24 @@ def told(view: NodeView) -> dict[str, Any]:
     return {"metadata": {"name": "node1"}, "spec": {}, "status": status}
 
 
-FAULTS = tuple(Fault(VIEW_NOW + number, (FaultHit(identity(number), "train", pod("a").uid),)) for number in range(2))
+FAULTS = tuple(
+    Fault(VIEW_NOW + number, (FaultHit(identity(number), "train", pod("a").uid),))
+    for number in range(2)
+)
 VIEWS = {
-    "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
+    "pods and clients": node(
+        grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))
+    ),
     "nothing": node(),
     "clients unknown": node(clients=None, unknown=("NVML does not answer",)),
     "one fault after the other": node(grants=(held("a"),), faults=FAULTS, faults_total=2),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
-    "a canary that failed": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "it does not obey", None, None)),
-    "a dear context": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "", 172, 12, "it costs more")),
+    "a canary that failed": node(
+        canary=Canary("a-boot", "580.1", VIEW_NOW, "it does not obey", None, None)
+    ),
+    "a dear context": node(
+        canary=Canary("a-boot", "580.1", VIEW_NOW, "", 172, 12, "it costs more")
+    ),
 }
 
 
@@ -133,7 +143,9 @@ def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
     last = ReportedViolation(stamp(VIEW_NOW), "outside_mps", "kill")
     of_a = changed(last, pod=str(pod("a")))
     counts = {ViolationKind.OUTSIDE_MPS: 2}
-    seen = NodeViolations(of_node(VIEW_NOW - 60, counts, [of_a]), {pod("a").uid: of_grant(counts, last)})
+    seen = NodeViolations(
+        of_node(VIEW_NOW - 60, counts, [of_a]), {pod("a").uid: of_grant(counts, last)}
+    )
     thing = told(VIEWS["pods and clients"])
     thing["status"] = with_violations(thing["status"], seen)
     found = read_mpsnode(thing, VIEW_NOW)
@@ -143,7 +155,11 @@ def test_what_a_pod_did_is_read_as_its_agent_saw_it() -> None:
     assert [one.count for one in found.violations.counts] == [2]
     own, other = (one.violations for one in found.pods or ())
     assert own
-    assert own.last == found.violations.last[0] == ShownViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
+    assert (
+        own.last
+        == found.violations.last[0]
+        == ShownViolation(VIEW_NOW, "outside_mps", "kill", "default", "a")
+    )
     assert own.counts == found.violations.counts
     assert other == PodViolations(), "of the other it is known that it did nothing"
 

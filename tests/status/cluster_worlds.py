@@ -1,4 +1,5 @@
-"""Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were promised some."""
+"""Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were
+promised some."""
 
 from hypothesis import strategies as st
 
@@ -30,8 +31,8 @@ def cluster_node(
     together: bool = False,
     on_demand: bool = False,
 ) -> ClusterNode:
-    """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`. on_demand: whether its
-    `mpsd control` joins and divides them."""
+    """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`.
+    on_demand: whether its `mpsd control` joins and divides them."""
     states = states or (State.READY.value,) * len(gib)
     domains = ["gpu0-1" if together else f"gpu{n}" for n in range(len(gib))]
     gpus = tuple(
@@ -57,7 +58,16 @@ def cluster_node(
     )
     kind = ("joined" if together else "alone") if on_demand else ""
     rows = tuple(
-        DomainRow(name, domain, tuple(gpu.uuid for gpu in gpus if gpu.domain == domain), "ready", 0.0, "", 0, kind=kind)
+        DomainRow(
+            name,
+            domain,
+            tuple(gpu.uuid for gpu in gpus if gpu.domain == domain),
+            "ready",
+            0.0,
+            "",
+            0,
+            kind=kind,
+        )
         for domain in dict.fromkeys(domains)
     )
     return ClusterNode(name, True, 0.0, False, "580", (), (), gpus, rows, held, ())
@@ -65,15 +75,26 @@ def cluster_node(
 
 def held(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> PodStatus:
     """What a node says that kubelet gave a pod."""
-    return PodStatus(node, "default", pod, f"{pod}-uid", (uuid(node, ordinal),), gib * GIB, 100, percent, 0, 0)
+    return PodStatus(
+        node, "default", pod, f"{pod}-uid", (uuid(node, ordinal),), gib * GIB, 100, percent, 0, 0
+    )
 
 
-def promised(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> Reservation:
-    return Reservation(PodName("default", pod, f"{pod}-uid"), (uuid(node, ordinal),), gib * GIB, percent)
+def promised(
+    pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0
+) -> Reservation:
+    return Reservation(
+        PodName("default", pod, f"{pod}-uid"), (uuid(node, ordinal),), gib * GIB, percent
+    )
 
 
 def shared_pod(
-    pod: str, gib: int, node: str = "", choice: dict[str, str] | None = None, gpus: int = 1, **more: object
+    pod: str,
+    gib: int,
+    node: str = "",
+    choice: dict[str, str] | None = None,
+    gpus: int = 1,
+    **more: object,
 ) -> SharedPod:
     fields = {
         "name": PodName("default", pod, f"{pod}-uid"),
@@ -105,9 +126,14 @@ def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
         for n in range(draw(st.integers(0, 4)))
     )
     policy = TERMS.policy_of(draw(st.sampled_from(Placement)))
-    return NodeCapacity(node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms))
+    return NodeCapacity(
+        node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms)
+    )
 
 
 requests = st.builds(
-    Request, st.integers(1, 24).map(lambda gib: gib * GIB), st.none() | st.integers(5, 100), st.integers(1, 3)
+    Request,
+    st.integers(1, 24).map(lambda gib: gib * GIB),
+    st.none() | st.integers(5, 100),
+    st.integers(1, 3),
 )

@@ -25,7 +25,9 @@ POD = grant("uid", namespace="default", pod="train-0", command="default/train-0"
 ALL = (TRAIN, SERVE, PROGRAM, POD)
 IDS = st.text("abc", min_size=1, max_size=4)
 GRANTS = st.lists(
-    st.builds(grant, name=IDS, container=st.none() | IDS, container_name=st.none() | IDS), max_size=5, unique=True
+    st.builds(grant, name=IDS, container=st.none() | IDS, container_name=st.none() | IDS),
+    max_size=5,
+    unique=True,
 )
 
 
@@ -57,10 +59,16 @@ def test_a_name_does_not_take_the_place_of_an_id_as_engines_show_it() -> None:
 
 
 @given(GRANTS, st.text("abc", max_size=5))
-def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(grants: list[GrantUse], word: str) -> None:
+def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(
+    grants: list[GrantUse], word: str
+) -> None:
     found = meant(grants, word)
     assert set(found) <= set(grants)
-    full = [one for one in grants if word in {one.container or one.id, one.container_name, one.id} and word]
+    full = [
+        one
+        for one in grants
+        if word in {one.container or one.id, one.container_name, one.id} and word
+    ]
     for one in found:
         begins = any(each.startswith(word) for each in (one.id, one.container or one.id))
         assert word

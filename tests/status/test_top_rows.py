@@ -27,10 +27,14 @@ def user(used_mib: int | None, sm_percent: int | None, name: str, *, over: bool)
 
 
 @pytest.mark.parametrize("by", ORDERS)
-def test_in_every_order_of_every_three_users_who_is_over_comes_first_and_unknown_last(by: Sort) -> None:
+def test_in_every_order_of_every_three_users_who_is_over_comes_first_and_unknown_last(
+    by: Sort,
+) -> None:
     kinds = [(used, sm, over) for used, sm, over in product(AMOUNTS, (None, 0, 50), (False, True))]
     for three in list(permutations(kinds, 3))[::7]:
-        users = tuple(user(used, sm, f"{number}", over=over) for number, (used, sm, over) in enumerate(three))
+        users = tuple(
+            user(used, sm, f"{number}", over=over) for number, (used, sm, over) in enumerate(three)
+        )
         shown = Top(0.0, (), users, ()).ordered(by).users
         assert sorted(shown, key=lambda one: one.name) == list(users), "nobody is lost"
         assert [one.over for one in shown] == sorted((one.over for one in users), reverse=True)
@@ -50,7 +54,7 @@ def test_by_name_rows_stay_where_they_are_whatever_they_use() -> None:
     assert [one.name for one in Top(0.0, (), users, ()).ordered(Sort.NAME).users] == ["a", "b", "c"]
 
 
-# -- one machine -----------------------------------------------------------------------------------------------------
+# -- one machine ---------------------------------------------------------------------------------
 
 
 def seen(used_mib: int | None, *, on_mps: bool = True, of: str | None = "a") -> Client:
@@ -82,7 +86,9 @@ def test_where_the_clients_are_not_known_nobody_has_none() -> None:
 
 
 @pytest.mark.parametrize(("on_mps", "words"), [(True, "without a grant"), (False, "beside MPS")])
-def test_a_process_that_the_books_do_not_know_is_a_row_of_its_own_and_over(on_mps: bool, words: str) -> None:
+def test_a_process_that_the_books_do_not_know_is_a_row_of_its_own_and_over(
+    on_mps: bool, words: str
+) -> None:
     top = top_of(seen(300, on_mps=on_mps, of=None)).ordered(Sort.NAME)
     stranger, holder = top.users
     assert (stranger.granted_mib, stranger.used_mib, stranger.over) == (None, 300, True)
@@ -97,7 +103,11 @@ def test_a_grant_of_several_gpus_has_a_row_on_each_and_of_an_older_agent_one_in_
     assert [one.label for one in node_top(told, None).users] == ["gpu0", "gpu1"]
     older = replace(told, grants=tuple(replace(one, cards=()) for one in told.grants))
     (one,) = node_top(older, None).users
-    assert (one.label, one.granted_mib, one.sm_percent) == ("gpu0,gpu1", told.grants[0].memory_mib, None)
+    assert (one.label, one.granted_mib, one.sm_percent) == (
+        "gpu0,gpu1",
+        told.grants[0].memory_mib,
+        None,
+    )
 
 
 def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
@@ -105,7 +115,7 @@ def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
     assert {gpu.state for gpu in node_top(told, None).gpus} == {"no daemon"}
 
 
-# -- a cluster -------------------------------------------------------------------------------------------------------
+# -- a cluster -----------------------------------------------------------------------------------
 
 
 def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:
@@ -115,7 +125,9 @@ def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:
     assert any(note.startswith("gpu-b1: silent for 10 min or longer") for note in top.notes)
     assert "gpu-b2: nothing reported yet" in top.notes
     assert {gpu.state for gpu in top.gpus if gpu.node == "gpu-b1"} == {"silent"}
-    assert ("gpu-a1", "default/mps-sample-7xk2p", 4608) in {(one.node, one.name, one.used_mib) for one in top.users}
+    assert ("gpu-a1", "default/mps-sample-7xk2p", 4608) in {
+        (one.node, one.name, one.used_mib) for one in top.users
+    }
 
 
 def test_a_namespace_shows_its_pods_only() -> None:
@@ -141,7 +153,9 @@ def test_a_pod_is_over_only_where_both_amounts_are_known() -> None:
 def test_a_claim_is_named_with_all_its_pods_on_the_machine_and_in_the_cluster() -> None:
     shared = held_claim("share", pod("a"), pod("b"))
     world = node(grants=(shared, held("c", 2)))
-    of_cluster = cluster_status([{"metadata": {"name": "n"}, "status": mpsnode_status(world, POLICY, {})}], NOW)
+    of_cluster = cluster_status(
+        [{"metadata": {"name": "n"}, "status": mpsnode_status(world, POLICY, {})}], NOW
+    )
     for top in (node_top(node_status(world, POLICY), None), cluster_top(of_cluster, "default")):
         named = {one.name: (one.claim, one.shared_with) for one in top.users}
         assert named == {"default/a": ("default/share", ("default/b",)), "default/c": (None, ())}

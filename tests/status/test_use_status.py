@@ -16,7 +16,9 @@ def client(pid: int, of: str, used_mib: int | None = 100, gpu: int = 0) -> Clien
 
 def test_where_nvml_says_nothing_of_a_gpu_nobody_there_is_idle_and_the_reason_is_told() -> None:
     held = (HeldGrant(grant("a", 4), True),)
-    told = use_status(view(grants=held, clients=(client(1, "a"),)), POLICY, {}, ["how busy gpu0 is: NVML: lost"])
+    told = use_status(
+        view(grants=held, clients=(client(1, "a"),)), POLICY, {}, ["how busy gpu0 is: NVML: lost"]
+    )
     assert told.grants[0].cards[0].sm_percent is None
     assert told.unknown == ("how busy gpu0 is: NVML: lost",)
 
@@ -30,7 +32,11 @@ def test_how_busy_a_gpu_is_is_told_whoever_computes_there() -> None:
 
 
 def test_where_the_clients_are_not_known_nothing_is_said_of_anybody() -> None:
-    told = use_status(view(grants=(HeldGrant(grant("a", 4), True),), clients=None), POLICY, {UUIDS[0]: Busy(0, {})})
+    told = use_status(
+        view(grants=(HeldGrant(grant("a", 4), True),), clients=None),
+        POLICY,
+        {UUIDS[0]: Busy(0, {})},
+    )
     assert (told.grants[0].cards[0].sm_percent, told.grants[0].cards[0].used_mib) == (None, None)
 
 
@@ -51,7 +57,12 @@ def test_what_is_free_is_what_a_new_container_could_be_granted() -> None:
     policy = replace(POLICY, compute=divided)
     held = replace(grant("a", 4), parts=(GpuShare(UUIDS[0], 4096, 25, weight=5),))
     first, second = use_status(view(grants=(HeldGrant(held, True),)), policy, {}).gpus
-    assert (first.policy, first.policy_name, first.max_inst, first.free_weight) == (3, "fixed share", 20, 15)
+    assert (first.policy, first.policy_name, first.max_inst, first.free_weight) == (
+        3,
+        "fixed share",
+        20,
+        15,
+    )
     assert (first.free_percent, second.free_percent) == (75, 100)
     assert second.free_mib is not None
     assert first.free_mib == second.free_mib - 4096

@@ -1,4 +1,5 @@
-"""What MPSNode tells of violations: whose they were and how many, in little room, and written seldom."""
+"""What MPSNode tells of violations: whose they were and how many, in little room, and written
+seldom."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,14 @@ from mpsd.model.policy import Response as PolicyResponse
 from mpsd.model.times import stamp
 from mpsd.model.violations import Violation, ViolationKind
 from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, USE_S, WrittenStatus, write_due
-from mpsd.watchdog.rules.reported import MOST_LAST, MOST_PODS, NodeViolations, of_grant, of_node, with_violations
+from mpsd.watchdog.rules.reported import (
+    MOST_LAST,
+    MOST_PODS,
+    NodeViolations,
+    of_grant,
+    of_node,
+    with_violations,
+)
 from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW
 from tests.status.pod_worlds import client, held, node, pod
@@ -47,12 +55,20 @@ def violations(
         *((ViolationKind(str(o.kind)), 1) for o in others),
     ]:
         counts[kind] = counts.get(kind, 0) + number
-    own = {name: last(name, next(iter(tally)), at + place) for place, (name, tally) in enumerate(tallies.items())}
-    grants = {pod(name).uid: of_grant(tally, replace(own[name], pod=None)) for name, tally in tallies.items()}
+    own = {
+        name: last(name, next(iter(tally)), at + place)
+        for place, (name, tally) in enumerate(tallies.items())
+    }
+    grants = {
+        pod(name).uid: of_grant(tally, replace(own[name], pod=None))
+        for name, tally in tallies.items()
+    }
     return NodeViolations(of_node(NOW - 60, counts, (*own.values(), *others)), grants)
 
 
-def told(seen: NodeViolations, names: Sequence[str], *, grants_known: bool = True) -> dict[str, Any]:
+def told(
+    seen: NodeViolations, names: Sequence[str], *, grants_known: bool = True
+) -> dict[str, Any]:
     view = node(grants=tuple(map(pods_grant, names)), grants_known=grants_known)
     return with_violations(status(view), seen)
 
@@ -108,13 +124,19 @@ def test_a_full_node_where_everybody_does_everything_stays_small() -> None:
     assert loud["violations"]["pods"] == FULL_NODE
     assert len(loud["violations"]["last"]) == MOST_LAST
     own = [grant["pod"] for grant in loud["grants"] if "violations" in grant]
-    assert sorted(own) == sorted(f"default/{name}" for name in names[-MOST_PODS:]), "those that did something last"
+    assert sorted(own) == sorted(f"default/{name}" for name in names[-MOST_PODS:]), (
+        "those that did something last"
+    )
 
 
-# -- when it is written --------------------------------------------------------------------------------------------
+# -- when it is written --------------------------------------------------------------------------
 
 acts = st.lists(
-    st.tuples(st.floats(0.01, 20.0), st.sampled_from([f"pod{n}" for n in range(40)]), st.sampled_from(OF_PODS)),
+    st.tuples(
+        st.floats(0.01, 20.0),
+        st.sampled_from([f"pod{n}" for n in range(40)]),
+        st.sampled_from(OF_PODS),
+    ),
     min_size=1,
     max_size=80,
 )
@@ -150,7 +172,9 @@ def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_
     gaps = [later - earlier for (earlier, _), (later, _) in pairwise(writes)]
     assert all(gap >= CHANGE_S - ROUNDING for gap in gaps)
     soon = sum(gap < USE_S - ROUNDING for gap in gaps)
-    assert soon <= len(names) + len({kind for _pause, _name, kind in sequence}), "one for each pod and each kind"
+    assert soon <= len(names) + len({kind for _pause, _name, kind in sequence}), (
+        "one for each pod and each kind"
+    )
 
 
 def test_more_of_the_same_is_written_with_what_is_used_and_a_first_one_at_once() -> None:
@@ -173,7 +197,9 @@ def violation(
     name: str, pid: int, kind: ViolationKind = ViolationKind.OUTSIDE_MPS, *, again: bool = False
 ) -> Violation:
     who = client(name, pid)
-    return Violation(kind, PolicyResponse.KILL, who.gpu, who.grant, pod(name), who, "runs beside MPS", again)
+    return Violation(
+        kind, PolicyResponse.KILL, who.gpu, who.grant, pod(name), who, "runs beside MPS", again
+    )
 
 
 def counted(counts: Sequence[ReportedCount] | None) -> dict[str | None, int | None]:

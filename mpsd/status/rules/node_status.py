@@ -1,7 +1,7 @@
 """The status of a node, made of its view: model.node_status with its numbers.
 
-A sum with one part that nobody knows is not known; the status of a node with 320 clients is made without asking each of
-them for each GPU and each grant.
+A sum with one part that nobody knows is not known; the status of a node with 320 clients is made
+without asking each of them for each GPU and each grant.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,12 +23,17 @@ Value = TypeVar("Value")
 
 
 def node_status(
-    view: NodeView, policy: "Policy", violations: shape.ViolationsStatus | None = None, version: str = ""
+    view: NodeView,
+    policy: "Policy",
+    violations: shape.ViolationsStatus | None = None,
+    version: str = "",
 ) -> shape.NodeStatus:
     """The view in the words of the interface, with what the watchdog has seen."""
     parts = _by((part.gpu, part) for held in view.grants for part in held.grant.parts)
     on_gpus = None if view.clients is None else _by((client.gpu, client) for client in view.clients)
-    of_grants = None if view.clients is None else _by((client.grant, client) for client in view.clients)
+    of_grants = (
+        None if view.clients is None else _by((client.grant, client) for client in view.clients)
+    )
     here = {gpu.uuid for gpu in view.gpus}
     clients = [
         shape.ClientStatus(one.pid, one.gpu, one.used_mib, one.on_mps, one.grant, one.command)
@@ -40,7 +45,8 @@ def node_status(
         gpus=tuple(_gpu(gpu, view, parts.get(gpu.uuid, ()), on_gpus, policy) for gpu in view.gpus),
         domains=tuple(_domains(view)),
         grants=tuple(
-            _grant(held, of_grants if here.issuperset(held.grant.gpus) else None, view, policy) for held in view.grants
+            _grant(held, of_grants if here.issuperset(held.grant.gpus) else None, view, policy)
+            for held in view.grants
         ),
         clients=None if view.clients is None else tuple(clients),
         waiting=tuple(_waiting(view, policy)) if view.waiting else (),
@@ -71,7 +77,9 @@ def _gpu(
         uuid=gpu.uuid,
         label=gpu.label,
         name=gpu.name,
-        domain=next((domain.name for domain in view.domains if gpu.uuid in domain.record.gpus), None),
+        domain=next(
+            (domain.name for domain in view.domains if gpu.uuid in domain.record.gpus), None
+        ),
         memory_mib=gpu.memory_mib,
         sms=gpu.sms,
         promised_mib=promised_mib(gpu, policy),
@@ -108,14 +116,23 @@ def _domains(view: NodeView) -> Iterator[shape.DomainStatus]:
 
 
 def _grant(
-    held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, view: NodeView, policy: "Policy"
+    held: HeldGrant,
+    of_grants: Mapping[str | None, Sequence[Client]] | None,
+    view: NodeView,
+    policy: "Policy",
 ) -> shape.GrantStatus:
     grant = held.grant
     pod, container = grant.pod, grant.container
     own = None if of_grants is None else of_grants.get(grant.id, ())
     used = [_used_mib(own, part.gpu) for part in grant.parts]
     cards = tuple(
-        shape.CardStatus(part.gpu, part.memory_mib, part.reserved_percent, mib, (mib or 0) > most_mib(part, policy))
+        shape.CardStatus(
+            part.gpu,
+            part.memory_mib,
+            part.reserved_percent,
+            mib,
+            (mib or 0) > most_mib(part, policy),
+        )
         for part, mib in zip(grant.parts, used, strict=True)
     )
     return shape.GrantStatus(
@@ -145,11 +162,16 @@ def _grant(
 
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:
     """What these clients use of one GPU; None as soon as the use of one of them is not known."""
-    return None if clients is None else total([client.used_mib for client in clients if client.gpu == gpu])
+    return (
+        None
+        if clients is None
+        else total([client.used_mib for client in clients if client.gpu == gpu])
+    )
 
 
 def _waiting(view: NodeView, policy: "Policy") -> Iterator[shape.WaitingStatus]:
-    from mpsd.agent.rules.decide import why_waiting  # late: who only reads status.rules.use_status does without
+    # late: who only reads status.rules.use_status does without
+    from mpsd.agent.rules.decide import why_waiting
 
     reasons = why_waiting(view, policy)
     for one in view.waiting:

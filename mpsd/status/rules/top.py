@@ -1,7 +1,8 @@
 """What `top` shows: GPUs, and who uses them, in the order that somebody in a hurry reads them in.
 
-What is not known is None and comes after what is known; who uses more than was granted comes first, whatever the order.
-Names and units are an interface, that of `top -o json`: fields are added, never renamed.
+What is not known is None and comes after what is known; who uses more than was granted comes first,
+whatever the order. Names and units are an interface, that of `top -o json`: fields are added, never
+renamed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +36,8 @@ class Sort(StrEnum):
 
 
 class TopGpu(msgspec.Struct, frozen=True, gc=False):
-    """A GPU. node: empty where it is this machine. memory_mib: what may be granted in all. state: of its domain."""
+    """A GPU. node: empty where it is this machine. memory_mib: what may be granted in all. state:
+    of its domain."""
 
     node: str
     gpu: str
@@ -58,9 +60,10 @@ class TopGpu(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopUser(msgspec.Struct, frozen=True, gc=False):
-    """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with commas).
-    granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its processes to. over: it uses
-    more than it may, or uses a GPU without a grant. claim, shared_with: as in GrantRow."""
+    """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with
+    commas). granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its
+    processes to. over: it uses more than it may, or uses a GPU without a grant. claim, shared_with:
+    as in GrantRow."""
 
     node: str
     name: str
@@ -78,8 +81,8 @@ class TopUser(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """One look. notes: what else is to be known, a sentence each. away: why nothing newer is known, empty while it is.
-    away_since: seconds since 1970."""
+    """One look. notes: what else is to be known, a sentence each. away: why nothing newer is known,
+    empty while it is. away_since: seconds since 1970."""
 
     now: float
     gpus: tuple[TopGpu, ...]
@@ -119,10 +122,12 @@ def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGp
 def _user(row: GrantRow, name: str, sm_percent: int | None = None) -> TopUser:
     """On all GPUs of the grant."""
     share = row.memory_mib, row.used_mib, row.thread_percent, sm_percent, row.clients, row.over
-    return TopUser(row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with)
+    return TopUser(
+        row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with
+    )
 
 
-# -- one machine -----------------------------------------------------------------------------------------------------
+# -- one machine ---------------------------------------------------------------------------------
 
 
 def node_top(node: "NodeStatus", use: "UseStatus | None") -> Top:
@@ -130,7 +135,9 @@ def node_top(node: "NodeStatus", use: "UseStatus | None") -> Top:
     busy = {one.gpu: one.sm_percent for one in use.gpus} if use else {}
     gpus = tuple(_gpu(row, row.state, busy.get(row.uuid)) for row in gpu_rows(node))
     unknown = dict.fromkeys((*node.unknown, *(use.unknown if use else ())))
-    return Top(node.now, gpus, tuple(_users(node, use)), tuple(f"unknown: {what}" for what in unknown))
+    return Top(
+        node.now, gpus, tuple(_users(node, use)), tuple(f"unknown: {what}" for what in unknown)
+    )
 
 
 def _users(node: "NodeStatus", use: "UseStatus | None") -> Iterator[TopUser]:
@@ -143,11 +150,16 @@ def _users(node: "NodeStatus", use: "UseStatus | None") -> Iterator[TopUser]:
             how = "without a grant" if one.on_mps else "beside MPS"
             name = f"pid {one.pid}, {how}: {one.command or 'a process'}"
             label = labels.get(one.gpu, one.gpu)
-            yield TopUser("", name, one.gpu, label, None, one.used_mib, None, None, clients=1, over=True)
+            yield TopUser(
+                "", name, one.gpu, label, None, one.used_mib, None, None, clients=1, over=True
+            )
 
 
-def _of_grant(row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatus, ...] | None") -> Iterator[TopUser]:
-    """A row a GPU; one in all where an agent older than this does not report what it has of each."""
+def _of_grant(
+    row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatus, ...] | None"
+) -> Iterator[TopUser]:
+    """A row a GPU; one in all where an agent older than this does not report what it has of
+    each."""
     busy = {card.gpu: card.sm_percent for card in use.cards} if use else {}
     container = (use.container_name if use else None) or row.container
     name = row.pod or container or f"pid {row.pid}: {row.command or row.id}"
@@ -168,15 +180,24 @@ def _of_grant(row: GrantRow, use: "GrantUse | None", clients: "tuple[ClientStatu
         )
 
 
-# -- a cluster -------------------------------------------------------------------------------------------------------
+# -- a cluster -----------------------------------------------------------------------------------
 
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
     """namespace: None for all."""
     prefix = "" if namespace is None else f"{namespace}/"
-    gpus = [_gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus]
-    rows = [row for node in status.nodes for row in pod_rows(node) if row.pod and row.pod.startswith(prefix)]
-    over = (msgspec.structs.replace(row, over=_exceeds(row.used_mib, row.memory_mib)) for row in rows)
+    gpus = [
+        _gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus
+    ]
+    rows = [
+        row
+        for node in status.nodes
+        for row in pod_rows(node)
+        if row.pod and row.pod.startswith(prefix)
+    ]
+    over = (
+        msgspec.structs.replace(row, over=_exceeds(row.used_mib, row.memory_mib)) for row in rows
+    )
     users = tuple([_user(row, row.pod or "") for row in over])
     return Top(status.now, tuple(gpus), users, tuple(_notes(status)))
 
@@ -188,8 +209,14 @@ def _notes(status: "ClusterStatus") -> Iterator[str]:
     for found, what in (
         ([node for node in nodes if node.stale], silent),
         ([node for node in nodes if node.told_at is None], "nothing reported yet"),
-        ([node for node in nodes if node.told_at is not None and node.pods is None], "not known which pods are there"),
-        ([node for node in nodes if node.unreadable], "their MPSNodes cannot be read in full; `kubectl mps` says why"),
+        (
+            [node for node in nodes if node.told_at is not None and node.pods is None],
+            "not known which pods are there",
+        ),
+        (
+            [node for node in nodes if node.unreadable],
+            "their MPSNodes cannot be read in full; `kubectl mps` says why",
+        ),
     ):
         if found:
             yield f"{shortened([node.name for node in found], _MOST_NAMED)}: {what}"

@@ -1,6 +1,8 @@
-"""The pages of a node (its status, its pods that do not run yet, what happened there lately) and of a cluster.
+"""The pages of a node (its status, its pods that do not run yet, what happened there lately) and of
+a cluster.
 
-Every sentence is one of the status or of `kubectl mps explain`; here is decided what is shown where, and how bad it is.
+Every sentence is one of the status or of `kubectl mps explain`; here is decided what is shown
+where, and how bad it is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,12 +51,14 @@ def node_page(
     pods: view.PodsHere | None = None,
     wedged_limit_s: float | None = None,
 ) -> PageView:
-    """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no kubelet is.
-    wedged_limit_s: of the policy; None where it is not known."""
+    """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no
+    kubelet is. wedged_limit_s: of the policy; None where it is not known."""
     more = max(0, len(node.waiting) - MOST_WAITING) + (pods.more if pods else 0)
     heard, cards = (pods.heard, pods.cards) if pods else (None, ())
     grants = grant_rows(node)
-    head = view.PageHead(view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more, pods=heard)
+    head = view.PageHead(
+        view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more, pods=heard
+    )
     notes, gpus = tuple(_notes(node, grants, wedged_limit_s)), tuple(_gpus(node, grants))
     waiting = (*cards, *_waiting(node.waiting[:MOST_WAITING]))
     lately = view.newest(_lately(node, happened, since))[:MOST_LATELY]
@@ -66,11 +70,24 @@ def _gpus(node: NodeStatus, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard
     for row in gpu_rows(node):
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
-            Slice(f"pid-{one.pid}", holder, shown_name(one.command), used_mib=one.used_mib, clients=1, pid=one.pid)
+            Slice(
+                f"pid-{one.pid}",
+                holder,
+                shown_name(one.command),
+                used_mib=one.used_mib,
+                clients=1,
+                pid=one.pid,
+            )
             for one in strangers[:_MOST_STRANGERS]
         )
-        card = view.gpu_card(row, domains.get(row.domain or ""), (*view.grant_slices(row.uuid, grants), *theirs))
-        yield card if node.grants_known else replace(card, granted_mib=None, granted_percent=None, slices=None)
+        card = view.gpu_card(
+            row, domains.get(row.domain or ""), (*view.grant_slices(row.uuid, grants), *theirs)
+        )
+        yield (
+            card
+            if node.grants_known
+            else replace(card, granted_mib=None, granted_percent=None, slices=None)
+        )
 
 
 def _waiting(queue: Iterable[WaitingStatus]) -> Iterator[view.WaitingCard]:
@@ -80,37 +97,50 @@ def _waiting(queue: Iterable[WaitingStatus]) -> Iterator[view.WaitingCard]:
         yield view.WaitingCard(one.id, name, Level.WARN, "", why, *share, place=place)
 
 
-# -- what an operator should look at -------------------------------------------------------------------------------
+# -- what an operator should look at -------------------------------------------------------------
 
 
-def _notes(node: NodeStatus, grants: Sequence[GrantRow], wedged_limit_s: float | None) -> Iterator[Note]:
+def _notes(
+    node: NodeStatus, grants: Sequence[GrantRow], wedged_limit_s: float | None
+) -> Iterator[Note]:
     for row, domain in zip(domain_rows(node), node.domains, strict=True):
         suspects_since = min((one.since for one in domain.faults.suspects), default=None)
         yield from view.domain_notes(row, wedged_limit_s, suspects_since)
     yield from view.no_daemon_notes(gpu_rows(node))
     if node.violations and node.violations.unjudged:
-        yield Note("unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged))
+        yield Note(
+            "unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged)
+        )
     for grant in grants:
         if grant.over:
             # Amounts need no translation: `9.1/7 GiB` of each GPU on which it is over.
-            over = [f"{gib(card.used_mib or 0)}/{gib(card.memory_mib)} GiB" for card in grant.cards if card.over]
+            over = [
+                f"{gib(card.used_mib or 0)}/{gib(card.memory_mib)} GiB"
+                for card in grant.cards
+                if card.over
+            ]
             who = pods_in_words(view.holder_of(grant)[1], [*map(shown_name, grant.shared_with)])
             yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, who, ", ".join(over))
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     for one in [one for one in node.clients or () if one.grant is None][:_MOST_STRANGERS]:
         kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
         where = f"{labels.get(one.gpu, one.gpu)}, pid {one.pid}"
-        yield Note(f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, view.shown_text(one.command))
+        yield Note(
+            f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, view.shown_text(one.command)
+        )
     for place, what in enumerate(node.unknown):
         yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", view.shown_text(what))
 
 
-# -- what happened lately ------------------------------------------------------------------------------------------
+# -- what happened lately ------------------------------------------------------------------------
 
 
 def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
     """By uid, the last warning that each pod got: reason and message, as its event has them."""
-    found = sorted((one for one in happened if one.uid and _level(one.what) is Level.WARN), key=lambda one: one.at)
+    found = sorted(
+        (one for one in happened if one.uid and _level(one.what) is Level.WARN),
+        key=lambda one: one.at,
+    )
     return {one.uid: f"{one.what}: {one.text}" for one in found}
 
 
@@ -123,7 +153,14 @@ def _lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> It
     for one in happened:
         if one.what not in VIOLATION_REASONS:
             key = shown_name(f"{one.what} {one.at:.6f} {one.where}")
-            yield EventLine(key, one.at, _level(one.what), one.what, shown_name(one.where), view.shown_text(one.text))
+            yield EventLine(
+                key,
+                one.at,
+                _level(one.what),
+                one.what,
+                shown_name(one.where),
+                view.shown_text(one.text),
+            )
     for seen in node.violations.last if node.violations else ():
         where = shown_name(f"{seen.namespace}/{seen.pod}" if seen.pod else f"pid {seen.pid}")
         text = view.shown_text(f"{seen.message}; {seen.outcome}" if seen.outcome else seen.message)
@@ -131,18 +168,24 @@ def _lately(node: NodeStatus, happened: Iterable[PastEvent], since: float) -> It
         yield EventLine(key, seen.at, Level.WARN, seen.kind.value, where, text)
     for domain in node.domains:
         at = domain.faults.last
-        if at is not None and at < since:  # of which this agent knows from the domain's record alone
-            hit, causes = ", ".join(map(str, domain.faults.hit)), ended_before(map(str, domain.faults.causes))
+        # of which this agent knows from the domain's record alone
+        if at is not None and at < since:
+            hit, causes = (
+                ", ".join(map(str, domain.faults.hit)),
+                ended_before(map(str, domain.faults.causes)),
+            )
             text, key = view.shown_text(f"{hit}; {causes}"), f"fault {domain.name} {at:.3f}"
             yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, text)
 
 
-# -- pods that do not run yet --------------------------------------------------------------------------------------
+# -- pods that do not run yet --------------------------------------------------------------------
 
 
 def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext":
-    """What is known around the pods of a node on the node itself: what its MPSNode will tell of this view."""
-    from mpsd.status.rules.mpsnode import mpsnode_status  # late, as in pods_here: a node without pods does without
+    """What is known around the pods of a node on the node itself: what its MPSNode will tell of
+    this view."""
+    # late, as in pods_here: a node without pods does without
+    from mpsd.status.rules.mpsnode import mpsnode_status
     from mpsd.status.rules.pods import ExplanationContext
 
     status = mpsnode_status(view, policy, {})
@@ -151,17 +194,23 @@ def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext"
 
 
 def pods_here(
-    pods: "Sequence[PodSeen]", warnings: Mapping[str, str], around: "ExplanationContext", heard: view.PodsHeard
+    pods: "Sequence[PodSeen]",
+    warnings: Mapping[str, str],
+    around: "ExplanationContext",
+    heard: view.PodsHeard,
 ) -> view.PodsHere:
-    """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each was told."""
+    """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each
+    was told."""
     from mpsd.status.rules.explanation import story
 
     listed = pods[:MOST_ON_NODE]
-    cards = (view.pod_card(pod, story(pod, around, warnings.get(pod.name.uid, ""))) for pod in listed)
+    cards = (
+        view.pod_card(pod, story(pod, around, warnings.get(pod.name.uid, ""))) for pod in listed
+    )
     return view.PodsHere(tuple(cards), len(pods) - len(listed), heard)
 
 
-# -- a cluster, of which each node is made once and again only when it has reported -----------------------------------
+# -- a cluster, of which each node is made once and again only when it has reported --------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +225,8 @@ class NodeParts:
 
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
-    """The node as it is to be shown now, which was read when it was reported; the very same while it is not stale."""
+    """The node as it is to be shown now, which was read when it was reported; the very same while
+    it is not stale."""
     return replace(node, stale=True, ready=False) if is_stale(node.told_at, now) else node
 
 
@@ -185,27 +235,47 @@ def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = Non
     domains = {domain.name: domain for domain in node.domains}
     pods = None if node.pods is None else pod_rows(node)
     gpus = tuple(
-        view.gpu_card(gpu, domains.get(gpu.domain or ""), None if pods is None else view.grant_slices(gpu.uuid, pods))
+        view.gpu_card(
+            gpu,
+            domains.get(gpu.domain or ""),
+            None if pods is None else view.grant_slices(gpu.uuid, pods),
+        )
         for gpu in node.gpus
     )
     notes = tuple(_node_notes(node, now, wedged_limit_s))
-    levels = {Level.WELL if node.ready else Level.WARN, *(note.level for note in notes), *(gpu.level for gpu in gpus)}
+    levels = {
+        Level.WELL if node.ready else Level.WARN,
+        *(note.level for note in notes),
+        *(gpu.level for gpu in gpus),
+    }
     worst = next(level for level in Level if level in levels)  # the worst is the first
-    name, driver, version, cordoned = map(shown_name, (node.name, node.driver, node.version, node.cordoned_labels))
+    name, driver, version, cordoned = map(
+        shown_name, (node.name, node.driver, node.version, node.cordoned_labels)
+    )
     card = view.NodeCard(name, worst, node.stale, node.told_at, driver, version, cordoned)
     violations = {line.id: line for line in _reported_violations(node, now)}
-    return NodeParts(card, notes, gpus, tuple(_reported_lately(node, now)), tuple(violations.values()))
+    return NodeParts(
+        card, notes, gpus, tuple(_reported_lately(node, now)), tuple(violations.values())
+    )
 
 
 def cluster_page(
-    head: view.PageHead, nodes: Iterable[NodeParts], waiting: Iterable[view.WaitingCard], notes: Sequence[Note] = ()
+    head: view.PageHead,
+    nodes: Iterable[NodeParts],
+    waiting: Iterable[view.WaitingCard],
+    notes: Sequence[Note] = (),
 ) -> view.PageView:
     """waiting: of pods, as `pod_card` makes them; the head says how many there are beside these."""
     parts = list(nodes)
     violations = view.newest(line for node in parts for line in node.violations)[:MOST_VIOLATIONS]
-    lately = view.newest([*violations, *(line for node in parts for line in node.lately)])[:MOST_LATELY]
+    lately = view.newest([*violations, *(line for node in parts for line in node.lately)])[
+        :MOST_LATELY
+    ]
     every_note = (*notes, *(note for node in parts for note in node.notes))
-    cards, gpus = tuple(node.card for node in parts), tuple(gpu for node in parts for gpu in node.gpus)
+    cards, gpus = (
+        tuple(node.card for node in parts),
+        tuple(gpu for node in parts for gpu in node.gpus),
+    )
     return view.PageView(view.VERSION, head, every_note, cards, gpus, tuple(waiting), lately)
 
 
@@ -217,16 +287,26 @@ def no_mpsnode(node: str) -> Note:
 def _node_notes(node: ClusterNode, now: float, wedged_limit_s: float | None) -> Iterator[Note]:
     where = shown_name(node.name)
     if silent := silence(node, now):
-        yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, view.shown_text(silent), node.told_at)
+        yield Note(
+            f"silent {where}",
+            Level.BAD,
+            NoteKind.SILENT,
+            where,
+            view.shown_text(silent),
+            node.told_at,
+        )
     for place, trouble in enumerate(one for one in troubles(node, now) if one != silent):
-        yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, view.shown_text(trouble))
+        yield Note(
+            f"node {where} {place}", Level.WARN, NoteKind.NODE, where, view.shown_text(trouble)
+        )
     for domain in node.domains:
         yield from view.domain_notes(domain, wedged_limit_s)
     yield from view.no_daemon_notes(node.gpus)
 
 
 def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
-    """What an MPSNode still reports of a day: faults, and domains whose state has changed after they first served."""
+    """What an MPSNode still reports of a day: faults, and domains whose state has changed after
+    they first served."""
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         if domain.last_fault is not None and now - domain.last_fault < DAY_S:
@@ -237,14 +317,30 @@ def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
         if domain.since is not None and now - domain.since < DAY_S and changed:
             key = f"state {where} {domain.since:.0f}"
             level = view.level_of(domain.state)
-            yield EventLine(key, domain.since, level, shown_name(domain.state), where, view.shown_text(domain.reason))
+            yield EventLine(
+                key,
+                domain.since,
+                level,
+                shown_name(domain.state),
+                where,
+                view.shown_text(domain.reason),
+            )
 
 
 def _reported_violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """The last of each pod, and of all; one that is reported as both has the same id."""
-    of_pods = [pod.violations.last for pod in node.pods or () if pod.violations and pod.violations.last]
+    of_pods = [
+        pod.violations.last for pod in node.pods or () if pod.violations and pod.violations.last
+    ]
     for one in (*of_pods, *(node.violations.last if node.violations else ())):
         if one.at is not None and now - one.at < DAY_S:
             where = shown_name(f"{node.name} {one.namespace}/{one.pod}" if one.pod else node.name)
             key = f"violation {one.kind} {one.action} {one.at} {where}"
-            yield EventLine(shown_name(key), one.at, Level.WARN, shown_name(one.kind), where, DONE.get(one.action, ""))
+            yield EventLine(
+                shown_name(key),
+                one.at,
+                Level.WARN,
+                shown_name(one.kind),
+                where,
+                DONE.get(one.action, ""),
+            )
