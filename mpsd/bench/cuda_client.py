@@ -11,46 +11,49 @@ on a real GPU.
                     queued, for half a second, two at least. Without it they are short, and a
                     synchronise comes behind each few
     gemm=N          the same with products of N × N halves, by cuBLAS
-    always first    make a context on that GPU    {"pid", "devices", "uuid", "total_MiB",
-                                                  "meminfo_free_MiB",
-                                                   "meminfo_total_MiB", "sms", "init_s"}
+
+Each action, and below it what it prints:
+
+    always first    make a context on that GPU
+        {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB", "meminfo_total_MiB", "sms",
+        "init_s"}
     alloc=MIB       take memory, 32 MiB at a time, until it has that or is refused
-                                                  {"alloc_MiB", "rc", "free_after_MiB",
-                                                  "total_after_MiB"}
+        {"alloc_MiB", "rc", "free_after_MiB", "total_after_MiB"}
     managed=MIB     take managed memory in one piece, and write to all of it
-                                                  {"managed_MiB", "rc", "meminfo_free_MiB",
-                                                  "meminfo_total_MiB", "sms"}
-    free            give it back                  {"free": result}
-    info            look again                    {"meminfo_free_MiB", "meminfo_total_MiB", "sms"}
-    hold[=SEC]      synchronise about every 10 ms until SIGTERM (or for so long)    {"ready": pid}
-    step            the same until a line, or the end, of standard input            {"ready": pid}
+        {"managed_MiB", "rc", "meminfo_free_MiB", "meminfo_total_MiB", "sms"}
+    free            give it back
+        {"free": result}
+    info            look again
+        {"meminfo_free_MiB", "meminfo_total_MiB", "sms"}
+    hold[=SEC]      synchronise about every 10 ms until SIGTERM (or for so long)
+        {"ready": pid}
+    step            the same until a line, or the end, of standard input
+        {"ready": pid}
     prepare=WORK    load arithmetic, small or bandwidth (WORKS below), take the memory it needs, run
                     it a few times
-                                                  {"prepared": WORK}
+        {"prepared": WORK}
     measure=SEC     run what was prepared for so long, in samples of some launches and one
-                    synchronise
-                                                  {"work", "seconds", "launches", "launches_per_s",
-                                                  "sample_launches",
-                                                   "p50_ms", "p99_ms": of a sample, "gpu_ms": the
-                                                   GPU's, by its events}
+                    synchronise; p50 and p99 are of a sample, gpu_ms is the GPU's, by its events
+        {"work", "seconds", "launches", "launches_per_s", "sample_launches", "p50_ms", "p99_ms",
+        "gpu_ms"}
     serve=N,SEC     begin a sample of what was prepared N times a second for so long, whether or not
-                    the one before has
-                    ended, as requests come
-                                                  {"work", "requests", "per_s", "p50_ms", "p99_ms":
-                                                  of a request, from
-                                                   when it came to its end}
-    launch=SEC      run kernels                   {"launches_per_s", "n", "p50_ms", "p99_ms": of ten
-                                                  and a synchronise;
-                                                   with kernel= or gemm= of one}
-    work[=SEC]      run kernels until SIGTERM (or for so long)    {"launches", "at"} four times a
-                                                                  second
-    fault           write to a bad address, and go on             {"bad":
-                                                                  "700:CUDA_ERROR_ILLEGAL_ADDRESS"}
-    linger[=SEC]    leave CUDA alone for ever (or for so long); SIGTERM ends it     {"lingering": pid}
+                    the one before has ended, as requests come; p50 and p99 are of a request, from
+                    when it came to its end
+        {"work", "requests", "per_s", "p50_ms", "p99_ms"}
+    launch=SEC      run kernels; p50 and p99 are of ten and a synchronise, with kernel= or gemm= of
+                    one
+        {"launches_per_s", "n", "p50_ms", "p99_ms"}
+    work[=SEC]      run kernels until SIGTERM (or for so long); printed four times a second
+        {"launches", "at"}
+    fault           write to a bad address, and go on
+        {"bad": "700:CUDA_ERROR_ILLEGAL_ADDRESS"}
+    linger[=SEC]    leave CUDA alone for ever (or for so long); SIGTERM ends it
+        {"lingering": pid}
     exit            end at once by _exit, whatever is queued
-    reconnect       destroy the context and make another          {"destroy": result, "again":
-                                                                  result}
-    always last                                                   {"end": result}
+    reconnect       destroy the context and make another
+        {"destroy": result, "again": result}
+    always last
+        {"end": result}
 
 One JSON object a line; a result is such as "0:CUDA_SUCCESS". Exit codes: 0; 2 for arguments that
 make no sense, before anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx", "gemm" or

@@ -89,8 +89,9 @@ KUBECTL_MPS = _KubectlMps(
         kubectl mps upgrade --dry-run          control daemons that are out of date
         kubectl mps uninstall --dry-run        what belongs to mpsd, and its users
 
-    The cluster is chosen as with kubectl: --kubeconfig, --context, KUBECONFIG. Exit codes: 0 everything is ready, 1
-    something is not, 2 usage error, 130 after the Ctrl-C that ends -w. For one line a node: kubectl get mps.
+    The cluster is chosen as with kubectl: --kubeconfig, --context, KUBECONFIG. Exit codes: 0
+    everything is ready, 1 something is not, 2 usage error, 130 after the Ctrl-C that ends -w. For
+    one line a node: kubectl get mps.
     """,
     _VERBS,
 )

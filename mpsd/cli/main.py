@@ -117,7 +117,8 @@ MPSD = Program(
         mpsd bench --save all.json             measure this machine's GPU
         mpsd install docker --dry-run          let containers have shares
 
-    Every command has its own --help. Exit codes: 0 success, 1 failure or problem found, 2 usage error.
+    Every command has its own --help. Exit codes: 0 success, 1 failure or problem found, 2 usage
+    error.
     """,
     _VERBS,
 )

@@ -197,9 +197,9 @@ class PluginServer(services.DevicePluginServicer):
 
         await self._socket.stop(end)
 
-    async def GetDevicePluginOptions(
+    async def GetDevicePluginOptions(  # noqa: N802
         self, _request: wire.Empty, _context: _Context
-    ) -> wire.DevicePluginOptions:  # noqa: N802
+    ) -> wire.DevicePluginOptions:
         return client.OPTIONS
 
     async def ListAndWatch(self, _request: wire.Empty, context: _Context) -> None:  # noqa: N802
@@ -238,9 +238,9 @@ class PluginServer(services.DevicePluginServicer):
         found = await self._in_time(answer(), context, Call.PREFER, ids)
         return wire.PreferredAllocationResponse(container_responses=found)
 
-    async def Allocate(
+    async def Allocate(  # noqa: N802
         self, request: wire.AllocateRequest, context: _Context
-    ) -> wire.AllocateResponse:  # noqa: N802
+    ) -> wire.AllocateResponse:
         async def answer() -> list[wire.ContainerAllocateResponse]:
             return [
                 _answer(await self.plugin.allocate(tuple(a.devices_ids)))

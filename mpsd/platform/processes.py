@@ -184,8 +184,8 @@ def _may_trace(pid: int) -> bool:
     """Whether /proc hides nothing of it from us: `personality` is as secret as its exit code."""
     with (
         suppress(OSError),
-        open(f"/proc/{pid}/personality", "rb") as file,
-    ):  # noqa: PTH123 (as `_read_start`)
+        open(f"/proc/{pid}/personality", "rb") as file,  # noqa: PTH123 (as `_read_start`)
+    ):
         return bool(file.read())
     return False
 
@@ -281,8 +281,8 @@ def mappings(pid: int) -> Iterator[bytes]:
     for; none when it is gone or not ours to read."""
     with (
         suppress(OSError),
-        open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,
-    ):  # noqa: PTH123 (as `_read_start`)
+        open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
+    ):
         yield from file
 
 

@@ -216,7 +216,8 @@ def _each(row: GrantRow, amount: str) -> str:
     """One where it has as much of each GPU, else one a GPU."""
     if len({card.memory_mib for card in row.cards}) <= 1:
         return known_gib(getattr(row, amount))
-    return f"{','.join(known_gib(getattr(card, amount)).removesuffix(' GiB') for card in row.cards)} GiB"
+    each = (known_gib(getattr(card, amount)).removesuffix(" GiB") for card in row.cards)
+    return f"{','.join(each)} GiB"
 
 
 def _used(row: GrantRow) -> str | Text:

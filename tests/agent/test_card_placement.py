@@ -55,9 +55,7 @@ def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved() -> None
     assert len(node.grants) == 3
 
 
-def test_d4_on_a_card_of_32768_mib_the_third_is_refused_already_because_the_mps_server_takes_some() -> (
-    None
-):
+def test_d4_the_third_is_refused_since_the_mps_server_takes_memory_too() -> None:
     node = Node(cards(V100_MIB))
     granted(node, FIRST)
     granted(node, SECOND)
@@ -119,9 +117,7 @@ def test_b2_shares_of_1_in_max_inst_are_reserved_and_one_container_too_many_is_r
     assert "gpu0 has 1 % of its threads" in answer.reason
 
 
-def test_b3_weights_never_come_to_more_than_max_inst_whatever_the_policy_and_none_is_bound_without_it() -> (
-    None
-):
+def test_b3_weights_never_exceed_max_inst_whatever_the_policy() -> None:
     (t4,) = cards(T4_MIB, 1)
     share = {
         "ALIYUN_COM_GPU_MEM_CONTAINER": "1",

@@ -190,9 +190,14 @@ def small_worlds() -> Iterator[NodeView]:
         frozenset({ServerLimit(None, 0, 12288), ServerLimit(500, 0, DENY_MIB)}),
     ]
     for first, second, alive, has_client, asks, limits, state in product(
-        (0, 3, 12), (0, 11, 20), (False, True), (False, True), ((), (2,), (12, 12), (23, 1)), confirmed,
+        (0, 3, 12),
+        (0, 11, 20),
+        (False, True),
+        (False, True),
+        ((), (2,), (12, 12), (23, 1)),
+        confirmed,
         (State.READY, State.FAULT),
-    ):  # fmt: skip
+    ):
         held = tuple(
             HeldGrant(grant(name, gib, gpu), alive)
             for name, gib, gpu in (("x", first, 0), ("y", second, 1))

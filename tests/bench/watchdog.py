@@ -256,7 +256,8 @@ from mpsd.simulator.gpus import uvm_path
 from mpsd.simulator.node import open_node
 node = open_node(Path(sys.argv[1]))
 card, uvm = node.card(int(sys.argv[2])), uvm_path(node.folder).open("r+b")
-apart = [mmap.mmap(-1, 8192, prot=mmap.PROT_READ if n % 2 else mmap.PROT_WRITE) for n in range({MAPPINGS})]
+prots = (mmap.PROT_WRITE, mmap.PROT_READ)
+apart = [mmap.mmap(-1, 8192, prot=prots[n % 2]) for n in range({MAPPINGS})]
 while not (node.folder / "managed").exists():
     time.sleep(0.1)
 (slot,) = [one.slot for one in card.holdings() if one.pid == os.getpid()]

@@ -281,7 +281,9 @@ spec:
     devices:
       requests:
         - name: gpu
-          exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 6.5Gi, threads: "30"}}}
+          exactly:
+            deviceClassName: mps.mpsd.io
+            capacity: {requests: {memory: 6.5Gi, threads: "30"}}
       config:
         - opaque:
             driver: gpu.mpsd.io

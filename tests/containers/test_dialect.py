@@ -101,7 +101,7 @@ def test_whatever_is_written_the_answer_is_one_of_three_and_no_card_gives_more_t
 
 
 @given(st.integers(2000, 200_000), st.integers(1, 400), st.integers(1, 400), st.integers(0, 300))
-def test_a_proportion_of_any_card_is_exact_to_the_byte_and_refused_only_over_the_card_or_under_a_context(
+def test_a_proportion_is_exact_and_refused_only_beyond_the_card_or_a_context(
     memory_mib: int, container: int, dev: int, reserved_mib: int
 ) -> None:
     share = {"ALIYUN_COM_GPU_MEM_CONTAINER": str(container), "ALIYUN_COM_GPU_MEM_DEV": str(dev)}

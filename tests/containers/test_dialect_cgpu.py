@@ -67,9 +67,7 @@ def test_b1_more_values_than_cards_and_everything_else_that_is_wrong_are_said_at
     assert rules(FOUR, **ALL_FOUR, **over) == ["not-a-number", "memory-over-card"]
 
 
-def test_b2_a_weight_over_1_selects_the_weighted_policy_and_it_is_said_that_mps_has_no_weights() -> (
-    None
-):
+def test_b2_a_weight_over_1_is_weighted_and_mps_is_said_to_have_none() -> None:
     share = {
         "ALIYUN_COM_GPU_MEM_CONTAINER": "6",
         "ALIYUN_COM_GPU_MEM_DEV": "23",
@@ -99,9 +97,7 @@ def test_b2_a_fixed_share_is_weight_of_max_inst_and_never_more_than_a_card() -> 
     assert over == ["weight-over-card"]
 
 
-def test_b2_the_policy_is_set_per_card_and_a_container_of_several_gets_the_smallest_cap_of_them() -> (
-    None
-):
+def test_b2_a_container_of_several_cards_gets_the_smallest_cap() -> None:
     compute = Compute(5, None, {"1": CardCompute(3, 20), "2": CardCompute(0, 4)})
     cards = asked(
         FOUR, compute, **ALL_FOUR, ALIYUN_COM_GPU_MEM_CONTAINER="3", ALIYUN_COM_GPU_SCHD_WEIGHT="1"

@@ -47,9 +47,7 @@ def test_d1_the_cards_are_those_that_the_container_sees() -> None:
     assert rules(FOUR, **written((1, 3276, 10), (1, 3276, 10))) == ["device-twice"]
 
 
-def test_d1_different_weights_come_to_the_smallest_because_mps_has_one_percentage_for_a_program() -> (
-    None
-):
+def test_d1_different_weights_come_to_the_smallest() -> None:
     first, second = asked(FOUR, **written((0, 3276, 10), (1, 3276, 50)))
     assert [(card.weight, card.thread_percent) for card in (first, second)] == [(10, 10), (50, 10)]
     assert any("gets the smallest, 10 %" in difference for difference in second.differs)

@@ -161,9 +161,9 @@ def test_what_else_decides_is_said() -> None:
         ),
         (
             (
-                "version ="
-                ' 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.mpsd.options]\nBinaryName'
-                ' = "/o"\n'
+                "version = 2\n"
+                '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.mpsd.options]\n'
+                'BinaryName = "/o"\n'
             ),
             'runtimes.mpsd.options.BinaryName is "/o": is not the launcher',
         ),

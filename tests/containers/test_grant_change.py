@@ -248,7 +248,7 @@ CHANGES = st.builds(
     st.lists(ASKED, min_size=1, max_size=6),
     st.lists(st.tuples(st.integers(0, 5), CHANGES), max_size=15),
 )
-def test_whatever_is_changed_no_card_is_promised_beyond_its_size_and_what_is_refused_changes_nothing(
+def test_no_change_promises_beyond_the_card_and_a_refused_one_changes_nothing(
     asked: list[dict[str, str]], changes: list[tuple[int, GrantChangeRequest]]
 ) -> None:
     node = Node(cards(), policy=FIXED)

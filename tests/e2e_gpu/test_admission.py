@@ -50,7 +50,6 @@ def test_the_scheduler_places_a_pod_and_says_of_another_why_it_waits(
         assert found, pods.phase("waits")
         return str(found[-1])
 
-    print(
-        f"\n{eventually(why, 'why it waits')}\n{kubectl_mps(cluster, 'explain', 'waits', '-n', pods.namespace).out}"
-    )
+    said = eventually(why, "why it waits")
+    print(f"\n{said}\n{kubectl_mps(cluster, 'explain', 'waits', '-n', pods.namespace).out}")
     assert pods.phase("waits") == "Pending"

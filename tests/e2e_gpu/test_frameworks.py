@@ -36,14 +36,15 @@ say(works=float((a @ a)[0, 0]) == 1024.0)
 _JAX = """
 import jax, jax.numpy as jnp
 device = jax.devices()[0]
-stats = {name: amount >> 20 for name, amount in (device.memory_stats() or {}).items() if "bytes" in name}
-say(version=jax.__version__, platform=device.platform, at_start_MiB=stats)
+def stats():
+    found = device.memory_stats() or {}
+    return {name: amount >> 20 for name, amount in found.items() if "bytes" in name}
+say(version=jax.__version__, platform=device.platform, at_start_MiB=stats())
 held = []
 def take():
     held.append(jax.device_put(jnp.zeros(256 << 18, dtype=jnp.int32), device).block_until_ready())
 refused_with(take, Exception)
-stats = {name: amount >> 20 for name, amount in (device.memory_stats() or {}).items() if "bytes" in name}
-say(held_MiB=256 * len(held), at_limit_MiB=stats)
+say(held_MiB=256 * len(held), at_limit_MiB=stats())
 held.clear()
 a = jnp.ones((1024, 1024), dtype=jnp.float32)
 say(works=float((a @ a)[0, 0]) == 1024.0)
@@ -73,7 +74,8 @@ def refused_with(take, kind):
         try:
             take()
         except kind as error:
-            say(refused_with=f"{type(error).__module__}.{type(error).__name__}", message=str(error)[:200])
+            kind = f"{type(error).__module__}.{type(error).__name__}"
+            say(refused_with=kind, message=str(error)[:200])
             return
 """
 # JAX 0.11.2 aborts when it frees memory, once it was refused some before it had the three quarters

@@ -24,7 +24,8 @@ import os, signal, sys
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        kept = {"PATH", "CUDA_MPS_PIPE_DIRECTORY", "MPSD_SIMULATION"}  # the last is where simulated GPUs are
+        # The last is where simulated GPUs are.
+        kept = {"PATH", "CUDA_MPS_PIPE_DIRECTORY", "MPSD_SIMULATION"}
         there = {name: value for name, value in os.environ.items() if name in kept}
         os.execvpe(sys.argv[1], sys.argv[1:], there | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=0"})
     os._exit(0)

@@ -183,8 +183,6 @@ class Container:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    # ------------------------------------------------------------------------------------------------------------
-
     def _text(self, kind: str) -> str:
         with suppress(FileNotFoundError):
             return self._said.with_suffix(f".{kind}").read_text()

@@ -20,8 +20,10 @@ GREEDY = (
     " $?; sleep 600"
 )
 _SAYS = """#!/bin/sh
-{ id -u; cat /proc/self/cgroup; readlink /proc/self/ns/mnt; readlink /proc/self/ns/pid; grep -E '^(Cap|NoNewPrivs)' \
-/proc/self/status; env; } >/tmp/said.new
+{
+    id -u; cat /proc/self/cgroup; readlink /proc/self/ns/mnt; readlink /proc/self/ns/pid
+    grep -E '^(Cap|NoNewPrivs)' /proc/self/status; env
+} >/tmp/said.new
 mv /tmp/said.new /tmp/said
 """
 

@@ -400,9 +400,9 @@ class Kubelet(RegistrationServicer):
         self.registered: list[wire.RegisterRequest] = []
         self.refusal, self.wait_s = refusal, wait_s
 
-    async def Register(
+    async def Register(  # noqa: N802
         self, request: wire.RegisterRequest, context: grpc.aio.ServicerContext
-    ) -> wire.Empty:  # noqa: N802
+    ) -> wire.Empty:
         self.registered.append(request)
         await asyncio.sleep(self.wait_s)
         if self.refusal:

@@ -26,9 +26,9 @@ class Lister(PodResourcesListerServicer):
     def __init__(self, answer: Callable[[], wire.ListPodResourcesResponse]) -> None:
         self._answer = answer
 
-    async def List(
+    async def List(  # noqa: N802
         self, _request: wire.ListPodResourcesRequest, context: object
-    ) -> wire.ListPodResourcesResponse:  # noqa: N802
+    ) -> wire.ListPodResourcesResponse:
         return self._answer()
 
 

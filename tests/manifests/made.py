@@ -20,8 +20,8 @@ from tests.manifests.helm import CHART, MANIFESTS, text_by_helm, values
 
 _OLDEST = "v1.30.0"  # for which install.yaml is
 _HEAD = """\
-# mpsd under the names of ACK's published form, for Kubernetes 1.30 and newer. Put the name of your image in the place
-# of mpsd:{version}, and apply it: docs/install.md.
+# mpsd under the names of ACK's published form, for Kubernetes 1.30 and newer. Put the name of your
+# image in the place of mpsd:{version}, and apply it: docs/install.md.
 # Rendered from manifests/chart by `python -m tests.manifests.made`; change it there.
 """
 _NOTES = {"title", "description"}

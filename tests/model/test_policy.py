@@ -162,9 +162,7 @@ def test_a_rule_that_a_policy_does_not_name_has_its_shipped_mode() -> None:
     assert rules.by_default == tuple(rule for rule in RuleId if rule.value not in older)
 
 
-def test_a_policy_that_is_older_than_the_list_of_allowed_host_paths_allows_all_that_are_not_blocked() -> (
-    None
-):
+def test_a_policy_without_allowed_host_paths_allows_all_not_blocked() -> None:
     assert "allowed_host_paths" not in str(POLICY_DATA["admission"])
     assert read_policy(POLICY_DATA, "policy.yaml").admission.allowed_host_paths is None
     assert refused("admission.allowed_host_paths", ["data"]).where.startswith(

@@ -161,7 +161,7 @@ def test_what_another_boot_joined_is_over(tmp_path: Path) -> None:
     assert not here(tmp_path).joined
 
 
-def test_a_domain_is_replaced_once_its_gpus_are_of_another_and_never_where_an_older_control_keeps_it(
+def test_a_domain_is_replaced_once_its_gpus_are_of_another(
     tmp_path: Path,
 ) -> None:
     agent = here(tmp_path)

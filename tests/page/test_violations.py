@@ -51,7 +51,8 @@ def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(
         assert "to be ended" in lately
         window.script("document.querySelector('[data-language=zh]').click()")
         window.until(
-            f"return document.querySelector('.gpu {ROW.format(1)}').textContent.includes('违规 3 次')",
+            f"return document.querySelector('.gpu {ROW.format(1)}')"
+            ".textContent.includes('违规 3 次')",
             "in Chinese",
         )
         assert "显存超额" in window.text("#lately > li:first-child")

@@ -135,7 +135,8 @@ def test_what_is_beside_the_containers_of_a_pod_is_of_the_pod_too(below: str) ->
         f"/docker/{NODE}",
         f"/docker/{NODE}/kubelet/kubepods/pod{OTHER}/{NODE}",
         (
-            f"/kubelet.slice/kubelet-kubepods-pod{OTHER.replace('-', '_')}.slice/cri-containerd-{NODE}.scope"
+            f"/kubelet.slice/kubelet-kubepods-pod{OTHER.replace('-', '_')}.slice"
+            f"/cri-containerd-{NODE}.scope"
         ),
         f"/x\x0b0::/kubepods/pod{OTHER}/{NODE}",
         f"/x\u20280::/kubepods/pod{OTHER}/{NODE}",

@@ -543,9 +543,7 @@ def test_users_who_hold_all_connections_of_a_unix_socket_do_not_keep_root_out() 
     asyncio.run(main())
 
 
-def test_a_listener_takes_no_more_connections_than_an_eighth_of_the_files_of_its_process_for_each_peer() -> (
-    None
-):
+def test_a_peer_gets_an_eighth_of_the_files_of_the_process_at_most() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def main() -> None:

@@ -190,9 +190,11 @@ class _Samples(SimulatedNvml):
     """A driver with several samples of a process, and with what some drivers give of processes that
     ended."""
 
-    def nvmlDeviceGetProcessUtilization(
-        self, handle: Handle, timeStamp: int
-    ) -> list[ProcessUtilization]:  # noqa: N802, N803
+    def nvmlDeviceGetProcessUtilization(  # noqa: N802
+        self,
+        handle: Handle,
+        timeStamp: int,  # noqa: N803
+    ) -> list[ProcessUtilization]:
         return [
             ProcessUtilization(pid, at, percent)
             for pid, at, percent in ((1, 30, 70), (1, 20, 10), (2, 20, 2147483632), (3, 10, 40))

@@ -51,7 +51,8 @@ _WRITES_TOO_MUCH = """
 import resource, sys
 from pathlib import Path
 from mpsd.platform import records
-resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))  # the first part of it is taken, as on a disk that is nearly full
+# The first part of it is taken, as on a disk that is nearly full.
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
 try:
     records.write(Path(sys.argv[1]), ["much"] * 100)
 except OSError as error:

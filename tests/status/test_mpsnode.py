@@ -185,9 +185,7 @@ def test_a_process_of_unknown_size_makes_its_gpu_unknown_and_no_other() -> None:
     assert told["gpus"][0]["usedMiB"] == 500
 
 
-def test_the_versions_of_agent_and_control_are_told_each_for_itself_and_left_out_where_nobody_says() -> (
-    None
-):
+def test_versions_of_agent_and_control_are_told_or_left_out_each_for_itself() -> None:
     view = node()
     domains = tuple(
         replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains

@@ -50,8 +50,11 @@ def down() -> NodeView:
 
 
 def here(
-    view: NodeView, *pods: Any, happened: tuple[PastEvent, ...] = (), heard: PodsHeard = PodsHeard()
-) -> PodsHere:  # noqa: B008
+    view: NodeView,
+    *pods: Any,
+    happened: tuple[PastEvent, ...] = (),
+    heard: PodsHeard = PodsHeard(),  # noqa: B008
+) -> PodsHere:
     around = own_scene("gpu-a1", view, POLICY)
     return pods_here(
         [read_pod_seen(one, POLICY) for one in pods], last_warnings(happened), around, heard
@@ -67,9 +70,7 @@ def page(pods: PodsHere) -> PageView:
     return node_page(node_status(node(GPUS, []), POLICY), "gpu-a1", pods=pods)
 
 
-def test_a_pod_on_a_gpu_without_a_daemon_waits_with_the_words_of_that_gpus_domain_since_it_was_bound() -> (
-    None
-):
+def test_a_pod_on_a_gpu_without_a_daemon_waits_with_its_domains_words() -> None:
     one = card(down(), bound())
     assert (
         one.text

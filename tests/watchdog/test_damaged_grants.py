@@ -193,7 +193,7 @@ def world() -> Iterator[World]:
 @example(SOUND, SOUND)
 @example(replace(SOUND, swapped=True), replace(SOUND, swapped=True))
 @example(replace(SOUND, owner=NOBODY), replace(SOUND, kept=40, left_out=100_000))
-def test_whatever_becomes_of_records_nobody_is_ended_who_proves_its_grant_and_no_card_is_given_twice(
+def test_whatever_becomes_of_records_nobody_with_a_proven_grant_is_ended(
     world: World, first: Damage, second: Damage
 ) -> None:
     ledger, seen = asyncio.run(world.watched(first, second))

@@ -41,8 +41,8 @@ def test_what_mpsd_writes_lifts_nothing() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "0=2147483648", "0=2097152K", "1G", "0=abc", "0=0", " 0=1G", "0=1G,1=1G", "5=1G", "garbage", "0=", "1=1G",
-        f"{UUIDS[1]}=1G", "GPU-99999999=1G", ",",
+        "0=2147483648", "0=2097152K", "1G", "0=abc", "0=0", " 0=1G", "0=1G,1=1G", "5=1G", "garbage",
+        "0=", "1=1G", f"{UUIDS[1]}=1G", "GPU-99999999=1G", ",",
     ],
 )  # fmt: skip
 def test_a_value_that_libcuda_takes_for_no_limit_lifts_it(value: str) -> None:
@@ -136,7 +136,7 @@ def test_whatever_a_tenant_writes_what_is_said_of_it_is_one_short_line(
     st.integers(0, 50_000),
     st.data(),
 )
-def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant_however_its_devices_are_narrowed(
+def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant(
     amounts: list[tuple[int, int]], thread_percent: int, others_mib: int, data: st.DataObject
 ) -> None:
     uuids = [f"GPU-{n:08d}-0000-0000-0000-000000000000" for n in range(len(amounts))]

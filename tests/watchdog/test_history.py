@@ -143,7 +143,7 @@ acts = st.lists(
 
 
 @given(acts)
-def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_and_the_last_is_told_in_the_end(
+def test_what_is_done_again_is_written_twice_a_minute_at_most(
     sequence: list[tuple[float, str, ViolationKind]],
 ) -> None:
     names = sorted({name for _pause, name, _kind in sequence})

@@ -77,10 +77,11 @@ def test_processes_that_are_each_within_and_over_together_are_contained() -> Non
     grown = [replace(one, used_mib=300) for one in small]
     verdict = watch.look((A,), *grown)
     assert ended(verdict) == {4, 5}, "ending two of five brings 1500 MiB within 1024 and 32"
-    assert {one.message for one in verdict.violations} == {
+    message = (
         "allocated 100 MiB since the use last fitted the grant: 1500 MiB of gpu0 are in use, 1024"
         " MiB are granted"
-    }
+    )
+    assert {one.message for one in verdict.violations} == {message}
 
 
 def test_who_grew_most_since_the_grant_was_within_is_ended_and_not_who_is_largest() -> None:
@@ -95,9 +96,7 @@ def test_of_a_grant_that_was_never_seen_within_nobody_knows_who_took_what_when()
     assert found.message == "holds 1500 MiB: 1500 MiB of gpu0 are in use, 1024 MiB are granted"
 
 
-def test_a_gpu_that_nvml_does_not_answer_for_once_makes_nobody_a_culprit_and_nothing_told_twice() -> (
-    None
-):
+def test_a_gpu_without_an_answer_of_nvml_makes_nobody_a_culprit() -> None:
     watch = Watch()
     lifted = client(2, A, 100, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
     assert len(watch.look((A,), client(1, A, 700), lifted).violations) == 1
@@ -267,9 +266,7 @@ def test_a_process_on_a_gpu_that_its_grant_does_not_name_has_no_grant_there() ->
     assert verdict.violations[0].pod == A.holder
 
 
-def test_a_process_of_a_pod_that_is_known_to_hold_no_grant_is_ended_and_one_of_an_unknown_pod_never() -> (
-    None
-):
+def test_a_process_of_a_pod_without_a_grant_is_ended_of_an_unknown_pod_never() -> None:
     known, unknown = client(1, None, pod=STRANGER.uid), client(2, None, pod="nobody-knows")
     verdict = Watch(EVERYTHING_KILLS).looks(
         (A,), known, unknown, ungranted={STRANGER.uid: STRANGER}

@@ -40,8 +40,15 @@ _EXEC = (
 )
 _EXEC_FLAGS = ("tty", "detach", "no-new-privs", "ignore-paused", "no-subreaper", "help")
 _EXEC_SHORT = {
-    "e": "env", "u": "user", "g": "additional-gids", "p": "process", "c": "cap", "t": "tty", "d": "detach", "h": "help"
-}  # fmt: skip
+    "e": "env",
+    "u": "user",
+    "g": "additional-gids",
+    "p": "process",
+    "c": "cap",
+    "t": "tty",
+    "d": "detach",
+    "h": "help",
+}
 _SIGNAL_FLAGS = ("all", "force", "regex", "help")
 _SIGNAL_SHORT = {"a": "all", "f": "force", "r": "regex", "h": "help"}
 _OFF = {"0", "f", "false"}  # as Go's strconv.ParseBool has it, in any case

@@ -20,10 +20,11 @@ from mpsd.containers.runtime.command_line import CommandLine
 from mpsd.containers.runtime.json_text import ContainerRefused
 
 _HELP = """\
-mpsd-runtime: an OCI runtime in front of another. Where a container's environment requests a share of a
-GPU (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`), it asks `mpsd up` for it
-and writes the grant into the bundle before the next runtime creates the container. Before `kill` and `delete --force`
-it has `mpsd up` end the container's clients of MPS that would die of the signal. All else is the next runtime's.
+mpsd-runtime: an OCI runtime in front of another. Where a container's environment requests a share
+of a GPU (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`),
+it asks `mpsd up` for it and writes the grant into the bundle before the next runtime creates the
+container. Before `kill` and `delete --force` it has `mpsd up` end the container's clients of MPS
+that would die of the signal. All else is the next runtime's.
 
     mpsd-runtime [--next PROGRAM] [--run-dir DIR] [--runtime-log FILE] GLOBAL-OPTION... COMMAND ...
 
@@ -32,7 +33,9 @@ it has `mpsd up` end the container's clients of MPS that would die of the signal
     --runtime-log FILE  one JSON line an event (now: {log})
     --help-mpsd         this text alone
 
-    docker run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE   6 GiB of a card
+6 GiB of a card of 15:
+
+    docker run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE
 """
 
 

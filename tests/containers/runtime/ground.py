@@ -12,12 +12,14 @@ from mpsd.containers.engines.launcher import launcher
 _CHECKOUT = Path(__file__).parents[3]
 _NEXT = f"""#!{sys.executable} -ISX utf8
 import json, os, sys
-bundle = next((word for at, word in enumerate(sys.argv) if sys.argv[at - 1] in ("-b", "--bundle")), "")
-process = next((word for at, word in enumerate(sys.argv) if sys.argv[at - 1] in ("-p", "--process")), "")
+def after(*flags):
+    return next((word for at, word in enumerate(sys.argv) if sys.argv[at - 1] in flags), "")
+bundle, process = after("-b", "--bundle"), after("-p", "--process")
+environ = open("/proc/self/environ").read().split("\\0")
 said = {{
     "argv": sys.argv,
     "pid": os.getpid(),
-    "environ": dict(entry.split("=", 1) for entry in open("/proc/self/environ").read().split("\\0") if entry),
+    "environ": dict(entry.split("=", 1) for entry in environ if entry),
     "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
     "config": open(bundle + "/config.json").read() if bundle else "",
     "process": open(process).read() if process else "",

@@ -62,9 +62,8 @@ def test_without_the_extender_such_a_pod_is_sent_to_the_node_and_fails_there(
     pods.create(share("unlucky", container(pods.image, _GIB, "hold")))
     eventually(lambda: pods.phase("unlucky") == "Failed", "kubelet's no")
     assert pods.get("unlucky")["status"]["reason"] == "UnexpectedAdmissionError"
-    print(
-        f"\n{cluster.do('get', 'pod', 'unlucky', '-n', pods.namespace).out}{pods.get('unlucky')['status']['message']}"
-    )
+    listed = cluster.do("get", "pod", "unlucky", "-n", pods.namespace).out
+    print(f"\n{listed}{pods.get('unlucky')['status']['message']}")
 
 
 def test_it_runs_when_a_pod_ends_on_the_gpu_that_was_written_on_it(

@@ -79,7 +79,7 @@ def test_a_kubelet_that_starts_again_leaves_what_runs_alone_and_keeps_its_device
     tell(story)
 
 
-def test_after_a_restart_of_kubelet_a_container_starts_unasked_until_the_plugin_registers_so_it_needs_its_gate(
+def test_after_a_restart_of_kubelet_a_container_starts_unasked_at_first(
     tell: Tell,
 ) -> None:
     """PreStartContainer is skipped for a plugin that has not said its options yet; Allocate is not
@@ -145,9 +145,7 @@ def test_a_pod_that_comes_while_its_plugin_is_away_has_failed_for_good(tell: Tel
     tell(story)
 
 
-def test_a_pod_that_did_not_run_when_kubelet_started_again_is_let_in_by_the_oldest_and_refused_by_the_newest() -> (
-    None
-):
+def test_a_pod_that_waited_at_a_restart_is_let_in_by_the_oldest_kubelet_alone() -> None:
     async def after_a_reboot(world: World) -> str:
         await world.plugin()
         uid = world.pod({MEMORY: 1}, restartPolicy="Always")

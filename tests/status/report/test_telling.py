@@ -211,7 +211,7 @@ def test_a_daemon_that_ends_is_told_on_the_node_and_on_its_pod_and_counted_when_
     run(api, tmp_path, of_another_agent)
 
 
-def test_what_a_program_did_that_it_may_not_is_told_of_its_pod_once_the_pod_is_gone_of_the_node_alone(
+def test_a_violation_is_told_of_its_pod_and_then_of_the_node_alone(
     api: SimulatedApi, tmp_path: Path
 ) -> None:
     who = PodName("default", "train", BUSY.grants[0].grant.id)

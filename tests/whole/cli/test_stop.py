@@ -173,7 +173,8 @@ os.chdir(sys.argv[1])
 os.setresuid(65534, 65534, 65534)
 there, said = socket.socket(socket.AF_UNIX), sys.argv[2].encode()
 there.connect("mpsd.sock")
-there.sendall(b"POST /v1/programs/stop HTTP/1.0\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(said) + said)
+head = b"POST /v1/programs/stop HTTP/1.0\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(said)
+there.sendall(head + said)
 while piece := there.recv(4096):
     sys.stdout.buffer.write(piece)
 """

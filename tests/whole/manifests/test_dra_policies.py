@@ -147,9 +147,7 @@ def test_policy_and_driver_agree_on_a_cap_beside_the_threads_that_are_reserved(
     assert refused <= {"cap-below-reservation"}
 
 
-def test_a_cap_below_the_threads_of_any_request_is_refused_and_what_is_no_number_is_left_to_the_scheduler() -> (
-    None
-):
+def test_a_cap_below_any_request_is_refused_and_no_number_is_the_schedulers() -> None:
     capped: Any = {"config": [config(parameters(threadCap=40))]}
     assert _denied(_CLAIMS, _asking(_amounts(threads="40"), _amounts(threads="60"), **capped)) >= {
         "cap-below-reservation"

@@ -362,9 +362,7 @@ def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
     tell(story)
 
 
-def test_where_nothing_was_given_since_its_answer_kubelet_is_not_asked_before_devices_are_chosen() -> (
-    None
-):
+def test_kubelet_is_not_asked_again_where_nothing_was_given_since() -> None:
     async def story(world: World) -> None:
         world.create(pod_object("next", container(mem=4)))
         await until(lambda: len(world.ledger.pods_seen) == 2, DEADLINE_S, "it is seen")

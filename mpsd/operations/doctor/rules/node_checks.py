@@ -224,7 +224,10 @@ def _mode_lost(facts: NodeFacts) -> Iterator[Finding]:
 @_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", how="the folder")
 def _default_pipe(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.default_pipe):
-        what = "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container, which bypasses mpsd"  # noqa: S108
+        what = (
+            "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container,"  # noqa: S108
+            " which bypasses mpsd"
+        )
         yield Finding(what, "remove it once no daemon uses it")
 
 
