@@ -1,8 +1,8 @@
 """Builds a release into dist/: `python images/release.py`, as `make release` calls it.
 
-wheel, sdist, chart, image (an OCI layout in a tar), SBOM of the image (SPDX 2.3) and SHA256SUMS, of the commit that is
-checked out and dated as it. The same commit, base of the image, packages and buildah make the same bytes. dist/ is
-replaced when all is there, and not before.
+wheel, sdist, chart, image (an OCI layout in a tar), SBOM of the image (SPDX 2.3) and SHA256SUMS, of
+the commit that is checked out and dated as it. The same commit, base of the image, packages and
+buildah make the same bytes. dist/ is replaced when all is there, and not before.
 """
 
 import gzip
@@ -40,7 +40,9 @@ def main() -> int:
         build = [source / "tests/e2e/image/build.sh", "--oci", layout]
         subprocess.run(build, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)})
         archive(made / f"mpsd-{mpsd.__version__}-image.tar", layout, "", epoch)
-        (made / f"mpsd-{mpsd.__version__}.spdx.json").write_text(json.dumps(sbom(layout, epoch), indent=1) + "\n")
+        (made / f"mpsd-{mpsd.__version__}.spdx.json").write_text(
+            json.dumps(sbom(layout, epoch), indent=1) + "\n"
+        )
         sums = [f"{_sha256(path)}  {path.name}\n" for path in sorted(made.iterdir())]
         (made / "SHA256SUMS").write_text("".join(sums))
         shutil.rmtree(TOP / "dist", ignore_errors=True)
@@ -54,17 +56,23 @@ def what_is_missing(environment: Mapping[str, str]) -> list[str]:
     """Why nothing is built, each with its remedy."""
     missing = []
     if changed := _git("status", "--porcelain").splitlines():
-        missing.append(f"not as committed: {changed[0][3:]}{', …' * (len(changed) > 1)}: commit or stash it")
+        missing.append(
+            f"not as committed: {changed[0][3:]}{', …' * (len(changed) > 1)}: commit or stash it"
+        )
     programs = ["buildah"] if environment.get("BASE") else ["buildah", "debootstrap"]
     if lacks := [name for name in programs if not shutil.which(name)]:
-        missing.append(f"not found: {', '.join(lacks)}: install it (Debian: apt-get install {' '.join(lacks)})")
+        missing.append(
+            f"not found: {', '.join(lacks)}: install it (Debian: apt-get install {' '.join(lacks)})"
+        )
     if os.geteuid() != 0:
         missing.append("the image needs root: run it as root")
     return missing
 
 
 def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", TOP, *words], check=True, capture_output=True, text=True).stdout.rstrip()
+    return subprocess.run(
+        ["git", "-C", TOP, *words], check=True, capture_output=True, text=True
+    ).stdout.rstrip()
 
 
 def export(folder: Path) -> None:
@@ -84,7 +92,8 @@ def packages(source: Path, target: Path, epoch: int) -> None:
 
 
 def archive(target: Path, folder: Path, root: str, epoch: int) -> None:
-    """The folder's files as `root`, sorted, of nobody, of one time. Compressed where the name ends in .tgz."""
+    """The folder's files as `root`, sorted, of nobody, of one time. Compressed where the name ends
+    in .tgz."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0
@@ -93,7 +102,9 @@ def archive(target: Path, folder: Path, root: str, epoch: int) -> None:
         return entry
 
     with target.open("wb") as raw:
-        stream = gzip.GzipFile("", "wb", fileobj=raw, mtime=epoch) if target.suffix == ".tgz" else raw
+        stream = (
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=epoch) if target.suffix == ".tgz" else raw
+        )
         with stream, tarfile.open(fileobj=stream, mode="w") as tar:
             for path in sorted(one for one in folder.rglob("*") if one.is_file()):
                 tar.add(path, Path(root, path.relative_to(folder)), filter=plain)
@@ -112,15 +123,22 @@ def image_digest(folder: Path) -> str:
     return digest
 
 
-# -- the SBOM ----------------------------------------------------------------------------------------------------------
+# -- the SBOM ------------------------------------------------------------------------------------
 
 
 def sbom(layout: Path, epoch: int) -> dict[str, object]:
     """An SPDX 2.3 document of every Debian package and Python distribution in the image."""
     digest = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"]
-    image = _spdx_package("SPDXRef-image", "mpsd", mpsd.__version__, f"pkg:oci/mpsd@{digest.replace(':', '%3A')}")
+    image = _spdx_package(
+        "SPDXRef-image", "mpsd", mpsd.__version__, f"pkg:oci/mpsd@{digest.replace(':', '%3A')}"
+    )
     parts = [
-        _spdx_package(f"SPDXRef-{at}", name, version, f"pkg:{kind}/{name.lower()}@{version.replace('+', '%2B')}")
+        _spdx_package(
+            f"SPDXRef-{at}",
+            name,
+            version,
+            f"pkg:{kind}/{name.lower()}@{version.replace('+', '%2B')}",
+        )
         for at, (kind, name, version) in enumerate(sorted(_installed(layout, digest)))
     ]
     return {
@@ -128,7 +146,9 @@ def sbom(layout: Path, epoch: int) -> dict[str, object]:
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": f"mpsd-{mpsd.__version__}",
-        "documentNamespace": f"https://mpsd.io/spdx/mpsd-{mpsd.__version__}-{digest.partition(':')[2]}",
+        "documentNamespace": (
+            f"https://mpsd.io/spdx/mpsd-{mpsd.__version__}-{digest.partition(':')[2]}"
+        ),
         "creationInfo": {
             "created": f"{datetime.fromtimestamp(epoch, UTC):%Y-%m-%dT%H:%M:%SZ}",
             "creators": [f"Tool: mpsd-release-{mpsd.__version__}"],
@@ -142,7 +162,11 @@ def sbom(layout: Path, epoch: int) -> dict[str, object]:
 
 
 def _spdx_package(id_: str, name: str, version: str, purl: str) -> dict[str, object]:
-    reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
+    reference = {
+        "referenceCategory": "PACKAGE-MANAGER",
+        "referenceType": "purl",
+        "referenceLocator": purl,
+    }
     return {
         "SPDXID": id_,
         "name": name,
@@ -158,7 +182,8 @@ def _relation(one: str, kind: str, other: str) -> dict[str, str]:
 
 
 def _installed(layout: Path, digest: str) -> set[tuple[str, str, str]]:
-    """What is installed, off the image's layers: the kind that package URLs give it, name and version."""
+    """What is installed, off the image's layers: the kind that package URLs give it, name and
+    version."""
 
     def blob(digest: str) -> Path:
         return layout / "blobs" / digest.replace(":", "/")
@@ -172,10 +197,17 @@ def _installed(layout: Path, digest: str) -> set[tuple[str, str, str]]:
                     one = message_from_bytes(_read(tar, entry))
                     python.add((one["Name"], one["Version"]))
                 elif name == "var/lib/dpkg/status":
-                    parts = [message_from_bytes(part) for part in _read(tar, entry).strip().split(b"\n\n")]
+                    parts = [
+                        message_from_bytes(part)
+                        for part in _read(tar, entry).strip().split(b"\n\n")
+                    ]
                     debian |= {(one["Package"], one["Version"]) for one in parts}
                 elif name == "usr/lib/os-release":
-                    words = dict(line.split("=", 1) for line in _read(tar, entry).decode().splitlines() if "=" in line)
+                    words = dict(
+                        line.split("=", 1)
+                        for line in _read(tar, entry).decode().splitlines()
+                        if "=" in line
+                    )
                     system = words["ID"].strip('"')
     return {*(("pypi", *one) for one in python), *((f"deb/{system}", *one) for one in debian)}
 

@@ -1,4 +1,5 @@
-"""Prints what pip must install for some extras of this project: `requirements.py EXTRA…`, in the project's folder.
+"""Prints what pip must install for some extras of this project: `requirements.py EXTRA…`, in the
+project's folder.
 
 For a layer of the image that stays the same while only mpsd itself changes.
 """

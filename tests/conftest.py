@@ -10,16 +10,18 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # `tests.contract` is imported by its own files
 
-# Half of the time of the whole is the start of hundreds of programs, and a part of each start is to read the
-# authorities of the internet, which nothing here asks.
+# Half of the time of the whole is the start of hundreds of programs, and a part of each start is to
+# read the authorities of the internet, which nothing here asks.
 os.environ |= {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
-# A shell starts what it leaves in the background deaf to Ctrl-C, and so would be every program started from there.
+# A shell starts what it leaves in the background deaf to Ctrl-C, and so would be every program
+# started from there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Whoever runs these shares the machine: how long an example takes says nothing. The examples of a claim are the same in
-# each run, so that a red run is the change's own doing; new ones are looked for by `make examples`.
+# Whoever runs these shares the machine: how long an example takes says nothing. The examples of a
+# claim are the same in each run, so that a red run is the change's own doing; new ones are looked
+# for by `make examples`.
 examples = int(os.environ.get("MPSD_EXAMPLES") or 0)
 settings.register_profile(
     "shared-machine",
@@ -34,29 +36,39 @@ settings.load_profile("shared-machine")
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     parser.addoption(
-        "--gpu", action="store_true", help="run tests/contract on this machine's GPUs instead of the simulator"
+        "--gpu",
+        action="store_true",
+        help="run tests/contract on this machine's GPUs instead of the simulator",
     )
     parser.addoption(
         "--record",
         type=Path,
         metavar="FILE",
-        help="write as JSON what tests/contract, tests/e2e_gpu or tests/whole/machine/test_ends.py saw, or to this "
-        "folder how tests/e2e ended",
+        help=(
+            "write as JSON what tests/contract, tests/e2e_gpu or tests/whole/machine/test_ends.py"
+            " saw, or to this folder how tests/e2e ended"
+        ),
     )
     parser.addoption(
         "--tries",
         type=int,
         metavar="N",
-        help="of each cell of tests/contract/test_ends.py: 5 with --gpu, else 1; of tests/whole/machine/test_ends.py: "
-        "20 or 3; of tests/e2e_gpu/test_pod_ends.py: 3",
+        help=(
+            "of each cell of tests/contract/test_ends.py: 5 with --gpu, else 1; of"
+            " tests/whole/machine/test_ends.py: 20 or 3; of tests/e2e_gpu/test_pod_ends.py: 3"
+        ),
     )
     parser.addoption(
         "--kubeconfig",
         type=Path,
         metavar="FILE",
-        help="run tests/e2e, and tests/kube_contract in place of the simulator, on this cluster, as its admin",
+        help=(
+            "run tests/e2e, and tests/kube_contract in place of the simulator, on this cluster, as"
+            " its admin"
+        ),
     )
-    if not pluginmanager.hasplugin("timeout"):  # pytest-timeout; a machine with a GPU may have pytest alone
+    # pytest-timeout; a machine with a GPU may have pytest alone
+    if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "not in force: pytest-timeout is not installed")
 
 

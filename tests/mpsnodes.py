@@ -1,7 +1,7 @@
 """The MPSNodes in tests/data/mpsnodes, told at about NOW.
 
-gpu-a1 is well; gpu-a2 has a GPU that is cordoned, one whose daemon is down and a domain of two; gpu-b1 has been silent
-for 88 minutes; nobody has told anything of gpu-b2.
+gpu-a1 is well; gpu-a2 has a GPU that is cordoned, one whose daemon is down and a domain of two;
+gpu-b1 has been silent for 88 minutes; nobody has told anything of gpu-b2.
 """
 
 from functools import cache
@@ -50,9 +50,18 @@ anything = st.recursive(
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(
-        ["all", "a/b", "gpu0", "2026-11-21T08:30:00Z", "9999-99-99T00:00:00Z", "0001-01-01T00:00:00+14:00"]
+        [
+            "all",
+            "a/b",
+            "gpu0",
+            "2026-11-21T08:30:00Z",
+            "9999-99-99T00:00:00Z",
+            "0001-01-01T00:00:00+14:00",
+        ]
     ),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 

@@ -19,8 +19,14 @@ GIB = 1024
 
 def crowd(gpus: int, clients: int, used_mib: int | None = 400) -> NodeView:
     """So many GPUs with so many pods each, every one of half a GiB with one client."""
-    found = tuple(replace(SOME[0], uuid=f"GPU-{ordinal:032x}", ordinal=ordinal) for ordinal in range(gpus))
-    grants = [granted(gpu, f"train-{gpu.ordinal}-{number}", 512) for gpu in found for number in range(clients)]
+    found = tuple(
+        replace(SOME[0], uuid=f"GPU-{ordinal:032x}", ordinal=ordinal) for ordinal in range(gpus)
+    )
+    grants = [
+        granted(gpu, f"train-{gpu.ordinal}-{number}", 512)
+        for gpu in found
+        for number in range(clients)
+    ]
     return node(found, grants, used_mib)
 
 
@@ -41,7 +47,15 @@ def domain(gpu: Gpu, state: State = State.READY, reason: str = "") -> DomainReco
 
 def granted(gpu: Gpu, name: str, mib: int, namespace: str = "default", percent: int = 0) -> Grant:
     pod = PodName(namespace, name, f"uid-of-{name}")
-    return Grant(f"{namespace}/{name}", gpu.label, evenly((gpu.uuid,), mib, percent), percent or 100, 1, pod, "train")
+    return Grant(
+        f"{namespace}/{name}",
+        gpu.label,
+        evenly((gpu.uuid,), mib, percent),
+        percent or 100,
+        1,
+        pod,
+        "train",
+    )
 
 
 def page_of(seen: NodeView, name: str = "gpu-a1") -> PageView:

@@ -15,7 +15,8 @@ from mpsd.simulator.programs import wait_until
 from tests.world.fork import MPSD, started
 
 Object = dict[str, Any]
-DEADLINE_S = 40.0  # far above what anything takes, however busy the machine; only a failing test waits so long
+# far above what anything takes, however busy the machine; only a failing test waits so long
+DEADLINE_S = 40.0
 
 
 _kept: list[socket.socket] = []
@@ -25,7 +26,8 @@ atexit.register(lambda: [one.close() for one in _kept])
 def free_port() -> int:
     """A port of 127.0.0.1 that the kernel gives to nobody else while this process runs.
 
-    It stays bound here and does not listen: whoever binds it by its number with SO_REUSEADDR, as servers do, may.
+    It stays bound here and does not listen: whoever binds it by its number with SO_REUSEADDR, as
+    servers do, may.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,14 +60,21 @@ class Served:
         self.port, self.metrics_port = free_port(), free_port()
         folder.mkdir(exist_ok=True)
         self._log = folder / f"{verb}-{self.port}.log"
-        ours = {"port": self.port, "metrics-port": self.metrics_port, "address": "127.0.0.1", "log-format": "json"}
+        ours = {
+            "port": self.port,
+            "metrics-port": self.metrics_port,
+            "address": "127.0.0.1",
+            "log-format": "json",
+        }
         given = [f"--{name}={value}" for name, value in {**ours, **flags}.items()]
         with self._log.open("wb") as log:
             self.process = started([str(MPSD), verb, *given], os.environ, None, log)
 
     def log(self, event: str | None = None) -> list[Object]:
         """What it said so far; None for everything."""
-        lines: list[Object] = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        lines: list[Object] = [
+            json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")
+        ]
         return [line for line in lines if event in (None, line["event"])]
 
     @property
@@ -75,16 +84,30 @@ class Served:
     def public(self, path: str) -> Answer:
         """Asks the port without TLS; status 0 where nobody listens yet."""
         try:
-            return ask(http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=DEADLINE_S), "GET", path)
+            return ask(
+                http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=DEADLINE_S),
+                "GET",
+                path,
+            )
         except ConnectionRefusedError:
             return Answer(0, {}, b"")
 
     def wait_until_ready(self) -> None:
-        wait_until(lambda: self.public("/readyz").status == 200, DEADLINE_S, f"ready:\n{self.log_text}", 0.02)
+        wait_until(
+            lambda: self.public("/readyz").status == 200,
+            DEADLINE_S,
+            f"ready:\n{self.log_text}",
+            0.02,
+        )
 
     def metric(self, name: str) -> float:
-        """The value of a metric with its labels, written as Prometheus does; 0 where there is none yet."""
-        lines = [line for line in self.public("/metrics").text.splitlines() if line.startswith(f"{name} ")]
+        """The value of a metric with its labels, written as Prometheus does; 0 where there is none
+        yet."""
+        lines = [
+            line
+            for line in self.public("/metrics").text.splitlines()
+            if line.startswith(f"{name} ")
+        ]
         return float(lines[0].rsplit(" ", 1)[1]) if lines else 0.0
 
     def stop(self) -> int:
@@ -108,7 +131,9 @@ def ask(
 ) -> Answer:
     """One question over a connection that is closed then."""
     try:
-        connection.request(method, path, body, dict(headers or {"Content-Type": "application/json"}))
+        connection.request(
+            method, path, body, dict(headers or {"Content-Type": "application/json"})
+        )
         answer = connection.getresponse()
         return Answer(answer.status, dict(answer.headers), answer.read())
     finally:

@@ -1,4 +1,5 @@
-"""What people read, room by room: `wording` of a room's wording.py says it anew, and wording.txt beside it has it.
+"""What people read, room by room: `wording` of a room's wording.py says it anew, and wording.txt
+beside it has it.
 
 Renew the files with: python -m tests.test_wording
 """

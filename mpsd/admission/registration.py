@@ -1,8 +1,8 @@
 """Makes API servers ask the webhook, and keeps it so.
 
-Nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are exempt before `Fail`
-is set, and `Fail` is set only once the API server itself has called the webhook; where it cannot for a while, `Ignore`
-is set again.
+Nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are
+exempt before `Fail` is set, and `Fail` is set only once the API server itself has called the
+webhook; where it cannot for a while, `Ignore` is set again.
 
 Rights, with the default name mpsd-webhook in the namespace mpsd-system:
 
@@ -14,7 +14,8 @@ Rights, with the default name mpsd-webhook in the namespace mpsd-system:
     get          resourceclaimtemplates   the same; list, create, patch and delete of its own
     get, update  secrets (mpsd-system) mpsd-webhook-certificates
     create       secrets (mpsd-system) (a right to create cannot name objects)
-    create       podtemplates          any, as a dry run, to see whether the API server calls the webhook
+    create       podtemplates          any, as a dry run, to see whether the API server calls the
+                                       webhook
 """
 
 import base64
@@ -29,11 +30,18 @@ from mpsd.admission.settings import WebhookSettings
 from mpsd.platform.certificates import Certificates, fingerprints, validity
 from mpsd.platform.kube import Conflict, Forbidden, Kube, KubeError, Object, PatchKind, Resource
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation, must_write, read_annotation
+from mpsd.platform.rules.certificates import (
+    ANNOTATION,
+    Validity,
+    annotation,
+    must_write,
+    read_annotation,
+)
 
 NAMESPACES = Resource("v1", "namespaces")
 _POD_TEMPLATES = Resource("v1", "podtemplates")
-_PATIENCE_LOOKS = 6  # looks without a call of the API server after which `Fail` is taken back: a minute
+# looks without a call of the API server after which `Fail` is taken back: a minute
+_PATIENCE_LOOKS = 6
 _QUIET_LOOKS = 3  # looks between two probes while calls come
 _GROUP = "admissionregistration.k8s.io/v1"
 CONFIGURATIONS: Mapping[str, Resource] = {
@@ -44,7 +52,8 @@ CONFIGURATIONS: Mapping[str, Resource] = {
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOutcome:
-    """What a look led to. troubles: what stands in the way, in words. changed: whether to look again at once."""
+    """What a look led to. troubles: what stands in the way, in words. changed: whether to look
+    again at once."""
 
     troubles: tuple[str, ...] = ()
     changed: bool = False
@@ -58,10 +67,12 @@ _SETTLED, _CHANGED = RegistrationOutcome(), RegistrationOutcome(changed=True)
 
 
 class Registrar:
-    """check: asks the webhook itself for its certificate, given the authorities (PEM) to trust; empty when all is well,
-    else the reason."""
+    """check: asks the webhook itself for its certificate, given the authorities (PEM) to trust;
+    empty when all is well, else the reason."""
 
-    def __init__(self, kube: Kube, settings: WebhookSettings, check: Callable[[str], Awaitable[str]]) -> None:
+    def __init__(
+        self, kube: Kube, settings: WebhookSettings, check: Callable[[str], Awaitable[str]]
+    ) -> None:
         self._kube = kube
         self._settings = settings
         self._check = check
@@ -69,7 +80,9 @@ class Registrar:
         self._probed_at = float("-inf")
         self._fails = False  # whether the configuration that covers probes says so, as last seen
         # With certificates of a folder, as cert-manager has them, `Fail` is not ours to set.
-        self._asks_for_calls = not settings.certificate_directory and settings.failure_policy is FailurePolicy.FAIL
+        self._asks_for_calls = (
+            not settings.certificate_directory and settings.failure_policy is FailurePolicy.FAIL
+        )
         self._uncalled = (
             "it was not called yet" if self._asks_for_calls else ""
         )  # why no API server is known to call the webhook
@@ -80,14 +93,22 @@ class Registrar:
 
     def trusted(self) -> frozenset[str]:
         """The fingerprints of the authorities that every webhook of both configurations names."""
-        return frozenset() if len(self._named) < len(CONFIGURATIONS) else frozenset.intersection(*self._named.values())
+        return (
+            frozenset()
+            if len(self._named) < len(CONFIGURATIONS)
+            else frozenset.intersection(*self._named.values())
+        )
 
     async def look(self, served: Certificates) -> RegistrationOutcome:
-        """Repairs what differs, one change of each object at a time, and tells when what is served ends."""
+        """Repairs what differs, one change of each object at a time, and tells when what is served
+        ends."""
         names = dict.fromkeys(("kube-system", self._settings.namespace))
         exempted = [await self._tried(self._exempt(name)) for name in names]
         may_fail = all(outcome.is_settled for outcome in exempted) and not self._uncalled
-        registered = [await self._tried(self._register(path, served, may_fail=may_fail)) for path in CONFIGURATIONS]
+        registered = [
+            await self._tried(self._register(path, served, may_fail=may_fail))
+            for path in CONFIGURATIONS
+        ]
         outcomes = [*exempted, *registered]
         if self._asks_for_calls and len(self._named) == len(CONFIGURATIONS):
             outcomes.append(await self._ask_for_a_call())
@@ -101,12 +122,16 @@ class Registrar:
             return _SETTLED
         self._probed_at, word, refusal = now, secrets.token_hex(16), ""
         try:
-            await self._kube.create(_POD_TEMPLATES, rules.probe(word), rules.PROBE_NAMESPACE, dry_run=True)
+            await self._kube.create(
+                _POD_TEMPLATES, rules.probe(word), rules.PROBE_NAMESPACE, dry_run=True
+            )
         except KubeError as error:
             refusal = str(error)
         before, found = self._uncalled, rules.called(refusal, word, fails=self._fails)
         self._calls = self._calls.after(found, now)
-        self._uncalled = rules.why_uncalled(found, refusal, settings.url or f"TCP port {settings.port} of its pods")
+        self._uncalled = rules.why_uncalled(
+            found, refusal, settings.url or f"TCP port {settings.port} of its pods"
+        )
         if self._uncalled:
             return RegistrationOutcome((self._uncalled,))
         return _CHANGED if before else _SETTLED
@@ -124,54 +149,92 @@ class Registrar:
         if patch is None:
             return _SETTLED
         await self._kube.patch(NAMESPACES, name, patch, PatchKind.MERGE)
-        self._log.info("namespace exempted", namespace=name, reason="the webhook could not start without it")
+        self._log.info(
+            "namespace exempted", namespace=name, reason="the webhook could not start without it"
+        )
         return _CHANGED
 
-    async def _register(self, path: str, served: Certificates, *, may_fail: bool) -> RegistrationOutcome:
+    async def _register(
+        self, path: str, served: Certificates, *, may_fail: bool
+    ) -> RegistrationOutcome:
         resource, settings = CONFIGURATIONS[path], self._settings
-        name, bundle = settings.service, base64.b64encode(served.authorities).decode() if served.authorities else None
+        name, bundle = (
+            settings.service,
+            base64.b64encode(served.authorities).decode() if served.authorities else None,
+        )
         self._named.pop(path, None)
-        must_ignore = self._calls.must_ignore(time.monotonic(), _PATIENCE_LOOKS * self._settings.look_s)
-        wanted = WebhookRegistration(name, settings.namespace, path, settings.url, bundle, settings.failure_policy)
+        must_ignore = self._calls.must_ignore(
+            time.monotonic(), _PATIENCE_LOOKS * self._settings.look_s
+        )
+        wanted = WebhookRegistration(
+            name, settings.namespace, path, settings.url, bundle, settings.failure_policy
+        )
         seen = await self._kube.get(resource, name)
         self._fails = rules.fails(seen) if path == "/validate" else self._fails
         trouble = await self._unreached(seen) if rules.is_registered(seen, wanted) else ""
-        change = rules.repair(seen, wanted, may_fail=may_fail and not trouble, must_ignore=must_ignore)
+        change = rules.repair(
+            seen, wanted, may_fail=may_fail and not trouble, must_ignore=must_ignore
+        )
         if change is None:
             self._named[path] = _named_by_all(seen)
             await self._report_calls(path, seen)
             await self._report_end(path, seen, validity(served.serving.certificate))
-            return RegistrationOutcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
+            return (
+                RegistrationOutcome((f"{resource.plural} {name}: {trouble}",))
+                if trouble
+                else _SETTLED
+            )
         if not await self._patch(path, seen, {}, webhooks=change.webhooks):
-            what = f"{resource.plural} {name}: {', '.join(change.changes)} must change, which this webhook may not do"
-            return RegistrationOutcome((f"{what}; set webhook.failClosed (docs/install-webhook.md)",))
-        self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
+            what = (
+                f"{resource.plural} {name}: {', '.join(change.changes)} must change, which this"
+                " webhook may not do"
+            )
+            return RegistrationOutcome(
+                (f"{what}; set webhook.failClosed (docs/install-webhook.md)",)
+            )
+        self._log.info(
+            "configuration changed",
+            configuration=resource.plural,
+            name=name,
+            changes=list(change.changes),
+        )
         return _CHANGED
 
     async def _report_calls(self, path: str, seen: Object) -> None:
-        """Writes for `kubectl mps doctor` that API servers cannot call the webhook, and takes it away."""
+        """Writes for `kubectl mps doctor` that API servers cannot call the webhook, and takes it
+        away."""
         value = "true" if self._calls.last is Called.NO else None
         there = (seen["metadata"].get("annotations") or {}).get(rules.NOT_CALLED)
         if self._calls.last is not Called.UNKNOWN and there != value:
             await self._patch(path, seen, {"annotations": {rules.NOT_CALLED: value}})
 
     async def _report_end(self, path: str, seen: Object, own: Validity) -> None:
-        """Writes when the certificate that we serve ends, where this configuration does not say it."""
+        """Writes when the certificate that we serve ends, where this configuration does not say
+        it."""
         now, there = time.time(), read_annotation(seen)
         if self._may_patch and must_write(there, own, self._stood.get(path), now):
             value = {ANNOTATION: annotation(own)}
             if await self._patch(path, seen, {"annotations": value}):
-                which = {"configuration": CONFIGURATIONS[path].plural, "name": self._settings.service}
+                which = {
+                    "configuration": CONFIGURATIONS[path].plural,
+                    "name": self._settings.service,
+                }
                 self._log.info("serving certificate reported", **which, **value)
         elif there is None or there.ends_at != own.ends_at:
             return
         self._stood[path] = (own, now)
 
     async def _patch(self, path: str, seen: Object, metadata: Object, **fields: object) -> bool:
-        """Where it is still as it was seen. Conflict. False: not ours to change, as the certificates are not."""
-        patch = {"metadata": {"resourceVersion": seen["metadata"]["resourceVersion"], **metadata}, **fields}
+        """Where it is still as it was seen. Conflict. False: not ours to change, as the
+        certificates are not."""
+        patch = {
+            "metadata": {"resourceVersion": seen["metadata"]["resourceVersion"], **metadata},
+            **fields,
+        }
         try:
-            await self._kube.patch(CONFIGURATIONS[path], self._settings.service, patch, PatchKind.MERGE)
+            await self._kube.patch(
+                CONFIGURATIONS[path], self._settings.service, patch, PatchKind.MERGE
+            )
         except Forbidden:
             if self._settings.certificate_directory is None:
                 raise

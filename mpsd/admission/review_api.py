@@ -1,7 +1,7 @@
 """Answers AdmissionReviews over HTTP: reads the body, looks up what the rules need, measures.
 
-What cannot be read is answered with a 4xx and the reason; the rest is answered at once. Only what the rules ask for is
-looked up, and not for long.
+What cannot be read is answered with a 4xx and the reason; the rest is answered at once. Only what
+the rules ask for is looked up, and not for long.
 """
 
 import asyncio
@@ -21,7 +21,13 @@ from mpsd.admission.registration import NAMESPACES
 from mpsd.admission.rules import review as rules
 from mpsd.admission.rules.claims import classes_of
 from mpsd.admission.rules.requests import TemplateWanted
-from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, MalformedReview, Review, ReviewNeeds
+from mpsd.admission.rules.review import (
+    AdmissionAnswer,
+    AdmissionContext,
+    MalformedReview,
+    Review,
+    ReviewNeeds,
+)
 from mpsd.model import metrics as names
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
@@ -52,20 +58,24 @@ class Lookup(StrEnum):
 
 
 class WebhookMetrics(ServerMetrics):
-    """Its labels come from closed sets (rules, modes, parts, statuses), never from what somebody sent."""
+    """Its labels come from closed sets (rules, modes, parts, statuses), never from what somebody
+    sent."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Finding a metric by its labels costs more than counting; there are few labels, so each is found once.
+        # Finding a metric by its labels costs more than counting; there are few labels, so each is
+        # found once.
         self._reviews_of = cache(self.counter(names.ADMISSION_REVIEWS).labels)
         self._seconds_of = cache(self.histogram(names.ADMISSION_SECONDS).labels)
         self._findings_of = cache(self.counter(names.ADMISSION_FINDINGS).labels)
         self._refused = self.counter(names.ADMISSION_REFUSED)
-        # Made when it is first set: a webhook that registers nowhere does not report it, which is no alarm.
+        # Made when it is first set: a webhook that registers nowhere does not report it, which is
+        # no alarm.
         self._registered = cache(partial(self.gauge, names.ADMISSION_REGISTERED))
         self._lookups = self.counter(names.ADMISSION_LOOKUPS)
         for what in Lookup:
-            for outcome in (_ANSWERED, _UNKNOWN):  # from the beginning, so that the first one is seen as an increase
+            # from the beginning, so that the first one is seen as an increase
+            for outcome in (_ANSWERED, _UNKNOWN):
                 self._lookups.labels(what.value, outcome)
 
     def reviewed(self, webhook: str, answer: AdmissionAnswer, took_s: float) -> None:
@@ -93,8 +103,10 @@ def _verdict(answer: AdmissionAnswer) -> str:
     return "patched" if answer.patch else "warned" if answer.warnings else "allowed"
 
 
-# -- what a review needs to know beyond the object: its namespace's labels, the keys of its ConfigMaps ---------------
-# It is advice: nothing waits longer than its deadline for it, and what is not known in time is unknown, never empty.
+# -- what a review needs to know beyond the object: its namespace's labels, the keys of its
+#   ConfigMaps ---
+# It is advice: nothing waits longer than its deadline for it, and what is not known in time is
+# unknown, never empty.
 
 CONFIG_MAPS = Resource("v1", "configmaps")
 _OF_KIND = {CLAIM: RESOURCE_CLAIMS, CLAIM_TEMPLATE: CLAIM_TEMPLATES}
@@ -115,7 +127,8 @@ class Lookups:
     def __init__(self, kube: Kube | None, metrics: WebhookMetrics) -> None:
         self._kube = kube
         self._metrics = metrics
-        self._known: OrderedDict[str, tuple[Labels, float]] = OrderedDict()  # by namespace, with when it was asked
+        # by namespace, with when it was asked
+        self._known: OrderedDict[str, tuple[Labels, float]] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[Labels | None]] = {}
 
     async def namespace_labels(self, name: str) -> Labels | None:
@@ -133,14 +146,22 @@ class Lookups:
         found = await asyncio.shield(task)
         return labels if found is None and now - at < _STALE_S else found
 
-    async def config_map_keys(self, namespace: str, names: Sequence[str]) -> dict[str, frozenset[str]]:
+    async def config_map_keys(
+        self, namespace: str, names: Sequence[str]
+    ) -> dict[str, frozenset[str]]:
         """The keys of those that are known; one that does not exist is not."""
         kube = self._kube
-        return await self._each(names, lambda name: self._ask_keys(kube, namespace, name)) if kube else {}
+        return (
+            await self._each(names, lambda name: self._ask_keys(kube, namespace, name))
+            if kube
+            else {}
+        )
 
-    async def claim_classes(self, namespace: str, names: Sequence[ClaimName]) -> dict[ClaimName, tuple[str, ...]]:
-        """The device classes that those that are known ask for; none where the webhook has no right to read claims, as
-        in a cluster without dra.enabled, or no API server."""
+    async def claim_classes(
+        self, namespace: str, names: Sequence[ClaimName]
+    ) -> dict[ClaimName, tuple[str, ...]]:
+        """The device classes that those that are known ask for; none where the webhook has no right
+        to read claims, as in a cluster without dra.enabled, or no API server."""
         kube = self._kube
         if kube is None:
             return dict.fromkeys(names, ())
@@ -159,7 +180,9 @@ class Lookups:
         return {name: found for name, found in answers.items() if found is not None}
 
     async def _ask_labels(self, kube: Kube, name: str) -> Labels | None:
-        found = await self._asked(Lookup.NAMESPACE, kube.get(NAMESPACES, name, deadline_s=LONGEST_S))
+        found = await self._asked(
+            Lookup.NAMESPACE, kube.get(NAMESPACES, name, deadline_s=LONGEST_S)
+        )
         if found is None:
             return None
         labels: Labels = (found.get("metadata") or {}).get("labels") or {}
@@ -170,10 +193,18 @@ class Lookups:
         return labels
 
     async def _ask_keys(self, kube: Kube, namespace: str, name: str) -> frozenset[str] | None:
-        found = await self._asked(Lookup.CONFIG_MAP, kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S))
-        return None if found is None else frozenset((*(found.get("data") or ()), *(found.get("binaryData") or ())))
+        found = await self._asked(
+            Lookup.CONFIG_MAP, kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S)
+        )
+        return (
+            None
+            if found is None
+            else frozenset((*(found.get("data") or ()), *(found.get("binaryData") or ())))
+        )
 
-    async def _ask_classes(self, kube: Kube, namespace: str, name: ClaimName) -> tuple[str, ...] | None:
+    async def _ask_classes(
+        self, kube: Kube, namespace: str, name: ClaimName
+    ) -> tuple[str, ...] | None:
         try:
             question = kube.get(_OF_KIND[name.kind], name.name, namespace, deadline_s=LONGEST_S)
             found = await self._asked(Lookup.CLAIM, question)
@@ -194,7 +225,7 @@ class Lookups:
         return found
 
 
-# -- the templates of the claims that pods get in place of their requests ----------------------------------------------
+# -- the templates of the claims that pods get in place of their requests ------------------------
 
 USED_AT = "mpsd.io/used-at"  # seconds since 1970, of the last pod at about that time
 _RENEW_S, _UNUSED_S = 3600.0, 86_400.0
@@ -203,15 +234,17 @@ _ATTEMPTS = 3
 
 
 class ClaimTemplates:
-    """Templates in the namespaces of pods, each there before its pod is created, and removed a day after the last pod:
-    Kubernetes makes a pod's claim at once, and needs the template no longer. kube None: there is no API server."""
+    """Templates in the namespaces of pods, each there before its pod is created, and removed a day
+    after the last pod: Kubernetes makes a pod's claim at once, and needs the template no longer.
+    kube None: there is no API server."""
 
     def __init__(self, kube: Kube | None) -> None:
         self._kube = kube
         self._resource = CLAIM_TEMPLATES
 
     async def keep(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
-        """Makes the template, or says in it that it is used. Why it is not there; empty where it is."""
+        """Makes the template, or says in it that it is used. Why it is not there; empty where it
+        is."""
         try:
             async with asyncio.timeout(_KEEP_S):
                 for _attempt in range(_ATTEMPTS):
@@ -231,31 +264,50 @@ class ClaimTemplates:
             found = await self._kube.get(self._resource, wanted.name, namespace)
         except NotFound:
             labels = {NAME_LABEL: WEBHOOK, LABEL: PRODUCT}
-            metadata = {"name": wanted.name, "namespace": namespace, "labels": labels, "annotations": used}
+            metadata = {
+                "name": wanted.name,
+                "namespace": namespace,
+                "labels": labels,
+                "annotations": used,
+            }
             typed = {"apiVersion": self._resource.api, "kind": CLAIM_TEMPLATE}
             await self._kube.create(
-                self._resource, {**typed, "metadata": metadata, "spec": {"spec": wanted.spec}}, namespace
+                self._resource,
+                {**typed, "metadata": metadata, "spec": {"spec": wanted.spec}},
+                namespace,
             )
             return ""
         if (found.get("spec") or {}).get("spec") != wanted.spec:
-            return f"ResourceClaimTemplate {namespace}/{wanted.name} has other contents than its name says; delete it"
+            return (
+                f"ResourceClaimTemplate {namespace}/{wanted.name} has other contents than its name"
+                " says; delete it"
+            )
         is_swept = (found["metadata"].get("labels") or {}).get(
             NAME_LABEL
         ) == WEBHOOK  # another's is not for it to write
         if is_swept and now - _used_at(found) >= _RENEW_S:
-            patch = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"], "annotations": used}}
+            patch = {
+                "metadata": {
+                    "resourceVersion": found["metadata"]["resourceVersion"],
+                    "annotations": used,
+                }
+            }
             await self._kube.patch(self._resource, wanted.name, patch, PatchKind.MERGE, namespace)
         return ""
 
     async def sweep(self, now: float) -> None:
-        """Removes those that no pod has used for a day. KubeError where the API server does not answer."""
+        """Removes those that no pod has used for a day. KubeError where the API server does not
+        answer."""
         query = {"labelSelector": f"{NAME_LABEL}={WEBHOOK}"}
         for thing in await self._kube.list(self._resource, query=query) if self._kube else ():
             if self._kube and now - _used_at(thing) >= _UNUSED_S:
                 metadata = thing["metadata"]
-                with suppress(Conflict, NotFound, Forbidden, Rejected):  # used again, gone, or only named as ours
+                # used again, gone, or only named as ours
+                with suppress(Conflict, NotFound, Forbidden, Rejected):
                     own = {key: metadata[key] for key in ("uid", "resourceVersion")}
-                    await self._kube.delete(self._resource, metadata["name"], metadata["namespace"], **own)
+                    await self._kube.delete(
+                        self._resource, metadata["name"], metadata["namespace"], **own
+                    )
 
 
 def _used_at(template: Object) -> float:
@@ -264,27 +316,35 @@ def _used_at(template: Object) -> float:
     return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
-# -- one review ----------------------------------------------------------------------------------------------------
+# -- one review ----------------------------------------------------------------------------------
 
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
 _BODY_S = 3.0  # an API server waits 5 s for all of it
-_LARGE_BODY = 128 * 1024  # of this size a review takes 0.2 s at the very worst; of 3 MiB, half a second
+# of this size a review takes 0.2 s at the very worst; of 3 MiB, half a second
+_LARGE_BODY = 128 * 1024
 Decided = TypeVar("Decided")
 
 
 class ReviewApi:
     """limits: those in force now."""
 
-    def __init__(self, limits: Callable[[], Limits], kube: Kube | None, metrics: WebhookMetrics) -> None:
+    def __init__(
+        self, limits: Callable[[], Limits], kube: Kube | None, metrics: WebhookMetrics
+    ) -> None:
         self._limits = limits
         self._lookups = Lookups(kube, metrics)
         self.templates = ClaimTemplates(kube)
         self._metrics = metrics
-        self._aside = ThreadPoolExecutor(1, "large-reviews")  # one, so that large ones wait for each other
-        self.validate, self.mutate = partial(self._respond, "validate"), partial(self._respond, "mutate")
+        # one, so that large ones wait for each other
+        self._aside = ThreadPoolExecutor(1, "large-reviews")
+        self.validate, self.mutate = (
+            partial(self._respond, "validate"),
+            partial(self._respond, "mutate"),
+        )
 
     async def _respond(self, webhook: str, request: web.Request) -> web.Response:
-        """200 with the answer; 4xx with the reason for what is no review. webhook: as in its path and its metrics."""
+        """200 with the answer; 4xx with the reason for what is no review. webhook: as in its path
+        and its metrics."""
         began, status = time.perf_counter(), 400
         try:
             body = await read_json(request, _BODY_S)
@@ -322,17 +382,21 @@ class ReviewApi:
         if answer.template is None or review.is_dry_run:
             return answer
         why = await self.templates.keep(review.found.namespace, answer.template, time.time())
-        message = f"{review.found.name} is refused, since the template of its claim is not there: {why}"
+        message = (
+            f"{review.found.name} is refused, since the template of its claim is not there: {why}"
+        )
         return AdmissionAnswer(review.uid, allowed=False, message=message) if why else answer
 
     async def _think(self, body: bytes, decide: Callable[[], Decided]) -> Decided:
-        """Decides at once, or beside the loop where that may take long and small reviews would wait for it."""
+        """Decides at once, or beside the loop where that may take long and small reviews would wait
+        for it."""
         if len(body) <= _LARGE_BODY:
             return decide()
         return await asyncio.get_running_loop().run_in_executor(self._aside, decide)
 
     async def _look_up(self, needs: ReviewNeeds) -> AdmissionContext:
-        if not (needs.config_maps or needs.claims):  # labels are mostly known, and then nothing is waited for
+        # labels are mostly known, and then nothing is waited for
+        if not (needs.config_maps or needs.claims):
             return AdmissionContext(await self._lookups.namespace_labels(needs.namespace))
         labels, config_maps, claims = await asyncio.gather(
             self._lookups.namespace_labels(needs.namespace),

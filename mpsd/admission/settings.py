@@ -11,17 +11,28 @@ from mpsd.model.names import NAMESPACE
 from mpsd.model.problem import Problem
 from mpsd.platform import settings
 from mpsd.platform.rules.certificates import Lives
-from mpsd.platform.settings import KUBECONFIG, LIMITS_DIRECTORY, LOG_FORMAT, Setting, address, name, path, port, seconds
+from mpsd.platform.settings import (
+    KUBECONFIG,
+    LIMITS_DIRECTORY,
+    LOG_FORMAT,
+    Setting,
+    address,
+    name,
+    path,
+    port,
+    seconds,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """service: the name of the Service and of both configurations; the Secret's is this and `-certificates`.
+    """service: the name of the Service and of both configurations; the Secret's is this and
+    `-certificates`.
 
     port, metrics_port: 0 lets the kernel choose. kubeconfig None: the service account of this pod.
-    certificate_directory None: mpsd makes its certificates itself. url: empty where the API server comes through the
-    Service.
-    drain_s: from SIGTERM until nobody can connect any more. uses_api: whether there is an API server to talk to.
+    certificate_directory None: mpsd makes its certificates itself. url: empty where the API server
+    comes through the Service. drain_s: from SIGTERM until nobody can connect any more. uses_api:
+    whether there is an API server to talk to.
     """
 
     address: str
@@ -50,15 +61,17 @@ class WebhookSettings:
 
     @property
     def look_s(self) -> float:
-        """Between two looks at certificates and registration; even a certificate that lives for seconds is renewed in
-        time."""
+        """Between two looks at certificates and registration; even a certificate that lives for
+        seconds is renewed in time."""
         return min(10.0, self.lives.serving_s / 50)
 
     @property
     def names(self) -> frozenset[str]:
         """All the names that the serving certificate is good for."""
         service = f"{self.service}.{self.namespace}"
-        return frozenset({self.host_name, service, f"{service}.svc", f"{service}.svc.cluster.local"})
+        return frozenset(
+            {self.host_name, service, f"{service}.svc", f"{service}.svc.cluster.local"}
+        )
 
 
 def _failure_policy(text: str) -> FailurePolicy:
@@ -68,14 +81,27 @@ def _failure_policy(text: str) -> FailurePolicy:
         raise ValueError("write Fail or Ignore") from None
 
 
-# MPSD_HTTPS_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of its namespace.
+# MPSD_HTTPS_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of
+# its namespace.
 WEBHOOK_SETTINGS = {
-    "port": Setting("--port", "PORT", "Reviews, over TLS", port, "9443", other_variable="MPSD_HTTPS_PORT"),
-    "metrics_port": Setting("--metrics-port", "PORT", "Probes and metrics, without TLS", port, "9444"),
+    "port": Setting(
+        "--port", "PORT", "Reviews, over TLS", port, "9443", other_variable="MPSD_HTTPS_PORT"
+    ),
+    "metrics_port": Setting(
+        "--metrics-port", "PORT", "Probes and metrics, without TLS", port, "9444"
+    ),
     "address": Setting("--address", "IP", "The address to listen on", address, "0.0.0.0"),  # noqa: S104
     "limits_directory": LIMITS_DIRECTORY,
-    "namespace": Setting("--namespace", "NAME", "The namespace of the Service and the Secret", name, NAMESPACE),
-    "service": Setting("--service", "NAME", "The name of the Service and of both configurations", name, "mpsd-webhook"),
+    "namespace": Setting(
+        "--namespace", "NAME", "The namespace of the Service and the Secret", name, NAMESPACE
+    ),
+    "service": Setting(
+        "--service",
+        "NAME",
+        "The name of the Service and of both configurations",
+        name,
+        "mpsd-webhook",
+    ),
     "kubeconfig": KUBECONFIG,
     "certificate_directory": Setting(
         "--cert-dir", "DIR", "tls.crt and tls.key, as cert-manager has them mounted", path
@@ -88,16 +114,25 @@ WEBHOOK_SETTINGS = {
         _failure_policy,
         FailurePolicy.FAIL.value,
     ),
-    "authority_life": Setting("--authority-life", "TIME", "How long a CA is valid", seconds, "3650d"),
-    "serving_life": Setting("--serving-life", "TIME", "How long a serving certificate is valid", seconds, "30d"),
-    "settle": Setting("--settle", "TIME", "Delay between publishing a new CA and using it", seconds, "60s"),
+    "authority_life": Setting(
+        "--authority-life", "TIME", "How long a CA is valid", seconds, "3650d"
+    ),
+    "serving_life": Setting(
+        "--serving-life", "TIME", "How long a serving certificate is valid", seconds, "30d"
+    ),
+    "settle": Setting(
+        "--settle", "TIME", "Delay between publishing a new CA and using it", seconds, "60s"
+    ),
     "drain": Setting("--drain", "TIME", "How long to serve on after SIGTERM", seconds, "10s"),
     "log_format": LOG_FORMAT,
 }
 
 
-def webhook_settings(flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ) -> WebhookSettings:
-    """flags: by the names of WEBHOOK_SETTINGS, None where not given. InvalidInput with every problem."""
+def webhook_settings(
+    flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ
+) -> WebhookSettings:
+    """flags: by the names of WEBHOOK_SETTINGS, None where not given. InvalidInput with every
+    problem."""
     read = settings.read_settings(WEBHOOK_SETTINGS, flags, environment)
     lives = Lives(read.pop("authority_life"), read.pop("serving_life"), read.pop("settle"))
     uses_api = bool(read["kubeconfig"] or environment.get("KUBERNETES_SERVICE_HOST"))
@@ -110,7 +145,9 @@ def _contradictions(chosen: WebhookSettings) -> Iterator[Problem]:
     if not chosen.lives.are_sound:
         message = f"is below three times the serving life of {chosen.lives.serving_s:g} s"
         remedy = "let an authority live three times as long as what it signs, or longer"
-        yield WEBHOOK_SETTINGS["authority_life"].problem(f"{chosen.lives.authority_s:g} s", message, remedy)
+        yield WEBHOOK_SETTINGS["authority_life"].problem(
+            f"{chosen.lives.authority_s:g} s", message, remedy
+        )
     if not chosen.uses_api and chosen.certificate_directory is None:
         remedy = "run it in a pod, name a --kubeconfig, or bring certificates with --cert-dir"
         yield KUBECONFIG.problem("", "there is no API server to keep certificates in", remedy)

@@ -1,6 +1,8 @@
-"""`mpsd webhook`: answers admission reviews over TLS, with certificates and a registration that it keeps itself.
+"""`mpsd webhook`: answers admission reviews over TLS, with certificates and a registration that it
+keeps itself.
 
-It is ready only while it serves, and goes on serving for a while after it has reported that it ends.
+It is ready only while it serves, and goes on serving for a while after it has reported that it
+ends.
 """
 
 import asyncio
@@ -14,7 +16,12 @@ from mpsd.admission.registration import Registrar, RegistrationOutcome
 from mpsd.admission.review_api import LONGEST_BODY, ReviewApi, WebhookMetrics
 from mpsd.admission.settings import WebhookSettings
 from mpsd.platform import event_loop
-from mpsd.platform.certificates import Certificates, FolderCertificates, UnusableCertificate, load_into
+from mpsd.platform.certificates import (
+    Certificates,
+    FolderCertificates,
+    UnusableCertificate,
+    load_into,
+)
 from mpsd.platform.kube import Kube, KubeError
 from mpsd.platform.limits_files import Limits, LimitsFiles, watch_limits
 from mpsd.platform.listener import (
@@ -35,7 +42,8 @@ _SWEEP_S = 3600.0
 
 
 class WebhookRole:
-    """One replica. kube None: no API server, so certificates come from a folder and nothing is registered."""
+    """One replica. kube None: no API server, so certificates come from a folder and nothing is
+    registered."""
 
     def __init__(self, settings: WebhookSettings, files: LimitsFiles, kube: Kube | None) -> None:
         self._settings = settings
@@ -54,8 +62,10 @@ class WebhookRole:
             assert self._registrar, "whoever has an API server has a registrar"
             self._source = SecretCertificates(kube, settings, self._registrar.trusted)
         self._served: Certificates | None = None  # None until the first certificate is there
-        self.is_registered = False  # whether both configurations, as last seen, name this webhook as they must
-        self._said: tuple[str, ...] | None = None  # the troubles that were said last; None before the first look
+        # whether both configurations, as last seen, name this webhook as they must
+        self.is_registered = False
+        # the troubles that were said last; None before the first look
+        self._said: tuple[str, ...] | None = None
         self._log = logger(role="webhook")
         self._shutdown = Shutdown(settings.drain_s, self._log)
         self.hurry = self._shutdown.hurry  # ends the drain that is under way
@@ -63,7 +73,11 @@ class WebhookRole:
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. CannotListen where it cannot listen."""
         await self.plain_server.start()
-        limits = watch_limits(self._files, self._log, lambda: self._metrics.limits(wrong=self._files.wrong is not None))
+        limits = watch_limits(
+            self._files,
+            self._log,
+            lambda: self._metrics.limits(wrong=self._files.wrong is not None),
+        )
         loops = (self._keep_certificates(), limits, self._sweep(), stop.wait())
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
@@ -76,17 +90,24 @@ class WebhookRole:
             await self.plain_server.stop()
 
     def routes(self) -> Mapping[str, Handler]:
-        return {"POST /validate": self._reviews.validate, "POST /mutate": self._reviews.mutate, **self._public_routes()}
+        return {
+            "POST /validate": self._reviews.validate,
+            "POST /mutate": self._reviews.mutate,
+            **self._public_routes(),
+        }
 
     def _public_routes(self) -> Mapping[str, Handler]:
         return {**health_routes(self._trouble), "GET /metrics": self._metrics.show}
 
-    def _listener(self, routes: Mapping[str, Handler], port: int, context: ssl.SSLContext | None) -> Listener:
+    def _listener(
+        self, routes: Mapping[str, Handler], port: int, context: ssl.SSLContext | None
+    ) -> Listener:
         settings = ListenerSettings(LONGEST_BODY, context=context)
         return Listener(routes, ListenAddress(self._settings.address, port), settings)
 
     async def _keep_certificates(self) -> None:
-        """Looks at the certificates and then at the registration, so that what is registered is what is served."""
+        """Looks at the certificates and then at the registration, so that what is registered is
+        what is served."""
         look_s = self._settings.look_s
         retry_s = _FIRST_RETRY_S
         while True:
@@ -126,7 +147,9 @@ class WebhookRole:
             event_loop.expect_long_life()
         self._served = found
         self._metrics.certificates(found.expiries)
-        self._log.info("serving", port=self.server.port, certificate_ends=round(found.expiries["serving"]))
+        self._log.info(
+            "serving", port=self.server.port, certificate_ends=round(found.expiries["serving"])
+        )
 
     def _say(self, troubles: tuple[str, ...]) -> None:
         if troubles and troubles != self._said:
@@ -138,7 +161,9 @@ class WebhookRole:
     async def _reach(self, bundle: str) -> str:
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
         address = anywhere.get(self._settings.address, self._settings.address)
-        return await trouble_reaching(address, self.server.port, self._settings.host_name, bundle, _CHECK_S)
+        return await trouble_reaching(
+            address, self.server.port, self._settings.host_name, bundle, _CHECK_S
+        )
 
     def _trouble(self) -> str:
         """Why API servers may not come; empty where they may."""

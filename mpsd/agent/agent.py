@@ -1,7 +1,8 @@
-"""The agent of one node: in each reconcile cycle it looks at the node, decides and acts; `GrantQueue` holds the
-requests that wait for an answer.
+"""The agent of one node: in each reconcile cycle it looks at the node, decides and acts;
+`GrantQueue` holds the requests that wait for an answer.
 
-Everything it knows can be found again on the node, so it may be killed at any time without an effect on clients.
+Everything it knows can be found again on the node, so it may be killed at any time without an
+effect on clients.
 """
 
 import asyncio
@@ -28,7 +29,14 @@ from mpsd.grants.ledger import Ledger
 from mpsd.model.domain import SERVING
 from mpsd.model.events import Event, PastEvent
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
-from mpsd.model.node_view import DomainRecord, DomainView, NodeView, ServerLimit, WaitingRequest, past_pods
+from mpsd.model.node_view import (
+    DomainRecord,
+    DomainView,
+    NodeView,
+    ServerLimit,
+    WaitingRequest,
+    past_pods,
+)
 from mpsd.model.policy import Policy
 from mpsd.mps import gate
 from mpsd.mps.control_daemon import ControlPipe
@@ -42,7 +50,8 @@ from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
 from mpsd.watchdog.watchdog import Watchdog
 
-_CONFIRMED_S = 120.0  # a confirmed limit counts so long: root programs can change it (docs/mps-observed.md, section 4)
+# a confirmed limit counts so long: root programs can change it (docs/mps-observed.md, section 4)
+_CONFIRMED_S = 120.0
 _CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
 _MOST_OF_POD = 8  # events of one pod that are kept
@@ -51,22 +60,25 @@ _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a st
 
 
 class EventHistory:
-    """The last events of this node since the agent began, for its page. since: seconds since 1970. It is bounded by
-    kind and by pod, so that neither refusals, violations, repeated events nor the events of pods push out the node's,
-    and no pod those of others."""
+    """The last events of this node since the agent began, for its page. since: seconds since 1970.
+    It is bounded by kind and by pod, so that neither refusals, violations, repeated events nor the
+    events of pods push out the node's, and no pod those of others."""
 
     def __init__(self) -> None:
         self.since = time.time()
         self._kept: deque[PastEvent] = deque(maxlen=80)  # of the node
         self._of_pods: deque[PastEvent] = deque(maxlen=80)
         self._violations: deque[PastEvent] = deque(maxlen=20)
-        self._refusals: deque[tuple[object, PastEvent]] = deque(maxlen=20)  # with whose request it was
+        # with whose request it was
+        self._refusals: deque[tuple[object, PastEvent]] = deque(maxlen=20)
 
     def compare(self, before: NodeView | None, now: NodeView) -> None:
-        """Adds the events between two consecutive views. before: None for the first. A refusal is forgotten once its
-        process has joined the queue, as `mpsd run --wait` does."""
+        """Adds the events between two consecutive views. before: None for the first. A refusal is
+        forgotten once its process has joined the queue, as `mpsd run --wait` does."""
         queued = [request.holder for request in now.waiting]
-        self._refusals = deque((one for one in self._refusals if one[0] not in queued), self._refusals.maxlen)
+        self._refusals = deque(
+            (one for one in self._refusals if one[0] not in queued), self._refusals.maxlen
+        )
         for event in node_events(before, now, ""):
             self._keep(event, _past(event))
 
@@ -93,10 +105,17 @@ class EventHistory:
         kept.append(new)
 
     def refused(self, request: WaitingRequest, reason: str) -> None:
-        self._refusals.append((request.holder, PastEvent(time.time(), REFUSED, request.command, reason)))
+        self._refusals.append(
+            (request.holder, PastEvent(time.time(), REFUSED, request.command, reason))
+        )
 
     def all(self) -> Sequence[PastEvent]:
-        return (*self._kept, *self._of_pods, *self._violations, *(event for _holder, event in self._refusals))
+        return (
+            *self._kept,
+            *self._of_pods,
+            *self._violations,
+            *(event for _holder, event in self._refusals),
+        )
 
 
 def _past(event: Event) -> PastEvent:
@@ -111,13 +130,15 @@ _Confirmed = dict[tuple[int | None, int], tuple[ServerLimit, float]]
 
 @dataclass(slots=True)
 class DomainLimits:
-    """Sets the memory limits of the domains' daemons, and knows which are in force. A limit counts as in force only
-    after it was read back from this very daemon and server. environment: of the control commands."""
+    """Sets the memory limits of the domains' daemons, and knows which are in force. A limit counts
+    as in force only after it was read back from this very daemon and server. environment: of the
+    control commands."""
 
     settings: Settings
     environment: Mapping[str, str]
     policy: Callable[[], Policy]
-    # By domain, its daemon, and by server and ordinal the limit in force with the time when it was read back.
+    # By domain, its daemon, and by server and ordinal the limit in force with the time when it was
+    # read back.
     _confirmed: dict[str, tuple[ProcessIdentity | None, _Confirmed]] = field(default_factory=dict)
 
     def view(self, record: DomainRecord, now: float) -> DomainView:
@@ -127,7 +148,11 @@ class DomainLimits:
             confirmed = {}
         self._confirmed[record.domain] = record.daemon, confirmed
         here = {None, *record.servers}
-        fresh = (limit for limit, at in confirmed.values() if limit.server in here and now - at < _CONFIRMED_S)
+        fresh = (
+            limit
+            for limit, at in confirmed.values()
+            if limit.server in here and now - at < _CONFIRMED_S
+        )
         return DomainView(record, frozenset(fresh))
 
     async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
@@ -152,8 +177,8 @@ class _QueueEntry:
 
 @dataclass(slots=True)
 class GrantQueue:
-    """The requests that have no answer yet, in the order they came; each gets exactly one answer, or is dropped. wake:
-    called when a request comes or goes."""
+    """The requests that have no answer yet, in the order they came; each gets exactly one answer,
+    or is dropped. wake: called when a request comes or goes."""
 
     wake: Callable[[], None]
     _entries: dict[str, _QueueEntry] = field(default_factory=dict)
@@ -210,7 +235,8 @@ class AgentRole:
         self._shortages = Shortages(self._log)
         self._wake = wake
         self._next_cycle = asyncio.Event()  # set at the end of the cycle that begins next
-        # Held while it looks, decides and acts: what a cycle decides by must stay the same until it has acted.
+        # Held while it looks, decides and acts: what a cycle decides by must stay the same until it
+        # has acted.
         self.cycle_lock = asyncio.Lock()
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
@@ -220,13 +246,15 @@ class AgentRole:
         self._ledger, self.domains = ledger, domains
         self._troubles: dict[str, str] = {}
         self.queue = GrantQueue(self._wake.set)
-        self.on_view: Callable[[NodeView], None] | None = None  # called with each view, after the actions
+        # called with each view, after the actions
+        self.on_view: Callable[[NodeView], None] | None = None
         self.view: NodeView | None = None  # None before the first cycle
         self.events = EventHistory()
         self._past_pods: Mapping[str, PodName] = {}  # as of NodeView
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Looks, decides and acts until `stop`; grants, limits and clients are left as they are then."""
+        """Looks, decides and acts until `stop`; grants, limits and clients are left as they are
+        then."""
         loaded = False
         while not loaded and not stop.is_set():
             with self._shortages.survived("load the ledger"):
@@ -254,8 +282,8 @@ class AgentRole:
             await self._pause(_CYCLE_S if quiet else _SOON_S, stop)
 
     async def _cycle(self) -> bool:
-        """Looks, decides and acts, stage after stage; False where an action failed. After a failure in one domain the
-        rest of that domain waits for the next cycle."""
+        """Looks, decides and acts, stage after stage; False where an action failed. After a failure
+        in one domain the rest of that domain waits for the next cycle."""
         with self._shortages.survived("follow the GPUs"):
             self._node.look()
             self.domains.follow(self._node.gpus)
@@ -271,7 +299,9 @@ class AgentRole:
         actions = decide(view, self._policy())
         troubles: dict[str, str] = {}
         for stage in stages(actions):
-            await asyncio.gather(*(self._act_on(domain, own, troubles) for domain, own in stage.items()))
+            await asyncio.gather(
+                *(self._act_on(domain, own, troubles) for domain, own in stage.items())
+            )
         self._troubles = troubles
         with self._shortages.survived("ask for memory caps"):
             self._caps.ask(self._ledger.view, pods_known=self._ledger.pods_known)
@@ -282,7 +312,8 @@ class AgentRole:
         return not troubles
 
     async def granted(self, waiting: WaitingRequest) -> Admit | Refuse:
-        """The answer to a request; where GPUs are joined for it, once they serve it, else the grant is taken back."""
+        """The answer to a request; where GPUs are joined for it, once they serve it, else the grant
+        is taken back."""
         answer = await self.queue.wait(waiting)
         if isinstance(answer, Refuse) or not answer.joins:
             return answer
@@ -291,11 +322,14 @@ class AgentRole:
         if why := await self.until_allowed(grant.domain, grant.memory_mib, deadline_s):
             async with self.cycle_lock:
                 self._ledger.end(grant)
-            return Refuse(waiting.id, f"its GPUs could not be joined in time: {why}", for_ever=False)
+            return Refuse(
+                waiting.id, f"its GPUs could not be joined in time: {why}", for_ever=False
+            )
         return answer
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
-        """Waits until the domain's servers are known to admit a client of this size; else why they do not."""
+        """Waits until the domain's servers are known to admit a client of this size; else why they
+        do not."""
         if self._admits(domain, memory_mib):
             return ""
         why = f"{domain} has no control daemon yet"
@@ -308,20 +342,31 @@ class AgentRole:
         return why
 
     def _admits(self, name: str, memory_mib: int) -> bool:
-        """Whether the domain's servers are known to admit a client of this size now, and no cycle lowers that: none is
-        under way, the last one saw the domain as it is, and the ledger holds a grant as large there."""
+        """Whether the domain's servers are known to admit a client of this size now, and no cycle
+        lowers that: none is under way, the last one saw the domain as it is, and the ledger holds a
+        grant as large there."""
         ledger, seen = self._ledger.view, self.view.domain(name) if self.view else None
-        if seen is None or self.cycle_lock.locked() or ledger.unknown or self.domains.replaced(seen.record):
+        if (
+            seen is None
+            or self.cycle_lock.locked()
+            or ledger.unknown
+            or self.domains.replaced(seen.record)
+        ):
             return False
         lasting = (held.grant for held in ledger.held if held.holder_alive)
         is_held = any(grant.domain == name and grant.memory_mib >= memory_mib for grant in lasting)
         if not is_held or seen.record not in self._records.read():
             return False
         now = self._limits.view(seen.record, time.time())
-        return now.state in SERVING and not is_tried(now, time.time()) and now.allowed_mib >= memory_mib
+        return (
+            now.state in SERVING
+            and not is_tried(now, time.time())
+            and now.allowed_mib >= memory_mib
+        )
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
-        """Waits until the grant has ended, as it does once its holder and its processes are gone; whether it has."""
+        """Waits until the grant has ended, as it does once its holder and its processes are gone;
+        whether it has."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 self._wake.set()
@@ -336,13 +381,21 @@ class AgentRole:
         if domain.state not in SERVING or is_tried(domain, time.time()):
             return why_closed(domain)
         if domain.allowed_mib < memory_mib:
-            return f"{name} has not confirmed a limit of {memory_mib} MiB: {self._troubles.get(name, 'not yet')}"
+            return (
+                f"{name} has not confirmed a limit of {memory_mib} MiB:"
+                f" {self._troubles.get(name, 'not yet')}"
+            )
         return ""
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
-        """Until something asks for a cycle: a program, a death, a domain's record; at most `longest_s`."""
+        """Until something asks for a cycle: a program, a death, a domain's record; at most
+        `longest_s`."""
         until = time.monotonic() + longest_s
-        while not self._wake.is_set() and not stop.is_set() and (left_s := until - time.monotonic()) > 0:
+        while (
+            not self._wake.is_set()
+            and not stop.is_set()
+            and (left_s := until - time.monotonic()) > 0
+        ):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, _RECORDS_S)):
                     await self._wake.wait()
@@ -376,7 +429,9 @@ class AgentRole:
         self._past_pods = past_pods(view)
         return replace(view, unknown=(*dict.fromkeys(view.withheld.values()), *view.unknown))
 
-    async def _act_on(self, domain: str, actions: Sequence[Action], troubles: dict[str, str]) -> None:
+    async def _act_on(
+        self, domain: str, actions: Sequence[Action], troubles: dict[str, str]
+    ) -> None:
         for action in actions:
             if domain in troubles:
                 return
@@ -385,7 +440,12 @@ class AgentRole:
             except (ControlFailed, OSError) as error:
                 troubles[domain] = str(error)
                 if self._troubles.get(domain) != str(error):
-                    self._log.warning("action failed", action=type(action).__name__, domain=domain, reason=str(error))
+                    self._log.warning(
+                        "action failed",
+                        action=type(action).__name__,
+                        domain=domain,
+                        reason=str(error),
+                    )
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -395,13 +455,19 @@ class AgentRole:
             case SetLimit(domain, limit):
                 if await self._limits.set(domain, limit, time.time()):
                     of_whom = limit.server or "default for new servers"
-                    self._log.info("limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib)
+                    self._log.info(
+                        "limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib
+                    )
             case Admit(grant, joins):
-                if not self.queue.get(grant.id):  # its program has gone while a limit was raised for it
+                # its program has gone while a limit was raised for it
+                if not self.queue.get(grant.id):
                     return
                 if joins and not self.domains.form(grant.gpus, self._ledger.view.gpus):
                     return  # decided again in the next cycle
-                if not any(one.name == grant.domain and {*grant.gpus} <= {*one.gpus} for one in self.domains.now):
+                if not any(
+                    one.name == grant.domain and {*grant.gpus} <= {*one.gpus}
+                    for one in self.domains.now
+                ):
                     return  # likewise
                 self._ledger.add(grant)
                 self.queue.answer(action)

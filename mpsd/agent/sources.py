@@ -1,4 +1,5 @@
-"""What the agent's answers are made from, and questions on its socket that only root and mpsd's own user may ask."""
+"""What the agent's answers are made from, and questions on its socket that only root and mpsd's own
+user may ask."""
 
 import os
 from collections.abc import Callable
@@ -23,11 +24,12 @@ from mpsd.platform.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class AgentSources:
-    """The parts of an agent that its APIs read; policy and facts are current at each access. ledger: where grants are
-    kept here; None beside a kubelet, where no program and no container gets a grant. unheard: what of the cluster is
-    not heard of now, and why; empty for nothing. claims: the driver under which resource claims are served here, empty
-    where they are not, and why they cannot be now. upgrade_state: how far an upgrade of the node's driver is; empty
-    without one."""
+    """The parts of an agent that its APIs read; policy and facts are current at each access.
+    ledger: where grants are kept here; None beside a kubelet, where no program and no container
+    gets a grant. unheard: what of the cluster is not heard of now, and why; empty for nothing.
+    claims: the driver under which resource claims are served here, empty where they are not, and
+    why they cannot be now. upgrade_state: how far an upgrade of the node's driver is; empty without
+    one."""
 
     settings: Settings
     agent: AgentRole
@@ -60,7 +62,8 @@ class No(Exception):
 
 
 def known_asker(request: web.Request, why_not: str, *, for_ever: bool) -> Peer:
-    """The caller, by the kernel's word. No, with this reason, where it is neither root nor mpsd's own user."""
+    """The caller, by the kernel's word. No, with this reason, where it is neither root nor mpsd's
+    own user."""
     found = peer(request)
     if found is None or found.uid not in {0, os.geteuid()}:
         raise No(403, why_not, for_ever=for_ever)

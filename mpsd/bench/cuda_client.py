@@ -1,46 +1,64 @@
-"""A CUDA process that does what it is told and prints what it saw: for `mpsd bench`, and for tests on a real GPU.
+"""A CUDA process that does what it is told and prints what it saw: for `mpsd bench`, and for tests
+on a real GPU.
 
     cuda_client.py [device=N] [lift=VALUE] [threads=PERCENT] [kernel=MS | gemm=N] [ACTION ...]
 
     device=N        choose among the GPUs it sees; else 0
-    lift=VALUE      give itself this CUDA_MPS_PINNED_DEVICE_MEM_LIMIT first, as a tenant would who lifts his limit
+    lift=VALUE      give itself this CUDA_MPS_PINNED_DEVICE_MEM_LIMIT first, as a tenant would who
+                    lifts his limit
     threads=PERCENT the same of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
     kernel=MS       each kernel of work, launch and measure lasts so long, and several are always
                     queued, for half a second, two at least. Without it they are short, and a
                     synchronise comes behind each few
     gemm=N          the same with products of N × N halves, by cuBLAS
-    always first    make a context on that GPU    {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB",
-                                                   "meminfo_total_MiB", "sms", "init_s"}
-    alloc=MIB       take memory, 32 MiB at a time, until it has that or is refused
-                                                  {"alloc_MiB", "rc", "free_after_MiB", "total_after_MiB"}
-    managed=MIB     take managed memory in one piece, and write to all of it
-                                                  {"managed_MiB", "rc", "meminfo_free_MiB", "meminfo_total_MiB", "sms"}
-    free            give it back                  {"free": result}
-    info            look again                    {"meminfo_free_MiB", "meminfo_total_MiB", "sms"}
-    hold[=SEC]      synchronise about every 10 ms until SIGTERM (or for so long)    {"ready": pid}
-    step            the same until a line, or the end, of standard input            {"ready": pid}
-    prepare=WORK    load arithmetic, small or bandwidth (WORKS below), take the memory it needs, run it a few times
-                                                  {"prepared": WORK}
-    measure=SEC     run what was prepared for so long, in samples of some launches and one synchronise
-                                                  {"work", "seconds", "launches", "launches_per_s", "sample_launches",
-                                                   "p50_ms", "p99_ms": of a sample, "gpu_ms": the GPU's, by its events}
-    serve=N,SEC     begin a sample of what was prepared N times a second for so long, whether or not the one before has
-                    ended, as requests come
-                                                  {"work", "requests", "per_s", "p50_ms", "p99_ms": of a request, from
-                                                   when it came to its end}
-    launch=SEC      run kernels                   {"launches_per_s", "n", "p50_ms", "p99_ms": of ten and a synchronise;
-                                                   with kernel= or gemm= of one}
-    work[=SEC]      run kernels until SIGTERM (or for so long)    {"launches", "at"} four times a second
-    fault           write to a bad address, and go on             {"bad": "700:CUDA_ERROR_ILLEGAL_ADDRESS"}
-    linger[=SEC]    leave CUDA alone for ever (or for so long); SIGTERM ends it     {"lingering": pid}
-    exit            end at once by _exit, whatever is queued
-    reconnect       destroy the context and make another          {"destroy": result, "again": result}
-    always last                                                   {"end": result}
 
-One JSON object a line; a result is such as "0:CUDA_SUCCESS". Exit codes: 0; 2 for arguments that make no sense, before
-anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx", "gemm" or "prepare", "err":
-result, or where cuBLAS was looked for}; 4 where a context breaks that it looks at: {"broke": result,
-"after_s"}.
+Each action, and below it what it prints:
+
+    always first    make a context on that GPU
+        {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB", "meminfo_total_MiB", "sms",
+        "init_s"}
+    alloc=MIB       take memory, 32 MiB at a time, until it has that or is refused
+        {"alloc_MiB", "rc", "free_after_MiB", "total_after_MiB"}
+    managed=MIB     take managed memory in one piece, and write to all of it
+        {"managed_MiB", "rc", "meminfo_free_MiB", "meminfo_total_MiB", "sms"}
+    free            give it back
+        {"free": result}
+    info            look again
+        {"meminfo_free_MiB", "meminfo_total_MiB", "sms"}
+    hold[=SEC]      synchronise about every 10 ms until SIGTERM (or for so long)
+        {"ready": pid}
+    step            the same until a line, or the end, of standard input
+        {"ready": pid}
+    prepare=WORK    load arithmetic, small or bandwidth (WORKS below), take the memory it needs, run
+                    it a few times
+        {"prepared": WORK}
+    measure=SEC     run what was prepared for so long, in samples of some launches and one
+                    synchronise; p50 and p99 are of a sample, gpu_ms is the GPU's, by its events
+        {"work", "seconds", "launches", "launches_per_s", "sample_launches", "p50_ms", "p99_ms",
+        "gpu_ms"}
+    serve=N,SEC     begin a sample of what was prepared N times a second for so long, whether or not
+                    the one before has ended, as requests come; p50 and p99 are of a request, from
+                    when it came to its end
+        {"work", "requests", "per_s", "p50_ms", "p99_ms"}
+    launch=SEC      run kernels; p50 and p99 are of ten and a synchronise, with kernel= or gemm= of
+                    one
+        {"launches_per_s", "n", "p50_ms", "p99_ms"}
+    work[=SEC]      run kernels until SIGTERM (or for so long); printed four times a second
+        {"launches", "at"}
+    fault           write to a bad address, and go on
+        {"bad": "700:CUDA_ERROR_ILLEGAL_ADDRESS"}
+    linger[=SEC]    leave CUDA alone for ever (or for so long); SIGTERM ends it
+        {"lingering": pid}
+    exit            end at once by _exit, whatever is queued
+    reconnect       destroy the context and make another
+        {"destroy": result, "again": result}
+    always last
+        {"end": result}
+
+One JSON object a line; a result is such as "0:CUDA_SUCCESS". Exit codes: 0; 2 for arguments that
+make no sense, before anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx", "gemm" or
+"prepare", "err": result, or where cuBLAS was looked for}; 4 where a context breaks that it looks
+at: {"broke": result, "after_s"}.
 
 It is a program of its own: nothing but the standard library and the driver (libcuda by ctypes; for
 gemm= cuBLAS, the system's or that of a PyTorch that pip or conda installed), and it sets nothing on
@@ -68,7 +86,10 @@ LAUNCHES_A_SAMPLE = 10  # p50_ms and p99_ms are of this many launches and one sy
 MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, cuda.h
 MEM_ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL, cuda.h
 BAD_ADDRESS = 16
-LIFTED = {"lift": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "threads": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
+LIFTED = {
+    "lift": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "threads": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+}
 CHOICES = {"device", "kernel", "gemm", *LIFTED}
 THREADS = 256  # a block; eight of them fill an SM
 WARM_UP_SAMPLES = 5
@@ -180,7 +201,8 @@ still:
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """One launch of what `measure` measures, whatever the card or the client's share of it, and how many a sample."""
+    """One launch of what `measure` measures, whatever the card or the client's share of it, and how
+    many a sample."""
 
     kernel: bytes
     blocks: int
@@ -190,9 +212,10 @@ class LaunchShape:
 
 
 WORKS: Mapping[str, LaunchShape] = {
-    # 64 times what the largest card (132 SMs) runs at once: a last turn that is not full costs under 1.6 %.
-    # About 0.6 ms on all of an H200, and so many a sample that what a synchronise costs (0.03 ms, now and then more)
-    # is nothing of it: it would slow a program with all SMs more than one with few.
+    # 64 times what the largest card (132 SMs) runs at once: a last turn that is not full costs
+    # under 1.6 %. About 0.6 ms on all of an H200, and so many a sample that what a synchronise
+    # costs (0.03 ms, now and then more) is nothing of it: it would slow a program with all SMs more
+    # than one with few.
     "arithmetic": LaunchShape(b"multiply_add", blocks=132 * 8 * 64, sample_launches=16, rounds=590),
     # 0.017 ms on an H200, which stays nearly empty.
     "small": LaunchShape(b"multiply_add", blocks=8, sample_launches=10, rounds=4096),
@@ -296,16 +319,30 @@ class Termination:
 
 
 class Launch:
-    """A kernel of this context with its grid and its arguments, which stay where the driver reads them.
+    """A kernel of this context with its grid and its arguments, which stay where the driver reads
+    them.
 
-    Of an argument the driver reads as many bytes as the kernel says, the low ones first: 64 bits hold any of them.
+    Of an argument the driver reads as many bytes as the kernel says, the low ones first: 64 bits
+    hold any of them.
     """
 
     def __init__(
-        self, driver: CudaDriver, kernel: bytes, blocks: int, threads: int, *arguments: ctypes.c_uint64
+        self,
+        driver: CudaDriver,
+        kernel: bytes,
+        blocks: int,
+        threads: int,
+        *arguments: ctypes.c_uint64,
     ) -> None:
-        self._driver, self._blocks, self._threads, self._arguments = driver, blocks, threads, arguments
-        self._places = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(argument) for argument in arguments])
+        self._driver, self._blocks, self._threads, self._arguments = (
+            driver,
+            blocks,
+            threads,
+            arguments,
+        )
+        self._places = (ctypes.c_void_p * len(arguments))(
+            *[ctypes.addressof(argument) for argument in arguments]
+        )
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         driver("cuModuleLoadData", ctypes.byref(module), PTX)
         driver("cuModuleGetFunction", ctypes.byref(self._function), module, kernel)
@@ -313,7 +350,9 @@ class Launch:
     def __call__(self) -> int:
         """The result of one."""
         grid = (self._blocks, 1, 1, self._threads, 1, 1)
-        return self._driver.result("cuLaunchKernel", self._function, *grid, 0, None, self._places, None)
+        return self._driver.result(
+            "cuLaunchKernel", self._function, *grid, 0, None, self._places, None
+        )
 
 
 @dataclass(frozen=True)
@@ -377,7 +416,9 @@ class Gemm:
             if not library.cublasCreate_v2(ctypes.byref(handle)):
                 return library, handle
         wanted = ", ".join(self.LIBRARIES)
-        raise NoCublas(f"no {wanted} that works, of the system or beside a PyTorch of {sys.executable}")
+        raise NoCublas(
+            f"no {wanted} that works, of the system or beside a PyTorch of {sys.executable}"
+        )
 
     def _found(self) -> Iterator[ctypes.CDLL]:
         below = [f"{path}/{folder}/" for path in sys.path for folder in self.FOLDERS]
@@ -417,9 +458,12 @@ class Events:
 
 
 class Samples:
-    """Some launches and a synchronise, which leaves nothing queued. events: to know what the GPU took."""
+    """Some launches and a synchronise, which leaves nothing queued. events: to know what the GPU
+    took."""
 
-    def __init__(self, driver: CudaDriver, launch: Launch, launches: int, events: Events | None = None) -> None:
+    def __init__(
+        self, driver: CudaDriver, launch: Launch, launches: int, events: Events | None = None
+    ) -> None:
         self._driver, self._launch, self.launches, self._events = driver, launch, launches, events
 
     def __call__(self) -> int:
@@ -436,7 +480,8 @@ class Samples:
 
 
 class Ahead:
-    """Launches of which several are always queued: who waits for the oldest leaves the others there."""
+    """Launches of which several are always queued: who waits for the oldest leaves the others
+    there."""
 
     launches = 1  # a sample
 
@@ -515,7 +560,8 @@ class CudaContext:
             give_up(3, fail="ctx", err=driver.name(result))
         init_s = round(time.monotonic() - started, 3)
         identity, total = ctypes.create_string_buffer(16), ctypes.c_size_t()
-        is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")  # as in mpsd/mps/cuda_canary.py
+        # as in mpsd/mps/cuda_canary.py
+        is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
         driver(f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, self._device)
         driver("cuDeviceTotalMem_v2", ctypes.byref(total), self._device)
         say(
@@ -531,7 +577,13 @@ class CudaContext:
         """Those that were chosen, and the memory for them."""
         if "kernel" in self._chosen:
             kernel_s = float(self._chosen["kernel"]) / 1000
-            launch = Launch(self._driver, b"last", 8 * self._sms(), THREADS, ctypes.c_uint64(int(kernel_s * 1e9)))
+            launch = Launch(
+                self._driver,
+                b"last",
+                8 * self._sms(),
+                THREADS,
+                ctypes.c_uint64(int(kernel_s * 1e9)),
+            )
             self._ahead = Ahead(self._driver, launch, kernel_s)
         if "gemm" in self._chosen:
             try:
@@ -588,12 +640,19 @@ class CudaContext:
             except CudaError as refused:
                 result = refused.result
         free, total = self._memory_mib()
-        say(alloc_MiB=held_mib, rc=self._driver.name(result), free_after_MiB=free, total_after_MiB=total)
+        say(
+            alloc_MiB=held_mib,
+            rc=self._driver.name(result),
+            free_after_MiB=free,
+            total_after_MiB=total,
+        )
 
     def managed(self, mib: str) -> None:
         address, result = ctypes.c_uint64(), 0
         try:
-            self._driver("cuMemAllocManaged", ctypes.byref(address), int(mib) * MIB, MEM_ATTACH_GLOBAL)
+            self._driver(
+                "cuMemAllocManaged", ctypes.byref(address), int(mib) * MIB, MEM_ATTACH_GLOBAL
+            )
             self._pieces.append(address.value)
             self._driver("cuMemsetD8_v2", address.value, 1, int(mib) * MIB)
             self._driver("cuCtxSynchronize")
@@ -611,7 +670,9 @@ class CudaContext:
         since = time.monotonic()
         with Termination() as termination:
             say(ready=os.getpid())
-            while not termination.came and not (seconds and time.monotonic() - since >= float(seconds)):
+            while not termination.came and not (
+                seconds and time.monotonic() - since >= float(seconds)
+            ):
                 self._check(since)
                 time.sleep(CHECK_EVERY_S)
 
@@ -723,7 +784,9 @@ class CudaContext:
         since = said = time.monotonic()
         launches = 0
         with Termination() as termination:
-            while not termination.came and not (seconds and time.monotonic() - since >= float(seconds)):
+            while not termination.came and not (
+                seconds and time.monotonic() - since >= float(seconds)
+            ):
                 self._broke_unless(samples(), since)
                 launches += samples.launches
                 if time.monotonic() - said >= SAY_EVERY_S:
@@ -801,7 +864,10 @@ def complaint(actions: Sequence[tuple[str, str]]) -> str:
         if name == "prepare" and value not in WORKS:
             return f"prepare={value} is not one of {', '.join(WORKS)}"
         if name in {"measure", "serve"} and not prepared:
-            return f"{name}={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
+            return (
+                f"{name}={value} has nothing prepared before it; write prepare=WORK first:"
+                f" {', '.join(WORKS)}"
+            )
         if name in {"prepare", "reconnect"}:  # another context has nothing prepared
             prepared = name == "prepare"
     return ""
@@ -810,11 +876,20 @@ def complaint(actions: Sequence[tuple[str, str]]) -> str:
 def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
     """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
     if "kernel" in chosen and "gemm" in chosen:
-        return f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write one of them"
+        return (
+            f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write"
+            " one of them"
+        )
     if "kernel" in chosen and not is_duration(chosen["kernel"]):
-        return f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it like kernel=100"
+        return (
+            f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it"
+            " like kernel=100"
+        )
     if "gemm" in chosen and not is_size(chosen["gemm"]):
-        return f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like gemm=4096"
+        return (
+            f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like"
+            " gemm=4096"
+        )
     return ""
 
 
@@ -826,7 +901,9 @@ def is_duration(value: str) -> bool:
 
 
 def is_size(value: str) -> bool:
-    return value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
+    return (
+        value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
+    )
 
 
 def main() -> int:

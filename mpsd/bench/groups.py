@@ -1,7 +1,7 @@
 """The groups of `mpsd bench`: the programs that each starts, and the rows that it reads from them.
 
-A group calls `context.step` before everything that takes time, as often as `steps` of its entry in GROUPS says, or less
-often on a card that is too small for some of it.
+A group calls `context.step` before everything that takes time, as often as `steps` of its entry in
+GROUPS says, or less often on a card that is too small for some of it.
 """
 
 import os
@@ -23,7 +23,15 @@ from mpsd.bench.rules.rows import (
     SharingRow,
     WorkKind,
 )
-from mpsd.bench.testbeds import BenchContext, BenchShare, Measured, Testbed, UnderMpsd, first_line, gather
+from mpsd.bench.testbeds import (
+    BenchContext,
+    BenchShare,
+    Measured,
+    Testbed,
+    UnderMpsd,
+    first_line,
+    gather,
+)
 from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 
 _WINDOWS = 3  # of each measurement whose median counts
@@ -39,7 +47,8 @@ class Group:
     measure: Callable[[BenchContext], Iterator[Row]]
 
 
-# -- sharing: the same programs and the same windows in each mode; under mpsd as many as a GPU takes -----------------
+# -- sharing: the same programs and the same windows in each mode; under mpsd as many as a GPU takes
+#   ---
 
 _FEW = (1, 2, 4, 8)
 _MANY = (16, 32, 48)
@@ -51,7 +60,9 @@ def _sharing_steps(context: BenchContext) -> int:
 
 
 def _loads(context: BenchContext, mode: SharingMode) -> list[tuple[WorkKind, int]]:
-    loads = [(work, programs) for work in (WorkKind.SMALL, WorkKind.ARITHMETIC) for programs in _FEW]
+    loads = [
+        (work, programs) for work in (WorkKind.SMALL, WorkKind.ARITHMETIC) for programs in _FEW
+    ]
     if mode is SharingMode.MPSD:
         most = context.facts.fewest_clients
         if context.simulate:
@@ -85,7 +96,7 @@ def at_once(context: BenchContext, testbed: Testbed, work: WorkKind, programs: i
     return SharingRow(testbed.mode, work, programs, *rates, group.starts_s, cores, mib)
 
 
-# -- priority: requests at a fixed rate beside batch work that fills the GPU, by its priority -------------------------
+# -- priority: requests at a fixed rate beside batch work that fills the GPU, by its priority ----
 
 _LOAD = 0.2  # of the GPU's time, by the requests
 _PRIORITY_STEPS = 1 + len(BatchWork) * _WINDOWS
@@ -105,22 +116,32 @@ def priority(context: BenchContext) -> Iterator[PriorityRow]:
             programs = [testbed.start(serving, BenchShare(1))]
             if batch is not BatchWork.NONE:
                 below = ("env", f"{CLIENT_PRIORITY}=1") if batch is BatchWork.BELOW_NORMAL else ()
-                programs.append(testbed.start_command((*below, *testbed.client, *measured), BenchShare(1)))
+                programs.append(
+                    testbed.start_command((*below, *testbed.client, *measured), BenchShare(1))
+                )
             for program in programs:
                 first_line(testbed, program)
             for window in range(_WINDOWS):
-                context.step(f"requests beside batch work: {batch}, window {window + 1} of {_WINDOWS}")
+                context.step(
+                    f"requests beside batch work: {batch}, window {window + 1} of {_WINDOWS}"
+                )
                 for program in programs:
                     program.line_with("ready", _AFTER_S)
                 for program in programs:
                     program.go_on()
                 served = programs[0].line_with("requests", window_s + _AFTER_S)
-                rates = [one.line_with("launches_per_s", window_s + _AFTER_S)["launches_per_s"] for one in programs[1:]]
-                yield PriorityRow(batch, served["per_s"], served["p50_ms"], served["p99_ms"], sum(rates))
+                rates = [
+                    one.line_with("launches_per_s", window_s + _AFTER_S)["launches_per_s"]
+                    for one in programs[1:]
+                ]
+                yield PriorityRow(
+                    batch, served["per_s"], served["p50_ms"], served["p99_ms"], sum(rates)
+                )
             testbed.end_programs()
 
 
-# -- shares: the same work under every percentage and two sizes of memory, alone and beside others -------------------
+# -- shares: the same work under every percentage and two sizes of memory, alone and beside others
+#   ---
 
 _SMALL_GIB = 2
 _BESIDE = ((10, 30, 60), (20, 80), (40, 50))
@@ -134,7 +155,8 @@ def _shares_steps(_context: BenchContext) -> int:
 
 
 def cases(large_gib: int) -> list[tuple[WorkKind, list[BenchShare]]]:
-    """What is measured at the same time, with a large grant right after the small one that it is compared with."""
+    """What is measured at the same time, with a large grant right after the small one that it is
+    compared with."""
     cases = []
     for percent in range(10, 101, 10):
         cases.append((WorkKind.ARITHMETIC, _small([percent])))
@@ -187,7 +209,8 @@ def need(context: BenchContext, testbed: UnderMpsd) -> Iterator[NeedRow]:
         yield NeedRow(_NEEDS_MIB, limit_gib * 1024, line["alloc_MiB"], line["rc"])
 
 
-# -- cost: MPS alone and mpsd in pairs, never both at once; which goes first alternates, since a card warms up -------
+# -- cost: MPS alone and mpsd in pairs, never both at once; which goes first alternates, since a
+#   card warms up ---
 
 _COST_LOADS = ((WorkKind.ARITHMETIC, 1), (WorkKind.ARITHMETIC, 4), (WorkKind.SMALL, 4))
 _ROUNDS_A_PAIR = 3  # a pair takes as long as so many rounds of reactions
@@ -196,9 +219,22 @@ _ROUNDS_A_PAIR = 3  # a pair takes as long as so many rounds of reactions
 def cost(context: BenchContext) -> Iterator[CostRow]:
     for pair in range(_pairs(context)):
         order = (SharingMode.MPS, SharingMode.MPSD)
-        seen = {mode: _cost_of(context, mode, pair) for mode in (order if pair % 2 == 0 else order[::-1])}
-        for (work, programs), mps, mpsd in zip(_COST_LOADS, *(seen[mode] for mode in order), strict=True):
-            yield CostRow(work, programs, pair, mps.launches_per_s, mpsd.launches_per_s, mps.p99_ms, mpsd.p99_ms)
+        seen = {
+            mode: _cost_of(context, mode, pair)
+            for mode in (order if pair % 2 == 0 else order[::-1])
+        }
+        for (work, programs), mps, mpsd in zip(
+            _COST_LOADS, *(seen[mode] for mode in order), strict=True
+        ):
+            yield CostRow(
+                work,
+                programs,
+                pair,
+                mps.launches_per_s,
+                mpsd.launches_per_s,
+                mps.p99_ms,
+                mpsd.p99_ms,
+            )
 
 
 def _pairs(context: BenchContext) -> int:

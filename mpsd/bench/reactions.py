@@ -1,7 +1,9 @@
-"""How soon a program over its grant is stopped and ended, a killed control daemon replaced, a GPU ready after a fault.
+"""How soon a program over its grant is stopped and ended, a killed control daemon replaced, a GPU
+ready after a fault.
 
-A time counts only if the rest happened too: mpsd ended the program that escaped and its neighbour computes on, the new
-program was held to its server's limit, the lingering process of a fault was ended. Otherwise it is LimitBroken.
+A time counts only if the rest happened too: mpsd ended the program that escaped and its neighbour
+computes on, the new program was held to its server's limit, the lingering process of a fault was
+ended. Otherwise it is LimitBroken.
 """
 
 import signal
@@ -29,7 +31,8 @@ STARTED_AT_ONCE = "a client of it, and a new program by mpsd run --wait"
 _GRANTED_GIB, _TAKEN_MIB = 2, 8192
 _FAULTS = 5  # at most: each takes its grace, and then some
 _GRACE_S = 1.0
-_EACH_DEATH_IS_THE_FIRST = {"stable_after_s": 0.001}  # in a row: mpsd waits before each further start
+# in a row: mpsd waits before each further start
+_EACH_DEATH_IS_THE_FIRST = {"stable_after_s": 0.001}
 _DEADLINE_S = 30.0
 _LOOK_AT_STATE_S = 0.005  # mpsd answers for it, and has a GPU to put in order
 _AT_ONCE = {"end_drain_s": 0}
@@ -40,7 +43,9 @@ def steps(context: BenchContext) -> int:
 
 
 def measure(context: BenchContext) -> Iterator[ReactionRow]:
-    with context.under_mpsd(restarts=_EACH_DEATH_IS_THE_FIRST, graces={"fault_grace_s": _GRACE_S}) as testbed:
+    with context.under_mpsd(
+        restarts=_EACH_DEATH_IS_THE_FIRST, graces={"fault_grace_s": _GRACE_S}
+    ) as testbed:
         for part in (_escapes, _restarts, _faults):
             yield from part(context, testbed)
             testbed.end_programs()
@@ -54,7 +59,8 @@ def _fault_rounds(context: BenchContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Escape:
-    """How long a program was over its grant until each of its threads was stopped, and until its memory was back."""
+    """How long a program was over its grant until each of its threads was stopped, and until its
+    memory was back."""
 
     stopped_s: float
     memory_back_s: float
@@ -84,7 +90,9 @@ def _each_escape(context: BenchContext, testbed: UnderMpsd) -> Iterator[tuple[in
 
 def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> _Escape:
     """From the first look at NVML that shows it over its grant."""
-    program = testbed.start([f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], BenchShare(_GRANTED_GIB))
+    program = testbed.start(
+        [f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], BenchShare(_GRANTED_GIB)
+    )
     who, granted = f"a program that set its memory limit to {value}", _GRANTED_GIB * 1024 * MIB
     process = processes.identity_of(program.pid)
 
@@ -161,7 +169,9 @@ def _take_others(testbed: UnderMpsd, gpu: str) -> None:
     for one in _others(testbed, gpu):
         testbed.start_command(["sleep", "infinity"], BenchShare((one.promised_mib or 0) // 1024))
     all_taken = "every other GPU is granted"
-    wait_until(lambda: all(one.granted_mib for one in _others(testbed, gpu)), _DEADLINE_S, all_taken, 0.05)
+    wait_until(
+        lambda: all(one.granted_mib for one in _others(testbed, gpu)), _DEADLINE_S, all_taken, 0.05
+    )
 
 
 def _others(testbed: UnderMpsd, gpu: str) -> list[GpuReport]:
@@ -169,8 +179,9 @@ def _others(testbed: UnderMpsd, gpu: str) -> list[GpuReport]:
 
 
 def _restart(testbed: UnderMpsd, domain: DomainReport, there: JsonProgram) -> tuple[float, float]:
-    """Seconds from the kill until the socket is there again, and until a program that is started right after the kill
-    with `mpsd run --wait`, as a user does it, has had its context and has ended."""
+    """Seconds from the kill until the socket is there again, and until a program that is started
+    right after the kill with `mpsd run --wait`, as a user does it, has had its context and has
+    ended."""
     socket = DomainFolder(testbed.mpsd.run_directory / domain.name).client / "control"
 
     def bound_at() -> int | None:
@@ -182,12 +193,20 @@ def _restart(testbed: UnderMpsd, domain: DomainReport, there: JsonProgram) -> tu
     before, daemon = bound_at(), _daemon_of(domain)
     began = time.monotonic()
     if not processes.send_signal(daemon, signal.SIGKILL):
-        raise LimitBroken(f"the control daemon of {domain.name} ({daemon}) ended before it was killed")
+        raise LimitBroken(
+            f"the control daemon of {domain.name} ({daemon}) ended before it was killed"
+        )
     options = ["--wait", "--timeout", f"{_DEADLINE_S:g}", "--gpu-mem", str(_GRANTED_GIB)]
     program = testbed.mpsd.run_command(options, [*testbed.client, "info"])
-    wait_until(lambda: bound_at() not in {None, before}, _DEADLINE_S, f"{domain.name} offers its socket again")
+    wait_until(
+        lambda: bound_at() not in {None, before},
+        _DEADLINE_S,
+        f"{domain.name} offers its socket again",
+    )
     offered_s = time.monotonic() - began
-    wait_until(lambda: not program.is_running, _DEADLINE_S, "a program after the daemon's death has ended")
+    wait_until(
+        lambda: not program.is_running, _DEADLINE_S, "a program after the daemon's death has ended"
+    )
     served_s = time.monotonic() - began
     _check_served(program)
     _check_let_go(there)
@@ -204,25 +223,34 @@ def _daemon_of(domain: DomainReport) -> ProcessIdentity:
 
 
 def _check_served(program: JsonProgram) -> None:
-    """That the new program had its context, within its grant: beside MPS it would have the whole card."""
+    """That the new program had its context, within its grant: beside MPS it would have the whole
+    card."""
     try:
         free_mib = program.line_with("meminfo_free_MiB")["meminfo_free_MiB"]
     except EOFError as error:
-        raise LimitBroken(f"after the control daemon was killed a new program had no context: {error}") from None
+        raise LimitBroken(
+            f"after the control daemon was killed a new program had no context: {error}"
+        ) from None
     if program.exit_code() or free_mib > _GRANTED_GIB * 1024:
-        what = f"had {free_mib} MiB free under {_GRANTED_GIB} GiB, and ended with code {program.exit_code()}"
+        what = (
+            f"had {free_mib} MiB free under {_GRANTED_GIB} GiB, and ended with code"
+            f" {program.exit_code()}"
+        )
         raise LimitBroken(f"after the control daemon was killed a new program {what}")
     program.end()
 
 
 def _check_let_go(there: JsonProgram) -> None:
-    """That the client of the daemon that was killed saw it, with CUDA's error 806 or by its own end."""
+    """That the client of the daemon that was killed saw it, with CUDA's error 806 or by its own
+    end."""
     try:
         with suppress(EOFError):
             there.line_with("broke", _DEADLINE_S)
         there.exit_code()
     except (TimeoutError, subprocess.TimeoutExpired):
-        raise LimitBroken("a client of a control daemon that was killed runs on and has seen nothing") from None
+        raise LimitBroken(
+            "a client of a control daemon that was killed runs on and has seen nothing"
+        ) from None
     there.end()
 
 
@@ -245,11 +273,19 @@ def _fault(testbed: UnderMpsd) -> float:
         return domain.state == State.READY and domain.faults.count > before
 
     # Before its end the GPU cannot serve, and mpsd is not kept from its work by questions.
-    wait_until(lambda: not culprit.is_running, _GRACE_S + _DEADLINE_S, "a process that lingers after a fault is ended")
-    wait_until(is_over, _DEADLINE_S, f"the domain is ready again after a fault ({bad})", _LOOK_AT_STATE_S)
+    wait_until(
+        lambda: not culprit.is_running,
+        _GRACE_S + _DEADLINE_S,
+        "a process that lingers after a fault is ended",
+    )
+    wait_until(
+        is_over, _DEADLINE_S, f"the domain is ready again after a fault ({bad})", _LOOK_AT_STATE_S
+    )
     took_s = time.monotonic() - began
     if (code := culprit.exit_code()) >= 0:
-        raise LimitBroken(f"a process that lingered after a fault ended by itself, with code {code}")
+        raise LimitBroken(
+            f"a process that lingered after a fault ended by itself, with code {code}"
+        )
     culprit.end()
     return took_s
 
@@ -259,7 +295,8 @@ def _domain(testbed: UnderMpsd, gpu: str) -> DomainReport:
 
 
 def _last_words(program: JsonProgram) -> str:
-    """What it said that nobody has read, and what it complained of; it has ended, or is about to."""
+    """What it said that nobody has read, and what it complained of; it has ended, or is about
+    to."""
     said: list[str] = []
     while True:
         try:

@@ -1,6 +1,8 @@
-"""One run of `mpsd bench`: what must be so before it begins, its groups one after the other, and how it ends.
+"""One run of `mpsd bench`: what must be so before it begins, its groups one after the other, and
+how it ends.
 
-Whatever ends a run, none of its processes and folders are left, and what was measured until then is saved.
+Whatever ends a run, none of its processes and folders are left, and what was measured until then is
+saved.
 """
 
 import os
@@ -20,7 +22,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import mpsd
 from mpsd.bench.groups import GROUPS
-from mpsd.bench.rules.rows import FIELD_OF, VERSION, BenchGroup, Benchmark, MachineRow, Row, SharingMode, rows_of
+from mpsd.bench.rules.rows import (
+    FIELD_OF,
+    VERSION,
+    BenchGroup,
+    Benchmark,
+    MachineRow,
+    Row,
+    SharingMode,
+    rows_of,
+)
 from mpsd.bench.testbeds import FOLDERS, BenchContext, CannotMeasure, Testbed
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import InvalidInput, printable
@@ -31,7 +42,7 @@ from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.simulator import own_mpsd
 
-# -- before a run: whether this machine's GPUs are free for it -------------------------------------------------------
+# -- before a run: whether this machine's GPUs are free for it ------------------------------------
 
 _DEFAULT_MODE = 0  # of NVML
 _LONGEST_COMMAND = 100
@@ -43,7 +54,8 @@ class CannotBegin(Exception):
 
 
 def look(context: BenchContext, socket: Path | None, *, beside_others: bool) -> MachineRow:
-    """This machine, once nothing is in the way. socket: of an mpsd that may run here; None where that is no matter.
+    """This machine, once nothing is in the way. socket: of an mpsd that may run here; None where
+    that is no matter.
 
     CannotBegin; NvmlFailed; InvalidInput for simulated GPUs that cannot be.
     """
@@ -71,7 +83,8 @@ def _machine(testbed: Testbed, *, simulated: bool) -> MachineRow:
 
 
 def require_alone(nvml: Nvml, gpus: Sequence[Gpu], socket: Path | None) -> None:
-    """socket: where an mpsd of this machine would answer; None where that does not matter. CannotBegin, NvmlFailed."""
+    """socket: where an mpsd of this machine would answer; None where that does not matter.
+    CannotBegin, NvmlFailed."""
     found = [*_on_gpus(nvml, gpus), *(_on_socket(socket) if socket else ())]
     if found:
         begin = "this machine's GPUs are in use, and the load of others would be measured too:"
@@ -111,17 +124,25 @@ def require_turns(nvml: Nvml, gpu: Gpu) -> None:
     if mode == _DEFAULT_MODE:
         return
     name = {nvml.exclusive_process: "EXCLUSIVE_PROCESS"}.get(mode, str(mode))
-    message = f"{gpu.label} is in compute mode {name}, in which programs cannot take turns; mpsd bench changes no card"
-    raise CannotBegin(f"{message}: set it to Default (nvidia-smi -i {gpu.ordinal} -c DEFAULT), and back afterwards")
+    message = (
+        f"{gpu.label} is in compute mode {name}, in which programs cannot take turns; mpsd bench"
+        " changes no card"
+    )
+    raise CannotBegin(
+        f"{message}: set it to Default (nvidia-smi -i {gpu.ordinal} -c DEFAULT), and back"
+        " afterwards"
+    )
 
 
-# -- the groups ------------------------------------------------------------------------------------------------------
+# -- the groups ----------------------------------------------------------------------------------
 
 
 class BenchRun:
     """so_far: what has been measured, as it is saved."""
 
-    def __init__(self, context: BenchContext, machine: MachineRow, groups: Sequence[BenchGroup]) -> None:
+    def __init__(
+        self, context: BenchContext, machine: MachineRow, groups: Sequence[BenchGroup]
+    ) -> None:
         """groups: those to measure, in any order."""
         self._context = context
         self._groups = [group for group in BenchGroup if group in groups]
@@ -132,15 +153,19 @@ class BenchRun:
         return sum(GROUPS[group].steps(self._context) for group in self._groups)
 
     def measure(self) -> Iterator[BenchGroup]:
-        """Measures; yields each group once it is over. A group that cannot be measured does not stop the others."""
+        """Measures; yields each group once it is over. A group that cannot be measured does not
+        stop the others."""
         for group in self._groups:
             context = self._named(group)
             try:
-                with closing(cast("Generator[Row]", GROUPS[group].measure(context))) as rows:  # closes its testbed too
+                # closes its testbed too
+                with closing(cast("Generator[Row]", GROUPS[group].measure(context))) as rows:
                     for row in rows:
                         self._keep(row)
             except CannotMeasure as error:
-                self.so_far = replace(self.so_far, skipped=(*self.so_far.skipped, (group, str(error))))
+                self.so_far = replace(
+                    self.so_far, skipped=(*self.so_far.skipped, (group, str(error)))
+                )
             yield group
 
     def _named(self, group: BenchGroup) -> BenchContext:
@@ -152,7 +177,7 @@ class BenchRun:
         self.so_far = replace(self.so_far, **added)
 
 
-# -- progress: a bar on a terminal, else a line for each step, on standard error ------------------------------------
+# -- progress: a bar on a terminal, else a line for each step, on standard error -----------------
 
 _REFRESHES_A_SECOND = 2  # seldom: it must not disturb what is measured beside it
 
@@ -186,18 +211,21 @@ def _progress() -> Iterator[StepProgress]:
     words = TextColumn("{task.description}", markup=False)
     columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), words)
     console = Console(stderr=True, markup=False)
-    with Progress(*columns, console=console, transient=True, refresh_per_second=_REFRESHES_A_SECOND) as bar:
+    with Progress(
+        *columns, console=console, transient=True, refresh_per_second=_REFRESHES_A_SECOND
+    ) as bar:
         yield StepProgress(bar)
 
 
-# -- from the first look to the last record --------------------------------------------------------------------------
+# -- from the first look to the last record ------------------------------------------------------
 
 _TEMPORARY = Path("/tmp")  # noqa: S108 - where testbeds are
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """socket: of an mpsd that may run here; None where that is no matter. save: called after every group."""
+    """socket: of an mpsd that may run here; None where that is no matter. save: called after every
+    group."""
 
     context: BenchContext
     groups: tuple[BenchGroup, ...]
@@ -207,7 +235,8 @@ class BenchOptions:
 
 
 def measure(options: BenchOptions) -> tuple[Benchmark, ExitCode]:
-    """What was measured, and NO where something broke off. Ends the program where nothing was, or at a signal."""
+    """What was measured, and NO where something broke off. Ends the program where nothing was, or
+    at a signal."""
     run: BenchRun | None = None
     at = "its first look"
     try:
@@ -246,9 +275,11 @@ def _give_up(message: str, code: int) -> NoReturn:
 
 @contextmanager
 def _nothing_left() -> Iterator[None]:
-    """Stopped in this block at a signal. What a signal has torn out of its own clean-up is cleared away here."""
+    """Stopped in this block at a signal. What a signal has torn out of its own clean-up is cleared
+    away here."""
     before = {signum: signal.getsignal(signum) for signum in STOP_SIGNALS}
-    others = own_mpsd.processes()  # of the shell that became this process by exec, and of a container's first process
+    # of the shell that became this process by exec, and of a container's first process
+    others = own_mpsd.processes()
     own_mpsd.adopt_orphans()
     try:
         with first_signal_stops():

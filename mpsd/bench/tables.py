@@ -1,6 +1,7 @@
 """A benchmark for people: a table for each kind of row, and the claims.
 
-A table shows what was read; what follows from it is in the claims, except for a ratio beside its two figures.
+A table shows what was read; what follows from it is in the claims, except for a ratio beside its
+two figures.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,8 +32,12 @@ from mpsd.platform.console import one_line
 from mpsd.status.tables import Column, table
 
 QUESTIONS: Mapping[BenchGroup, str] = {
-    BenchGroup.SHARING: "what many programs get done, in turns, under MPS, under mpsd, and beside work below normal",
-    BenchGroup.SHARES: "whether so much of the threads does so much of the work, and memory is limited",
+    BenchGroup.SHARING: (
+        "what many programs get done, in turns, under MPS, under mpsd, and beside work below normal"
+    ),
+    BenchGroup.SHARES: (
+        "whether so much of the threads does so much of the work, and memory is limited"
+    ),
     BenchGroup.COST: "what mpsd costs against MPS alone",
     BenchGroup.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
 }
@@ -65,7 +70,7 @@ def _line(text: str, style: str = "") -> Text:
     return Text(one_line(text), style)
 
 
-# -- claims --------------------------------------------------------------------------------------------------------
+# -- claims --------------------------------------------------------------------------------------
 
 _COLOURS = {
     ClaimVerdict.HOLDS: "green",
@@ -97,10 +102,12 @@ def claim_line(claim: BenchClaim) -> Text:
     value = f"{figure(claim.value, claim.unit)} {claim.unit}"
     limit = f", promised {claim.limit.bound} {claim.limit.value:g}" if claim.limit else ""
     note = f" ({claim.note})" if claim.note else ""
-    return Text.assemble(" ", verdict, _line(f"   {claim.what}: "), (value, "bold"), _line(f"{limit}{note}"))
+    return Text.assemble(
+        " ", verdict, _line(f"   {claim.what}: "), (value, "bold"), _line(f"{limit}{note}")
+    )
 
 
-# -- tables --------------------------------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------
 
 
 def _rate(value: float) -> str:
@@ -123,7 +130,9 @@ _SHARING: tuple[Column[SharingRow], ...] = (
     Column("P50", lambda row: _ms(row.p50_ms)),
     Column("P99", lambda row: _ms(row.p99_ms)),
     Column("ALL STARTED AFTER", lambda row: f"{row.starts_s:.1f} s"),
-    Column("MPSD, OF A CORE", lambda row: "" if row.mpsd_cores is None else f"{row.mpsd_cores:.2%}"),
+    Column(
+        "MPSD, OF A CORE", lambda row: "" if row.mpsd_cores is None else f"{row.mpsd_cores:.2%}"
+    ),
     Column("RESIDENT", lambda row: "" if row.mpsd_mib is None else f"{row.mpsd_mib:.0f} MiB"),
 )
 _SHARES: tuple[Column[ShareRow], ...] = (
@@ -184,7 +193,10 @@ def _times(rows: Iterable[ReactionRow]) -> list[_Times]:
     found: dict[tuple[str, str, float], list[float]] = {}
     for row in rows:
         found.setdefault((row.reaction, row.how, row.grace_s), []).append(row.seconds)
-    return [_Times(what, how, tuple(seconds), grace_s) for (what, how, grace_s), seconds in found.items()]
+    return [
+        _Times(what, how, tuple(seconds), grace_s)
+        for (what, how, grace_s), seconds in found.items()
+    ]
 
 
 _COLUMNS: Mapping[str, Any] = {

@@ -1,6 +1,8 @@
-"""Where programs are measured: time-sliced without MPS, under MPS alone, or under mpsd; and groups of programs there.
+"""Where programs are measured: time-sliced without MPS, under MPS alone, or under mpsd; and groups
+of programs there.
 
-A testbed is a context manager: when it is closed, none of its processes and files are left, however that ends.
+A testbed is a context manager: when it is closed, none of its processes and files are left, however
+that ends.
 """
 
 import asyncio
@@ -58,16 +60,20 @@ class BenchShare:
 
 
 class Testbed(ABC):
-    """A folder of its own, with this machine's GPUs or simulated ones. `mode`: how programs share them."""
+    """A folder of its own, with this machine's GPUs or simulated ones. `mode`: how programs share
+    them."""
 
     mode: SharingMode
 
     def __init__(self, simulate: str, facts: GpuFacts) -> None:
         """simulate: as of `mpsd up`, "" for real GPUs. NvmlFailed, InvalidInput."""
-        self.folder = Path(tempfile.mkdtemp(prefix=FOLDERS.format(os.getpid()), dir="/tmp"))  # short: for sockets
+        # short: for sockets
+        self.folder = Path(tempfile.mkdtemp(prefix=FOLDERS.format(os.getpid()), dir="/tmp"))
         self._programs: list[JsonProgram] = []
         try:
-            self.settings = settings(run_directory=str(self.folder / "run"), simulate=simulate or None, environment={})
+            self.settings = settings(
+                run_directory=str(self.folder / "run"), simulate=simulate or None, environment={}
+            )
             self.node: Node = find_node(self.settings, facts)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -75,7 +81,8 @@ class Testbed(ABC):
 
     @property
     def gpu(self) -> Gpu:
-        """The one that is measured: the first, of those with the least memory, since mpsd fills these first."""
+        """The one that is measured: the first, of those with the least memory, since mpsd fills
+        these first."""
         return min(self.node.gpus, key=lambda gpu: (gpu.memory_mib, gpu.ordinal))
 
     @property
@@ -84,7 +91,8 @@ class Testbed(ABC):
 
     @property
     def client(self) -> tuple[str, ...]:
-        """The command line of mpsd's CUDA client, or of the simulator's, which takes the same actions.
+        """The command line of mpsd's CUDA client, or of the simulator's, which takes the same
+        actions.
 
         By its path, without site-packages, so that it starts in a few milliseconds.
         """
@@ -134,7 +142,11 @@ class Testbed(ABC):
 
 def _inherited() -> dict[str, str]:
     """This process's environment, but for what would say how to be on MPS, or where an mpsd is."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_MPS_", "MPSD_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CUDA_MPS_", "MPSD_"))
+    }
 
 
 class WithoutMpsd(Testbed):
@@ -165,7 +177,8 @@ class TimeSliced(WithoutMpsd):
 
 
 class UnderMps(WithoutMpsd):
-    """One control daemon for the GPU, with no limit on the server, as people run MPS without mpsd."""
+    """One control daemon for the GPU, with no limit on the server, as people run MPS without
+    mpsd."""
 
     mode = SharingMode.MPS
 
@@ -175,8 +188,15 @@ class UnderMps(WithoutMpsd):
         self._domain = DomainFolder(self.folder / "gpu0")
         self._domain.make()
         try:
-            self._daemon: subprocess.Popen[bytes] = start(self._domain, [self.gpu.uuid], self.node.environment)
-            wait_until(self._answers, _START_S, f"the control daemon answers; {self._domain.log} says why not", 0.02)
+            self._daemon: subprocess.Popen[bytes] = start(
+                self._domain, [self.gpu.uuid], self.node.environment
+            )
+            wait_until(
+                self._answers,
+                _START_S,
+                f"the control daemon answers; {self._domain.log} says why not",
+                0.02,
+            )
         except BaseException:
             self.close()
             raise
@@ -205,16 +225,21 @@ class UnderMps(WithoutMpsd):
 
 
 class UnderMpsd(Testbed):
-    """`mpsd up` with the policy of `limits`, but for the compute mode, which is left alone, a domain a GPU, a client a
-    grant."""
+    """`mpsd up` with the policy of `limits`, but for the compute mode, which is left alone, a
+    domain a GPU, a client a grant."""
 
     mode = SharingMode.MPSD
 
     def __init__(self, simulate: str, facts: GpuFacts, limits: Path, **changes: Any) -> None:
-        """changes: of the policy's top-level entries; a mapping is laid over what is there. TimeoutError, EOFError."""
+        """changes: of the policy's top-level entries; a mapping is laid over what is there.
+        TimeoutError, EOFError."""
         super().__init__(simulate, facts)
         self._write_limits(limits, changes)
-        options = ["--limits", str(self.folder / "limits"), *(["--simulate", simulate] if simulate else [])]
+        options = [
+            "--limits",
+            str(self.folder / "limits"),
+            *(["--simulate", simulate] if simulate else []),
+        ]
         self.mpsd = OwnMpsd(self.folder, options, _inherited())
         try:
             self.mpsd.wait_until_ready(_START_S)
@@ -228,17 +253,25 @@ class UnderMpsd(Testbed):
         for file in (POLICY_FILE, GPU_FACTS_FILE):
             shutil.copy(limits / file, folder)
         policy: dict[str, Any] = yaml.safe_load((folder / POLICY_FILE).read_text(encoding="utf-8"))
-        ours = {"exclusive_process": False, "placement": "binpack", "domains": [], "requests": {"clients_per_grant": 1}}
+        ours = {
+            "exclusive_process": False,
+            "placement": "binpack",
+            "domains": [],
+            "requests": {"clients_per_grant": 1},
+        }
         for change in (ours, changes):
             for name, value in change.items():
                 policy[name] = policy[name] | value if isinstance(value, Mapping) else value
         (folder / POLICY_FILE).write_text(yaml.safe_dump(policy), encoding="utf-8")
 
     def start_command(self, command: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
-        """share None: what small kernels and arithmetic need, so that eight fit on a small card; no cap of threads."""
+        """share None: what small kernels and arithmetic need, so that eight fit on a small card; no
+        cap of threads."""
         share = share or BenchShare(1)
         core = [] if share.percent == 100 else ["--gpu-core", str(share.percent)]
-        return self._started(self.mpsd.run_command(["--gpu-mem", str(share.memory_gib), *core], command))
+        return self._started(
+            self.mpsd.run_command(["--gpu-mem", str(share.memory_gib), *core], command)
+        )
 
     def _stop(self) -> None:
         self.mpsd.stop(_STOP_S)
@@ -248,8 +281,9 @@ class UnderMpsd(Testbed):
 class BenchContext:
     """What every group of a benchmark is given.
 
-    simulate: "" for real GPUs. window_s: of each measurement. rounds: how often what is given as a median is timed.
-    step: called with what is measured next. limits: the folder of the policy to measure under, and of the GPU facts.
+    simulate: "" for real GPUs. window_s: of each measurement. rounds: how often what is given as a
+    median is timed. step: called with what is measured next. limits: the folder of the policy to
+    measure under, and of the GPU facts.
     """
 
     simulate: str
@@ -266,7 +300,9 @@ class BenchContext:
     def testbed(self, mode: SharingMode) -> Testbed:
         if mode is SharingMode.MPSD:
             return self.under_mpsd()
-        return (TimeSliced if mode is SharingMode.TIME_SLICED else UnderMps)(self.simulate, self.facts)
+        return (TimeSliced if mode is SharingMode.TIME_SLICED else UnderMps)(
+            self.simulate, self.facts
+        )
 
 
 class CannotMeasure(Exception):
@@ -274,12 +310,14 @@ class CannotMeasure(Exception):
 
 
 class LimitBroken(Exception):
-    """What mpsd promises did not happen while it was timed, so there is no figure; the message is a whole sentence."""
+    """What mpsd promises did not happen while it was timed, so there is no figure; the message is a
+    whole sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one program printed of itself and of a window; or the sum of several programs. sms: those it may use."""
+    """What one program printed of itself and of a window; or the sum of several programs. sms:
+    those it may use."""
 
     sms: int
     launches_per_s: float
@@ -303,14 +341,18 @@ class ProgramGroup:
         """Lets all begin now; the next window of each."""
         for program in self.programs:
             program.go_on()
-        lines = [program.line_with("launches_per_s", self.window_s + _GRACE_S) for program in self.programs]
+        lines = [
+            program.line_with("launches_per_s", self.window_s + _GRACE_S)
+            for program in self.programs
+        ]
         return tuple(
             Measured(first["sms"], line["launches_per_s"], line["p50_ms"], line["p99_ms"])
             for first, line in zip(self.first, lines, strict=True)
         )
 
     def total(self, windows: int = 1) -> Measured:
-        """The launches of all programs, and the times of the slowest; each figure's median over so many windows."""
+        """The launches of all programs, and the times of the slowest; each figure's median over so
+        many windows."""
         found = [self.window() for _ in range(windows)]
         return Measured(
             sms=max(one.sms for one in found[0]),
@@ -321,11 +363,16 @@ class ProgramGroup:
 
 
 def gather(
-    testbed: Testbed, work: WorkKind, shares: Sequence[BenchShare | None], window_s: float, windows: int = 1
+    testbed: Testbed,
+    work: WorkKind,
+    shares: Sequence[BenchShare | None],
+    window_s: float,
+    windows: int = 1,
 ) -> ProgramGroup:
     """Starts one program for each share, to be measured for so many windows.
 
-    TimeoutError; EOFError with what a program that ended has printed; CannotMeasure as of first_line.
+    TimeoutError; EOFError with what a program that ended has printed; CannotMeasure as of
+    first_line.
     """
     began = time.monotonic()
     actions = [f"prepare={work}", *["step", f"measure={window_s:g}"] * windows]
@@ -345,7 +392,9 @@ def first_line(testbed: Testbed, program: JsonProgram) -> dict[str, Any]:
     first = program.line_with("uuid", _READY_S)
     if first["uuid"] != testbed.gpu.uuid:
         measured = testbed.gpu.label
-        other = next((gpu.label for gpu in testbed.node.gpus if gpu.uuid == first["uuid"]), first["uuid"])
+        other = next(
+            (gpu.label for gpu in testbed.node.gpus if gpu.uuid == first["uuid"]), first["uuid"]
+        )
         why = f"{measured} is measured, but a program was placed on {other}"
         raise CannotMeasure(f"{why}: {measured} is in use by others, or too small for this")
     return first

@@ -1,4 +1,5 @@
-"""`mpsd bench`: measures what MPS and mpsd do on one GPU, saves it, and compares it with what mpsd promises."""
+"""`mpsd bench`: measures what MPS and mpsd do on one GPU, saves it, and compares it with what mpsd
+promises."""
 
 import os
 import sys
@@ -14,7 +15,16 @@ from mpsd.bench.run import BenchOptions, measure
 from mpsd.bench.testbeds import BenchContext
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform import records
-from mpsd.platform.command_line import LIMITS, OUTPUT, SIMULATED, Between, OneOf, flag, option, takes
+from mpsd.platform.command_line import (
+    LIMITS,
+    OUTPUT,
+    SIMULATED,
+    Between,
+    OneOf,
+    flag,
+    option,
+    takes,
+)
 from mpsd.platform.console import ExitCode, Format, print_json
 from mpsd.platform.limits_files import load_limits, shipped_folder
 from mpsd.platform.settings import settings
@@ -70,27 +80,35 @@ def bench(
     show: Path | None = None,
     limits: str | None = None,
 ) -> None:
-    """Measure what MPS and mpsd do on one GPU of this machine, and compare it with what mpsd promises.
+    """Measure what MPS and mpsd do on one GPU of this machine, and compare it with what mpsd
+    promises.
 
     The GPU is the first of those with the least memory.
 
-    Each group answers one question. The number is its duration in minutes with the default window of 2 s:
+    Each group answers one question. The number is its duration in minutes with the default window
+    of 2 s:
 
         sharing     5   what many programs get done: in turns, MPS, mpsd
         shares      3   whether 30 % of the threads do 30 % of the work
         cost        5   what mpsd costs against MPS alone
         reactions   1   how soon mpsd ends escapes, dead daemons and faults
 
-    It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it is refused while
-    other programs use them. It changes no setting of a card. Ctrl-C at any moment leaves nothing behind.
+    It starts its own mpsd and MPS daemons, in folders of its own, and needs the GPUs for itself: it
+    is refused while other programs use them. It changes no setting of a card. Ctrl-C at any moment
+    leaves nothing behind.
 
         mpsd bench --save all.json            measure everything and save it
         mpsd bench shares --simulate H200     simulated, without a GPU
         mpsd bench --show all.json            tables of an earlier run
 
-    Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
+    Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be
+    measured.
     """
-    of_a_run: dict[str, object] = {"GROUP": groups, "--simulate": simulate, "--beside-others": beside_others}
+    of_a_run: dict[str, object] = {
+        "GROUP": groups,
+        "--simulate": simulate,
+        "--beside-others": beside_others,
+    }
     _check(save, [word for word, value in of_a_run.items() if value and show])
     if show:
         found, code = _load(show), ExitCode.YES
@@ -98,10 +116,18 @@ def bench(
     else:
         chosen = settings(simulate=simulate, limits_directory=limits)
         folder = chosen.limits_directory or shipped_folder()
-        context = BenchContext(chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder)
+        context = BenchContext(
+            chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder
+        )
         socket = None if chosen.simulate else chosen.socket_to_ask
         found, code = measure(
-            BenchOptions(context, tuple(groups or BenchGroup), socket, lambda run: _save(run, save), beside_others)
+            BenchOptions(
+                context,
+                tuple(groups or BenchGroup),
+                socket,
+                lambda run: _save(run, save),
+                beside_others,
+            )
         )
     judged = claims(found)
     _print(found, judged, output)
@@ -114,7 +140,9 @@ def _check(save: Path | None, not_with_show: Iterable[str]) -> None:
     problems = [*_unwritable("--save", save)]
     for word in not_with_show:
         remedy = "leave it out, or leave --show out to measure"
-        problems.append(Problem("not-with-show", word, "", "cannot be combined with --show", remedy))
+        problems.append(
+            Problem("not-with-show", word, "", "cannot be combined with --show", remedy)
+        )
     if problems:
         raise InvalidInput("mpsd bench", problems)
 
@@ -130,7 +158,11 @@ def _unwritable(option: str, path: Path | None) -> list[Problem]:
         message = "is a folder"
     elif not os.access(path.parent, os.W_OK | os.X_OK):
         message = f"you may not write to {path.parent}"
-    return [Problem("cannot-save", option, str(path), message, "name a file that can be made")] if message else []
+    return (
+        [Problem("cannot-save", option, str(path), message, "name a file that can be made")]
+        if message
+        else []
+    )
 
 
 def _print(found: Benchmark, judged: tuple[BenchClaim, ...], output: Format) -> None:
@@ -143,7 +175,7 @@ def _print(found: Benchmark, judged: tuple[BenchClaim, ...], output: Format) -> 
         screen.print(part)
 
 
-# -- files: what --save writes and --show reads ----------------------------------------------------------------------
+# -- files: what --save writes and --show reads --------------------------------------------------
 
 _READABLE = 0o644
 _REMEDY = "name a file that `mpsd bench --save FILE.json` or `-o json` has written"
@@ -173,7 +205,13 @@ def _read(path: Path) -> Benchmark | Problem:
         version = msgspec.json.decode(text, type=_Versioned).version
         if version != VERSION:
             message = f"this mpsd reads version {VERSION}"
-            return Problem("other-version", f"{path}: version", str(version), message, "use the mpsd that wrote it")
+            return Problem(
+                "other-version",
+                f"{path}: version",
+                str(version),
+                message,
+                "use the mpsd that wrote it",
+            )
         return msgspec.json.decode(text, type=Benchmark)
     except OSError as error:
         return Problem("unreadable-file", str(path), "", error.strerror or str(error), _REMEDY)

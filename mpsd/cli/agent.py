@@ -1,4 +1,5 @@
-"""`mpsd agent`, and `mpsd up`, which is an agent with the supervision of its daemons in one process."""
+"""`mpsd agent`, and `mpsd up`, which is an agent with the supervision of its daemons in one
+process."""
 
 import asyncio
 import platform
@@ -37,13 +38,19 @@ _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory
 
 
 class Parts:
-    """The agent of one node, and the supervision of its daemons too where that is wanted, in one event loop.
+    """The agent of one node, and the supervision of its daemons too where that is wanted, in one
+    event loop.
 
     listen: where readers are served beside the Unix socket. kubelet: None on a machine of its own.
     """
 
     def __init__(
-        self, settings: Settings, listen: Listen, kubelet: KubeletSettings | None, *, with_control: bool
+        self,
+        settings: Settings,
+        listen: Listen,
+        kubelet: KubeletSettings | None,
+        *,
+        with_control: bool,
     ) -> None:
         self._settings, self._listen, self._kubelet = settings, listen, kubelet
         self._files = LimitsFiles(settings.limits_directory)
@@ -83,7 +90,11 @@ class Parts:
             await opened.enter_async_context(foreground.watching(self._settings, self._files))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._agent.run(agent_stop))
-                cluster = self._cluster.run(self._agent, cluster_stop) if self._cluster else cluster_stop.wait()
+                cluster = (
+                    self._cluster.run(self._agent, cluster_stop)
+                    if self._cluster
+                    else cluster_stop.wait()
+                )
                 serving: asyncio.Task[object] = tasks.create_task(cluster)
                 await (self._control.run(stop) if self._control else stop.wait())
                 cluster_stop.set()
@@ -96,7 +107,8 @@ class Parts:
         return 0
 
     def _servers(self) -> "Iterator[Listener | ReadersPort | PageApi]":
-        """Stopped in the opposite order: a stream ends before its server waits for the answers that are under way."""
+        """Stopped in the opposite order: a stream ends before its server waits for the answers that
+        are under way."""
         with lasting():
             from mpsd.agent.sources import AgentSources
             from mpsd.cli.agent_api import AgentApi
@@ -108,22 +120,39 @@ class Parts:
         name, pods, calls = platform.node(), None, None
         if beside := self._cluster:
             name, pods, calls = beside.name, beside.pods, beside.calls
-            sources = replace(sources, unheard=beside.unheard, claims=beside.claims, upgrade_state=beside.upgrade_state)
-        page = PageApi(NodePage(self._agent, self._files.policy_now, name, bare=beside is not None, pods=pods))
+            sources = replace(
+                sources,
+                unheard=beside.unheard,
+                claims=beside.claims,
+                upgrade_state=beside.upgrade_state,
+            )
+        page = PageApi(
+            NodePage(self._agent, self._files.policy_now, name, bare=beside is not None, pods=pods)
+        )
         api = AgentApi(sources, MetricsApi(sources, calls), page)
         yield api.server
         if (listen := self._listen).addresses:
-            from mpsd.platform.readers import ReadersPort, TokenReviewer  # bring TLS: only where it was asked for
+            # bring TLS: only where it was asked for
+            from mpsd.platform.readers import ReadersPort, TokenReviewer
 
-            reviewer = TokenReviewer(self._kubelet.kubeconfig) if self._kubelet and listen.asks_who else None
+            reviewer = (
+                TokenReviewer(self._kubelet.kubeconfig)
+                if self._kubelet and listen.asks_who
+                else None
+            )
             yield ReadersPort(api.readers_routes, listen.addresses, reviewer, listen.certificate)
         yield page
 
 
 def _serve(
-    flags: Mapping[str, str | None], listen: Listen, kubelet: KubeletSettings | None = None, *, with_control: bool
+    flags: Mapping[str, str | None],
+    listen: Listen,
+    kubelet: KubeletSettings | None = None,
+    *,
+    with_control: bool,
 ) -> NoReturn:
-    """Runs an agent, with the supervision of its daemons or without, until a signal; exits with 1 where it cannot."""
+    """Runs an agent, with the supervision of its daemons or without, until a signal; exits with 1
+    where it cannot."""
     given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, "log_format")}
     chosen = settings(**given)
 
@@ -135,25 +164,30 @@ def _serve(
 
 @takes(settings={**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, "log_format": LOG_FORMAT})
 def agent(**flags: str | None) -> None:
-    """Grant shares of this node's GPUs and set the limits of `mpsd control`'s daemons, in the foreground.
+    """Grant shares of this node's GPUs and set the limits of `mpsd control`'s daemons, in the
+    foreground.
 
-    With --node it is the device plugin of that node: kubelet gives the shares to pods, and only to pods. It may be
-    killed or restarted at any time: no program is affected, and grants are restored.
+    With --node it is the device plugin of that node: kubelet gives the shares to pods, and only to
+    pods. It may be killed or restarted at any time: no program is affected, and grants are
+    restored.
 
         mpsd agent
         mpsd agent --node "$(hostname)" --kubeconfig ~/.kube/config
     """
     kubelet = kubelet_settings(flags)
-    _serve(flags, listen_settings(flags, in_cluster=kubelet is not None), kubelet, with_control=False)
+    _serve(
+        flags, listen_settings(flags, in_cluster=kubelet is not None), kubelet, with_control=False
+    )
 
 
 @takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})
 def up(**flags: str | None) -> None:
-    """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
+    """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the
+    foreground.
 
-    After Ctrl-C (or SIGTERM) it accepts no new programs, waits for those that run, stops the daemons and restores the
-    GPUs; a second Ctrl-C does not wait. If it is killed, its daemons and programs continue, and the next `mpsd up`
-    takes them over.
+    After Ctrl-C (or SIGTERM) it accepts no new programs, waits for those that run, stops the
+    daemons and restores the GPUs; a second Ctrl-C does not wait. If it is killed, its daemons and
+    programs continue, and the next `mpsd up` takes them over.
 
         mpsd up
         mpsd up --simulate H200x2     # no GPU needed

@@ -29,10 +29,25 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.model.quantity import memory_unit, whole_units
 from mpsd.model.redaction import without_arguments
-from mpsd.model.request import GPUS, PERCENT, GpuRequest, each_mib, each_percent, problems_with_asked
+from mpsd.model.request import (
+    GPUS,
+    PERCENT,
+    GpuRequest,
+    each_mib,
+    each_percent,
+    problems_with_asked,
+)
 from mpsd.model.times import DAY_S
 from mpsd.platform import processes
-from mpsd.platform.listener import Handler, Listener, ListenerSettings, UnixPath, health_routes, json_answer, peer
+from mpsd.platform.listener import (
+    Handler,
+    Listener,
+    ListenerSettings,
+    UnixPath,
+    health_routes,
+    json_answer,
+    peer,
+)
 from mpsd.platform.settings import GRANT
 from mpsd.status.node_api import MetricsApi, UseApi
 from mpsd.status.page.server import PageApi
@@ -40,15 +55,19 @@ from mpsd.status.rules.node_report import node_report
 
 LONGEST_WAIT_S = 7 * DAY_S
 _MOST_ENDS = 10  # of control daemons, in a status
-_NO_CGROUP = "no cgroup could be created for it (see mpsd's log), so it holds its grant by MPSD_GRANT alone"
+_NO_CGROUP = (
+    "no cgroup could be created for it (see mpsd's log), so it holds its grant by MPSD_GRANT alone"
+)
 _NO_CGROUP += ": a process that detaches without this variable is reported, and not limited"
 _MEMORY, _PERCENT, _GPUS = "--gpu-mem", "--gpu-core", "--gpus"
 
 
 def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) -> Request:
-    """What `mpsd run` asks for, from the text of its command line; InvalidInput with every problem in it.
+    """What `mpsd run` asks for, from the text of its command line; InvalidInput with every problem
+    in it.
 
-    The same numbers mean the same as in a pod; with several GPUs the amounts are divided over them evenly.
+    The same numbers mean the same as in a pod; with several GPUs the amounts are divided over them
+    evenly.
     """
     numbers = (
         whole_units(asks.gpu_mem, _MEMORY, memory_unit(policy.resources.memory_unit_mib)),
@@ -57,7 +76,11 @@ def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) 
     )
     problems = [number for number in numbers if isinstance(number, Problem)]
     memory_units, percent, gpus = numbers
-    if problems or not (isinstance(memory_units, int) and isinstance(gpus, int)) or isinstance(percent, Problem):
+    if (
+        problems
+        or not (isinstance(memory_units, int) and isinstance(gpus, int))
+        or isinstance(percent, Problem)
+    ):
         raise InvalidInput("mpsd run", problems)
     asked = GpuRequest(memory_units, percent, gpus, _MEMORY, _PERCENT)
     if found := [*problems_with_asked(asked, policy, facts)]:
@@ -69,7 +92,12 @@ class AgentApi:
     """Everything that is answered on the Unix socket, and of it what other ports answer too."""
 
     def __init__(self, sources: AgentSources, metrics: MetricsApi, page: PageApi) -> None:
-        self._sources, self._agent, self._metrics, self._page = sources, sources.agent, metrics, page
+        self._sources, self._agent, self._metrics, self._page = (
+            sources,
+            sources.agent,
+            metrics,
+            page,
+        )
         self.server = Listener(
             {
                 **health_routes(self._trouble),
@@ -90,20 +118,25 @@ class AgentApi:
 
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
-        """What is told on the ports for readers too: it only looks, and gives nothing away that grants anything."""
+        """What is told on the ports for readers too: it only looks, and gives nothing away that
+        grants anything."""
         return {"GET /v1/node": self._node_for_readers, **self._metrics.routes, **self._page.routes}
 
     def _trouble(self) -> str:
         domains = self._agent.look().domains
         if any(domain.state in SERVING for domain in domains):
             return ""
-        return ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains) or "no domains yet"
+        return (
+            ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains)
+            or "no domains yet"
+        )
 
     async def _node(self, _request: web.Request) -> web.Response:
         return json_answer(self._report())
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
-        """Without arguments where pods are: their readers are not on the machine, where everybody sees these."""
+        """Without arguments where pods are: their readers are not on the machine, where everybody
+        sees these."""
         report = self._report()
         return json_answer(without_arguments(report) if self._sources.ledger is None else report)
 
@@ -120,7 +153,8 @@ class AgentApi:
         return replace(report, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:
-        """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room."""
+        """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no
+        room."""
         try:
             return await self._granted(request)
         except InvalidInput as error:
@@ -137,10 +171,14 @@ class AgentApi:
         asker = peer(request)
         holder = processes.identity_of(asker.pid) if asker and asker.pid else None
         if holder is None:
-            reason = "the kernel does not report which process asks; run mpsd in the same pid namespace"
+            reason = (
+                "the kernel does not report which process asks; run mpsd in the same pid namespace"
+            )
             raise No(400, reason, for_ever=True)
         deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
-        waiting = WaitingRequest(uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline)
+        waiting = WaitingRequest(
+            uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline
+        )
         answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
             raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
@@ -152,5 +190,7 @@ class AgentApi:
         # A user's own mpsd may create none, and serves nobody else.
         loose = os.geteuid() == 0 and not sources.ledger.has_cgroup(grant.id)
         messages = (_NO_CGROUP,) if loose else ()
-        found = GrantAnswer(grant.id, variables | sources.node.extra, sources.node.path_first, messages)
+        found = GrantAnswer(
+            grant.id, variables | sources.node.extra, sources.node.path_first, messages
+        )
         return json_answer(found, status=201)

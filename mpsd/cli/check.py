@@ -24,10 +24,11 @@ from mpsd.platform.yaml_files import UnreadableFile
     OUTPUT,
 )
 def check(*, directory: str | None = None, output: Format = Format.TEXT) -> None:
-    """Report every fault in policy.yaml and gpus.yaml at once, or in one line each what they put in force, and which
-    rules of admission the policy does not name.
+    """Report every fault in policy.yaml and gpus.yaml at once, or in one line each what they put in
+    force, and which rules of admission the policy does not name.
 
-    Needs no GPU and no cluster. Exits with 1 when a file has a fault, with 2 when one cannot be read at all.
+    Needs no GPU and no cluster. Exits with 1 when a file has a fault, with 2 when one cannot be
+    read at all.
 
         mpsd check
         mpsd check limits -o json
@@ -62,11 +63,14 @@ def _print(file: str, held: Policy | GpuFacts | InvalidInput) -> None:
     answers().print(f"{file}: {_in_force(held)}")
     if isinstance(held, Policy) and (modes := _modes_by_default(held)):
         listed = ", ".join(f"{rule}: {mode}" for rule, mode in modes.items())
-        answers().print(f"  admission.rules does not name every rule; these have their shipped mode: {listed}")
+        answers().print(
+            f"  admission.rules does not name every rule; these have their shipped mode: {listed}"
+        )
 
 
 def _modes_by_default(policy: Policy) -> dict[str, str]:
-    """The rules of admission that the file does not name, with the mode that they have therefore."""
+    """The rules of admission that the file does not name, with the mode that they have
+    therefore."""
     rules = policy.admission.rules
     return {rule.value: rules[rule].value for rule in rules.by_default}
 
@@ -74,7 +78,9 @@ def _modes_by_default(policy: Policy) -> dict[str, str]:
 def _in_force(held: Policy | GpuFacts) -> str:
     if isinstance(held, GpuFacts):
         largest = held.largest_room
-        measured, tried = (sum(row.measured for row in rows) for rows in (held.capabilities, held.cards))
+        measured, tried = (
+            sum(row.measured for row in rows) for rows in (held.capabilities, held.cards)
+        )
         return (
             f"{len(held.capabilities)} compute capabilities ({measured} measured), "
             f"{len(held.cards)} cards ({tried} measured), "
@@ -82,9 +88,10 @@ def _in_force(held: Policy | GpuFacts) -> str:
         )
     part, admission = held.oversubscription, held.admission
     return (
-        f"{held.resources.memory} in {memory_unit(held.resources.memory_unit_mib).name}, {held.placement} placement, "
-        f"{part.memory_percent} % of a GPU's memory and {part.thread_percent} % of its threads allocatable, "
-        f"hostIPC {admission.host_ipc}, {len(admission.blocked_environment)} patterns of blocked environment, "
-        f"memory over the grant: {held.violations.memory_over_grant.action}, "
-        f"exclusive process {'on' if held.exclusive_process else 'off'}, canary {held.canary}"
+        f"{held.resources.memory} in {memory_unit(held.resources.memory_unit_mib).name},"
+        f" {held.placement} placement, {part.memory_percent} % of a GPU's memory and"
+        f" {part.thread_percent} % of its threads allocatable, hostIPC {admission.host_ipc},"
+        f" {len(admission.blocked_environment)} patterns of blocked environment, memory over the"
+        f" grant: {held.violations.memory_over_grant.action}, exclusive process"
+        f" {'on' if held.exclusive_process else 'off'}, canary {held.canary}"
     )

@@ -1,7 +1,9 @@
-"""`mpsd control`: supervises the control daemons, and can put back what an mpsd that is gone has left behind.
+"""`mpsd control`: supervises the control daemons, and can put back what an mpsd that is gone has
+left behind.
 
-Its composition is its own and small: this process must seldom change, because programs end with their daemon. So it
-stops daemons only when asked to, and not before the programs have ended or their time is over.
+Its composition is its own and small: this process must seldom change, because programs end with
+their daemon. So it stops daemons only when asked to, and not before the programs have ended or
+their time is over.
 """
 
 import asyncio
@@ -43,10 +45,13 @@ _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the d
 
 
 class ControlRole:
-    """Every domain of this node, as `NodeDomains` has them: one whose GPUs are of others now is drained and ended, and
-    those begin once it has. A domain that an earlier mpsd left is ended in the same way."""
+    """Every domain of this node, as `NodeDomains` has them: one whose GPUs are of others now is
+    drained and ended, and those begin once it has. A domain that an earlier mpsd left is ended in
+    the same way."""
 
-    def __init__(self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]) -> None:
+    def __init__(
+        self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
+    ) -> None:
         self._settings, self._domains, self._node, self._policy = settings, domains, node, policy
         self._grants = settings.grants
         self._log = logs.logger(role="control")
@@ -55,18 +60,27 @@ class ControlRole:
         wanted = {(domain.name, domain.gpus) for domain in domains.now}
         gate.remove_all_but(settings.run_directory, {name for name, _gpus in wanted})
         self._probe = CapProbe(node.nvml, settings.daemon_cgroup or Path("/sys/fs/cgroup"))
-        self._caps = MemoryCaps(CapFiles(settings.run_directory, self._log), self._probe, policy, self._log)
+        self._caps = MemoryCaps(
+            CapFiles(settings.run_directory, self._log), self._probe, policy, self._log
+        )
         self._no_gate = gate.why_impossible(settings.run_directory)
         if self._no_gate:
-            self._log.info("no gates", reason=f"{self._no_gate}; a container would not wait for its domain to serve")
-        self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}  # by domain, and the first ends it
+            self._log.info(
+                "no gates",
+                reason=f"{self._no_gate}; a container would not wait for its domain to serve",
+            )
+        # by domain, and the first ends it
+        self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._supervisors: dict[str, DomainSupervisor] = {}
         self._leaving: dict[str, DomainSupervisor] = {}  # whose daemons are being ended
-        self._replaced: dict[str, DomainSupervisor] = {}  # whose daemons have ended, while their records are needed
+        # whose daemons have ended, while their records are needed
+        self._replaced: dict[str, DomainSupervisor] = {}
         for _folder, record in of_this_boot(settings.run_directory):
             if isinstance(record, DomainRecord) and (record.domain, record.gpus) not in wanted:
                 known = {kind.value: kind for kind in DomainKind}
-                self._add(Domain(record.domain, record.gpus, known.get(record.kind, DomainKind.LISTED)))
+                self._add(
+                    Domain(record.domain, record.gpus, known.get(record.kind, DomainKind.LISTED))
+                )
         self._tell_to_leave(wanted)
 
     def _add(self, domain: Domain) -> None:
@@ -74,7 +88,9 @@ class ControlRole:
         cgroup = DaemonCgroup(settings.daemon_cgroup, name) if settings.daemon_cgroup else None
         gpus = [gpu for gpu in node.gpus if gpu.uuid in domain.gpus]
         canary = CanarySetup(node.canary, gpus, node.nvml.driver, self._probe, name)
-        place = DaemonPlace(settings.domain(name), node.environment, not self._no_gate, cgroup, canary)
+        place = DaemonPlace(
+            settings.domain(name), node.environment, not self._no_gate, cgroup, canary
+        )
         self._supervisors[name] = DomainSupervisor(domain, place, node.nvml, self._policy)
 
     def _begin(self, name: str, tasks: asyncio.TaskGroup) -> None:
@@ -82,7 +98,8 @@ class ControlRole:
         self._running[name] = ended, tasks.create_task(self._supervisors[name].run(ended))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""
+        """Serves until `stop`, then drains, ends the daemons and puts everything back as it was
+        found."""
 
         async def watch_files() -> None:  # for all domains, so that an idle node is seldom woken
             with closing(FolderWatch()) as folders:
@@ -91,14 +108,21 @@ class ControlRole:
                         if not stop.is_set():
                             self._follow_domains(tasks)
                         own = [self._settings.domain(name) for name in self._supervisors]
-                        folders.follow({self._settings.run_directory, *(one for each in own for one in each.written)})
+                        folders.follow(
+                            {
+                                self._settings.run_directory,
+                                *(one for each in own for one in each.written),
+                            }
+                        )
                     if await folders.happened_within(_LOOK_S if folders.works else _POLL_S):
                         await asyncio.sleep(_CALM_S)
                     for supervisor in self._supervisors.values():
                         with self._shortages.survived("look at files"):
                             supervisor.look_at_files()
                     with self._shortages.survived("follow memory caps"):
-                        self._caps.follow([supervisor.record for supervisor in self._supervisors.values()])
+                        self._caps.follow(
+                            [supervisor.record for supervisor in self._supervisors.values()]
+                        )
 
         async with asyncio.TaskGroup() as tasks:
             for name in self._supervisors:
@@ -115,30 +139,48 @@ class ControlRole:
         self._caps.end()
 
     def _follow_domains(self, tasks: asyncio.TaskGroup) -> None:
-        """Ends what is no domain any more once it is empty, and begins the others once their GPUs, and the names that
-        they have of them, are free. A MIG instance that is gone leaves its name to the next one with its ids."""
+        """Ends what is no domain any more once it is empty, and begins the others once their GPUs,
+        and the names that they have of them, are free. A MIG instance that is gone leaves its name
+        to the next one with its ids."""
         self._node.look()
         self._domains.follow(self._node.gpus)
         self._domains.look()
         wanted = {domain.name: domain for domain in self._domains.now}
         self._tell_to_leave({(domain.name, domain.gpus) for domain in self._domains.now})
         here = {gpu for domain in wanted.values() for gpu in domain.gpus}
-        for name in [name for name, one in self._replaced.items() if here.isdisjoint(one.record.gpus)]:
+        for name in [
+            name for name, one in self._replaced.items() if here.isdisjoint(one.record.gpus)
+        ]:
             self._replaced.pop(name).forget()
         for name in [name for name, supervisor in self._supervisors.items() if supervisor.may_end]:
             self._leaving[name] = self._supervisors.pop(name)
             tasks.create_task(self._end(name))
         for domain in wanted.values():
             every = {**self._supervisors, **self._leaving}
-            if domain.name not in every and all(set(domain.gpus).isdisjoint(one.record.gpus) for one in every.values()):
-                earlier = [one for one in self._replaced.values() if not set(domain.gpus).isdisjoint(one.record.gpus)]
+            if domain.name not in every and all(
+                set(domain.gpus).isdisjoint(one.record.gpus) for one in every.values()
+            ):
+                earlier = [
+                    one
+                    for one in self._replaced.values()
+                    if not set(domain.gpus).isdisjoint(one.record.gpus)
+                ]
                 self._replaced.pop(domain.name, None)
                 self._add(domain)
                 if earlier:
                     self._supervisors[domain.name].replace(earlier)
                 self._begin(domain.name, tasks)
-        held = {gpu for name in wanted if name in self._supervisors for gpu in self._supervisors[name].record.gpus}
-        for name in [name for name, one in self._replaced.items() if held.issuperset(here & {*one.record.gpus})]:
+        held = {
+            gpu
+            for name in wanted
+            if name in self._supervisors
+            for gpu in self._supervisors[name].record.gpus
+        }
+        for name in [
+            name
+            for name, one in self._replaced.items()
+            if held.issuperset(here & {*one.record.gpus})
+        ]:
             self._replaced.pop(name).clear()
 
     def _tell_to_leave(self, wanted: Collection[tuple[str, tuple[str, ...]]]) -> None:
@@ -150,7 +192,8 @@ class ControlRole:
             supervisor.leave("" if (name, gpus) in wanted else reason)
 
     async def _end(self, name: str) -> None:
-        """Ends the daemon of a domain that leaves; again where it does not end, as one in the kernel."""
+        """Ends the daemon of a domain that leaves; again where it does not end, as one in the
+        kernel."""
         supervisor, (ended, loop) = self._leaving[name], self._running.pop(name)
         ended.set()
         supervisor.wake()
@@ -172,11 +215,14 @@ class ControlRole:
         self._hurry.set()
 
     async def _drain(self) -> None:
-        """Waits until no domain has programs left, the policy's drain time is over, or somebody is in a hurry."""
+        """Waits until no domain has programs left, the policy's drain time is over, or somebody is
+        in a hurry."""
         drain_s = self._policy().graces.drain_s
         for supervisor in self._supervisors.values():
             supervisor.drain()
-        self._log.info("draining", deadline_s=drain_s, again="a second signal ends the programs that are left")
+        self._log.info(
+            "draining", deadline_s=drain_s, again="a second signal ends the programs that are left"
+        )
         try:
             await until(self._is_drained, drain_s, "the drain ends", look_again_s=0.05)
         except TimeoutError:
@@ -184,15 +230,20 @@ class ControlRole:
         left: list[str] = []
         with self._shortages.survived("look at grants"):
             left += living(self._grants)
-        left += [supervisor.left for supervisor in self._supervisors.values() if not supervisor.is_empty]
+        left += [
+            supervisor.left for supervisor in self._supervisors.values() if not supervisor.is_empty
+        ]
         if left:
             self._log.warning("programs lose their GPU", programs=left)
 
     def _is_drained(self) -> bool:
-        """A granted program counts as long as it lives: without mpsd it would come to its GPU unlimited."""
+        """A granted program counts as long as it lives: without mpsd it would come to its GPU
+        unlimited."""
         is_empty = False
         with self._shortages.survived("look at grants"):
-            is_empty = all(one.is_empty for one in self._supervisors.values()) and not living(self._grants)
+            is_empty = all(one.is_empty for one in self._supervisors.values()) and not living(
+                self._grants
+            )
         return self._hurry.is_set() or is_empty
 
 
@@ -202,14 +253,16 @@ class ControlRole:
     settings=NODE_SETTINGS,
 )
 def control(*, release: bool = False, output: Format = Format.TEXT, **flags: str | None) -> None:
-    """Supervise this node's MPS control daemons: start, adopt, restart and drain them, in the foreground.
+    """Supervise this node's MPS control daemons: start, adopt, restart and drain them, in the
+    foreground.
 
-    Programs end with their daemon, so this part is small and seldom restarted; `mpsd agent` does the rest. If it is
-    killed, its daemons continue, and the next `mpsd control` takes them over.
+    Programs end with their daemon, so this part is small and seldom restarted; `mpsd agent` does
+    the rest. If it is killed, its daemons continue, and the next `mpsd control` takes them over.
 
-    If there will be no next one, --release restores the compute mode that each GPU had when mpsd first found it in this
-    boot, and reports each GPU (-o json for programs); it may be repeated. It exits with 0 when nothing is left to
-    restore, and with 1 when something is: mpsd still runs, programs use MPS, or NVML refuses the change.
+    If there will be no next one, --release restores the compute mode that each GPU had when mpsd
+    first found it in this boot, and reports each GPU (-o json for programs); it may be repeated. It
+    exits with 0 when nothing is left to restore, and with 1 when something is: mpsd still runs,
+    programs use MPS, or NVML refuses the change.
 
         mpsd control --release
     """
@@ -223,7 +276,9 @@ def control(*, release: bool = False, output: Format = Format.TEXT, **flags: str
 async def _run(chosen: Settings) -> int:
     files = LimitsFiles(chosen.limits_directory)
     node = find_node(chosen, files.facts)
-    domains = NodeDomains(chosen.run_directory, node.gpus, files.policy, logs.logger(role="control"))
+    domains = NodeDomains(
+        chosen.run_directory, node.gpus, files.policy, logs.logger(role="control")
+    )
     role = ControlRole(chosen, domains, node, files.policy_now)
     stop = event_loop.until_signalled(role.hurry)
     async with foreground.watching(chosen, files):
@@ -247,13 +302,23 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
         print_json([asdict(row) for row in released])
     else:
         for row in released:
-            words = f"compute mode {row.mode} {_WORDS[row.outcome]}" if row.gpu else "compute mode not restored"
+            words = (
+                f"compute mode {row.mode} {_WORDS[row.outcome]}"
+                if row.gpu
+                else "compute mode not restored"
+            )
             answers().print(
-                f"{' '.join(filter(None, (row.domain, row.gpu)))}: {words}{row.reason and f': {row.reason}'}"
+                f"{' '.join(filter(None, (row.domain, row.gpu)))}:"
+                f" {words}{row.reason and f': {row.reason}'}"
             )
         if not released:
-            answers().print(f"nothing to restore: no record of this boot in {chosen.run_directory} has a compute mode")
-    sys.exit(ExitCode.NO if any(row.outcome is ReleaseOutcome.LEFT for row in released) else ExitCode.YES)
+            answers().print(
+                f"nothing to restore: no record of this boot in {chosen.run_directory} has a"
+                " compute mode"
+            )
+    sys.exit(
+        ExitCode.NO if any(row.outcome is ReleaseOutcome.LEFT for row in released) else ExitCode.YES
+    )
 
 
 _WORDS = {

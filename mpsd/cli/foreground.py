@@ -1,8 +1,9 @@
-"""How `mpsd control`, `mpsd agent` and `mpsd up` run in the foreground: from the run directory's lock to the exit code.
+"""How `mpsd control`, `mpsd agent` and `mpsd up` run in the foreground: from the run directory's
+lock to the exit code.
 
-They end, with the reason, where somebody removes the run directory under them. What was removed cannot be brought back,
-since other processes have sockets and records in it too; so daemons and programs are left as they are, as where mpsd is
-killed.
+They end, with the reason, where somebody removes the run directory under them. What was removed
+cannot be brought back, since other processes have sockets and records in it too; so daemons and
+programs are left as they are, as where mpsd is killed.
 """
 
 import asyncio
@@ -27,10 +28,13 @@ class CannotServe(Exception):
     """A part of the process cannot begin here; the message says why."""
 
 
-def serve(settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, with_control: bool) -> NoReturn:
+def serve(
+    settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, with_control: bool
+) -> NoReturn:
     """Runs until a signal; exits with 1 where that cannot be done here.
 
-    with_control: whether this process supervises the daemons, for which it must hold the run directory.
+    with_control: whether this process supervises the daemons, for which it must hold the run
+    directory.
     """
     logs.configure(settings.log_format)
     try:
@@ -46,7 +50,8 @@ def serve(settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, 
 
 @asynccontextmanager
 async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None]:
-    """Follows the limits files, and ends what is within with Vanished once the run directory is not there."""
+    """Follows the limits files, and ends what is within with Vanished once the run directory is not
+    there."""
     with directory_in_sight(settings.run_directory) as directory:
 
         async def watch() -> None:
@@ -56,7 +61,10 @@ async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None
                 await asyncio.sleep(_LOOK_S)
 
         async with asyncio.TaskGroup() as tasks:
-            watches = [tasks.create_task(watch()), tasks.create_task(watch_limits(files, logs.logger()))]
+            watches = [
+                tasks.create_task(watch()),
+                tasks.create_task(watch_limits(files, logs.logger())),
+            ]
             yield
             for task in watches:
                 task.cancel()
@@ -64,7 +72,8 @@ async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None
 
 @contextmanager
 def directory_in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
-    """What fails within because the directory was removed is Vanished, whoever noticed it first, and is logged."""
+    """What fails within because the directory was removed is Vanished, whoever noticed it first,
+    and is logged."""
     with run_directory.in_sight(directory) as identity:
         try:
             yield identity
@@ -74,7 +83,9 @@ def directory_in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
             lost = noticed[0].path if noticed else identity.lost(failures)
             if lost is None:
                 raise
-            logs.logger().error("run directory vanished", path=str(lost), reason=str(Vanished(lost)))
+            logs.logger().error(
+                "run directory vanished", path=str(lost), reason=str(Vanished(lost))
+            )
             raise Vanished(lost) from None
 
 

@@ -1,7 +1,8 @@
-"""The program `kubectl-inspect-cgpu`, which kubectl runs as `kubectl inspect cgpu`: gpushare's table, of mpsd's ledger.
+"""The program `kubectl-inspect-cgpu`, which kubectl runs as `kubectl inspect cgpu`: gpushare's
+table, of mpsd's ledger.
 
-Standard output is the table and nothing else, as gpushare's own tool has it; whatever else is to be known of
-it goes to standard error.
+Standard output is the table and nothing else, as gpushare's own tool has it; whatever else is to be
+known of it goes to standard error.
 """
 
 import sys
@@ -35,7 +36,9 @@ _RIGHTS = (
     OUTPUT,
     KUBECONFIG,
     CONTEXT,
-    option("--version", action="version", version=f"mpsd {mpsd.__version__}", help="Show the version."),
+    option(
+        "--version", action="version", version=f"mpsd {mpsd.__version__}", help="Show the version."
+    ),
 )
 def cgpu(
     *,
@@ -45,11 +48,12 @@ def cgpu(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Show what is allocated of each GPU's memory, in the format of gpushare's own tool: `kubectl inspect cgpu`.
+    """Show what is allocated of each GPU's memory, in the format of gpushare's own tool: `kubectl
+    inspect cgpu`.
 
-    Allocated is what kubelet has given and what pods ask for that are bound to the node; PENDING what no GPU is chosen
-    for yet. For states, use and threads: kubectl mps. Exits with 0 when there is such a table, 1 when not, 2 when there
-    is no such node.
+    Allocated is what kubelet has given and what pods ask for that are bound to the node; PENDING
+    what no GPU is chosen for yet. For states, use and threads: kubectl mps. Exits with 0 when there
+    is such a table, 1 when not, 2 when there is no such node.
 
         kubectl inspect cgpu
         kubectl inspect cgpu -d gpu-a1            its pods too
@@ -60,7 +64,11 @@ def cgpu(
     )
     if output is Format.JSON:
         sums = ("allocated", "total", "pending")
-        with_gpus = [asdict(node) | {name: getattr(node, name) for name in sums} for node in found if node.gpus]
+        with_gpus = [
+            asdict(node) | {name: getattr(node, name) for name in sums}
+            for node in found
+            if node.gpus
+        ]
         print_json({"unit_mib": unit_mib, "nodes": with_gpus, "doubts": doubts})
     else:
         text = detailed(found) if details else summary(found, unit_mib)
@@ -72,7 +80,8 @@ def cgpu(
 
 
 async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNode], Sequence[str]]:
-    """The unit in MiB, the nodes, and what keeps the numbers from being believed, a sentence each."""
+    """The unit in MiB, the nodes, and what keeps the numbers from being believed, a sentence
+    each."""
     in_force = await policy_in_force(kube)
     unseen: list[str] = []
     context, pending = await look_for_room(kube, names, in_force, unseen)
@@ -89,11 +98,17 @@ async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNod
 def _doubts(context: ExplanationContext) -> Iterator[str]:
     for node in context.told.values():
         if node.reported_at is not None and node.pods is None:
-            yield f"{node.name}: kubelet has not reported its allocations, so nothing of it is counted"
+            yield (
+                f"{node.name}: kubelet has not reported its allocations, so nothing of it is"
+                " counted"
+            )
         elif silent := silence(node, context.now):
             yield silent
     if not context.told:
-        why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
+        why = (
+            "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent"
+            " run:"
+        )
         yield f"{why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
 
 

@@ -1,6 +1,8 @@
-"""The program `kubectl-mps`, which kubectl runs as `kubectl mps`, and `kubectl_complete-mps`, which it asks at Tab.
+"""The program `kubectl-mps`, which kubectl runs as `kubectl mps`, and `kubectl_complete-mps`, which
+it asks at Tab.
 
-Options may stand before the command, and no command means status, as people are used to from kubectl.
+Options may stand before the command, and no command means status, as people are used to from
+kubectl.
 """
 
 import sys
@@ -16,10 +18,14 @@ _VALUED = frozenset(
     {"-o", "--output", "--kubeconfig", "--context", "-n", "--namespace"}
     | {"--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
 )
-_ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})  # of the program itself
+# of the program itself
+_ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})
 _CHANGES = "mpsd.operations.lifecycle"
 _LINES = {
-    "status": ("mpsd.status.cluster_verbs", "Show nodes, GPUs and pods: granted, used, states. The default command."),
+    "status": (
+        "mpsd.status.cluster_verbs",
+        "Show nodes, GPUs and pods: granted, used, states. The default command.",
+    ),
     "doctor": (
         "mpsd.operations.doctor.cluster",
         "Show why MPS does not start or limits are not enforced, and what to do.",
@@ -30,8 +36,14 @@ _LINES = {
     "cordon": (f"{_CHANGES}.drain", "Take GPUs of a node out of use; running programs continue."),
     "uncordon": (f"{_CHANGES}.drain", "Put GPUs of a node back into use."),
     "drain": (f"{_CHANGES}.drain", "Empty GPUs of a node, and wait until no program is left."),
-    "undrain": (f"{_CHANGES}.drain", "Put GPUs of a node back into use, and wait until they are ready."),
-    "upgrade": (f"{_CHANGES}.upgrade", "Replace the control pods node by node; no program loses its GPU."),
+    "undrain": (
+        f"{_CHANGES}.drain",
+        "Put GPUs of a node back into use, and wait until they are ready.",
+    ),
+    "upgrade": (
+        f"{_CHANGES}.upgrade",
+        "Replace the control pods node by node; no program loses its GPU.",
+    ),
     "uninstall": (f"{_CHANGES}.uninstall", "Remove mpsd from a cluster that does not use it."),
 }
 _VERBS = tuple(Verb(name, module, line, "kubectl") for name, (module, line) in _LINES.items())
@@ -77,8 +89,9 @@ KUBECTL_MPS = _KubectlMps(
         kubectl mps upgrade --dry-run          control daemons that are out of date
         kubectl mps uninstall --dry-run        what belongs to mpsd, and its users
 
-    The cluster is chosen as with kubectl: --kubeconfig, --context, KUBECONFIG. Exit codes: 0 everything is ready, 1
-    something is not, 2 usage error, 130 after the Ctrl-C that ends -w. For one line a node: kubectl get mps.
+    The cluster is chosen as with kubectl: --kubeconfig, --context, KUBECONFIG. Exit codes: 0
+    everything is ready, 1 something is not, 2 usage error, 130 after the Ctrl-C that ends -w. For
+    one line a node: kubectl get mps.
     """,
     _VERBS,
 )

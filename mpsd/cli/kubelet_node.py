@@ -1,4 +1,5 @@
-"""The agent's part on a node of a cluster: its ledger, the device plugins, and its reports to the API server.
+"""The agent's part on a node of a cluster: its ledger, the device plugins, and its reports to the
+API server.
 
 Kubelet and the API server may be unavailable; the node's limits stay as they are meanwhile.
 """
@@ -49,25 +50,28 @@ from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.watchdog import SCAN_S, ClusterReporter
 
 _LONGEST_BODY = 4096
-_LOOKS_APART_S = 1.0  # between looks that changes of pods cause: the start of one pod changes it half a dozen times
+# between looks that changes of pods cause: the start of one pod changes it half a dozen times
+_LOOKS_APART_S = 1.0
 _EVICTION_LOOK_S = 10.0
 _CORDON_AGAIN_S = 1.0
 _UNALLOCATED = (
-    "it runs without the devices it requests, so without limits: kubelet accepted it while the device plugin was "
-    "unavailable; it is evicted, so that it is recreated"
+    "it runs without the devices it requests, so without limits: kubelet accepted it while the"
+    " device plugin was unavailable; it is evicted, so that it is recreated"
 )
 _UPGRADE = "the driver of its node is upgraded, and the policy has driver_upgrade: evict"
 
 
 class HolderAnnotations:
-    """What is to be written on each pod that holds devices: made again of a pod that has changed or holds others."""
+    """What is to be written on each pod that holds devices: made again of a pod that has changed or
+    holds others."""
 
     def __init__(self, gpus: Callable[[], Sequence[Gpu]], policy: Callable[[], Policy]) -> None:
         self._gpus, self._policy = gpus, policy
         self._made_from: tuple[object, ...] = ()
         self._now: Sequence[PodAnnotations] = ()
         self._since_ns: dict[str, int] = {}  # by uid
-        self._of_pods: dict[str, tuple[NodePod, Held, PodAnnotations]] = {}  # by uid, what each is and holds
+        # by uid, what each is and holds
+        self._of_pods: dict[str, tuple[NodePod, Held, PodAnnotations]] = {}
 
     def of(self, pods: Sequence[NodePod], held: Held, now: float) -> Sequence[PodAnnotations]:
         """The very same as before where nothing has changed. now: seconds since 1970."""
@@ -116,7 +120,8 @@ class KubeletNode:
         self._domains = domains
         self._cordoned: tuple[Domain, ...] = ()  # the domains whose cordons are written
         self._held: Sequence[HeldGrant] = ()
-        self._unevicted: dict[PodName, str] = {}  # why not, of the pods that a budget protects, for the log
+        # why not, of the pods that a budget protects, for the log
+        self._unevicted: dict[PodName, str] = {}
         self._log = logger(role="kubelet node")
         self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
@@ -128,11 +133,17 @@ class KubeletNode:
             lambda pod: not pod.requests,
             self._on_pod,
         )
-        self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
-        self._this_node = Mirror(kube, self._selected(NODES, "metadata.name"), read_kubernetes_node, self._on_node)
+        self._cordons = Mirror(
+            kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon
+        )
+        self._this_node = Mirror(
+            kube, self._selected(NODES, "metadata.name"), read_kubernetes_node, self._on_node
+        )
         address, probes = ListenAddress(kubelet.address, kubelet.port), health_routes(self._trouble)
         self._probes = Listener(probes, address, ListenerSettings(_LONGEST_BODY))
-        self._report = NodeReporter(kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered)
+        self._report = NodeReporter(
+            kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered
+        )
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
         self._ends: PodEnds  # from `run` on
         self._plugins: tuple[PluginService, ...] = ()
@@ -142,7 +153,9 @@ class KubeletNode:
         self.pods = PodsOfNode(kube, kubelet.node, policy)
         self._annotations = HolderAnnotations(lambda: node.gpus, policy)
         journal = settings.run_directory / "agent" / "journal.json"
-        self.ledger = KubeletGrants(kubelet.pod_resources, journal, self._pods, domains, policy, self._log)
+        self.ledger = KubeletGrants(
+            kubelet.pod_resources, journal, self._pods, domains, policy, self._log
+        )
         self._recount = Throttle(self.ledger.count, SCAN_S)
 
     def _selected(self, resource: Resource, field: str) -> Selection:
@@ -156,12 +169,14 @@ class KubeletNode:
             raise CannotServe(str(error)) from None
 
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
-        """Until `stop`. The device plugins, or the DRA driver in place of them, register after the agent's first look.
-        What was given by the other way counts until its pods are gone."""
+        """Until `stop`. The device plugins, or the DRA driver in place of them, register after the
+        agent's first look. What was given by the other way counts until its pods are gone."""
         devices = NodeDevices(self._node, self._domains, agent, self.ledger, self._policy)
         kubelet, node, directory = self._kubelet, self._node, self._settings.run_directory
         strategy = kubelet.device_list_strategy
-        conditions = NodeConditions(str(directory), strategy, node.extra, node.shared, node.device_lists)
+        conditions = NodeConditions(
+            str(directory), strategy, node.extra, node.shared, node.device_lists
+        )
         place = ClaimPlace(
             kubelet.dra_driver,
             self.name,
@@ -180,13 +195,17 @@ class KubeletNode:
         seen = asyncio.Event()
 
         def on_view(view: NodeView) -> None:
-            devices.update(view, is_left=any(node.driver_upgrade for node in self._this_node.objects()))
+            devices.update(
+                view, is_left=any(node.driver_upgrade for node in self._this_node.objects())
+            )
             self._decide()
             claims.update(view)
             self._held = view.grants
             if self._cordoned is not self._domains.now:
                 self._cordon()
-            annotations = self._annotations.of(self.ledger.pods_seen, self.ledger.held_devices, view.now)
+            annotations = self._annotations.of(
+                self.ledger.pods_seen, self.ledger.held_devices, view.now
+            )
             self._report.report(view, annotations, agent.watchdog.seen())
             seen.set()
 
@@ -198,7 +217,9 @@ class KubeletNode:
         folder, note = kubelet.device_plugins, self.calls.note
         self._plugins = (
             PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
-            PluginService(resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note),
+            PluginService(
+                resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note
+            ),
         )
         try:
             await self._follow(claims, stop, seen)
@@ -207,14 +228,17 @@ class KubeletNode:
             self._kube.close()
 
     def _decide(self) -> None:
-        """How the GPUs are served from now on: as the agent was started, or by a label of the Node."""
+        """How the GPUs are served from now on: as the agent was started, or by a label of the
+        Node."""
         driver, by_label = self._kubelet.dra_driver, self._policy().claim_nodes == "labelled"
         serving = ServedBy.CLAIMS if driver else ServedBy.PLUGINS
         if driver and by_label:
             ledger = self.ledger
             is_known = ledger.is_answered and not ledger.claims_unknown
             held = any(one.memory for one in ledger.held_devices) if is_known else None
-            label = next((one.labels.get(CLAIMS_LABEL, "") for one in self._this_node.objects()), None)
+            label = next(
+                (one.labels.get(CLAIMS_LABEL, "") for one in self._this_node.objects()), None
+            )
             claims = any(not claim.left for claim in ledger.claims)
             serving = next_serving(self._serving, WayKnown(label, claims, held))
         if serving is not self._serving:
@@ -251,9 +275,15 @@ class KubeletNode:
     async def _follow(self, claims: NodeClaims, stop: asyncio.Event, seen: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report.run(stop))
-            loops = [tasks.create_task(mirror.run()) for mirror in (self._pods, self._cordons, self._this_node)]
+            loops = [
+                tasks.create_task(mirror.run())
+                for mirror in (self._pods, self._cordons, self._this_node)
+            ]
             loops += [tasks.create_task(self._serve(claims, seen)), tasks.create_task(claims.run())]
-            loops += [tasks.create_task(evicting) for evicting in (self._end_unallocated(), self._empty_for_upgrade())]
+            loops += [
+                tasks.create_task(evicting)
+                for evicting in (self._end_unallocated(), self._empty_for_upgrade())
+            ]
             await stop.wait()
             await self._shutdown.announce()
             for loop in loops:
@@ -262,31 +292,47 @@ class KubeletNode:
             await self._shutdown.write()
 
     def unheard(self) -> str:
-        """What of the cluster is not heard of, and why; empty while the API server answers. Limits do not depend on it,
-        so no view counts it among what is unknown."""
+        """What of the cluster is not heard of, and why; empty while the API server answers. Limits
+        do not depend on it, so no view counts it among what is unknown."""
         for mirror in (self._pods, self._cordons):
             if isinstance(mirror.trouble, Unavailable):
-                silent = f" for {lasting(time.time() - mirror.out_of_sync_since)}" if mirror.out_of_sync_since else ""
-                return f"new pods and cordons: the API server has not answered{silent} ({mirror.trouble})"
+                silent = (
+                    f" for {lasting(time.time() - mirror.out_of_sync_since)}"
+                    if mirror.out_of_sync_since
+                    else ""
+                )
+                return (
+                    f"new pods and cordons: the API server has not answered{silent}"
+                    f" ({mirror.trouble})"
+                )
         return ""
 
     def claims(self) -> tuple[str, str]:
-        """The driver of the resource claims that are served here, empty for none, and why they cannot be now."""
+        """The driver of the resource claims that are served here, empty for none, and why they
+        cannot be now."""
         serves = self._serving is ServedBy.CLAIMS
-        return self._kubelet.dra_driver if serves else "", self._claims.trouble if self._claims and serves else ""
+        return (
+            self._kubelet.dra_driver if serves else "",
+            self._claims.trouble if self._claims and serves else "",
+        )
 
     def upgrade_state(self) -> str:
         """How far an upgrade of the driver of this node is; empty without one."""
         return next((node.upgrade_state for node in self._this_node.objects()), "")
 
     def _trouble(self) -> str:
-        missing = " and ".join([service.resource for service in self._services if not service.registered])
+        missing = " and ".join(
+            [service.resource for service in self._services if not service.registered]
+        )
         if missing:
             return f"not registered with kubelet: {missing}"
         if not self._claims:
             return "before the first look"
         if self._serving is ServedBy.UNDECIDED:
-            return f"whether claims are served is not known: the label {CLAIMS_LABEL} of the Node has not been read"
+            return (
+                f"whether claims are served is not known: the label {CLAIMS_LABEL} of the Node has"
+                " not been read"
+            )
         return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
 
     def _on_pod(self, before: NodePod | None, now: NodePod | None) -> None:
@@ -294,12 +340,14 @@ class KubeletNode:
         self._ends.see(before, now)
 
     def _cordon(self) -> None:
-        """Asks `mpsd control` to drain what is cordoned, or every domain while a label of the Node says so, and to
-        serve the rest; again if it cannot be written."""
+        """Asks `mpsd control` to drain what is cordoned, or every domain while a label of the Node
+        says so, and to serve the rest; again if it cannot be written."""
         if not (self._cordons.synced and self._this_node.synced):
             return  # what was asked by the agent before this one holds until both are known
         cordoned, domains = frozenset[str]().union(*self._cordons.objects()), self._domains.now
-        labels = next(((one.nvidia_mps, one.driver_upgrade) for one in self._this_node.objects()), ("", ""))
+        labels = next(
+            ((one.nvidia_mps, one.driver_upgrade) for one in self._this_node.objects()), ("", "")
+        )
         asked = drains(cordoned, domains, *labels)
         again = asyncio.get_running_loop().call_later(_CORDON_AGAIN_S, self._cordon)
         with self._shortages.survived("cordon"):
@@ -322,18 +370,24 @@ class KubeletNode:
         self._cordon()
 
     def _is_offered(self) -> bool:
-        """Whether pods that come now find the GPUs. Kubelet counts memory some time after a plugin has registered."""
+        """Whether pods that come now find the GPUs. Kubelet counts memory some time after a plugin
+        has registered."""
         memory = self._policy().resources.memory
-        counted = any(node.allocatable.get(memory, "0") != "0" for node in self._this_node.objects())
+        counted = any(
+            node.allocatable.get(memory, "0") != "0" for node in self._this_node.objects()
+        )
         return not self._trouble() and (counted or self._serving is ServedBy.CLAIMS)
 
     async def _end_unallocated(self) -> None:
-        """Evicts pods that kubelet runs without having allocated their devices: they have no limit."""
+        """Evicts pods that kubelet runs without having allocated their devices: they have no
+        limit."""
         first_seen: dict[str, float] = {}
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
             ledger, now = self.ledger, time.monotonic()
-            found = without_devices(ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries)
+            found = without_devices(
+                ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries
+            )
             found = found if ledger.is_answered else ()
             first_seen = since(first_seen, found, now)
             unallocated = late(first_seen, found, now)
@@ -343,8 +397,9 @@ class KubeletNode:
                 await self._evict(pod.identity, _UNALLOCATED)
 
     async def _empty_for_upgrade(self) -> None:
-        """Evicts the pods that an upgrade of the driver waits for, where the policy says so. The operator has cordoned
-        the node by then, so that none returns; disruption budgets hold, and a static pod stays."""
+        """Evicts the pods that an upgrade of the driver waits for, where the policy says so. The
+        operator has cordoned the node by then, so that none returns; disruption budgets hold, and a
+        static pod stays."""
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
             asked = any(node.is_upgrade_waiting for node in self._this_node.objects())

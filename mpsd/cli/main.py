@@ -24,7 +24,11 @@ _VERBS = (
         "mpsd.operations.doctor.node",
         "Show why MPS does not start or limits are not enforced on this machine, and what to do.",
     ),
-    Verb("top", "mpsd.status.verbs", "Show GPUs and their users live, sorted by memory, SM use or name."),
+    Verb(
+        "top",
+        "mpsd.status.verbs",
+        "Show GPUs and their users live, sorted by memory, SM use or name.",
+    ),
     Verb(
         "bundle",
         "mpsd.operations.bundle.node",
@@ -40,7 +44,9 @@ _VERBS = (
         "mpsd.cli.set",
         "Change the memory, percentage or weight of a running container or program.",
     ),
-    Verb("stop", "mpsd.cli.stop", "End programs of `mpsd run` without harm to others on their GPUs."),
+    Verb(
+        "stop", "mpsd.cli.stop", "End programs of `mpsd run` without harm to others on their GPUs."
+    ),
     Verb(
         "explain",
         "mpsd.operations.explain.manifest",
@@ -50,7 +56,8 @@ _VERBS = (
     Verb(
         "demo",
         "mpsd.simulator.demo.demo",
-        "Show everything in a simulated cluster or on a simulated machine. Needs no GPU and no Kubernetes.",
+        "Show everything in a simulated cluster or on a simulated machine. Needs no GPU and no"
+        " Kubernetes.",
     ),
     Verb(
         "bench",
@@ -60,14 +67,18 @@ _VERBS = (
     Verb(
         "install",
         "mpsd.containers.install",
-        "Register the runtime mpsd, which gives containers their share, with docker, containerd or podman.",
+        "Register the runtime mpsd, which gives containers their share, with docker, containerd or"
+        " podman.",
     ),
     Verb(
         "uninstall",
         "mpsd.containers.install",
-        "Remove the runtime mpsd from docker, containerd or podman. From a cluster: `kubectl mps uninstall`.",
+        "Remove the runtime mpsd from docker, containerd or podman. From a cluster: `kubectl mps"
+        " uninstall`.",
     ),
-    Verb("control", "mpsd.cli.control", "Run only the part of `up` that supervises the MPS daemons."),
+    Verb(
+        "control", "mpsd.cli.control", "Run only the part of `up` that supervises the MPS daemons."
+    ),
     Verb(
         "agent",
         "mpsd.cli.agent",
@@ -76,7 +87,8 @@ _VERBS = (
     Verb(
         "webhook",
         "mpsd.cli.webhook",
-        "Answer Kubernetes admission reviews: refuse what breaks sharing, with a remedy for each problem.",
+        "Answer Kubernetes admission reviews: refuse what breaks sharing, with a remedy for each"
+        " problem.",
         "webhook",
     ),
     Verb(
@@ -105,7 +117,8 @@ MPSD = Program(
         mpsd bench --save all.json             measure this machine's GPU
         mpsd install docker --dry-run          let containers have shares
 
-    Every command has its own --help. Exit codes: 0 success, 1 failure or problem found, 2 usage error.
+    Every command has its own --help. Exit codes: 0 success, 1 failure or problem found, 2 usage
+    error.
     """,
     _VERBS,
 )

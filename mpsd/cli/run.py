@@ -40,7 +40,9 @@ _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
         help="With --wait: give up after so many seconds.",
     ),
     RUN_DIR,
-    option("command", nargs="...", metavar="-- CMD [ARG]...", help="The command and its arguments."),
+    option(
+        "command", nargs="...", metavar="-- CMD [ARG]...", help="The command and its arguments."
+    ),
 )
 def run(
     *,
@@ -54,8 +56,9 @@ def run(
 ) -> None:
     """Run a command with a share of a GPU, and free the share however the command ends.
 
-    The exit code is the command's own. mpsd exits with 1 when there is no room (or queues, with --wait), and with 2 for
-    a request that can never be granted; 126 and 127 mean the same as in a shell.
+    The exit code is the command's own. mpsd exits with 1 when there is no room (or queues, with
+    --wait), and with 2 for a request that can never be granted; 126 and 127 mean the same as in a
+    shell.
 
         mpsd run --gpu-mem 7 -- python train.py
         mpsd run --gpu-mem 4 --gpu-core 30 --wait -- ./infer --port 8000
@@ -66,12 +69,16 @@ def run(
         _give_up("there is no command; name a program after --", ExitCode.MISUSE)
     socket = settings(run_directory=run_dir).socket_to_ask
     percent = None if gpu_core is None else _readable(gpu_core)
-    asks = ProgramRequest(_readable(gpu_mem), percent, _readable(gpus), 0.0, _readable(shlex.join(command)))
+    asks = ProgramRequest(
+        _readable(gpu_mem), percent, _readable(gpus), 0.0, _readable(shlex.join(command))
+    )
     try:
         answer = _ask(socket, asks)
         if isinstance(answer, Refusal) and wait and not answer.for_ever:
             reasons = "; ".join(answer.reasons)
-            complaints().print(f"mpsd run: waiting for room, at most {timeout:g} s (Ctrl-C to give up): {reasons}")
+            complaints().print(
+                f"mpsd run: waiting for room, at most {timeout:g} s (Ctrl-C to give up): {reasons}"
+            )
             answer = _ask(socket, replace(asks, wait_s=timeout))
     except (local_api.NotRunning, TimeoutError) as error:
         _give_up(str(error), ExitCode.NO)
@@ -95,16 +102,22 @@ def _readable(argument: str) -> str:
 def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
     """NotRunning, TimeoutError."""
     status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
-    return local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)
+    return (
+        local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)
+    )
 
 
 def _become(command: list[str], answer: GrantAnswer) -> NoReturn:
-    """This process becomes the command, so the grant, its signals and its exit code are the command's own."""
+    """This process becomes the command, so the grant, its signals and its exit code are the
+    command's own."""
     environment = os.environ | answer.environment
     if answer.path_first:
-        environment["PATH"] = f"{answer.path_first}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        environment["PATH"] = (
+            f"{answer.path_first}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        )
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(signum, signal.SIG_DFL)  # Python ignores these, and a program started from it would too
+        # Python ignores these, and a program started from it would too
+        signal.signal(signum, signal.SIG_DFL)
     sys.stdout.flush()
     try:
         os.execvpe(command[0], command, environment)

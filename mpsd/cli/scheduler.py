@@ -51,7 +51,9 @@ class SchedulerRole:
 
             page = PageApi(ClusterPage(kube, self._ledger))
             reviewer = TokenReviewer(settings.kubeconfig) if listen.asks_who else None
-            port = ReadersPort({**metrics, **page.routes}, listen.addresses, reviewer, listen.certificate)
+            port = ReadersPort(
+                {**metrics, **page.routes}, listen.addresses, reviewer, listen.certificate
+            )
             self._servers += (port, page)
         self._usable_since: float | None = None  # monotonic; None while the ledger cannot be used
         self._policy = files.policy  # by which the ledger counts
@@ -61,11 +63,18 @@ class SchedulerRole:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. CannotListen where it cannot listen."""
-        event_loop.expect_long_life()  # else a third of reading the lists is to look for garbage in what they brought
+        # else a third of reading the lists is to look for garbage in what they brought
+        event_loop.expect_long_life()
         for server in self._servers:
             await server.start()
         limits = watch_limits(self._files, self._log, self._note_limits)
-        loops = [self._ledger.run(), self._listener.keep(), self._watch_ledger(), limits, stop.wait()]
+        loops = [
+            self._ledger.run(),
+            self._listener.keep(),
+            self._watch_ledger(),
+            limits,
+            stop.wait(),
+        ]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
             await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
@@ -74,7 +83,8 @@ class SchedulerRole:
             await self._listener.close()  # the last binds count on the ledger
             for task in tasks:
                 task.cancel()
-            for server in reversed(self._servers):  # a stream ends before its server waits for answers under way
+            # a stream ends before its server waits for answers under way
+            for server in reversed(self._servers):
                 await server.stop()
 
     async def _watch_ledger(self) -> None:
@@ -116,13 +126,15 @@ class SchedulerRole:
 
 @takes(settings=SCHEDULER_SETTINGS)
 def scheduler(**flags: str | None) -> None:
-    """Report to kube-scheduler which nodes have one GPU with enough free capacity, and bind pods to it.
+    """Report to kube-scheduler which nodes have one GPU with enough free capacity, and bind pods to
+    it.
 
-    Without it, kube-scheduler adds up what a node's GPUs have free, and sends a pod of 7 GiB to a node with 4 and 3.
-    It stores nothing: after a restart, it reads its ledger from the API again.
+    Without it, kube-scheduler adds up what a node's GPUs have free, and sends a pod of 7 GiB to a
+    node with 4 and 3. It stores nothing: after a restart, it reads its ledger from the API again.
 
-    In the pod of kube-scheduler or on its host's network, it needs no flags. kube-scheduler needs these lines in its
-    configuration (apiVersion kubescheduler.config.k8s.io/v1; v1beta1 for Kubernetes 1.20):
+    In the pod of kube-scheduler or on its host's network, it needs no flags. kube-scheduler needs
+    these lines in its configuration (apiVersion kubescheduler.config.k8s.io/v1; v1beta1 for
+    Kubernetes 1.20):
 
         extenders:
           - urlPrefix: http://127.0.0.1:12345
@@ -136,9 +148,10 @@ def scheduler(**flags: str | None) -> None:
             managedResources:
               - name: aliyun.com/gpu-mem
 
-    A client that may send requests can have pods bound, so on an address other than loopback it requires a client
-    certificate. Use a CA that signs for kube-scheduler only; renewed files take effect without a restart. The lines are
-    then urlPrefix: https://NAME:12345, enableHTTPS: true, and tlsConfig with certFile, keyFile and caFile:
+    A client that may send requests can have pods bound, so on an address other than loopback it
+    requires a client certificate. Use a CA that signs for kube-scheduler only; renewed files take
+    effect without a restart. The lines are then urlPrefix: https://NAME:12345, enableHTTPS: true,
+    and tlsConfig with certFile, keyFile and caFile:
 
         mpsd scheduler --address 0.0.0.0 --cert-dir /certs --client-ca /ca/ca.crt
 

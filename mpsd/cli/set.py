@@ -49,10 +49,12 @@ def set(  # noqa: A001 - the verb's name
 ) -> None:
     """Change the memory, percentage or weight of a running container or program.
 
-    The change is saved before the command returns. A running process keeps the values that it was started with; the
-    next one that `docker exec` starts gets the new values; `docker restart` starts with the container's own variables.
+    The change is saved before the command returns. A running process keeps the values that it was
+    started with; the next one that `docker exec` starts gets the new values; `docker restart`
+    starts with the container's own variables.
 
-    Exit codes: 0 changed, 1 no room (with what is free) or no such container holds a grant, 2 usage error.
+    Exit codes: 0 changed, 1 no room (with what is free) or no such container holds a grant, 2 usage
+    error.
 
         mpsd set train --mem 4GiB
         mpsd set 3f2a --percent 50 --gpu 1 --dry-run
@@ -66,14 +68,19 @@ def set(  # noqa: A001 - the verb's name
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeReport)
         grant = the_one("mpsd set", named(node.grants or (), chosen), container)
-        asks = GrantChangeRequest(memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run)
+        asks = GrantChangeRequest(
+            memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run
+        )
         code, body = local_api.ask(socket, "POST", f"/v1/grants/{grant.id}", asks, _PATIENCE_S)
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd set: {error}", ExitCode.NO)
     if code != _OK:
         refusal = local_api.read(body, Refusal)
         reasons = one_line("; ".join(refusal.reasons))
-        give_up(f"mpsd set: {known_as(grant)}: {reasons}", ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
+        give_up(
+            f"mpsd set: {known_as(grant)}: {reasons}",
+            ExitCode.MISUSE if refusal.for_ever else ExitCode.NO,
+        )
     _show(grant, local_api.read(body, GrantChanged), body, output)
     sys.exit(ExitCode.YES)
 
@@ -86,13 +93,19 @@ def _uuid(ordinal: int | None, grant: GrantReport, node: NodeReport) -> str | No
     if (label := f"gpu{ordinal}") in labels:
         return labels[label]
     remedy = f"write one that it has: {', '.join(name.removeprefix('gpu') for name in labels)}"
-    problem = Problem("gpu-not-granted", "--gpu", shown(ordinal), f"is not a GPU of {known_as(grant)}", remedy)
+    problem = Problem(
+        "gpu-not-granted", "--gpu", shown(ordinal), f"is not a GPU of {known_as(grant)}", remedy
+    )
     raise InvalidInput("mpsd set", [problem])
 
 
 def _show(grant: GrantReport, changed: GrantChanged, body: bytes, output: Format) -> None:
     if output is Format.JSON:
-        who = {"container": grant.container, "container_name": grant.container_name, "command": grant.command}
+        who = {
+            "container": grant.container,
+            "container_name": grant.container_name,
+            "command": grant.command,
+        }
         print_json(msgspec.json.decode(body) | who)
         return
     to = answers()

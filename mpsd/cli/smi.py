@@ -1,4 +1,5 @@
-"""`mpsd smi`: which containers and programs use what of the GPUs of this machine now, as cgpu-smi shows it."""
+"""`mpsd smi`: which containers and programs use what of the GPUs of this machine now, as cgpu-smi
+shows it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -49,13 +50,16 @@ def smi(
     watch: float | None = None,
     run_dir: str | None = None,
 ) -> None:
-    """Show what containers and programs use of the GPUs now, one row a container and GPU, then what is free.
+    """Show what containers and programs use of the GPUs now, one row a container and GPU, then what
+    is free.
 
-    GPU-UTIL is how busy a container's processes keep the SMs, by NVML's samples of the last two seconds; ? where NVML
-    has no value, as for a container none of whose processes it lists. COMPUTE is the percentage to which MPS limits
-    each process. nvidia-smi inside a container shows the whole card; this command shows what was granted.
+    GPU-UTIL is how busy a container's processes keep the SMs, by NVML's samples of the last two
+    seconds; ? where NVML has no value, as for a container none of whose processes it lists. COMPUTE
+    is the percentage to which MPS limits each process. nvidia-smi inside a container shows the
+    whole card; this command shows what was granted.
 
-    Exit codes: 0 success, 1 mpsd does not run here or no such container holds a grant, 2 the name is ambiguous.
+    Exit codes: 0 success, 1 mpsd does not run here or no such container holds a grant, 2 the name
+    is ambiguous.
 
         mpsd smi
         mpsd smi train -w 2
@@ -64,10 +68,13 @@ def smi(
     chosen = settings(run_directory=run_dir)
 
     def look() -> Frame:
-        """NotRunning; TimeoutError. It ends the program where the container is none, or one of several."""
+        """NotRunning; TimeoutError. It ends the program where the container is none, or one of
+        several."""
         code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
         if code != _OK:
-            raise local_api.NotRunning("mpsd that runs here is older than this program; restart it with this version")
+            raise local_api.NotRunning(
+                "mpsd that runs here is older than this program; restart it with this version"
+            )
         report = local_api.read(body, NodeReport)
         grants = named(report.grants or (), chosen)
         if container is not None:
@@ -123,7 +130,9 @@ _GRANTS: tuple[Column[_Row], ...] = (
     Column("GPU-UTIL", lambda row: known(row.card.sm_percent, " %")),
     Column(
         "COMPUTE",
-        lambda row: "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %",
+        lambda row: (
+            "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %"
+        ),
         leaves=True,
     ),
     Column("WEIGHT", lambda row: _or_none(row.card.weight), leaves=True),
@@ -135,7 +144,11 @@ _GPUS: tuple[Column[GpuReport], ...] = (
     Column("GPU-UTIL", lambda gpu: known(gpu.sm_percent, " %")),
     Column("POLICY", _policy, left=True, leaves=True),
     Column("MAX-INST", lambda gpu: _or_none(gpu.max_inst), leaves=True),
-    Column("FREE-WEIGHT", lambda gpu: "-" if gpu.max_inst is None else known(gpu.free_weight), leaves=True),
+    Column(
+        "FREE-WEIGHT",
+        lambda gpu: "-" if gpu.max_inst is None else known(gpu.free_weight),
+        leaves=True,
+    ),
     Column("FREE-MEM", lambda gpu: known(gpu.free_mib, " MiB")),
     Column("FREE-PERCENT", lambda gpu: known(gpu.free_percent, " %")),
 )

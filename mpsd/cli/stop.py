@@ -49,12 +49,14 @@ def stop(
 ) -> None:
     """End programs of `mpsd run` without harm to others on their GPUs.
 
-    A client of MPS that is killed while a kernel runs takes all others on its GPU along. So each process of the program
-    that handles SIGTERM gets it, and has --grace seconds to end. What is left then, and what would die of SIGTERM at
-    once, is stopped, and killed once its kernels have run (end_drain_s of the policy); its exit code is 137.
+    A client of MPS that is killed while a kernel runs takes all others on its GPU along. So each
+    process of the program that handles SIGTERM gets it, and has --grace seconds to end. What is
+    left then, and what would die of SIGTERM at once, is stopped, and killed once its kernels have
+    run (end_drain_s of the policy); its exit code is 137.
 
-    For root, mpsd's own user, and the user who runs the program. Exit codes: 0 all have ended, 1 some have not or are
-    not there, 2 usage error. Containers end by their engine (`docker stop`), pods by `kubectl delete pod`.
+    For root, mpsd's own user, and the user who runs the program. Exit codes: 0 all have ended, 1
+    some have not or are not there, 2 usage error. Containers end by their engine (`docker stop`),
+    pods by `kubectl delete pod`.
 
         mpsd status                       GRANT is the first column
         mpsd stop 989556061c34            end one program
@@ -79,7 +81,9 @@ def stop(
     sys.exit(ExitCode.NO if problems else ExitCode.YES)
 
 
-def _meant(there: Sequence[GrantReport], words: Sequence[str]) -> tuple[dict[str, GrantReport], list[str]]:
+def _meant(
+    there: Sequence[GrantReport], words: Sequence[str]
+) -> tuple[dict[str, GrantReport], list[str]]:
     """The grants that are meant, by id, and what is wrong with the other words."""
     wanted: dict[str, GrantReport] = {}
     problems = []
@@ -92,14 +96,21 @@ def _meant(there: Sequence[GrantReport], words: Sequence[str]) -> tuple[dict[str
     return wanted, problems
 
 
-def _ask(chosen: Settings, wanted: Mapping[str, GrantReport], grace_s: float) -> Sequence[ProgramStopped]:
+def _ask(
+    chosen: Settings, wanted: Mapping[str, GrantReport], grace_s: float
+) -> Sequence[ProgramStopped]:
     """NotRunning, TimeoutError. Ends the program where nothing can be stopped here."""
     asks = ProgramsToStop(tuple(wanted), grace_s)
     try:
         with _progress(len(wanted), grace_s):
-            code, body = local_api.ask(chosen.socket_to_ask, "POST", "/v1/programs/stop", asks, grace_s + _PATIENCE_S)
+            code, body = local_api.ask(
+                chosen.socket_to_ask, "POST", "/v1/programs/stop", asks, grace_s + _PATIENCE_S
+            )
     except KeyboardInterrupt:
-        give_up("mpsd stop: what has begun goes on in mpsd; `mpsd status` shows what is left", INTERRUPTED)
+        give_up(
+            "mpsd stop: what has begun goes on in mpsd; `mpsd status` shows what is left",
+            INTERRUPTED,
+        )
     if code != _OK:
         refusal = local_api.read(body, Refusal)
         reasons = one_line("; ".join(refusal.reasons))
@@ -113,7 +124,9 @@ def _progress(count: int, grace_s: float) -> Iterator[None]:
 
     def say() -> None:
         whom = "1 program" if count == 1 else f"{count} programs"
-        complaints().print(f"mpsd stop: waiting for {whom} to end; what is left after {grace_s:g} s is killed")
+        complaints().print(
+            f"mpsd stop: waiting for {whom} to end; what is left after {grace_s:g} s is killed"
+        )
 
     timer = threading.Timer(_QUIET_S, say)
     timer.daemon = True
@@ -129,4 +142,6 @@ def _show(stopped: Sequence[ProgramStopped], wanted: Mapping[str, GrantReport]) 
     for one in stopped:
         if said := _SAID.get(one.outcome):
             processes = "1 process" if one.processes == 1 else f"{one.processes} processes"
-            answers().print(one_line(f"{known_as(wanted[one.grant])}: {said}, {processes}, {one.took_s:.1f} s"))
+            answers().print(
+                one_line(f"{known_as(wanted[one.grant])}: {said}, {processes}, {one.took_s:.1f} s")
+            )

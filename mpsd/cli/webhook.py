@@ -17,8 +17,8 @@ from mpsd.platform.settings import CannotListen
 def webhook(**flags: str | None) -> None:
     """Answer admission reviews: refuse what breaks sharing, with a remedy for each problem.
 
-    In a cluster it needs no flags: it creates its certificates, registers itself, and renews both. The objects and
-    rights that it needs are in manifests/.
+    In a cluster it needs no flags: it creates its certificates, registers itself, and renews both.
+    The objects and rights that it needs are in manifests/.
 
         mpsd webhook --kubeconfig ~/.kube/config --url https://10.0.0.7:9443
         mpsd webhook --cert-dir /certs --port 9443

@@ -1,7 +1,8 @@
-"""The agent's HTTP routes for containers (`grants.rules.messages`): for `mpsd-runtime`, and for `mpsd set`.
+"""The agent's HTTP routes for containers (`grants.rules.messages`): for `mpsd-runtime`, and for
+`mpsd set`.
 
-A container's grant is reserved as a whole or not at all, and lives as long as the caller until the container's first
-process is there; so whatever is killed, nothing has to be released by hand.
+A container's grant is reserved as a whole or not at all, and lives as long as the caller until the
+container's first process is there; so whatever is killed, nothing has to be released by hand.
 """
 
 import asyncio
@@ -16,7 +17,13 @@ from mpsd.agent.agent import JOIN_S
 from mpsd.agent.rules.decide import Refuse, had_room
 from mpsd.agent.sources import AgentSources, No, known_asker, read
 from mpsd.containers.dialects.parsing import read_dialect
-from mpsd.containers.dialects.request import DialectRequest, InvalidDialect, Off, cards_request, messages
+from mpsd.containers.dialects.request import (
+    DialectRequest,
+    InvalidDialect,
+    Off,
+    cards_request,
+    messages,
+)
 from mpsd.containers.rules.admission import container_answer, container_findings
 from mpsd.containers.rules.grant_change import changed, is_misuse, report
 from mpsd.grants.ledger import ContainerGrant, KeptGrant, LocalGrants
@@ -42,7 +49,8 @@ _GONE_LOOK_S = 0.02
 
 
 class ContainersApi:
-    """Before a container is created, at its end, and for its later processes. Beside a kubelet it refuses all."""
+    """Before a container is created, at its end, and for its later processes. Beside a kubelet it
+    refuses all."""
 
     def __init__(self, sources: AgentSources) -> None:
         self._sources, self._settings, self._node = sources, sources.settings, sources.node
@@ -50,7 +58,9 @@ class ContainersApi:
         self._locks: WeakValueDictionary[HostContainerName, asyncio.Lock] = WeakValueDictionary()
         self._log = logger(role="containers")
         node, directory = self._node, str(self._settings.run_directory)
-        self._around = NodeConditions(directory, DeviceListStrategy.ENVVAR, node.extra, node.shared, node.device_lists)
+        self._around = NodeConditions(
+            directory, DeviceListStrategy.ENVVAR, node.extra, node.shared, node.device_lists
+        )
 
     @property
     def routes(self) -> Mapping[str, Handler]:
@@ -61,7 +71,8 @@ class ContainersApi:
         }
 
     async def _create(self, request: web.Request) -> web.Response:
-        """201 with what goes into the bundle; 204 where nothing is requested; 400, 403 and 409 where it is refused."""
+        """201 with what goes into the bundle; 204 where nothing is requested; 400, 403 and 409
+        where it is refused."""
         wanted = None
         try:
             caller = self._caller(request)
@@ -69,7 +80,9 @@ class ContainersApi:
             return await self._grant(wanted, caller)
         except No as no:
             if wanted:
-                self._log.info("container refused", container=wanted.id, reason=str(no), reserved="nothing")
+                self._log.info(
+                    "container refused", container=wanted.id, reason=str(no), reserved="nothing"
+                )
             return no.answer
 
     async def _grant(self, wanted: HostContainerRequest, caller: ProcessIdentity) -> web.Response:
@@ -80,20 +93,30 @@ class ContainersApi:
         if self._ledger is None:
             raise No(400, "kubelet assigns this node's GPUs to pods; create a pod", for_ever=True)
         found = container_findings(wanted, policy, self._node.nvml.driver())
-        problems = (*found.problems, *(reading.problems if isinstance(reading, InvalidDialect) else ()))
+        problems = (
+            *found.problems,
+            *(reading.problems if isinstance(reading, InvalidDialect) else ()),
+        )
         if problems or isinstance(reading, InvalidDialect):
             raise No(400, *map(str, problems), for_ever=True)
         name = HostContainerName(wanted.root, wanted.id)
         async with self._locks.setdefault(name, asyncio.Lock()):
             held = self._held_by(name, caller, self._ledger)
             grant = held or await self._reserve(wanted, reading, caller, self._ledger)
-            if held and (why := await self._agent.until_allowed(held.domain, held.memory_mib, JOIN_S)):
-                raise No(409, f"{held.holder} waits: {why}", for_ever=False)  # its GPUs may be joined just now
+            if held and (
+                why := await self._agent.until_allowed(held.domain, held.memory_mib, JOIN_S)
+            ):
+                # its GPUs may be joined just now
+                raise No(409, f"{held.holder} waits: {why}", for_ever=False)
         said = (*found.messages, *messages(reading))
         with_gate = self._settings.domain(grant.domain).gate.exists()
-        return json_answer(container_answer(grant, self._around, said, with_gate=with_gate), status=201)
+        return json_answer(
+            container_answer(grant, self._around, said, with_gate=with_gate), status=201
+        )
 
-    def _held_by(self, name: HostContainerName, caller: ProcessIdentity, ledger: LocalGrants) -> ContainerGrant | None:
+    def _held_by(
+        self, name: HostContainerName, caller: ProcessIdentity, ledger: LocalGrants
+    ) -> ContainerGrant | None:
         """The grant that the caller got before, whose answer it did not receive.
 
         A grant of the same container's earlier life ends now. No where that life is not over.
@@ -107,7 +130,11 @@ class ContainersApi:
         left = "" if lives else self._left_of(grant)
         if lives or left:
             why = f"its {grant.holder.process} is running" if lives else left
-            raise No(409, f"{grant.holder} already holds grant {grant.id}, and {why}; delete it first", for_ever=False)
+            raise No(
+                409,
+                f"{grant.holder} already holds grant {grant.id}, and {why}; delete it first",
+                for_ever=False,
+            )
         ledger.end(grant)
         return None
 
@@ -117,10 +144,18 @@ class ContainersApi:
         left = [f"pid {client.pid}" for client in scan.clients if client.grant == grant.id]
         if left:
             return f"its {', '.join(left)} uses a GPU"
-        return f"it is not known whether it uses a GPU: {'; '.join(scan.unknown)}" if scan.unknown else ""
+        return (
+            f"it is not known whether it uses a GPU: {'; '.join(scan.unknown)}"
+            if scan.unknown
+            else ""
+        )
 
     async def _reserve(
-        self, wanted: HostContainerRequest, reading: DialectRequest, caller: ProcessIdentity, ledger: LocalGrants
+        self,
+        wanted: HostContainerRequest,
+        reading: DialectRequest,
+        caller: ProcessIdentity,
+        ledger: LocalGrants,
     ) -> Grant:
         holder = HostContainer(wanted.root, wanted.id, wanted.name, caller, is_made=False)
         cards = cards_request(reading)
@@ -131,13 +166,20 @@ class ContainersApi:
         finally:
             ledger.forget(waiting.id)
         if isinstance(answer, Refuse):
-            there = had_room(cards, self._agent.look(), self._sources.policy)  # what some could give is not kept
-            self._log.info("released", container=wanted.id, gpus=there, reason="another GPU cannot give what is asked")
+            # what some could give is not kept
+            there = had_room(cards, self._agent.look(), self._sources.policy)
+            self._log.info(
+                "released",
+                container=wanted.id,
+                gpus=there,
+                reason="another GPU cannot give what is asked",
+            )
             raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         return answer.grant
 
     async def _over(self, request: web.Request) -> web.Response:
-        """200 whether or not it was known, once its grant is released or the agent will release it."""
+        """200 whether or not it was known, once its grant is released or the agent will release
+        it."""
         try:
             caller = self._caller(request)
             name = await read(request, HostContainerName)
@@ -147,7 +189,12 @@ class ContainersApi:
         found = ledger.of_container(name) if ledger else None
         if ledger and found and (not found[1] or ledger.is_unmade(found[0], caller.pid)):
             try:
-                await until(lambda: not self._left_of(found[0]), _GONE_S, "its processes are gone", _GONE_LOOK_S)
+                await until(
+                    lambda: not self._left_of(found[0]),
+                    _GONE_S,
+                    "its processes are gone",
+                    _GONE_LOOK_S,
+                )
             except TimeoutError:
                 pass  # the agent ends the grant with the last of them
             else:
@@ -170,15 +217,20 @@ class ContainersApi:
 
     def _caller(self, request: web.Request) -> ProcessIdentity:
         """The process that wanted, by the kernel's word. No."""
-        found = known_asker(request, "only root and mpsd's own user may request shares", for_ever=True)
+        found = known_asker(
+            request, "only root and mpsd's own user may request shares", for_ever=True
+        )
         caller = processes.identity_of(found.pid) if found.pid else None
         if caller is None:
-            reason = "the kernel does not identify the calling process; run mpsd in the same pid namespace"
+            reason = (
+                "the kernel does not identify the calling process; run mpsd in the same pid"
+                " namespace"
+            )
             raise No(400, reason, for_ever=True)
         return caller
 
 
-# -- another size of memory, percentage or weight for a grant ----------------------------------------------------------
+# -- another size of memory, percentage or weight for a grant ------------------------------------
 
 _TURN_S = 10.0  # for the agent's turn to end, in which a daemon may not answer
 _RAISE_S = 10.0  # for the domain's servers to admit a larger client
@@ -187,8 +239,9 @@ _RAISE_S = 10.0  # for the domain's servers to admit a larger client
 class GrantSetApi:
     """`mpsd set`. Beside a kubelet it refuses all.
 
-    A change is decided and saved between two cycles of the agent, so that the same room is not granted twice. More
-    memory is answered once the domain's servers admit a client of that size; until then it may be taken back.
+    A change is decided and saved between two cycles of the agent, so that the same room is not
+    granted twice. More memory is answered once the domain's servers admit a client of that size;
+    until then it may be taken back.
     """
 
     def __init__(self, sources: AgentSources) -> None:
@@ -200,10 +253,15 @@ class GrantSetApi:
         return {"POST /v1/grants/{id}": self._set}
 
     async def _set(self, request: web.Request) -> web.Response:
-        """200 with the values before and after; 400 for an invalid change; 403, 404; 409 where it cannot be now."""
+        """200 with the values before and after; 400 for an invalid change; 403, 404; 409 where it
+        cannot be now."""
         grant_id = request.match_info["id"]
         try:
-            known_asker(request, "only root and mpsd's own user may change grants; run it as root", for_ever=False)
+            known_asker(
+                request,
+                "only root and mpsd's own user may change grants; run it as root",
+                for_ever=False,
+            )
             wanted = await read(request, GrantChangeRequest)
             return json_answer(await self._change(grant_id, wanted))
         except No as no:
@@ -212,7 +270,10 @@ class GrantSetApi:
 
     async def _change(self, grant_id: str, wanted: GrantChangeRequest) -> GrantChanged:
         if self._ledger is None:
-            why = "kubelet assigns this node's GPUs to pods; change the pod's request, and recreate it"
+            why = (
+                "kubelet assigns this node's GPUs to pods; change the pod's request, and"
+                " recreate it"
+            )
             raise No(409, why, for_ever=False)
         try:
             async with asyncio.timeout(_TURN_S), self._agent.cycle_lock:
@@ -237,7 +298,9 @@ class GrantSetApi:
         )
         return answer
 
-    def _decided(self, grant_id: str, wanted: GrantChangeRequest) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
+    def _decided(
+        self, grant_id: str, wanted: GrantChangeRequest
+    ) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
         view, policy = self._agent.look(), self._sources.policy
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
@@ -255,8 +318,12 @@ class GrantSetApi:
             return
         async with self._agent.cycle_lock:
             now = next((held.grant for held in ledger.view.held if held.grant.id == after.id), None)
-            if isinstance(now, KeptGrant) and now.parts == after.parts:  # else it was changed again, or has ended
+            # else it was changed again, or has ended
+            if isinstance(now, KeptGrant) and now.parts == after.parts:
                 pairs = zip(before.parts, after.parts, strict=True)
-                parts = tuple(replace(new, memory_mib=min(old.memory_mib, new.memory_mib)) for old, new in pairs)
+                parts = tuple(
+                    replace(new, memory_mib=min(old.memory_mib, new.memory_mib))
+                    for old, new in pairs
+                )
                 ledger.change(replace(now, parts=parts))
         raise No(409, f"{why}; its memory is unchanged", for_ever=False)

@@ -1,7 +1,9 @@
-"""The configuration files of container engines: read and replaced as a whole, with backups, and who may write them.
+"""The configuration files of container engines: read and replaced as a whole, with backups, and who
+may write them.
 
-A file is replaced in one step, with its owner, mode and label, and only while it is as it was when the change was
-decided. A file that is a link is followed, because whoever made the link wants it to stay one.
+A file is replaced in one step, with its owner, mode and label, and only while it is as it was when
+the change was decided. A file that is a link is followed, because whoever made the link wants it to
+stay one.
 """
 
 import difflib
@@ -23,11 +25,11 @@ _BACKUP = ".before-mpsd"
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file, whole before and after, so what is shown is what is done. before None: there is none. after None: it is
-    removed. what: the file, in words.
+    """One file, whole before and after, so what is shown is what is done. before None: there is
+    none. after None: it is removed. what: the file, in words.
 
-    backup: where the old file is kept, empty for nowhere. spare: a backup that is the same as the file afterwards, and
-    is removed; empty for none.
+    backup: where the old file is kept, empty for nowhere. spare: a backup that is the same as the
+    file afterwards, and is removed; empty for none.
     """
 
     file: str
@@ -46,8 +48,11 @@ class FileChange:
 
     def diff(self) -> str:
         """As `diff -u` shows it; empty where nothing changes."""
-        old, new = (self.file if text is not None else "/dev/null" for text in (self.before, self.after))
-        before, after = (list(io.StringIO(text or "")) for text in (self.before, self.after))  # lines end with \n alone
+        old, new = (
+            self.file if text is not None else "/dev/null" for text in (self.before, self.after)
+        )
+        # lines end with \n alone
+        before, after = (list(io.StringIO(text or "")) for text in (self.before, self.after))
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             for line in difflib.unified_diff(before, after, old, new)
@@ -56,7 +61,8 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class EngineFile:
-    """path: where the file is, links followed. text None: there is none. linked_from: the link; None where none is."""
+    """path: where the file is, links followed. text None: there is none. linked_from: the link;
+    None where none is."""
 
     path: Path
     text: str | None
@@ -71,7 +77,8 @@ class ChangedMeanwhile(Exception):
 
 
 def find(path: Path, root: Path) -> EngineFile:
-    """InvalidInput where it is something that cannot be changed as a text, or a link that leads nowhere or out of root.
+    """InvalidInput where it is something that cannot be changed as a text, or a link that leads
+    nowhere or out of root.
 
     OSError where it cannot be read.
     """
@@ -81,14 +88,22 @@ def find(path: Path, root: Path) -> EngineFile:
         raise _unusable(path, f"is a link to {place}, out of {root}", "put the file itself there")
     if not place.exists():
         if linked_from:
-            raise _unusable(path, f"is a link to {place}, which is not there", "remove the link, or make the file")
+            raise _unusable(
+                path,
+                f"is a link to {place}, which is not there",
+                "remove the link, or make the file",
+            )
         return EngineFile(place, None)
     if not place.is_file():
         raise _unusable(path, "is not a file", "move it away")
     with place.open("rb") as file:
         data = file.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
-        raise _unusable(path, f"is larger than {_LARGEST_BYTES // 1024**2} MiB", "write the runtime into it by hand")
+        raise _unusable(
+            path,
+            f"is larger than {_LARGEST_BYTES // 1024**2} MiB",
+            "write the runtime into it by hand",
+        )
     try:
         return EngineFile(place, data.decode(), linked_from)
     except UnicodeDecodeError as error:
@@ -98,7 +113,11 @@ def find(path: Path, root: Path) -> EngineFile:
 
 def backups(path: Path) -> dict[Path, str]:
     """The newest first."""
-    found = [one for one in path.parent.glob(f"{path.name}{_BACKUP}*") if one.is_file() and not one.is_symlink()]
+    found = [
+        one
+        for one in path.parent.glob(f"{path.name}{_BACKUP}*")
+        if one.is_file() and not one.is_symlink()
+    ]
     kept = {}
     for one in sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True):
         with suppress(UnicodeDecodeError):
@@ -107,7 +126,8 @@ def backups(path: Path) -> dict[Path, str]:
 
 
 def with_backup(change: FileChange) -> FileChange:
-    """The change with the name that the copy gets: none where one is there already, or there is nothing to keep."""
+    """The change with the name that the copy gets: none where one is there already, or there is
+    nothing to keep."""
     path = Path(change.file)
     if change.action != "change" or change.before in backups(path).values():
         return change
@@ -117,7 +137,8 @@ def with_backup(change: FileChange) -> FileChange:
 
 
 def with_spare(change: FileChange) -> FileChange:
-    """The change with the backup that says what the file says afterwards, which is then worth nothing."""
+    """The change with the backup that says what the file says afterwards, which is then worth
+    nothing."""
     same = [kept for kept, text in backups(Path(change.file)).items() if text == change.after]
     return replace(change, spare=str(same[0])) if same and change.action == "change" else change
 
@@ -153,7 +174,8 @@ def _write(path: Path, text: str, like: Path | None, mode: int) -> None:
                 was = like.stat()
                 os.fchown(descriptor, was.st_uid, was.st_gid)
                 shutil.copystat(like, beside)
-                os.fchmod(descriptor, stat.S_IMODE(was.st_mode))  # fchown takes the bits of set-id away
+                # fchown takes the bits of set-id away
+                os.fchmod(descriptor, stat.S_IMODE(was.st_mode))
                 os.utime(beside)
             else:
                 os.fchmod(descriptor, mode)
@@ -168,10 +190,13 @@ def _write(path: Path, text: str, like: Path | None, mode: int) -> None:
 
 
 def _unusable(path: Path, message: str, remedy: str) -> InvalidInput:
-    return InvalidInput(str(path), [Problem("engine-config", "the file", shown(path.name), message, remedy)])
+    return InvalidInput(
+        str(path), [Problem("engine-config", "the file", shown(path.name), message, remedy)]
+    )
 
 
-# -- whether somebody other than root could change a program that root will run: every folder and link on the way counts
+# -- whether somebody other than root could change a program that root will run: every folder and
+#   link on the way counts
 
 
 _MOST_SHOWN = 5
@@ -179,14 +204,17 @@ _MOST_LINKS = 40  # that the kernel follows on one way
 
 
 def writable_by_others(what: str, path: Path, *, below: bool = False) -> list[Problem]:
-    """What of the way to this path others may write; below: and of all that is in it. what: a person's word for it.
+    """What of the way to this path others may write; below: and of all that is in it. what: a
+    person's word for it.
 
     Root and whoever asks are not others: without root nobody puts a launcher where root starts it.
     """
     places = list(_way(path))
     for at, folders, files in os.walk(os.path.realpath(path)) if below else ():
         places += (Path(at) / name for name in (*folders, *files))
-    return [problem for place in dict.fromkeys(places) if (problem := _problem(what, place))][:_MOST_SHOWN]
+    return [problem for place in dict.fromkeys(places) if (problem := _problem(what, place))][
+        :_MOST_SHOWN
+    ]
 
 
 def _problem(what: str, place: Path) -> Problem | None:
@@ -195,16 +223,24 @@ def _problem(what: str, place: Path) -> Problem | None:
     except FileNotFoundError:
         return Problem("launcher-unsafe", what, str(place), "is not there", "check the path")
     if found.st_uid not in {0, os.geteuid()}:
-        why, remedy = f"belongs to user {found.st_uid}", f"install mpsd as root (or: chown root {place})"
-    elif stat.S_ISLNK(found.st_mode) or (found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)):
-        return None  # a link has no mode; in a folder such as /tmp nobody can replace what is another's
+        why, remedy = (
+            f"belongs to user {found.st_uid}",
+            f"install mpsd as root (or: chown root {place})",
+        )
+    elif stat.S_ISLNK(found.st_mode) or (
+        found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)
+    ):
+        # a link has no mode; in a folder such as /tmp nobody can replace what is another's
+        return None
     elif found.st_mode & stat.S_IWOTH:
         why, remedy = "may be written by everybody", f"chmod o-w {place}"
     elif found.st_mode & stat.S_IWGRP and found.st_gid not in {0, os.getegid()}:
         why, remedy = f"may be written by group {found.st_gid}", f"chmod g-w {place}"
     else:
         return None
-    return Problem("launcher-unsafe", what, str(place), f"{why}, and the launcher is run by root", remedy)
+    return Problem(
+        "launcher-unsafe", what, str(place), f"{why}, and the launcher is run by root", remedy
+    )
 
 
 def _way(path: Path) -> Iterator[Path]:

@@ -1,6 +1,8 @@
-"""`mpsd install` and `mpsd uninstall`: add the runtime mpsd to docker, containerd or podman, and take it out again.
+"""`mpsd install` and `mpsd uninstall`: add the runtime mpsd to docker, containerd or podman, and
+take it out again.
 
---root stands for /, so a path that is written into a file never begins with it. What is shown is what is done.
+--root stands for /, so a path that is written into a file never begins with it. What is shown is
+what is done.
 """
 
 import os
@@ -22,37 +24,51 @@ from mpsd.platform.command_line import OUTPUT, RUN_DIR, OneOf, flag, option, tak
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
-# -- options and paths -----------------------------------------------------------------------------------------------
+# -- options and paths ----------------------------------------------------------------------------
 
 _CALLS = "from mpsd.runtime.main import main"  # what every launcher of any version does
-_ENGINE = option("engine", type=OneOf(Engine), metavar="ENGINE", help="docker, containerd or podman.")
+_ENGINE = option(
+    "engine", type=OneOf(Engine), metavar="ENGINE", help="docker, containerd or podman."
+)
 _TO = option("--to", metavar="PATH", help="The launcher.")
 _CONFIG = option(
     "--config",
     metavar="FILE",
-    help="The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or "
-    "/etc/containers/containers.conf.d/mpsd.conf.",
+    help=(
+        "The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or "
+        "/etc/containers/containers.conf.d/mpsd.conf."
+    ),
 )
 _ROOT = option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")
 _DRY_RUN = flag("--dry-run", help="Show every step and difference, and change nothing.")
 
 
 class _Installation:
-    """The launcher and the configuration of one engine, below a root. OSError; InvalidInput where one cannot be used.
+    """The launcher and the configuration of one engine, below a root. OSError; InvalidInput where
+    one cannot be used.
 
     launcher: its path as it is written into files.
     """
 
     def __init__(self, engine: Engine, launcher: str, config: str | None, root: str) -> None:
         for flag_name, path in (("--to", launcher), ("--config", config)):
-            is_plain = path is None or (path.startswith("/") and not path.endswith("/") and path.isprintable())
+            is_plain = path is None or (
+                path.startswith("/") and not path.endswith("/") and path.isprintable()
+            )
             if not is_plain or ".." in (path or "").split("/"):
-                message, remedy = "is not an absolute path", f"write it from / on, such as {LAUNCHER}"
-                raise InvalidInput("settings", [Problem("setting", flag_name, shown(path), message, remedy)])
+                message, remedy = (
+                    "is not an absolute path",
+                    f"write it from / on, such as {LAUNCHER}",
+                )
+                raise InvalidInput(
+                    "settings", [Problem("setting", flag_name, shown(path), message, remedy)]
+                )
         self.root = Path(root).absolute()
         if not self.root.is_dir():
             message, remedy = "is not an existing folder", "make it, or name another"
-            raise InvalidInput("settings", [Problem("setting", "--root", printable(root, 4096), message, remedy)])
+            raise InvalidInput(
+                "settings", [Problem("setting", "--root", printable(root, 4096), message, remedy)]
+            )
         self.engine = engine
         self.launcher = launcher
         self.launcher_file = self._find(launcher)
@@ -67,7 +83,8 @@ class _Installation:
         self.configuration = CONFIGURATIONS[engine](self.subject, launcher)
 
     def engines_beside(self) -> list[Engine]:
-        """The other engines whose configuration names the launcher, or cannot be read, and so may."""
+        """The other engines whose configuration names the launcher, or cannot be read, and so
+        may."""
         return [other for other in Engine if other != self.engine and self._is_named_by(other)]
 
     def here(self, path: str) -> Path:
@@ -85,19 +102,26 @@ class _Installation:
         return engine_files.find(self.here(path), self.root)
 
     def _taken(self, message: str, remedy: str) -> InvalidInput:
-        return InvalidInput(str(self.here(self.launcher)), [Problem("launcher-taken", "the file", "", message, remedy)])
+        return InvalidInput(
+            str(self.here(self.launcher)),
+            [Problem("launcher-taken", "the file", "", message, remedy)],
+        )
 
 
-# -- the report: text has the same contents as JSON --------------------------------------------------------------------
+# -- the report: text has the same contents as JSON ----------------------------------------------
 
 _DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "unchanged"}
-_WOULD = _DONE | {"create": "would be written", "change": "would be changed", "remove": "would be removed"}
+_WOULD = _DONE | {
+    "create": "would be written",
+    "change": "would be changed",
+    "remove": "would be removed",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What is done. to_do: commands for afterwards. users: containers that use mpsd. refused: why nothing is done,
-    empty where something is."""
+    """What is done. to_do: commands for afterwards. users: containers that use mpsd. refused: why
+    nothing is done, empty where something is."""
 
     verb: str
     engine: Engine
@@ -122,7 +146,8 @@ class _Report:
             "refused": self.refused,
             "users": [asdict(user) for user in self.users],
             "changes": [
-                {**{name: getattr(one, name) for name in shown_fields}, "diff": one.diff()} for one in self.changes
+                {**{name: getattr(one, name) for name in shown_fields}, "diff": one.diff()}
+                for one in self.changes
             ],
             "to_do": list(self.to_do) if self.changes_something else [],
             "notes": list(self.notes),
@@ -130,7 +155,8 @@ class _Report:
 
 
 def _perform(report: _Report, output: Format) -> None:
-    """Makes the changes and reports each after it is made. OSError, engine_files.ChangedMeanwhile."""
+    """Makes the changes and reports each after it is made. OSError,
+    engine_files.ChangedMeanwhile."""
     for one in report.changes:
         if not report.dry_run:
             engine_files.perform(one)
@@ -139,10 +165,16 @@ def _perform(report: _Report, output: Format) -> None:
     if output is Format.JSON:
         print_json(report.record())
     elif report.changes_something:
-        for line in (*(f"now run: {command}" for command in report.to_do), *(f"note: {note}" for note in report.notes)):
+        for line in (
+            *(f"now run: {command}" for command in report.to_do),
+            *(f"note: {note}" for note in report.notes),
+        ):
             _print(line)
     else:
-        _print(f"nothing to change: {report.engine} is already as `mpsd {report.verb} {report.engine}` leaves it")
+        _print(
+            f"nothing to change: {report.engine} is already as `mpsd {report.verb} {report.engine}`"
+            " leaves it"
+        )
 
 
 def _print_change(change: FileChange, *, dry_run: bool) -> None:
@@ -159,7 +191,7 @@ def _print(sentence: str) -> None:
     answers().print(one_line(sentence.replace("\t", "    ")))
 
 
-# -- the commands ------------------------------------------------------------------------------------------------------
+# -- the commands --------------------------------------------------------------------------------
 
 
 @takes(
@@ -169,7 +201,10 @@ def _print(sentence: str) -> None:
         "--next",
         dest="next_runtime",
         metavar="PATH",
-        help="The runtime that creates the containers; nvidia-container-runtime if it is installed, else runc.",
+        help=(
+            "The runtime that creates the containers; nvidia-container-runtime if it is installed,"
+            " else runc."
+        ),
     ),
     option("--log", metavar="FILE", help="Where mpsd-runtime writes what it does."),
     _CONFIG,
@@ -190,13 +225,16 @@ def install(
     run_dir: str | None = None,
     output: Format = Format.TEXT,
 ) -> None:
-    """Register the OCI runtime `mpsd` with docker, containerd or podman. It gives containers their share of a GPU.
+    """Register the OCI runtime `mpsd` with docker, containerd or podman. It gives containers their
+    share of a GPU.
 
-    It writes the launcher /usr/local/bin/mpsd-runtime, and adds the runtime to the engine's configuration. The rest of
-    the configuration is unchanged, and the old file is kept beside it (.before-mpsd). It starts and stops nothing: it
-    prints the command that makes the engine read its configuration again. A second run changes nothing. `mpsd uninstall
-    ENGINE` reverses it (`kubectl mps uninstall` removes mpsd from a cluster). Exits with 0 when the engine's
-    configuration has the runtime, 1 when a file cannot be written, 2 when one cannot be used as it is.
+    It writes the launcher /usr/local/bin/mpsd-runtime, and adds the runtime to the engine's
+    configuration. The rest of the configuration is unchanged, and the old file is kept beside it
+    (.before-mpsd). It starts and stops nothing: it prints the command that makes the engine read
+    its configuration again. A second run changes nothing. `mpsd uninstall ENGINE` reverses it
+    (`kubectl mps uninstall` removes mpsd from a cluster). Exits with 0 when the engine's
+    configuration has the runtime, 1 when a file cannot be written, 2 when one cannot be used as it
+    is.
 
         mpsd install docker --dry-run
         mpsd install docker && systemctl reload docker
@@ -212,12 +250,20 @@ def install(
             engine_files.with_backup(here.file.changed(f"{engine}'s configuration", after)),
         ]
         notes = here.configuration.notes(here.file.text)
-        elsewhere = {"--to": to if to != LAUNCHER else None, "--config": config, "--run-dir": run_dir}
+        elsewhere = {
+            "--to": to if to != LAUNCHER else None,
+            "--config": config,
+            "--run-dir": run_dir,
+        }
         if words := [word for name, value in elsewhere.items() if value for word in (name, value)]:
             notes.append(f"to take it out again: mpsd uninstall {engine} {shlex.join(words)}")
         if here.file.linked_from:
-            notes.insert(0, f"{here.file.linked_from} is a link, and stays one: {here.file.path} is the file")
-        _perform(_Report("install", engine, changes, _to_do(here, changes[1]), notes, dry_run), output)
+            notes.insert(
+                0, f"{here.file.linked_from} is a link, and stays one: {here.file.path} is the file"
+            )
+        _perform(
+            _Report("install", engine, changes, _to_do(here, changes[1]), notes, dry_run), output
+        )
 
 
 def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: str | None) -> str:
@@ -253,7 +299,11 @@ def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: st
 
 def _to_do(here: _Installation, configuration: FileChange) -> list[str]:
     """What makes the engine read its configuration again."""
-    return [here.configuration.reload] if here.configuration.reload and configuration.action != "keep" else []
+    return (
+        [here.configuration.reload]
+        if here.configuration.reload and configuration.action != "keep"
+        else []
+    )
 
 
 @takes(
@@ -277,14 +327,16 @@ def uninstall(
     run_dir: str | None = None,
     output: Format = Format.TEXT,
 ) -> None:
-    """Remove the runtime `mpsd` from docker's, containerd's or podman's configuration. Refused while containers use it.
+    """Remove the runtime `mpsd` from docker's, containerd's or podman's configuration. Refused
+    while containers use it.
 
-    It removes exactly what `mpsd install ENGINE` wrote, and keeps what others have written since. If nobody has written
-    anything since, the file is the same as before, byte for byte. The launcher is removed when no other engine's
-    configuration names it. `mpsd up` is asked which containers use the runtime; if it is not running, the state that
-    the runtimes keep of their containers is read. `kubectl mps uninstall` removes mpsd from a cluster. Exits with 0
-    when the runtime is removed, 1 when containers use it or a file cannot be written, 2 when one cannot be used as it
-    is.
+    It removes exactly what `mpsd install ENGINE` wrote, and keeps what others have written since.
+    If nobody has written anything since, the file is the same as before, byte for byte. The
+    launcher is removed when no other engine's configuration names it. `mpsd up` is asked which
+    containers use the runtime; if it is not running, the state that the runtimes keep of their
+    containers is read. `kubectl mps uninstall` removes mpsd from a cluster. Exits with 0 when the
+    runtime is removed, 1 when containers use it or a file cannot be written, 2 when one cannot be
+    used as it is.
 
         mpsd uninstall docker --dry-run
         mpsd uninstall docker && systemctl reload docker
@@ -294,7 +346,9 @@ def uninstall(
         here = _Installation(engine, to, config, root)
         report = _uninstall_report(here, run_dir, dry_run=dry_run)
         if report.users and report.changes_something:
-            cost = here.configuration.cost_of_removal(launcher_stays=report.changes[1].action == "keep")
+            cost = here.configuration.cost_of_removal(
+                launcher_stays=report.changes[1].action == "keep"
+            )
             _warn_of_users(report, cost, force=force, output=output)
         _perform(report, output)
 
@@ -302,18 +356,30 @@ def uninstall(
 def _uninstall_report(here: _Installation, run_dir: str | None, *, dry_run: bool) -> _Report:
     after = here.file.text
     if after is not None:
-        after = here.configuration.without_runtime(after, list(engine_files.backups(here.file.path).values()))
-    configuration = engine_files.with_spare(here.file.changed(f"{here.engine}'s configuration", after))
+        after = here.configuration.without_runtime(
+            after, list(engine_files.backups(here.file.path).values())
+        )
+    configuration = engine_files.with_spare(
+        here.file.changed(f"{here.engine}'s configuration", after)
+    )
     if others := here.engines_beside():
-        what = f"the launcher, which {' and '.join(others)} {'needs' if len(others) == 1 else 'need'}"
+        what = (
+            f"the launcher, which {' and '.join(others)} {'needs' if len(others) == 1 else 'need'}"
+        )
         launcher_change = here.launcher_file.changed(what, here.launcher_file.text)
     else:
         launcher_change = here.launcher_file.changed("the launcher", None)
     chosen = settings(run_directory=run_dir)
-    socket = here.here(str(SYSTEM_DIRECTORY / chosen.socket.name)) if chosen.by_default else chosen.socket
+    socket = (
+        here.here(str(SYSTEM_DIRECTORY / chosen.socket.name))
+        if chosen.by_default
+        else chosen.socket
+    )
     using = users(socket, here.root, here.launcher)
     changes = [configuration, launcher_change]
-    return _Report("uninstall", here.engine, changes, _to_do(here, configuration), [], dry_run, using)
+    return _Report(
+        "uninstall", here.engine, changes, _to_do(here, configuration), [], dry_run, using
+    )
 
 
 def _warn_of_users(report: _Report, cost: str, *, force: bool, output: Format) -> None:
@@ -324,7 +390,9 @@ def _warn_of_users(report: _Report, cost: str, *, force: bool, output: Format) -
     if output is Format.JSON and not force:
         print_json(replace(report, refused=refused).record())
         sys.exit(ExitCode.NO)
-    what = f"--force, although these containers use mpsd: {cost}" if force else f"refused: {refused}"
+    what = (
+        f"--force, although these containers use mpsd: {cost}" if force else f"refused: {refused}"
+    )
     complaints().print(f"{program}: {what}")
     for user in report.users:
         complaints().print(one_line(f"  {user}: {user.known_from}"))

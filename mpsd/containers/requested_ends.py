@@ -1,5 +1,5 @@
-"""Ends that somebody asks for: of a container's clients, before a signal would end them while a kernel runs, and of the
-programs of `mpsd run`, by `mpsd stop`.
+"""Ends that somebody asks for: of a container's clients, before a signal would end them while a
+kernel runs, and of the programs of `mpsd run`, by `mpsd stop`.
 
 Each client ends as `mps.ends` has it. What has begun goes on, whoever hangs up meanwhile.
 """
@@ -72,7 +72,8 @@ class GrantEnds:
         return [client for client in scan.clients if client.grant == grant.id]
 
     def clients_in(self, first: ProcessIdentity) -> list[Client]:
-        """Those of a pod's container with this first process. NotStopped where NVML does not say."""
+        """Those of a pod's container with this first process. NotStopped where NVML does not
+        say."""
         scan = self._watchdog.scan()
         if scan.unknown:
             raise NotStopped(f"it is not known which processes use GPUs: {'; '.join(scan.unknown)}")
@@ -112,22 +113,31 @@ class RequestedEndsApi:
 
     @property
     def routes(self) -> Mapping[str, Handler]:
-        return {"POST /v1/containers/end": self._before_signal, "POST /v1/programs/stop": self._stop}
+        return {
+            "POST /v1/containers/end": self._before_signal,
+            "POST /v1/programs/stop": self._stop,
+        }
 
-    # -- a container's signal --------------------------------------------------------------------------------------
+    # -- a container's signal ---------------------------------------------------------------------
 
     async def _before_signal(self, request: web.Request) -> web.Response:
-        """200 with how many clients were ended, once they are; 400, 403; 404 where the container holds no grant; 409
-        where nobody knows its clients."""
+        """200 with how many clients were ended, once they are; 400, 403; 404 where the container
+        holds no grant; 409 where nobody knows its clients."""
         try:
-            known_asker(request, "only root and mpsd's own user may end a container's programs", for_ever=True)
+            known_asker(
+                request,
+                "only root and mpsd's own user may end a container's programs",
+                for_ever=True,
+            )
             wanted = await read(request, HostContainerSignal)
             first, clients = self._container(wanted)
         except No as no:
             return no.answer
         except NotStopped as unknown:
             return No(409, str(unknown), for_ever=False).answer
-        begun = self._ends.begin(_at_risk(wanted, first, clients), f"its container gets signal {wanted.signum}")
+        begun = self._ends.begin(
+            _at_risk(wanted, first, clients), f"its container gets signal {wanted.signum}"
+        )
         ended = await self._ends.until_killed(begun, self._ends.drain_s + _BESIDE_DRAIN_S)
         if ended:
             await _until(lambda: not processes.is_alive(first), _FIRST_S)
@@ -136,7 +146,9 @@ class RequestedEndsApi:
     def _container(self, wanted: HostContainerSignal) -> tuple[ProcessIdentity, list[Client]]:
         """Its first process, and its processes on GPUs. No, NotStopped."""
         if not 1 <= wanted.signum <= signal.SIGRTMAX:
-            raise No(400, f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True)
+            raise No(
+                400, f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True
+            )
         if self._ledger is None:  # beside a kubelet pods hold the grants
             first = ProcessIdentity(wanted.pid, wanted.start_ticks, processes.boot_id())
             return first, self._ends.clients_in(first)
@@ -145,7 +157,7 @@ class RequestedEndsApi:
             raise No(404, f"container {wanted.id} holds no grant", for_ever=True)
         return found[0].holder.process, self._ends.clients_of(found[0])
 
-    # -- programs --------------------------------------------------------------------------------------------------
+    # -- programs ---------------------------------------------------------------------------------
 
     async def _stop(self, request: web.Request) -> web.Response:
         """200 with what became of each, in the order asked; 400; 409 beside a kubelet."""
@@ -153,20 +165,31 @@ class RequestedEndsApi:
         try:
             wanted = await read(request, ProgramsToStop)
             if self._ledger is None:
-                why = "kubelet runs what holds grants here; delete the pod, with `kubectl delete pod`"
+                why = (
+                    "kubelet runs what holds grants here; delete the pod, with `kubectl delete pod`"
+                )
                 raise No(409, why, for_ever=False)
             if not 0 <= wanted.grace_s <= _LONGEST_GRACE_S:
-                raise No(400, f"grace_s is {wanted.grace_s:g}; write 0 to {_LONGEST_GRACE_S:g}", for_ever=True)
+                raise No(
+                    400,
+                    f"grace_s is {wanted.grace_s:g}; write 0 to {_LONGEST_GRACE_S:g}",
+                    for_ever=True,
+                )
         except No as no:
             return no.answer
         uid = asker.uid if asker else None
-        stops = [self._stop_one(grant, wanted.grace_s, uid, self._ledger) for grant in dict.fromkeys(wanted.grants)]
+        stops = [
+            self._stop_one(grant, wanted.grace_s, uid, self._ledger)
+            for grant in dict.fromkeys(wanted.grants)
+        ]
         task = asyncio.ensure_future(asyncio.gather(*stops))
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
         return json_answer(await asyncio.shield(task))
 
-    async def _stop_one(self, grant_id: str, grace_s: float, uid: int | None, ledger: LocalGrants) -> ProgramStopped:
+    async def _stop_one(
+        self, grant_id: str, grace_s: float, uid: int | None, ledger: LocalGrants
+    ) -> ProgramStopped:
         """uid: of who asks; None where the kernel does not say."""
         began, seen = time.monotonic(), set[ProcessIdentity]()
         outcome, reasons = StopOutcome.REFUSED, tuple[str, ...]()
@@ -183,14 +206,18 @@ class RequestedEndsApi:
         return stopped
 
 
-def _at_risk(wanted: HostContainerSignal, first: ProcessIdentity, clients: Iterable[Client]) -> list[Client]:
-    """The clients of MPS that would die of a container's signal, or of what its first process makes of it, which may
-    pass it on. Those of a paused container have stood still already."""
+def _at_risk(
+    wanted: HostContainerSignal, first: ProcessIdentity, clients: Iterable[Client]
+) -> list[Client]:
+    """The clients of MPS that would die of a container's signal, or of what its first process makes
+    of it, which may pass it on. Those of a paused container have stood still already."""
     signum = wanted.signum
     reaches_all = wanted.to_all or signum == signal.SIGKILL
     if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
         return []
-    dying = [client for client in clients if client.on_mps and processes.dies_of(client.process, signum)]
+    dying = [
+        client for client in clients if client.on_mps and processes.dies_of(client.process, signum)
+    ]
     return [client for client in dying if not containers.is_frozen(client.pid)]
 
 
@@ -199,7 +226,9 @@ def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:
     grant = next((held.grant for held in ledger.view.held if held.grant.id == grant_id), None)
     if isinstance(grant, ContainerGrant):
         name = grant.holder.name or grant.holder.id[:12]
-        raise NotStopped(f"{grant.holder} holds it; stop that by its engine, such as with `docker stop {name}`")
+        raise NotStopped(
+            f"{grant.holder} holds it; stop that by its engine, such as with `docker stop {name}`"
+        )
     if not isinstance(grant, ProgramGrant):
         raise NotStopped("no program holds it, or it has ended; see `mpsd status`")
     return grant
@@ -216,7 +245,8 @@ class ProgramEnd:
     seen: set[ProcessIdentity]
 
     def check(self, uid: int | None) -> None:
-        """NotStopped where this user may not end it: only root, mpsd's own user, and who runs all of its processes."""
+        """NotStopped where this user may not end it: only root, mpsd's own user, and who runs all
+        of its processes."""
         users = {processes.user_of(one.pid) for one in self._left()} - {uid, None}
         if users and uid not in {0, os.geteuid()}:
             raise NotStopped("it is another user's program; ask that user, or run this as root")
@@ -230,26 +260,35 @@ class ProgramEnd:
             has_killed = True
             await self._kill()
         if left := self._left():
-            pids = ", ".join([str(one) for one in sorted(left, key=lambda one: one.pid)][:_MOST_NAMED])
-            raise NotStopped(f"{len(left)} of its processes are left ({pids}); see mpsd's log, and stop it again")
+            pids = ", ".join(
+                [str(one) for one in sorted(left, key=lambda one: one.pid)][:_MOST_NAMED]
+            )
+            raise NotStopped(
+                f"{len(left)} of its processes are left ({pids}); see mpsd's log, and stop it again"
+            )
         await _until(self._is_released, _RELEASED_S)
         return StopOutcome.KILLED if has_killed else StopOutcome.TERMINATED
 
     async def _terminate(self, grace_s: float) -> bool:
-        """Has those end by themselves that handle SIGTERM, and waits for that. Whether others were killed: clients that
-        would die of it while a kernel runs, since it may be passed on to them."""
+        """Has those end by themselves that handle SIGTERM, and waits for that. Whether others were
+        killed: clients that would die of it while a kernel runs, since it may be passed on to
+        them."""
         clients = self.ends.clients_of(self.grant)
-        begun = self.ends.begin([one for one in clients if processes.dies_of(one.process, signal.SIGTERM)], _REASON)
+        begun = self.ends.begin(
+            [one for one in clients if processes.dies_of(one.process, signal.SIGTERM)], _REASON
+        )
         handling = [one for one in self._left() if processes.handles(one, signal.SIGTERM)]
         if _send(handling, signal.SIGTERM):
             await _until(lambda: not self._left(), grace_s)
         return bool(begun)
 
     async def _kill(self) -> None:
-        """Its clients as `mps.ends` has it, then all others, and those that they have started meanwhile."""
+        """Its clients as `mps.ends` has it, then all others, and those that they have started
+        meanwhile."""
         begun = self.ends.begin(self.ends.clients_of(self.grant), _REASON)
         await self.ends.until_killed(begun, self.ends.drain_s * MOST_STOPS + _BESIDE_DRAIN_S)
-        new_clients = {client.process for client in self.ends.clients_of(self.grant)}  # those of the next round
+        # those of the next round
+        new_clients = {client.process for client in self.ends.clients_of(self.grant)}
         _send(self._left() - new_clients, signal.SIGKILL)
         await _until(lambda: not self._left(), _ROUND_S)
 

@@ -1,8 +1,9 @@
 """The containers of this machine that use mpsd, and what people call them.
 
-`mpsd up` is asked; where it does not run, its ledger and the runtimes' own state below /run are read. A container uses
-mpsd when its poststop hook is mpsd-runtime's. One whose state cannot be read counts as one that may use mpsd. Only
-files that root's programs have written are read, never anything inside a container's own file system.
+`mpsd up` is asked; where it does not run, its ledger and the runtimes' own state below /run are
+read. A container uses mpsd when its poststop hook is mpsd-runtime's. One whose state cannot be read
+counts as one that may use mpsd. Only files that root's programs have written are read, never
+anything inside a container's own file system.
 """
 
 from collections.abc import Iterable
@@ -16,12 +17,14 @@ from mpsd.model.identity import HostContainer
 from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api, processes, records
 
-_STARTED_BY_PYTHON = "mpsd.runtime.main"  # in a hook where mpsd-runtime was started without its launcher
+# in a hook where mpsd-runtime was started without its launcher
+_STARTED_BY_PYTHON = "mpsd.runtime.main"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUser:
-    """A container that uses mpsd. name: as people know it, empty where unknown. known_from: how it was found."""
+    """A container that uses mpsd. name: as people know it, empty where unknown. known_from: how it
+    was found."""
 
     id: str
     name: str
@@ -39,7 +42,9 @@ def _has_hook(document: object, launcher: str) -> bool:
     for hooks in (top.get("hooks"), state.get("Hooks"), state.get("hooks")):
         for hook in map(_object, _list(_object(hooks).get("poststop"))):
             for word in (hook.get("path"), *_list(hook.get("args"))):
-                if isinstance(word, str) and (Path(word).name in names or _STARTED_BY_PYTHON in word):
+                if isinstance(word, str) and (
+                    Path(word).name in names or _STARTED_BY_PYTHON in word
+                ):
                     return True
     return False
 
@@ -52,7 +57,7 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# -- what the runtimes keep of containers ----------------------------------------------------------------------------
+# -- what the runtimes keep of containers --------------------------------------------------------
 
 _STATES = (
     # of containerd, and of docker with a containerd of its own
@@ -77,7 +82,8 @@ def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
                 if not isinstance(named, str):
                     continue
                 bundle = root / named.lstrip("/") / "config.json"
-            if _has_hook(records.read(bundle, object), launcher):  # None where it has ended meanwhile
+            # None where it has ended meanwhile
+            if _has_hook(records.read(bundle, object), launcher):
                 found.setdefault(name, ContainerUser(name, "", str(bundle)))
         except records.UnreadableRecord as error:
             found.setdefault(name, ContainerUser(name, "", _unreadable(bundle, error)))
@@ -88,7 +94,7 @@ def _unreadable(path: Path, error: records.UnreadableRecord) -> str:
     return f"{path} cannot be read ({error.reason}), so it may use mpsd"
 
 
-# -- what mpsd knows -------------------------------------------------------------------------------------------------
+# -- what mpsd knows -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +108,19 @@ class _LedgerEntry:
 def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
     """Containers that hold a grant of the mpsd that answers on this socket.
 
-    Where none answers: those of its ledger that live, and those found below root; each once, by its id.
+    Where none answers: those of its ledger that live, and those found below root; each once, by its
+    id.
     """
     try:
         _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=10.0)
         node = local_api.read(body, NodeReport)
     except (local_api.NotRunning, TimeoutError, OSError):
-        return list({user.id: user for user in (*bundle_users(root, launcher), *_in_ledger(socket.parent))}.values())
+        return list(
+            {
+                user.id: user
+                for user in (*bundle_users(root, launcher), *_in_ledger(socket.parent))
+            }.values()
+        )
     return [
         ContainerUser(held.container, held.container_name, f"holds grant {held.id} of mpsd up")
         for held in node.grants or ()
@@ -130,8 +142,9 @@ def _in_ledger(run_directory: Path) -> list[ContainerUser]:
     return found
 
 
-# -- names: docker and podman pass only ids to their runtimes --------------------------------------------------------
-# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json), which podman's service answers too.
+# -- names: docker and podman pass only ids to their runtimes ------------------------------------
+# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json), which podman's
+# service answers too.
 
 
 class _NamedContainer(msgspec.Struct, rename="pascal"):
@@ -147,7 +160,9 @@ def engine_names(sockets: Iterable[Path]) -> dict[str, str]:
     for socket in sockets:
         try:
             status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=1.0)
-            containers = msgspec.json.decode(body, type=list[_NamedContainer]) if status == 200 else []
+            containers = (
+                msgspec.json.decode(body, type=list[_NamedContainer]) if status == 200 else []
+            )
         except (local_api.NotRunning, msgspec.MsgspecError, OSError):
             continue
         for container in containers:

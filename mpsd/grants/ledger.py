@@ -1,10 +1,13 @@
-"""The ledger of grants: what the agent needs of any (`Ledger`), and that of one machine without Kubernetes.
+"""The ledger of grants: what the agent needs of any (`Ledger`), and that of one machine without
+Kubernetes.
 
-`LocalGrants` keeps the grants of programs and containers on disk, so that they outlive the agent, and ends them with
-their holders. A grant is saved before anything is answered, and holds for this boot only.
+`LocalGrants` keeps the grants of programs and containers on disk, so that they outlive the agent,
+and ends them with their holders. A grant is saved before anything is answered, and holds for this
+boot only.
 
-A record that cannot be read is never taken for a grant that has ended: the grant is rebuilt from what its programs were
-started with, or stays in `LedgerView.unreadable` until somebody removes the file.
+A record that cannot be read is never taken for a grant that has ended: the grant is rebuilt from
+what its programs were started with, or stays in `LedgerView.unreadable` until somebody removes the
+file.
 """
 
 import contextlib
@@ -35,7 +38,8 @@ from mpsd.platform.settings import GRANT
 
 @dataclass(frozen=True, slots=True)
 class ProgramGrant(Grant):
-    """A grant to a program of this machine. cgroups: the one that mpsd made for it; none where it could not."""
+    """A grant to a program of this machine. cgroups: the one that mpsd made for it; none where it
+    could not."""
 
     holder: ProcessIdentity
     cgroups: tuple[Cgroup, ...] = ()
@@ -47,9 +51,9 @@ class ProgramGrant(Grant):
 
 @dataclass(frozen=True, slots=True)
 class ContainerGrant(Grant):
-    """A grant to a container without Kubernetes. oom_script: called before a process of it is ended for its memory;
-    empty for none. runtime: the program that made the container. cgroups: its own; none before the container is
-    made."""
+    """A grant to a container without Kubernetes. oom_script: called before a process of it is ended
+    for its memory; empty for none. runtime: the program that made the container. cgroups: its own;
+    none before the container is made."""
 
     holder: HostContainer
     oom_script: str = ""
@@ -66,20 +70,26 @@ def _in_v2(cgroups: tuple[Cgroup, ...]) -> tuple[str, ...]:
 
 
 KeptGrant = ProgramGrant | ContainerGrant
-_CONTAINER = ".container.json"  # how the file of a container's grant ends; a program's ends in .json alone
+# how the file of a container's grant ends; a program's ends in .json alone
+_CONTAINER = ".container.json"
 
 
 def living(folder: Path) -> list[str]:
-    """The holders on disk that live, or in whose cgroups processes do, and may still start programs on their GPUs, and
-    what cannot be read and may be of one, in words."""
+    """The holders on disk that live, or in whose cgroups processes do, and may still start programs
+    on their GPUs, and what cannot be read and may be of one, in words."""
     found, programs = [], ProgramCgroups()
     for path in folder.glob("*.json"):
         try:
             grant = _read(path)
         except records.UnreadableRecord as error:
-            found.append(f"the holder of grant {_id_of(path)}, whose record cannot be read ({path}: {error.reason})")
+            found.append(
+                f"the holder of grant {_id_of(path)}, whose record cannot be read ({path}:"
+                f" {error.reason})"
+            )
             continue
-        if grant and (processes.is_alive(process_of(grant.holder)) or _others_live(grant, programs)):
+        if grant and (
+            processes.is_alive(process_of(grant.holder)) or _others_live(grant, programs)
+        ):
             found.append(f"{process_of(grant.holder)}: {program_of(grant.command)}")
     return found
 
@@ -94,7 +104,9 @@ def _read(path: Path) -> KeptGrant | None:
     kind: type[KeptGrant] = ContainerGrant if path.name.endswith(_CONTAINER) else ProgramGrant
     grant = records.read(path, kind)
     if grant and (grant.id != _id_of(path) or not grant.parts):
-        raise records.UnreadableRecord(path, f"it is the record of grant {grant.id}, of {len(grant.parts)} GPUs")
+        raise records.UnreadableRecord(
+            path, f"it is the record of grant {grant.id}, of {len(grant.parts)} GPUs"
+        )
     return grant
 
 
@@ -111,13 +123,19 @@ class MarkedProcess:
 
 
 def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
-    """By the grant that it was started under, every process that lives outside containers, the oldest first. Whoever
-    starts a process in a container chooses what it is started with, so that proves nothing of others."""
+    """By the grant that it was started under, every process that lives outside containers, the
+    oldest first. Whoever starts a process in a container chooses what it is started with, so that
+    proves nothing of others."""
     found: dict[str, list[MarkedProcess]] = {}
     here = containers.pid_namespace("self")
     for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
         one, variables = processes.identity_of(pid), processes.environment_of(pid) or {}
-        if one and GRANT in variables and containers.pid_namespace(pid) == here and processes.is_alive(one):
+        if (
+            one
+            and GRANT in variables
+            and containers.pid_namespace(pid) == here
+            and processes.is_alive(one)
+        ):
             found.setdefault(variables[GRANT], []).append(MarkedProcess(one, variables))
     for marked in found.values():
         marked.sort(key=lambda one: (one.process.start_ticks, one.process.pid))
@@ -132,22 +150,44 @@ class GrantableGpus:
     domains: NodeDomains
 
     def domain_of(self, marked: Sequence[MarkedProcess], run_directory: Path) -> Domain | None:
-        """The domain that all these processes were given; None where they disagree, or name none of this machine."""
+        """The domain that all these processes were given; None where they disagree, or name none of
+        this machine."""
         pipes = {one.variables.get(PIPE_DIRECTORY) for one in marked}
         return next(
-            (one for one in self.domains.now if pipes == {str(DomainFolder(run_directory / one.name).client)}), None
+            (
+                one
+                for one in self.domains.now
+                if pipes == {str(DomainFolder(run_directory / one.name).client)}
+            ),
+            None,
         )
 
     def rebuilt(
-        self, grant_id: str, domain: Domain, marked: Sequence[MarkedProcess], others: Sequence[Grant]
+        self,
+        grant_id: str,
+        domain: Domain,
+        marked: Sequence[MarkedProcess],
+        others: Sequence[Grant],
     ) -> ProgramGrant | None:
-        """The grant that these processes, of this domain, were started under: at least as much as they can use. None
-        where its holder was not started with its limit, or where that does not fit beside the other grants, so that it
-        was changed since. The share of the threads that it reserved is not to be seen: it was its cap at the most, and
-        what the others leave."""
-        limits, policy, holder = [limit_in(one.variables) for one in marked], self.policy(), marked[0].process
-        named = {uuid for one in marked for uuid in one.variables.get(CUDA_VISIBLE_DEVICES, "").split(",")}
-        gpus = domain.gpus if len(domain.gpus) == 1 else tuple(uuid for uuid in domain.gpus if uuid in named)
+        """The grant that these processes, of this domain, were started under: at least as much as
+        they can use. None where its holder was not started with its limit, or where that does not
+        fit beside the other grants, so that it was changed since. The share of the threads that it
+        reserved is not to be seen: it was its cap at the most, and what the others leave."""
+        limits, policy, holder = (
+            [limit_in(one.variables) for one in marked],
+            self.policy(),
+            marked[0].process,
+        )
+        named = {
+            uuid
+            for one in marked
+            for uuid in one.variables.get(CUDA_VISIBLE_DEVICES, "").split(",")
+        }
+        gpus = (
+            domain.gpus
+            if len(domain.gpus) == 1
+            else tuple(uuid for uuid in domain.gpus if uuid in named)
+        )
         if limits[0] is None or not gpus:
             return None
         memory_mib = max(limit.memory_mib for limit in limits if limit)
@@ -163,21 +203,27 @@ class GrantableGpus:
 
 
 class LocalGrants:
-    """The ledger of `mpsd up`. on_end: called when a holder ends or a grant was released or changed. here: None where
-    no grant can be rebuilt."""
+    """The ledger of `mpsd up`. on_end: called when a holder ends or a grant was released or
+    changed. here: None where no grant can be rebuilt."""
 
     pods_known = False  # no process is in a pod here
 
     def __init__(
-        self, folder: Path, on_end: Callable[[], None], log: Logger, here: GrantableGpus | None = None
+        self,
+        folder: Path,
+        on_end: Callable[[], None],
+        log: Logger,
+        here: GrantableGpus | None = None,
     ) -> None:
         self._folder, self._here = folder, here
         self._on_end = on_end
         self._log = log
         self._grants: dict[str, KeptGrant] = {}
         self._watches: dict[str, DeathWatch] = {}
-        self._asked: dict[str, HostContainerRequest] = {}  # by grant, what a container that waits for it asks
-        self._not_made: set[str] = set()  # the grants of containers whose runtime ended without making them
+        # by grant, what a container that waits for it asks
+        self._asked: dict[str, HostContainerRequest] = {}
+        # the grants of containers whose runtime ended without making them
+        self._not_made: set[str] = set()
         self._unreadable: dict[str, str] = {}  # by grant, why its container's state cannot be read
         self._broken: dict[Path, UnreadableGrant] = {}
         self._programs = ProgramCgroups()
@@ -187,9 +233,11 @@ class LocalGrants:
     def load(self) -> None:
         """Loads what an earlier agent of this boot granted."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in self._folder.glob(".*.json.new"):  # left where mpsd was killed while it wrote a file
+        # left where mpsd was killed while it wrote a file
+        for path in self._folder.glob(".*.json.new"):
             path.unlink(missing_ok=True)
-        for path in sorted(self._folder.glob("*.json"), key=lambda path: path.lstat().st_mtime_ns):  # as granted
+        # as granted
+        for path in sorted(self._folder.glob("*.json"), key=lambda path: path.lstat().st_mtime_ns):
             self._load(path)
         self._rebuild()
         if self._programs.why_not:
@@ -202,7 +250,9 @@ class LocalGrants:
             grant = _read(path)
         except records.UnreadableRecord as error:
             if path not in self._broken or self._broken[path].reason != error.reason:
-                self._log.warning("grant unreadable", grant=_id_of(path), file=str(path), reason=error.reason)
+                self._log.warning(
+                    "grant unreadable", grant=_id_of(path), file=str(path), reason=error.reason
+                )
             known = self._broken.get(path, UnreadableGrant(_id_of(path), str(path), ""))
             self._broken[path] = replace(known, reason=error.reason)
             return
@@ -214,8 +264,8 @@ class LocalGrants:
             path.unlink(missing_ok=True)
 
     def _rebuild(self) -> None:
-        """Rebuilds what can be proven of the grants whose records cannot be read; their files are replaced only then.
-        For the others it learns what domain they are of."""
+        """Rebuilds what can be proven of the grants whose records cannot be read; their files are
+        replaced only then. For the others it learns what domain they are of."""
         marked = marked_processes() if self._here and self._broken else {}
         for path, broken in tuple(self._broken.items()):
             own = marked.get(broken.id)
@@ -233,12 +283,13 @@ class LocalGrants:
                 self._log.warning("grant rebuilt", grant=grant.id, holder=str(grant.holder), **size)
 
     async def refresh(self) -> None:
-        """Learns from the runtimes what became of containers, and whether a record was removed or can be read again."""
+        """Learns from the runtimes what became of containers, and whether a record was removed or
+        can be read again."""
         self.settle()
         for path in tuple(self._broken):
             self._load(path)
 
-    # -- grants and their ends ------------------------------------------------------------------------------------
+    # -- grants and their ends --------------------------------------------------------------------
 
     def expect(self, grant_id: str, asks: HostContainerRequest) -> None:
         """What a container asks for this grant, until it is added or `forget` is called."""
@@ -252,12 +303,15 @@ class LocalGrants:
         kept: KeptGrant
         if grant.container:
             asks = self._asked[grant.id]
-            kept = ContainerGrant(**same, oom_script=asks.oom_script, runtime=asks.runtime or "runc")
+            kept = ContainerGrant(
+                **same, oom_script=asks.oom_script, runtime=asks.runtime or "runc"
+            )
         else:
             kept = ProgramGrant(**same)
             place = self._programs.place_for(kept.holder, kept.id)
             kept = replace(kept, cgroups=(place,) if place else ())
-        records.write(self._file(kept), kept)  # first, so that no cgroup is made that nobody knows of
+        # first, so that no cgroup is made that nobody knows of
+        records.write(self._file(kept), kept)
         if isinstance(kept, ProgramGrant):
             kept = self._take_in(kept)
         self._keep(kept)
@@ -276,7 +330,9 @@ class LocalGrants:
         watch = DeathWatch(process_of(grant.holder), self._on_end)
         self._forget_watch(grant.id)
         self._grants[grant.id], self._watches[grant.id] = grant, watch
-        if (isinstance(grant, ContainerGrant) and grant.holder.is_made) or self.has_cgroup(grant.id):
+        if (isinstance(grant, ContainerGrant) and grant.holder.is_made) or self.has_cgroup(
+            grant.id
+        ):
             self.whereabouts.put(grant.id, process_of(grant.holder), grant.cgroups)
 
     def change(self, grant: KeptGrant) -> None:
@@ -291,7 +347,13 @@ class LocalGrants:
     def end(self, grant: Grant) -> None:
         if grant.container:
             reason = "not created" if grant.id in self._not_made else "its processes have ended"
-            self._log.info("released", grant=grant.id, container=grant.container.id, gpus=grant.gpus, reason=reason)
+            self._log.info(
+                "released",
+                grant=grant.id,
+                container=grant.container.id,
+                gpus=grant.gpus,
+                reason=reason,
+            )
         kept = self._grants.get(grant.id)
         for made in kept.cgroups if isinstance(kept, ProgramGrant) else ():
             self._programs.remove(made)  # before its record is
@@ -311,20 +373,29 @@ class LocalGrants:
         if watch := self._watches.pop(grant_id, None):
             watch.close()
 
-    # -- queries --------------------------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     @property
     def view(self) -> LedgerView:
-        """`whereabouts` names containers, and programs with cgroups, by their grants; no process is in a pod here."""
-        kept, alive = tuple(self._grants.values()), tuple([watch.alive for watch in self._watches.values()])
+        """`whereabouts` names containers, and programs with cgroups, by their grants; no process is
+        in a pod here."""
+        kept, alive = (
+            tuple(self._grants.values()),
+            tuple([watch.alive for watch in self._watches.values()]),
+        )
         sources = kept, alive, frozenset(self._not_made), tuple(self._broken.values())
-        if sources != self._viewed or not all(alive):  # of who has ended, others may end without a word
+        # of who has ended, others may end without a word
+        if sources != self._viewed or not all(alive):
             self._viewed, self._view = (
                 sources,
                 LedgerView(
                     held=tuple([self._held(grant) for grant in kept]),
                     holders=self.holders(),
-                    pods={one.id: one.id for one in kept if isinstance(one, ContainerGrant) or self.has_cgroup(one.id)},
+                    pods={
+                        one.id: one.id
+                        for one in kept
+                        if isinstance(one, ContainerGrant) or self.has_cgroup(one.id)
+                    },
                     unreadable=tuple(self._broken.values()),
                 ),
             )
@@ -332,22 +403,33 @@ class LocalGrants:
 
     def _held(self, grant: KeptGrant) -> HeldGrant:
         alive = self._is_held(grant)
-        own = next((made.path for made in grant.cgroups), "") if isinstance(grant, ProgramGrant) else None
+        own = (
+            next((made.path for made in grant.cgroups), "")
+            if isinstance(grant, ProgramGrant)
+            else None
+        )
         return HeldGrant(grant, alive, not alive and _others_live(grant, self._programs), own)
 
     def has_cgroup(self, grant_id: str) -> bool:
-        """Whether it is a program's, and the kernel says by a cgroup of its own which processes are under it."""
+        """Whether it is a program's, and the kernel says by a cgroup of its own which processes are
+        under it."""
         kept = self._grants.get(grant_id)
         return isinstance(kept, ProgramGrant) and bool(kept.cgroups)
 
     def processes_of(self, grant: ProgramGrant) -> frozenset[ProcessIdentity]:
-        """The program that holds it, and whoever else is in the cgroup that mpsd made for it; none that has ended."""
+        """The program that holds it, and whoever else is in the cgroup that mpsd made for it; none
+        that has ended."""
         found = {one for made in grant.cgroups for one in self._programs.processes_in(made)}
-        return frozenset(found | {grant.holder}) if processes.is_alive(grant.holder) else frozenset(found)
+        return (
+            frozenset(found | {grant.holder})
+            if processes.is_alive(grant.holder)
+            else frozenset(found)
+        )
 
     def _is_held(self, grant: KeptGrant) -> bool:
         if isinstance(grant, ContainerGrant) and not grant.holder.is_made:
-            return grant.id not in self._not_made  # until its runtime has ended and its state was read after that
+            # until its runtime has ended and its state was read after that
+            return grant.id not in self._not_made
         return self._watches[grant.id].alive
 
     def holders(self) -> dict[int, str]:
@@ -358,13 +440,19 @@ class LocalGrants:
     def of_container(self, name: HostContainerName) -> tuple[ContainerGrant, bool] | None:
         """What this container holds, and whether it still counts as living."""
         self.settle()
-        found = (one for one in self._containers() if (one.holder.root, one.holder.id) == (name.root, name.id))
+        found = (
+            one
+            for one in self._containers()
+            if (one.holder.root, one.holder.id) == (name.root, name.id)
+        )
         return next(((grant, self._is_held(grant)) for grant in found), None)
 
     def _containers(self) -> Iterator[ContainerGrant]:
-        return (grant for grant in tuple(self._grants.values()) if isinstance(grant, ContainerGrant))
+        return (
+            grant for grant in tuple(self._grants.values()) if isinstance(grant, ContainerGrant)
+        )
 
-    # -- states of containers -------------------------------------------------------------------------------------
+    # -- states of containers ---------------------------------------------------------------------
 
     def settle(self) -> None:
         """Reads the states of the containers that were being made."""
@@ -373,30 +461,38 @@ class LocalGrants:
                 self._check(grant)
 
     def _check(self, grant: ContainerGrant) -> None:
-        is_under_way = self._watches[grant.id].alive  # read before the state, which is written before the end
+        # read before the state, which is written before the end
+        is_under_way = self._watches[grant.id].alive
         try:
             first = containers.first_process(grant.holder.root, grant.holder.id)
-            taken = any(first == other.holder.process for other in self._containers())  # an earlier one's, or another's
+            # an earlier one's, or another's
+            taken = any(first == other.holder.process for other in self._containers())
             is_own = first and not taken and first.start_ticks >= grant.holder.process.start_ticks
             if first and is_own and processes.is_alive(first):
                 holder = replace(grant.holder, process=first, is_made=True)
                 made = replace(grant, holder=holder, cgroups=own_cgroups(first))
                 records.write(self._file(made), made)
                 self._keep(made)
-                self._log.info("container made", grant=made.id, container=made.holder.id, pid=first.pid)
+                self._log.info(
+                    "container made", grant=made.id, container=made.holder.id, pid=first.pid
+                )
             elif not is_under_way:
                 self._not_made.add(grant.id)
             self._unreadable.pop(grant.id, None)
         except (containers.StateUnknown, OSError) as error:
             if self._unreadable.get(grant.id) != str(error):
-                self._log.warning("state of a container unknown", container=grant.holder.id, reason=str(error))
+                self._log.warning(
+                    "state of a container unknown", container=grant.holder.id, reason=str(error)
+                )
             self._unreadable[grant.id] = str(error)
 
     def is_unmade(self, grant: ContainerGrant, caller: int) -> bool:
-        """Whether a container that is being made is over, as this caller reports: it was started by the very runtime
-        that makes it, as its hooks are, and the state is gone."""
+        """Whether a container that is being made is over, as this caller reports: it was started by
+        the very runtime that makes it, as its hooks are, and the state is gone."""
         with contextlib.suppress(containers.StateUnknown):
-            is_hook = processes.parent_of(caller) == grant.holder.process.pid and not grant.holder.is_made
+            is_hook = (
+                processes.parent_of(caller) == grant.holder.process.pid and not grant.holder.is_made
+            )
             return is_hook and containers.first_process(grant.holder.root, grant.holder.id) is None
         return False
 
@@ -406,12 +502,16 @@ class LocalGrants:
             self._forget_watch(grant_id)
 
     def _file(self, grant: KeptGrant) -> Path:
-        return self._folder / f"{grant.id}{_CONTAINER if isinstance(grant, ContainerGrant) else '.json'}"
+        return (
+            self._folder
+            / f"{grant.id}{_CONTAINER if isinstance(grant, ContainerGrant) else '.json'}"
+        )
 
 
 class Ledger(Protocol):
-    """Who holds what of this node's GPUs: `LocalGrants` on one machine, `KubeletGrants` beside a kubelet. One that
-    cannot be read now keeps its last state and reports it in `view.unknown`; nothing counts as free meanwhile."""
+    """Who holds what of this node's GPUs: `LocalGrants` on one machine, `KubeletGrants` beside a
+    kubelet. One that cannot be read now keeps its last state and reports it in `view.unknown`;
+    nothing counts as free meanwhile."""
 
     @property
     def whereabouts(self) -> Whereabouts:
@@ -419,7 +519,8 @@ class Ledger(Protocol):
 
     @property
     def pods_known(self) -> bool:
-        """Whether a kubelet is served: then only pods hold grants. Where not, no process is in a pod."""
+        """Whether a kubelet is served: then only pods hold grants. Where not, no process is in a
+        pod."""
 
     def load(self) -> None: ...
 
@@ -428,7 +529,8 @@ class Ledger(Protocol):
 
     @property
     def view(self) -> LedgerView:
-        """What it knows now; its parts compare equal to those of before where nothing has changed."""
+        """What it knows now; its parts compare equal to those of before where nothing has
+        changed."""
 
     def add(self, grant: Grant) -> None: ...
 

@@ -1,6 +1,8 @@
-"""The agent's calls to kubelet over its Unix sockets: registering a device plugin, and listing who holds which devices.
+"""The agent's calls to kubelet over its Unix sockets: registering a device plugin, and listing who
+holds which devices.
 
-An answer that cannot be read is KubeletUnavailable, never an empty list, which would free every device.
+An answer that cannot be read is KubeletUnavailable, never an empty list, which would free every
+device.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +20,9 @@ from mpsd.kubelet.rules.node_pods import ContainerName, Kind, PodKey
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
-OPTIONS = plugin_api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+OPTIONS = plugin_api.DevicePluginOptions(
+    pre_start_required=True, get_preferred_allocation_available=True
+)
 _LONGEST_DETAILS = 300
 # 500 pods with 139 devices each are 6 MB where kubelet gives an entry a device, as it does in 1.36.
 _LONGEST_ANSWER = 64 * 1024**2
@@ -28,7 +32,8 @@ class KubeletUnavailable(Exception):
     """Kubelet does not answer, or refuses the call, as the message says; it may answer again."""
 
 
-# One socket file for ever: a restarted kubelet's, at the same path, has another inode or another time.
+# One socket file for ever: a restarted kubelet's, at the same path, has another inode or another
+# time.
 SocketIdentity = tuple[int, int, int]
 
 
@@ -42,11 +47,13 @@ def identity_of(path: Path) -> SocketIdentity | None:
 
 
 async def register(folder: Path, endpoint: str, resource: str, deadline_s: float = 15.0) -> None:
-    """Registers the socket `endpoint` in kubelet's folder for `resource`; the socket must answer already.
-    KubeletUnavailable where it is not registered. A newer kubelet dials the socket before it answers, for 10 s at most
-    (client.go of kubelet's device manager), hence the deadline."""
+    """Registers the socket `endpoint` in kubelet's folder for `resource`; the socket must answer
+    already. KubeletUnavailable where it is not registered. A newer kubelet dials the socket before
+    it answers, for 10 s at most (client.go of kubelet's device manager), hence the deadline."""
     path = folder / KUBELET_SOCKET
-    request = plugin_api.RegisterRequest(version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS)
+    request = plugin_api.RegisterRequest(
+        version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS
+    )
     async with dial(path) as channel:
         try:
             await RegistrationStub(channel).Register(request, timeout=deadline_s)
@@ -62,30 +69,44 @@ class DeviceList:
     pods: frozenset[PodKey]
 
 
-async def held_devices(socket: Path, resources: Mapping[str, Kind], deadline_s: float = 5.0) -> DeviceList:
-    """What each container holds of `resources`, by their names; containers that hold none are left out. Kubelet does
-    not list init containers, except those that it restarts. Sorted, which kubelet's answer is not, so that equal states
-    give equal lists. KubeletUnavailable where kubelet did not answer."""
+async def held_devices(
+    socket: Path, resources: Mapping[str, Kind], deadline_s: float = 5.0
+) -> DeviceList:
+    """What each container holds of `resources`, by their names; containers that hold none are left
+    out. Kubelet does not list init containers, except those that it restarts. Sorted, which
+    kubelet's answer is not, so that equal states give equal lists. KubeletUnavailable where kubelet
+    did not answer."""
     async with dial(socket, ("grpc.max_receive_message_length", _LONGEST_ANSWER)) as channel:
         try:
             request = resources_api.ListPodResourcesRequest()
             answer = await PodResourcesListerStub(channel).List(request, timeout=deadline_s)
         except grpc.aio.AioRpcError as error:
             raise _error_for(error, socket, deadline_s) from None
-    held = sorted(_holding(answer.pod_resources, resources), key=lambda one: (one.pod, one.container.container))
-    return DeviceList(tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources))
+    held = sorted(
+        _holding(answer.pod_resources, resources),
+        key=lambda one: (one.pod, one.container.container),
+    )
+    return DeviceList(
+        tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+    )
 
 
-def _holding(pods: Iterable[resources_api.PodResources], resources: Mapping[str, Kind]) -> Iterable[ContainerDevices]:
-    """Kubelet 1.20 gives one entry a resource, 1.36 one a device and NUMA node: each id counts once."""
+def _holding(
+    pods: Iterable[resources_api.PodResources], resources: Mapping[str, Kind]
+) -> Iterable[ContainerDevices]:
+    """Kubelet 1.20 gives one entry a resource, 1.36 one a device and NUMA node: each id counts
+    once."""
     for pod in pods:
         for container in pod.containers:
             memory, percent = list[str](), list[str]()
-            ids = {name: memory if kind == "memory" else percent for name, kind in resources.items()}
+            ids = {
+                name: memory if kind == "memory" else percent for name, kind in resources.items()
+            }
             for entry in container.devices:
                 if (own := ids.get(entry.resource_name)) is not None:
                     new = entry.device_ids
-                    own += [new[0]] if len(new) == 1 else new  # to iterate over one takes four times as long
+                    # to iterate over one takes four times as long
+                    own += [new[0]] if len(new) == 1 else new
             if memory or percent:
                 name = ContainerName(pod.namespace, pod.name, container.name)
                 yield ContainerDevices(name, tuple(sorted({*memory})), tuple(sorted({*percent})))
@@ -93,7 +114,8 @@ def _holding(pods: Iterable[resources_api.PodResources], resources: Mapping[str,
 
 def dial(path: Path, *more: tuple[str, int]) -> grpc.aio.Channel:
     """A channel to one Unix socket. more: options of gRPC."""
-    # What grpc would send by default, the path in percent signs, is refused by stricter servers: grpc/grpc #38142.
+    # What grpc would send by default, the path in percent signs, is refused by stricter servers:
+    # grpc/grpc #38142.
     always = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
     return grpc.aio.insecure_channel(f"unix:{path}", options=[*always, *more])
 
@@ -103,9 +125,12 @@ def _error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> Ku
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return KubeletUnavailable(f"kubelet did not answer on {path} within {deadline_s:g} s")
-        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:  # cancelled: it stops while it is asked
+        # cancelled: it stops while it is asked
+        case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
             return KubeletUnavailable(f"kubelet does not answer on {path}: {details}")
         case grpc.StatusCode.UNIMPLEMENTED:
-            return KubeletUnavailable(f"the server on {path} does not offer this kubelet API: {details}")
+            return KubeletUnavailable(
+                f"the server on {path} does not offer this kubelet API: {details}"
+            )
         case _:
             return KubeletUnavailable(f"kubelet refused the call on {path}: {details or code.name}")

@@ -1,8 +1,10 @@
-"""The ledger of a node whose GPUs kubelet gives away: kubelet's list of held devices, joined with the journal.
+"""The ledger of a node whose GPUs kubelet gives away: kubelet's list of held devices, joined with
+the journal.
 
-While kubelet does not answer, its last list stands. The journal, which is of this boot only, adds what kubelet does not
-list (init containers) or does not list yet. Kubelet's list changes with pods and with what it is answered, and the
-agent sees both: so cycles ask kubelet once a second for a while after such a change, and otherwise rarely.
+While kubelet does not answer, its last list stands. The journal, which is of this boot only, adds
+what kubelet does not list (init containers) or does not list yet. Kubelet's list changes with pods
+and with what it is answered, and the agent sees both: so cycles ask kubelet once a second for a
+while after such a change, and otherwise rarely.
 """
 
 import asyncio
@@ -58,25 +60,31 @@ class KubeletGrants:
 
     def __post_init__(self) -> None:
         self._trouble = ""  # why kubelet did not answer when it was last asked
-        self._unreadable = ""  # why the journal is not known; empty where it is, or kubelet has made up for it
+        # why the journal is not known; empty where it is, or kubelet has made up for it
+        self._unreadable = ""
         # The pods of which only that journal may know; None: not asked yet.
         self._unproven: frozenset[str] | None = None
-        self._questions = self._answered = 0  # how many there were, and the last that kubelet has answered
+        # how many there were, and the last that kubelet has answered
+        self._questions = self._answered = 0
         self._noted = 0  # the last question asked before the last answer to Allocate
         self._asked_at = self._changed_at = time.monotonic()
         self._asked_with: tuple[object, ...] = ()  # what was known when kubelet was asked
         self._rows: tuple[NodePod, ...] = ()  # that `_requesting` was made from
         self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what `view` was made from
-        self._made: rules.MadeGrants | None = None  # the grants of pods in it; None before the first
+        # the grants of pods in it; None before the first
+        self._made: rules.MadeGrants | None = None
         self._counted_rows: tuple[NodePod, ...] = ()
         self._facts: tuple[object, ...] = ()  # what of these counts
         self._unallocated: frozenset[str] = frozenset()
         self.claims: tuple[PreparedClaim, ...] = ()
         self.claims_unknown = ""  # why there may be more of them
-        self.end_claim: Callable[[str], None] = lambda _uid: None  # ends the claim of this uid, which has left
-        self._living: frozenset[str] = frozenset()  # the pods of claims that have left in which processes live
-        self._living_at: tuple[float, tuple[PreparedClaim, ...]] = (float("-inf"), ())  # when and of which
+        # ends the claim of this uid, which has left
+        self.end_claim: Callable[[str], None] = lambda _uid: None
+        # the pods of claims that have left in which processes live
+        self._living: frozenset[str] = frozenset()
+        # when and of which
+        self._living_at: tuple[float, tuple[PreparedClaim, ...]] = (float("-inf"), ())
         self.whereabouts = PodProcesses()
         self.view = LedgerView(unknown=(_NOT_LISTED,))
         self.held_devices: tuple[ContainerDevices, ...] = ()
@@ -85,12 +93,15 @@ class KubeletGrants:
 
     @property
     def pods_seen(self) -> tuple[NodePod, ...]:
-        """Those that ask for a GPU; the very same tuple as before where none of them has changed."""
+        """Those that ask for a GPU; the very same tuple as before where none of them has
+        changed."""
         rows = self._pods.objects()
         if rows is not self._rows:
             self._rows = rows
             requesting = tuple(row for row in rows if row.requests)
-            self._requesting = self._requesting if are_same(requesting, self._requesting) else requesting
+            self._requesting = (
+                self._requesting if are_same(requesting, self._requesting) else requesting
+            )
         return self._requesting
 
     @property
@@ -110,26 +121,32 @@ class KubeletGrants:
 
     @property
     def is_current(self) -> bool:
-        """Whether kubelet has listed what each container holds since anything was last given here."""
+        """Whether kubelet has listed what each container holds since anything was last given
+        here."""
         return self.is_answered and self._answered > self._noted
 
     def set_unallocated(self, uids: frozenset[str]) -> None:
-        """Sets the pods that have long been without what they ask for: they count as holding nothing."""
+        """Sets the pods that have long been without what they ask for: they count as holding
+        nothing."""
         if uids != self._unallocated:
             self._unallocated = uids
             self.count()
 
     def set_claims(self, claims: tuple[PreparedClaim, ...], unknown: str) -> None:
-        """Sets the claims that hold a grant here. unknown: why there may be more; empty where these are all."""
+        """Sets the claims that hold a grant here. unknown: why there may be more; empty where these
+        are all."""
         self.claims, self.claims_unknown = claims, unknown
         self.count()
 
     def _look_at_left(self, now: float) -> None:
-        """Kubelet, or the API, says that nobody has these claims any more; whether a process lives the kernel says."""
+        """Kubelet, or the API, says that nobody has these claims any more; whether a process lives
+        the kernel says."""
         left = tuple(claim for claim in self.claims if claim.left)
         looked_at, before = self._living_at
         if left and (left != before or now - looked_at >= _PROCESSES_S):
-            self._living = self.whereabouts.living({pod.uid for claim in left for pod in claim.pods})
+            self._living = self.whereabouts.living(
+                {pod.uid for claim in left for pod in claim.pods}
+            )
             self._living_at = now, left
 
     async def refresh(self) -> None:
@@ -138,7 +155,9 @@ class KubeletGrants:
             self._changed_at = now
         self._look_at_left(now)
         unsure = not self.is_answered or self._pods.out_of_sync_since is not None
-        if unsure or now - self._asked_at >= (_NEWS_PAUSE_S if now - self._changed_at < _NEWS_S else _QUIET_S):
+        if unsure or now - self._asked_at >= (
+            _NEWS_PAUSE_S if now - self._changed_at < _NEWS_S else _QUIET_S
+        ):
             await self._ask(_DEADLINE_S)
         self.count()
 
@@ -172,43 +191,60 @@ class KubeletGrants:
                     self._log.warning("kubelet does not list devices", reason=str(error))
                 self._trouble = str(error)
             return
-        if question < self._answered:  # several tasks may ask at once, and a later question has its answer already
+        # several tasks may ask at once, and a later question has its answer already
+        if question < self._answered:
             return
         self._answered = question
         if self._trouble:
             self._log.info("kubelet lists devices again")
         if answer.held != self.held_devices:
-            known = {one.container: one for one in self.held_devices}  # the same object tells that nothing changed
-            self.held_devices = tuple([old if (old := known.get(one.container)) == one else one for one in answer.held])
+            # the same object tells that nothing changed
+            known = {one.container: one for one in self.held_devices}
+            self.held_devices = tuple(
+                [old if (old := known.get(one.container)) == one else one for one in answer.held]
+            )
             self._changed_at = time.monotonic()
         self.listed, self._trouble = answer.pods, ""
         if self._pods.synced:
             self._prove()
             right = rules.corrected(self.entries, entries, self.held_devices, self.pods_seen)
-            self._keep(rules.still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S))
+            self._keep(
+                rules.still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S)
+            )
 
     def _prove(self) -> None:
-        """Replaces a journal that cannot be read once kubelet has listed the devices of every pod that was there."""
+        """Replaces a journal that cannot be read once kubelet has listed the devices of every pod
+        that was there."""
         if not self._unreadable:
             return
         holding = {one.pod for one in self.held_devices if one.memory}
-        open_pods = frozenset(pod.uid for pod in self.pods_seen if not pod.is_finished and pod.key not in holding)
-        self._unproven = unproven = open_pods if self._unproven is None else self._unproven & open_pods
+        open_pods = frozenset(
+            pod.uid for pod in self.pods_seen if not pod.is_finished and pod.key not in holding
+        )
+        self._unproven = unproven = (
+            open_pods if self._unproven is None else self._unproven & open_pods
+        )
         if not unproven - self._unallocated:
             self._unreadable = ""
             self._write(self.entries)
-            self._log.info("journal written again", reason="kubelet has listed who holds which device")
+            self._log.info(
+                "journal written again", reason="kubelet has listed who holds which device"
+            )
 
     def load(self) -> None:
-        """Reads what an earlier agent answered in this boot. A journal that cannot be read is not replaced before
-        kubelet's list has made up for it, and until then nothing counts as known."""
+        """Reads what an earlier agent answered in this boot. A journal that cannot be read is not
+        replaced before kubelet's list has made up for it, and until then nothing counts as
+        known."""
         found: tuple[JournalEntry, ...] = ()
         try:
             found = self._entries_on_disk()
         except records.UnreadableRecord as error:
             self._log.warning("journal unreadable", file=str(self._journal), reason=error.reason)
             remedy = "this ends by itself once kubelet has listed the devices of every pod here"
-            self._unreadable = f"the journal of allocations cannot be read ({self._journal}: {error.reason}); {remedy}"
+            self._unreadable = (
+                f"the journal of allocations cannot be read ({self._journal}: {error.reason});"
+                f" {remedy}"
+            )
         self.entries = found
         self._keep(tuple(entry for entry in found if entry.boot_id == processes.boot_id()))
         self.count()
@@ -239,8 +275,9 @@ class KubeletGrants:
         records.write(self._journal, _Journal(entries))
 
     def count(self) -> None:
-        """Makes the view again where something that it is made from has changed. To be called after pods have changed.
-        Once kubelet has listed the devices nothing is unknown: pods outlive it, so its last list stands."""
+        """Makes the view again where something that it is made from has changed. To be called after
+        pods have changed. Once kubelet has listed the devices nothing is unknown: pods outlive it,
+        so its last list stands."""
         pods, policy, domains = self.pods_seen, self._policy(), self._domains.every
         if self._rows is not self._counted_rows:
             self._counted_rows, facts = self._rows, rules.counted(self._rows)
@@ -252,12 +289,16 @@ class KubeletGrants:
         if are_same(sources, self._counted):
             return
         self._counted = sources
-        self._made = rules.made_grants(self._made, self.held_devices, self.entries, pods, domains, policy)
+        self._made = rules.made_grants(
+            self._made, self.held_devices, self.entries, pods, domains, policy
+        )
         grants = self._made.in_order
         holders = claim_holders(claims, self._rows) if claims else {}
         claimed = tuple(self._held(claim, holders[claim.uid]) for claim in claims)
         of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}
-        ungranted = rules.ungranted(self._rows, self.held_devices, self.entries, self._unallocated, policy)
+        ungranted = rules.ungranted(
+            self._rows, self.held_devices, self.entries, self._unallocated, policy
+        )
         self.view = LedgerView(
             held=(*(HeldGrant(grant, holder_alive=True) for grant in grants), *claimed),
             unknown=tuple(filter(None, (trouble, unknown))),
@@ -268,7 +309,9 @@ class KubeletGrants:
     def _held(self, claim: PreparedClaim, holders: tuple[PodName, ...]) -> HeldGrant:
         is_looked_at = claim in self._living_at[1]
         lives = any(pod.uid in self._living for pod in claim.pods) or not is_looked_at
-        return HeldGrant(claim.grant(holders), holder_alive=not claim.left, others_alive=claim.left and lives)
+        return HeldGrant(
+            claim.grant(holders), holder_alive=not claim.left, others_alive=claim.left and lives
+        )
 
     def add(self, grant: Grant) -> None:
         raise NotImplementedError("kubelet gives the grants here")
@@ -282,5 +325,8 @@ class KubeletGrants:
 
 
 def are_same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    """Whether they hold the very same objects: to compare their contents would cost as much as to count again."""
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+    """Whether they hold the very same objects: to compare their contents would cost as much as to
+    count again."""
+    return len(some) == len(others) and all(
+        one is other for one, other in zip(some, others, strict=True)
+    )

@@ -1,11 +1,12 @@
 """Serves one resource to kubelet over its device plugin API v1beta1, and keeps it registered.
 
-A `Plugin` decides and answers in plain values. Kubelet shows the message of an exception in the pod's events. A refused
-Allocate is final, a refused PreStartContainer is retried.
+A `Plugin` decides and answers in plain values. Kubelet shows the message of an exception in the
+pod's events. A refused Allocate is final, a refused PreStartContainer is retried.
 
-Kubelet 1.26 to 1.35 may close the connection of one plugin when another one of the same resource ends, since it knows
-plugins by resource only (kubernetes issues 121994 and 127803). So a resource is registered again as soon as either
-socket has been replaced or kubelet no longer reads its devices.
+Kubelet 1.26 to 1.35 may close the connection of one plugin when another one of the same resource
+ends, since it knows plugins by resource only (kubernetes issues 121994 and 127803). So a resource
+is registered again as soon as either socket has been replaced or kubelet no longer reads its
+devices.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and t
 
 _LOOK_S = 0.25  # a stat of two sockets
 _RETRY_S = 1.0
-_FIRST_STREAM_S = 10.0  # a kubelet that accepted the registration and reads no devices by then has forgotten it
+# a kubelet that accepted the registration and reads no devices by then has forgotten it
+_FIRST_STREAM_S = 10.0
 
 Value = TypeVar("Value")
 OnCall: TypeAlias = Callable[[Call, Sequence[str], CallOutcome, float], None]
@@ -40,10 +42,15 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stu
 
 
 class StartDeferred(Exception):
-    """The plugin refuses a start, for now or for good; the message says why. Not a failure, so it is not logged."""
+    """The plugin refuses a start, for now or for good; the message says why. Not a failure, so it
+    is not logged."""
 
 
-_OUTCOMES = {InvalidInput: CallOutcome.REFUSED, StartDeferred: CallOutcome.HELD_BACK, TimeoutError: CallOutcome.LATE}
+_OUTCOMES = {
+    InvalidInput: CallOutcome.REFUSED,
+    StartDeferred: CallOutcome.HELD_BACK,
+    TimeoutError: CallOutcome.LATE,
+}
 
 
 class Plugin(Protocol):
@@ -52,19 +59,23 @@ class Plugin(Protocol):
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
         """All devices at once, then all of them again whenever one changes."""
 
-    async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
         """The ids that kubelet should take for one container. It may take others."""
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
-        """What the container that receives these ids gets. Any exception refuses the pod; InvalidInput is expected."""
+        """What the container that receives these ids gets. Any exception refuses the pod;
+        InvalidInput is expected."""
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Returns if the container with these ids may start. An exception defers it: kubelet retries."""
+        """Returns if the container with these ids may start. An exception defers it: kubelet
+        retries."""
 
 
 class _Stream:
-    """The lists of devices that one kubelet reads. It ends while the next list is waited for, never in a write: gRPC
-    breaks a call that returns with one under way."""
+    """The lists of devices that one kubelet reads. It ends while the next list is waited for, never
+    in a write: gRPC breaks a call that returns with one under way."""
 
     def __init__(self, lists: AsyncIterator[tuple[Device, ...]]) -> None:
         self._lists = lists
@@ -106,14 +117,16 @@ class SocketServer:
 
     @property
     def reachable(self) -> bool:
-        """Whether the socket is still there and ours. A kubelet that starts deletes every socket in its folder."""
+        """Whether the socket is still there and ours. A kubelet that starts deletes every socket in
+        its folder."""
         return self._socket is not None and identity_of(self._path) == self._socket
 
     async def start(self, add: Callable[[grpc.aio.Server], None]) -> None:
-        """Replaces what lies at the socket's path. add: registers the services. KubeletUnavailable where the folder
-        cannot be used."""
-        # Created under a temporary name, so that the socket is never there without answering; and gRPC, which deletes
-        # the name that it created when it stops, then does not delete the socket of another process.
+        """Replaces what lies at the socket's path. add: registers the services. KubeletUnavailable
+        where the folder cannot be used."""
+        # Created under a temporary name, so that the socket is never there without answering; and
+        # gRPC, which deletes the name that it created when it stops, then does not delete the
+        # socket of another process.
         making = self._path.with_name(f".{secrets.token_hex(4)}")
         server = grpc.aio.server()
         add(server)
@@ -124,11 +137,14 @@ class SocketServer:
             making.rename(self._path)
         except (RuntimeError, OSError) as error:
             await server.stop(grace=None)
-            raise KubeletUnavailable(f"cannot create a socket in {self._path.parent}: {error}") from None
+            raise KubeletUnavailable(
+                f"cannot create a socket in {self._path.parent}: {error}"
+            ) from None
         self._server, self._socket = server, identity_of(self._path)
 
     async def stop(self, end_streams: Callable[[], None]) -> None:
-        """Lets the calls under way end, and removes the socket if it is still ours. end_streams: called before."""
+        """Lets the calls under way end, and removes the socket if it is still ours. end_streams:
+        called before."""
         server, self._server = self._server, None
         if self.reachable:
             self._path.unlink(missing_ok=True)
@@ -140,9 +156,9 @@ class SocketServer:
 
 @dataclass(eq=False)
 class PluginServer(services.DevicePluginServicer):
-    """One resource on one socket, with kubelet's calls by their names in its API. After `stop` it may be started again.
-    endpoint: the socket's name in `folder`, kubelet's device-plugins. on_call: called after each call, with its
-    devices, its outcome, and how many seconds it took."""
+    """One resource on one socket, with kubelet's calls by their names in its API. After `stop` it
+    may be started again. endpoint: the socket's name in `folder`, kubelet's device-plugins.
+    on_call: called after each call, with its devices, its outcome, and how many seconds it took."""
 
     folder: Path
     endpoint: str
@@ -161,13 +177,15 @@ class PluginServer(services.DevicePluginServicer):
 
     @property
     def watchers(self) -> int:
-        """How many streams of devices kubelet reads now; 0 some seconds after `register` means to register again.
-        Kubelet finds its plugins by resource name (handler.go of its device manager): one that is slow to see the end
-        of our last stream closes the new one instead."""
+        """How many streams of devices kubelet reads now; 0 some seconds after `register` means to
+        register again. Kubelet finds its plugins by resource name (handler.go of its device
+        manager): one that is slow to see the end of our last stream closes the new one instead."""
         return len(self._streams)
 
     async def start(self) -> None:
-        await self._socket.start(lambda server: services.add_DevicePluginServicer_to_server(self, server))
+        await self._socket.start(
+            lambda server: services.add_DevicePluginServicer_to_server(self, server)
+        )
         self._streams = set()  # what an earlier start served may not have ended yet
 
     async def stop(self) -> None:
@@ -179,7 +197,9 @@ class PluginServer(services.DevicePluginServicer):
 
         await self._socket.stop(end)
 
-    async def GetDevicePluginOptions(self, _request: wire.Empty, _context: _Context) -> wire.DevicePluginOptions:  # noqa: N802
+    async def GetDevicePluginOptions(  # noqa: N802
+        self, _request: wire.Empty, _context: _Context
+    ) -> wire.DevicePluginOptions:
         return client.OPTIONS
 
     async def ListAndWatch(self, _request: wire.Empty, context: _Context) -> None:  # noqa: N802
@@ -187,7 +207,10 @@ class PluginServer(services.DevicePluginServicer):
         self._streams.add(stream)
         try:
             while (devices := await stream.next()) is not None:
-                listed = [wire.Device(ID=one.id, health="Healthy" if one.healthy else "Unhealthy") for one in devices]
+                listed = [
+                    wire.Device(ID=one.id, health="Healthy" if one.healthy else "Unhealthy")
+                    for one in devices
+                ]
                 await context.write(wire.ListAndWatchResponse(devices=listed))
         except Exception as error:
             await _refuse(error, context)
@@ -201,22 +224,33 @@ class PluginServer(services.DevicePluginServicer):
         async def answer() -> list[wire.ContainerPreferredAllocationResponse]:
             chosen = [
                 await self.plugin.preferred(
-                    tuple(asked.available_deviceIDs), tuple(asked.must_include_deviceIDs), asked.allocation_size
+                    tuple(asked.available_deviceIDs),
+                    tuple(asked.must_include_deviceIDs),
+                    asked.allocation_size,
                 )
                 for asked in request.container_requests
             ]
             return [wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
 
-        ids = [each for asked in request.container_requests for each in asked.must_include_deviceIDs]
+        ids = [
+            each for asked in request.container_requests for each in asked.must_include_deviceIDs
+        ]
         found = await self._in_time(answer(), context, Call.PREFER, ids)
         return wire.PreferredAllocationResponse(container_responses=found)
 
-    async def Allocate(self, request: wire.AllocateRequest, context: _Context) -> wire.AllocateResponse:  # noqa: N802
+    async def Allocate(  # noqa: N802
+        self, request: wire.AllocateRequest, context: _Context
+    ) -> wire.AllocateResponse:
         async def answer() -> list[wire.ContainerAllocateResponse]:
-            return [_answer(await self.plugin.allocate(tuple(a.devices_ids))) for a in request.container_requests]
+            return [
+                _answer(await self.plugin.allocate(tuple(a.devices_ids)))
+                for a in request.container_requests
+            ]
 
         ids = [each for asked in request.container_requests for each in asked.devices_ids]
-        return wire.AllocateResponse(container_responses=await self._in_time(answer(), context, Call.ALLOCATE, ids))
+        return wire.AllocateResponse(
+            container_responses=await self._in_time(answer(), context, Call.ALLOCATE, ids)
+        )
 
     async def PreStartContainer(  # noqa: N802
         self, request: wire.PreStartContainerRequest, context: _Context
@@ -225,15 +259,22 @@ class PluginServer(services.DevicePluginServicer):
         await self._in_time(self.plugin.pre_start(ids), context, Call.PRE_START, ids)
         return wire.PreStartContainerResponse()
 
-    async def _in_time(self, answer: Awaitable[Value], context: _Context, call: Call, ids: Sequence[str]) -> Value:
+    async def _in_time(
+        self, answer: Awaitable[Value], context: _Context, call: Call, ids: Sequence[str]
+    ) -> Value:
         outcome, began = CallOutcome.ANSWERED, time.monotonic()
         try:
             async with asyncio.timeout(self.answer_within_s):
                 return await answer
         except Exception as error:
             outcome = _OUTCOMES.get(type(error), CallOutcome.FAILED)
-            late = f"mpsd did not answer within {self.answer_within_s:g} s; see the log of its agent"
-            await _refuse(error if str(error) or outcome is not CallOutcome.LATE else TimeoutError(late), context)
+            late = (
+                f"mpsd did not answer within {self.answer_within_s:g} s; see the log of its agent"
+            )
+            await _refuse(
+                error if str(error) or outcome is not CallOutcome.LATE else TimeoutError(late),
+                context,
+            )
         finally:
             self.on_call(call, ids, outcome, time.monotonic() - began)
 
@@ -242,16 +283,27 @@ async def _refuse(error: Exception, context: _Context) -> NoReturn:
     if type(error) not in _OUTCOMES:
         logger().error("kubelet's call failed", exc_info=error)
     message = " ".join(str(error).split()) or type(error).__name__
-    code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, InvalidInput) else grpc.StatusCode.UNAVAILABLE
-    await context.abort(code, message if len(message) <= _LONGEST_REFUSAL else message[: _LONGEST_REFUSAL - 1] + "…")
+    code = (
+        grpc.StatusCode.INVALID_ARGUMENT
+        if isinstance(error, InvalidInput)
+        else grpc.StatusCode.UNAVAILABLE
+    )
+    await context.abort(
+        code, message if len(message) <= _LONGEST_REFUSAL else message[: _LONGEST_REFUSAL - 1] + "…"
+    )
 
 
 def _answer(answer: Answer) -> wire.ContainerAllocateResponse:
     return wire.ContainerAllocateResponse(
         envs=answer.environment,
-        mounts=[wire.Mount(host_path=m.source, container_path=m.inside, read_only=m.read_only) for m in answer.mounts],
+        mounts=[
+            wire.Mount(host_path=m.source, container_path=m.inside, read_only=m.read_only)
+            for m in answer.mounts
+        ],
         devices=[
-            wire.DeviceSpec(host_path=node.source, container_path=node.inside, permissions=node.access)
+            wire.DeviceSpec(
+                host_path=node.source, container_path=node.inside, permissions=node.access
+            )
             for node in answer.devices
         ],
         annotations=answer.annotations,
@@ -260,9 +312,12 @@ def _answer(answer: Answer) -> wire.ContainerAllocateResponse:
 
 
 class PluginService:
-    """One resource, kept registered. folder, endpoint, plugin, on_call: as `PluginServer` has them."""
+    """One resource, kept registered. folder, endpoint, plugin, on_call: as `PluginServer` has
+    them."""
 
-    def __init__(self, resource: str, folder: Path, endpoint: str, plugin: Plugin, on_call: OnCall) -> None:
+    def __init__(
+        self, resource: str, folder: Path, endpoint: str, plugin: Plugin, on_call: OnCall
+    ) -> None:
         self.resource = resource
         self._kubelet = folder / KUBELET_SOCKET
         self._server = PluginServer(folder, endpoint, plugin, on_call=on_call)
@@ -271,7 +326,8 @@ class PluginService:
         self.registered = False
 
     async def run(self) -> None:
-        """Until it is cancelled; then the socket is removed, by which kubelet learns that the resource is gone."""
+        """Until it is cancelled; then the socket is removed, by which kubelet learns that the
+        resource is gone."""
         while True:
             try:
                 await self._serve()

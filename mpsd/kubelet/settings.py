@@ -1,6 +1,7 @@
 """The settings of `mpsd agent` beside a kubelet.
 
-An agent that is given the name of a node serves that node's kubelet, and nothing else gets its GPUs.
+An agent that is given the name of a node serves that node's kubelet, and nothing else gets its
+GPUs.
 """
 
 import os
@@ -19,10 +20,11 @@ _LONGEST_DRIVER = 63  # of a driver's name in Kubernetes
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """kubelet_directory: kubelet's root, with device-plugins/ in it. port 0: the kernel chooses. kubeconfig None: the
-    service account of this pod. dra_driver: the name under which resource claims are served in place of the device
-    plugins, unless the policy goes by a label that the Node lacks; empty where they are not. startup_taint: the key of
-    a taint of this Node that is removed once its GPUs are served; empty for none."""
+    """kubelet_directory: kubelet's root, with device-plugins/ in it. port 0: the kernel chooses.
+    kubeconfig None: the service account of this pod. dra_driver: the name under which resource
+    claims are served in place of the device plugins, unless the policy goes by a label that the
+    Node lacks; empty where they are not. startup_taint: the key of a taint of this Node that is
+    removed once its GPUs are served; empty for none."""
 
     node: str
     kubelet_directory: Path
@@ -54,7 +56,9 @@ def _strategy(text: str) -> DeviceListStrategy:
 def _taint(text: str) -> str:
     domain, slash, name = text.rpartition("/")
     if text and not (_NAME.fullmatch(name) and (not slash or _DRIVER.fullmatch(domain))):
-        raise ValueError("write the key of a taint without value and effect, such as mpsd.io/not-ready")
+        raise ValueError(
+            "write the key of a taint without value and effect, such as mpsd.io/not-ready"
+        )
     return text
 
 
@@ -65,17 +69,35 @@ def _driver(text: str) -> str:
 
 
 KUBELET_SETTINGS = {
-    "node": Setting("--node", "NAME", "This node of a cluster: serve its kubelet", other_variable="MPSD_NODE_NAME"),
-    "kubelet_directory": Setting("--kubelet-dir", "DIR", "Kubelet's root", path, "/var/lib/kubelet"),
-    "pod_resources": Setting("--pod-resources", "SOCKET", "Of kubelet's PodResources; else below its root", path),
+    "node": Setting(
+        "--node",
+        "NAME",
+        "This node of a cluster: serve its kubelet",
+        other_variable="MPSD_NODE_NAME",
+    ),
+    "kubelet_directory": Setting(
+        "--kubelet-dir", "DIR", "Kubelet's root", path, "/var/lib/kubelet"
+    ),
+    "pod_resources": Setting(
+        "--pod-resources", "SOCKET", "Of kubelet's PodResources; else below its root", path
+    ),
     "kubeconfig": KUBECONFIG,
     "device_list_strategy": Setting(
-        "--device-list-strategy", "HOW", "How containers get their GPU, in NVIDIA's words", _strategy, "envvar"
+        "--device-list-strategy",
+        "HOW",
+        "How containers get their GPU, in NVIDIA's words",
+        _strategy,
+        "envvar",
     ),
     "dra_driver": Setting(
-        "--dra", "DRIVER", "Serve resource claims by this name, such as gpu.mpsd.io, and no device plugins", _driver
+        "--dra",
+        "DRIVER",
+        "Serve resource claims by this name, such as gpu.mpsd.io, and no device plugins",
+        _driver,
     ),
-    "cdi_directory": Setting("--cdi-dir", "DIR", "Where containers' CDI devices are described", path, "/var/run/cdi"),
+    "cdi_directory": Setting(
+        "--cdi-dir", "DIR", "Where containers' CDI devices are described", path, "/var/run/cdi"
+    ),
     "startup_taint": Setting(
         "--startup-taint",
         "KEY",
@@ -90,20 +112,27 @@ KUBELET_SETTINGS = {
 def kubelet_settings(
     flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ
 ) -> KubeletSettings | None:
-    """None where no node is named. flags: by the names of KUBELET_SETTINGS. InvalidInput with every problem."""
+    """None where no node is named. flags: by the names of KUBELET_SETTINGS. InvalidInput with every
+    problem."""
     read = read_settings(KUBELET_SETTINGS, flags, environment)
     if not read["node"]:
         given = [setting.flag for name, setting in KUBELET_SETTINGS.items() if flags.get(name)]
         refuse(
-            KUBELET_SETTINGS["node"].problem("", f"is missing beside {flag}", "name this node") for flag in given[:1]
+            KUBELET_SETTINGS["node"].problem("", f"is missing beside {flag}", "name this node")
+            for flag in given[:1]
         )
         return None
-    pod_resources = read.pop("pod_resources") or read["kubelet_directory"] / "pod-resources" / "kubelet.sock"
+    pod_resources = (
+        read.pop("pod_resources") or read["kubelet_directory"] / "pod-resources" / "kubelet.sock"
+    )
     return KubeletSettings(pod_resources=pod_resources, **read)
 
 
 def kubelet_directory(asked: str | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """Kubelet's root, whether or not a node is named. asked: its flag, None where it was not given. InvalidInput."""
+    """Kubelet's root, whether or not a node is named. asked: its flag, None where it was not given.
+    InvalidInput."""
     declared = {"kubelet_directory": KUBELET_SETTINGS["kubelet_directory"]}
-    found: Path = read_settings(declared, {"kubelet_directory": asked}, environment)["kubelet_directory"]
+    found: Path = read_settings(declared, {"kubelet_directory": asked}, environment)[
+        "kubelet_directory"
+    ]
     return found

@@ -35,32 +35,32 @@ _ROWS = (
         "equal",
         "time slices of equal length: each container gets 1/max_inst of the time",
         ThreadCap.EQUAL,
-        "a cap of 1/max_inst of the SMs, which the books reserve, in place of time slices, which MPS does not have; it "
-        "is set when a program makes its context",
+        "a cap of 1/max_inst of the SMs, which the books reserve, in place of time slices, which"
+        " MPS does not have; it is set when a program makes its context",
     ),
     ComputePolicy(
         1,
         "preemptive",
         "time slices; those of containers that do not use the GPU are skipped",
         ThreadCap.WHOLE,
-        "no cap: programs run at the same time, and what one leaves idle the others use; nothing makes their parts "
-        "equal, because MPS has no time slices",
+        "no cap: programs run at the same time, and what one leaves idle the others use; nothing"
+        " makes their parts equal, because MPS has no time slices",
     ),
     ComputePolicy(
         WEIGHTED,
         "weighted preemptive",
         "slices as long as ALIYUN_COM_GPU_SCHD_WEIGHT: containers get m:n",
         ThreadCap.WHOLE,
-        "no cap, and the weight only counts towards max_inst: MPS has no weights, so programs that run at the same "
-        "time do not get m:n; alone, a container has the whole card, as in cGPU",
+        "no cap, and the weight only counts towards max_inst: MPS has no weights, so programs that"
+        " run at the same time do not get m:n; alone, a container has the whole card, as in cGPU",
     ),
     ComputePolicy(
         3,
         "fixed share",
         "weight/max_inst of the time, whoever else runs",
         ThreadCap.WEIGHT,
-        "a cap of weight/max_inst of the SMs, which the books reserve, in place of time; it is set when a program "
-        "makes its context",
+        "a cap of weight/max_inst of the SMs, which the books reserve, in place of time; it is set"
+        " when a program makes its context",
     ),
     ComputePolicy(
         4,
@@ -74,24 +74,26 @@ _ROWS = (
         "native",
         "memory only; the driver schedules",
         ThreadCap.WHOLE,
-        "no cap: programs run at the same time through MPS, where the driver alone would take turns",
+        "no cap: programs run at the same time through MPS, where the driver alone would take"
+        " turns",
     ),
 )
 POLICIES: Mapping[int, ComputePolicy] = {row.number: row for row in _ROWS}
-MOST_INSTANCES = 100  # max_inst: of more than that, the share of one would be less than 1 %, the least that MPS has
+# max_inst: of more than that, the share of one would be less than 1 %, the least that MPS has
+MOST_INSTANCES = 100
 
 
 def policy_for(weight: int, own: int) -> ComputePolicy:
-    """What holds for a container on a card whose policy is `own`: a weight over 1 selects the weighted one, unless the
-    card's policy is a share by weight.
+    """What holds for a container on a card whose policy is `own`: a weight over 1 selects the
+    weighted one, unless the card's policy is a share by weight.
     """
     of_card = POLICIES[own]
     return POLICIES[WEIGHTED] if weight > 1 and of_card.share is not ThreadCap.WEIGHT else of_card
 
 
 def percent_of(share: ThreadCap, weight: int, max_inst: int | None) -> int:
-    """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst. max_inst: not None
-    where the share is a part of it, which no policy that loads lacks.
+    """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst.
+    max_inst: not None where the share is a part of it, which no policy that loads lacks.
     """
     if share is ThreadCap.WHOLE or max_inst is None:
         return 100

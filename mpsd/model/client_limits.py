@@ -1,6 +1,7 @@
 """The limits that mpsd writes into a client's environment, and which of them can be.
 
-Only the forms that were seen to work on real hardware are written (`model.cuda_limit_parser` has the others).
+Only the forms that were seen to work on real hardware are written (`model.cuda_limit_parser` has
+the others).
 """
 
 import re
@@ -20,23 +21,28 @@ from mpsd.model.policy import GpuPriority
 from mpsd.model.problem import Problem, shown
 
 NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-NVIDIA_DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the driver's libraries that a container gets
+# the driver's libraries that a container gets
+NVIDIA_DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 CUDA_CAPABILITIES = ("compute", "utility")  # MPS does not limit what others take (graphics, video)
 DENY_MIB = 8  # a server limit that no context fits under; 0 would mean no limit at all
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimit:
-    """What one process may have of one GPU: MiB (context included) and active-thread percentage, 1 to 100."""
+    """What one process may have of one GPU: MiB (context included) and active-thread percentage, 1
+    to 100."""
 
     memory_mib: int
     thread_percent: int
 
 
-def environment(limit: ClientLimit, pipe_directory: str, priority: int | None = None) -> dict[str, str]:
-    """The variables that hold a client to its limit, and to its priority where it is given one. The one entry `0=` is
-    right for every client, whichever GPU it got and however it narrows its devices: the ordinal counts the devices the
-    process sees, and an entry for one it does not see would lift every limit.
+def environment(
+    limit: ClientLimit, pipe_directory: str, priority: int | None = None
+) -> dict[str, str]:
+    """The variables that hold a client to its limit, and to its priority where it is given one. The
+    one entry `0=` is right for every client, whichever GPU it got and however it narrows its
+    devices: the ordinal counts the devices the process sees, and an entry for one it does not see
+    would lift every limit.
     """
     variables = {
         PIPE_DIRECTORY: pipe_directory,
@@ -56,29 +62,40 @@ def limit_in(variables: Mapping[str, str]) -> ClientLimit | None:
     return ClientLimit(int(found[1]), int(found[2])) if found else None
 
 
-def problems_with(limit: ClientLimit, where: str, capability: Capability, card_mib: int, sms: int) -> Iterator[Problem]:
-    """Why a client could not start, or would not be held, under this limit on a GPU of `card_mib` MiB and `sms` SMs."""
+def problems_with(
+    limit: ClientLimit, where: str, capability: Capability, card_mib: int, sms: int
+) -> Iterator[Problem]:
+    """Why a client could not start, or would not be held, under this limit on a GPU of `card_mib`
+    MiB and `sms` SMs."""
     percent, memory = limit.thread_percent, f"{limit.memory_mib} MiB"
     if not 1 <= percent <= 100:
-        yield Problem("percent-range", where, str(percent), "is no thread percentage", "write 1 to 100")
+        yield Problem(
+            "percent-range", where, str(percent), "is no thread percentage", "write 1 to 100"
+        )
     cost_mib = capability.context_cost_mib(capability.sms_given(min(100, max(1, percent)), sms))
     if limit.memory_mib <= cost_mib:
         message = f"is too small for a CUDA context, which takes {cost_mib} MiB on this GPU"
         remedy = f"request more than {cost_mib} MiB, or fewer threads"
         yield Problem("memory-below-context", where, memory, message, remedy)
     if limit.memory_mib > card_mib:
-        message, remedy = f"is more than the GPU's {card_mib} MiB", f"request at most {card_mib} MiB"
+        message, remedy = (
+            f"is more than the GPU's {card_mib} MiB",
+            f"request at most {card_mib} MiB",
+        )
         yield Problem("memory-over-card", where, memory, message, remedy)
 
 
-# -- priorities ------------------------------------------------------------------------------------------------------
+# -- priorities ----------------------------------------------------------------------------------
 
-NORMAL, BELOW_NORMAL = 0, 1  # of CUDA_MPS_CLIENT_PRIORITY; who is below normal gets what the others leave
-PRIORITIES: Mapping[str, int] = {"normal": NORMAL, "below-normal": BELOW_NORMAL}  # as people write them
+# of CUDA_MPS_CLIENT_PRIORITY; who is below normal gets what the others leave
+NORMAL, BELOW_NORMAL = 0, 1
+# as people write them
+PRIORITIES: Mapping[str, int] = {"normal": NORMAL, "below-normal": BELOW_NORMAL}
 
 
 def client_priority(pod: PodPriority | None, policy: GpuPriority) -> int | None:
-    """What the policy says of a pod; None where it says nothing of any. pod None: it is not known."""
+    """What the policy says of a pod; None where it says nothing of any. pod None: it is not
+    known."""
     said = pod or PodPriority()
     match policy.by:
         case "none":
@@ -95,13 +112,27 @@ def priority_reason(pod: PodPriority, policy: GpuPriority) -> str:
         case "none":
             return ""
         case "priority-class":
-            is_under = "is under" if client_priority(pod, policy) == BELOW_NORMAL else "is not under"
-            return f"its priority {pod.value or 0} {is_under} {policy.below_normal_under}, gpu_priority of the policy"
+            is_under = (
+                "is under" if client_priority(pod, policy) == BELOW_NORMAL else "is not under"
+            )
+            return (
+                f"its priority {pod.value or 0} {is_under} {policy.below_normal_under},"
+                " gpu_priority of the policy"
+            )
         case "annotation":
-            return f"its annotation {PRIORITY} is {'not set' if pod.written is None else shown(pod.written)}"
+            return (
+                f"its annotation {PRIORITY} is"
+                f" {'not set' if pod.written is None else shown(pod.written)}"
+            )
 
 
 def priority_problem(written: object, where: str) -> Iterator[Problem]:
     """What is wrong with a priority that somebody has written there."""
     if not isinstance(written, str) or written not in PRIORITIES:
-        yield Problem("priority-unknown", where, shown(written), "is no priority", f"write {' or '.join(PRIORITIES)}")
+        yield Problem(
+            "priority-unknown",
+            where,
+            shown(written),
+            "is no priority",
+            f"write {' or '.join(PRIORITIES)}",
+        )

@@ -1,7 +1,8 @@
-"""The GPUs of a node or a cluster, their domains and who holds them, as shown: the shape of `kubectl mps -o json`.
+"""The GPUs of a node or a cluster, their domains and who holds them, as shown: the shape of
+`kubectl mps -o json`.
 
-Names and units are an interface, those of model.node_report where they mean the same; fields are added, never renamed.
-What is not known is None, and never zero.
+Names and units are an interface, those of model.node_report where they mean the same; fields are
+added, never renamed. What is not known is None, and never zero.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +29,9 @@ from mpsd.model.times import epoch, lasting
 
 
 class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
-    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon holds the GPU. cordoned:
-    an operator has asked that it takes no new pods, or that a GPU of its domain does.
+    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon
+    holds the GPU. cordoned: an operator has asked that it takes no new pods, or that a GPU of its
+    domain does.
     """
 
     node: str
@@ -54,13 +56,14 @@ class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
 class GrantRow(msgspec.Struct, frozen=True):
     """Who holds a part of which GPUs, on this machine or on a node of a cluster.
 
-    id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known. gpus: UUIDs, and their
-    labels. pod: namespace and name. container: its name, or the beginning of its id. pid: of the program that holds the
-    grant. memory_mib, used_mib: the most of one GPU. cards: GPU by GPU, where that is reported. ended: its holder is
-    gone, though not all of its programs. no_cgroup: mpsd made none for this program. over: it uses more than it may;
-    False where that is not reported. violations: None where they are not reported. claim: namespace and name of the
-    resource claim that it is of; None where it is of none. shared_with: the pods that hold the claim beside `pod`.
-    priority: of its clients, 0 or 1, which is below normal.
+    id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known.
+    gpus: UUIDs, and their labels. pod: namespace and name. container: its name, or the beginning of
+    its id. pid: of the program that holds the grant. memory_mib, used_mib: the most of one GPU.
+    cards: GPU by GPU, where that is reported. ended: its holder is gone, though not all of its
+    programs. no_cgroup: mpsd made none for this program. over: it uses more than it may; False
+    where that is not reported. violations: None where they are not reported. claim: namespace and
+    name of the resource claim that it is of; None where it is of none. shared_with: the pods that
+    hold the claim beside `pod`. priority: of its clients, 0 or 1, which is below normal.
     """
 
     node: str
@@ -86,7 +89,9 @@ class GrantRow(msgspec.Struct, frozen=True):
     priority: int = 0
 
 
-def gpu_row(gpu: GpuReport, domain: DomainReport | None, node: str = "", *, cordoned: bool) -> GpuRow:
+def gpu_row(
+    gpu: GpuReport, domain: DomainReport | None, node: str = "", *, cordoned: bool
+) -> GpuRow:
     return GpuRow(
         node=node,
         uuid=gpu.uuid,
@@ -121,7 +126,8 @@ def gpu_rows(node: NodeReport) -> tuple[GpuRow, ...]:
 
 
 def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
-    """Who holds a grant: `default/train-0`, or `default/train-0 and 2 more` where several pods share a claim."""
+    """Who holds a grant: `default/train-0`, or `default/train-0 and 2 more` where several pods
+    share a claim."""
     return shortened((pod, *shared_with), 1)
 
 
@@ -243,10 +249,16 @@ def is_stale(reported_at: float | None, now: float) -> bool:
 def silence(node: ClusterNode, now: float) -> str | None:
     """Why what is shown of a node may be out of date; None where it has reported of late."""
     if node.reported_at is None:
-        return f"{node.name} has reported nothing yet; check that a pod of the DaemonSet mpsd-agent runs there"
+        return (
+            f"{node.name} has reported nothing yet; check that a pod of the DaemonSet mpsd-agent"
+            " runs there"
+        )
     if not node.stale:
         return None
-    silent = f"has reported nothing for {lasting(now - node.reported_at)} (expected every {lasting(HEARTBEAT_S)})"
+    silent = (
+        f"has reported nothing for {lasting(now - node.reported_at)} (expected every"
+        f" {lasting(HEARTBEAT_S)})"
+    )
     why = "its agent does not run, or does not reach the API server"
     return f"{node.name} {silent}: {why}; its last report is shown"
 

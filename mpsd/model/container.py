@@ -11,7 +11,8 @@ from msgspec.structs import force_setattr
 from mpsd.model.fields import Fields
 from mpsd.model.problem import printable
 
-_CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label, as Kubernetes asks
+# a DNS label, as Kubernetes asks
+_CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Role(StrEnum):

@@ -1,7 +1,7 @@
 """How libcuda was seen to read the limits in its process's environment.
 
-This is what the driver does (580.159.04), not what a manual says. libcuda never complains: a value it does
-not like may be no limit at all.
+This is what the driver does (580.159.04), not what a manual says. libcuda never complains: a value
+it does not like may be no limit at all.
 """
 
 import re
@@ -36,7 +36,8 @@ class Unset:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Bytes by the ordinal of a device the process sees; where the server's limit is smaller, that one counts."""
+    """Bytes by the ordinal of a device the process sees; where the server's limit is smaller, that
+    one counts."""
 
     bytes_by_ordinal: Mapping[int, int]
 
@@ -62,8 +63,9 @@ _AMOUNT = re.compile(r"(?P<minus>-?)(?P<digits>[0-9]+)(?P<unit>.?)", re.DOTALL)
 
 
 def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> MemoryReading:
-    """What libcuda makes of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in a process that sees these GPUs, in this order. Every
-    row was read off driver 580.159.04; None stands for a variable that is not set.
+    """What libcuda makes of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in a process that sees these GPUs, in
+    this order. Every row was read off driver 580.159.04; None stands for a variable that is not
+    set.
     """
     if not value:
         return Unset()
@@ -83,13 +85,15 @@ def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> Mem
 
 
 def _ordinal(device: str, uuids: Sequence[str], shortest: int) -> int | None:
-    """The position of the device with this ordinal, or with this start of a UUID, of `shortest` characters or more.
-    None when there is no such one, or more than one.
+    """The position of the device with this ordinal, or with this start of a UUID, of `shortest`
+    characters or more. None when there is no such one, or more than one.
     """
     if device.isascii() and device.isdigit():
         ordinal = _whole(device)
         return ordinal if ordinal < len(uuids) else None
-    matching = [n for n, uuid in enumerate(uuids) if len(device) >= shortest and uuid.startswith(device)]
+    matching = [
+        n for n, uuid in enumerate(uuids) if len(device) >= shortest and uuid.startswith(device)
+    ]
     return matching[0] if len(matching) == 1 else None
 
 
@@ -107,13 +111,15 @@ def _amount_bytes(amount: str) -> int | Lifted | Unusable:
 
 
 def _whole(digits: str) -> int:
-    """The number; those beyond 64 bits are all alike, so that one of thousands of digits is read like any other."""
+    """The number; those beyond 64 bits are all alike, so that one of thousands of digits is read
+    like any other."""
     return int(digits.lstrip("0")[:20] or "0")
 
 
 def visible_devices(value: str | None, uuids: Sequence[str]) -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES leaves of these GPUs, in its order; None stands for a variable that is not set. As the
-    CUDA programming guide has it: the first entry that is no device hides itself and everything after it.
+    """What CUDA_VISIBLE_DEVICES leaves of these GPUs, in its order; None stands for a variable that
+    is not set. As the CUDA programming guide has it: the first entry that is no device hides itself
+    and everything after it.
     """
     if value is None:
         return tuple(uuids)
@@ -127,14 +133,15 @@ def visible_devices(value: str | None, uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def client_priority_as_read(value: str | None) -> int | None:
-    """What libcuda makes of CUDA_MPS_CLIENT_PRIORITY: 0 is normal and the best there is, 1 below it; None where the
-    server's default counts.
+    """What libcuda makes of CUDA_MPS_CLIENT_PRIORITY: 0 is normal and the best there is, 1 below
+    it; None where the server's default counts.
     """
     return int(value) if value in {"0", "1"} else None
 
 
 def thread_percent_as_read(value: str | None) -> float:
-    """What libcuda makes of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: anything that is not above 0 and at most 100 is 100."""
+    """What libcuda makes of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: anything that is not above 0 and at
+    most 100 is 100."""
     try:
         percent = float(value or "")
     except ValueError:

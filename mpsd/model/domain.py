@@ -1,7 +1,7 @@
 """The states of a domain (the GPUs of one control daemon), as a table.
 
-A transition that is not in the table does not happen; what was seen is turned into at most one event a look,
-the most serious first.
+A transition that is not in the table does not happen; what was seen is turned into at most one
+event a look, the most serious first.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,15 +44,19 @@ def after_is(state: str) -> str:
 _REMEDIES: dict[str, str] = {
     State.REFUSED: "mpsd retries by itself once that is fixed",
     State.DOWN: "mpsd restarts it; log/control.log in the domain's folder says why it ended",
-    State.WEDGED: "wait: after wedged_limit_s the daemon is restarted, which terminates its programs",
-    State.FAULT: "wait: after fault_grace_s mpsd kills the processes that remain, and the GPU serves again",
+    State.WEDGED: (
+        "wait: after wedged_limit_s the daemon is restarted, which terminates its programs"
+    ),
+    State.FAULT: (
+        "wait: after fault_grace_s mpsd kills the processes that remain, and the GPU serves again"
+    ),
     State.STARTING: "wait; if the reason names an error, fix it",
 }
 
 
 def remedy(state: str, reason: str) -> str:
-    """What to do about a domain in this state for this reason (empty where none is known); empty where it serves, is
-    about to, or is drained on request.
+    """What to do about a domain in this state for this reason (empty where none is known); empty
+    where it serves, is about to, or is drained on request.
     """
     return _REMEDIES.get(state, "") if reason or state != State.STARTING else ""
 
@@ -79,7 +83,8 @@ DRAINS = frozenset({State.DRAINING, State.DRAINED})
 ENDED = frozenset({State.DRAINED, State.DOWN, State.REFUSED})  # no program of mpsd's is on its GPUs
 ANSWERING = frozenset({State.READY, State.FAULT, State.DRAINING})  # commands are answered
 
-_MOVES: tuple[tuple[DomainEvent, State, Collection[State]], ...] = (  # an event, and the state it leads to from others
+# an event, and the state it leads to from others
+_MOVES: tuple[tuple[DomainEvent, State, Collection[State]], ...] = (
     (DomainEvent.OBSTACLE_SEEN, State.REFUSED, {State.STARTING, State.DOWN}),
     (DomainEvent.OBSTACLE_GONE, State.STARTING, {State.REFUSED}),
     (DomainEvent.DAEMON_GONE, State.DOWN, set(State) - {State.DOWN}),
@@ -90,14 +95,21 @@ _MOVES: tuple[tuple[DomainEvent, State, Collection[State]], ...] = (  # an event
     (DomainEvent.NO_SERVER, State.STARTING, {State.READY, State.FAULT}),
     (DomainEvent.SERVER_FAULT, State.FAULT, {State.STARTING, State.READY, State.WEDGED}),
     (DomainEvent.SERVER_ACTIVE, State.READY, {State.FAULT}),
-    (DomainEvent.DRAIN_ASKED, State.DRAINING, {State.STARTING, State.READY, State.FAULT, State.WEDGED}),
+    (
+        DomainEvent.DRAIN_ASKED,
+        State.DRAINING,
+        {State.STARTING, State.READY, State.FAULT, State.WEDGED},
+    ),
     (DomainEvent.DRAIN_WITHDRAWN, State.READY, {State.DRAINING}),
     (DomainEvent.DRAIN_WITHDRAWN, State.STARTING, {State.DRAINED}),
     (DomainEvent.NO_CLIENTS, State.DRAINED, {State.DRAINING}),
     (DomainEvent.CLIENTS_AGAIN, State.DRAINING, {State.DRAINED}),
 )
 TRANSITIONS: dict[tuple[State, DomainEvent], State] = {
-    (state, event): target for state in State for event, target, sources in _MOVES if state in sources
+    (state, event): target
+    for state in State
+    for event, target, sources in _MOVES
+    if state in sources
 }
 
 
@@ -108,10 +120,9 @@ class DaemonView:
     obstacle: why no daemon of ours can serve here; empty when nothing is in the way.
     unanswered: commands in a row that got no answer within their deadline.
     settled: every setting was read back since the daemon's start.
-    server: None while it is not known (no answer yet); GONE when there is no server, which is healthy.
-    no_server: one was started, and did not come up.
-    clients: processes on MPS here; None while it is not known.
-    granted: somebody holds a grant here, and may come to the GPU yet.
+    server: None while it is not known (no answer yet); GONE when there is no server, which is
+    healthy. no_server: one was started, and did not come up. clients: processes on MPS here; None
+    while it is not known. granted: somebody holds a grant here, and may come to the GPU yet.
     """
 
     alive: bool
@@ -146,25 +157,31 @@ def events_of(seen: DaemonView) -> tuple[DomainEvent, ...]:
         DomainEvent.ANSWERED: answered,
         DomainEvent.SERVER_ACTIVE: answered and not faulty,
         DomainEvent.NO_CLIENTS: answered and seen.clients == 0 and not seen.granted,
-        DomainEvent.CLIENTS_AGAIN: answered and seen.clients is not None and (seen.clients > 0 or seen.granted),
+        DomainEvent.CLIENTS_AGAIN: (
+            answered and seen.clients is not None and (seen.clients > 0 or seen.granted)
+        ),
     }
     return tuple(event for event, so in happened.items() if so)
 
 
 def next_state(state: State, seen: DaemonView) -> State:
     """The state after this look: at most one step of the table."""
-    return next((TRANSITIONS[state, event] for event in events_of(seen) if (state, event) in TRANSITIONS), state)
+    return next(
+        (TRANSITIONS[state, event] for event in events_of(seen) if (state, event) in TRANSITIONS),
+        state,
+    )
 
 
 def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
-    """Seconds to wait before the next start: none the first time, then doubling up to the longest."""
+    """Seconds to wait before the next start: none the first time, then doubling up to the
+    longest."""
     doubled_s = restarts.first_s * 2.0 ** min(restarts_in_a_row - 1, 32)
     return min(restarts.longest_s, doubled_s) if restarts_in_a_row else 0.0
 
 
-# -- which GPUs share a control daemon ---------------------------------------------------------------------------------
-# A GPU that nothing puts beside others has a daemon to itself, so that a fault or a restart stays with it, and a
-# server's limit for ordinal 0 is exact.
+# -- which GPUs share a control daemon -----------------------------------------------------------
+# A GPU that nothing puts beside others has a daemon to itself, so that a fault or a restart stays
+# with it, and a server's limit for ordinal 0 is exact.
 
 
 class DomainKind(StrEnum):
@@ -172,8 +189,10 @@ class DomainKind(StrEnum):
 
     ALONE = "alone"  # it is one GPU
     LISTED = "listed"  # `domains` in the policy names them; they stay together
-    JOINED = "joined"  # a request of several GPUs was placed on them; they are divided once nobody holds a grant there
-    INSTANCE = "instance"  # it is one MIG instance, beside which a CUDA process can have no other GPU
+    # a request of several GPUs was placed on them; they are divided once nobody holds a grant there
+    JOINED = "joined"
+    # it is one MIG instance, beside which a CUDA process can have no other GPU
+    INSTANCE = "instance"
 
 
 ON_DEMAND = frozenset({DomainKind.ALONE, DomainKind.JOINED})  # may be joined and divided
@@ -181,8 +200,8 @@ ON_DEMAND = frozenset({DomainKind.ALONE, DomainKind.JOINED})  # may be joined an
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The GPUs (UUIDs, by ordinal) of one control daemon; its name is that of its folder, `gpu0`, `gpu2-3` or
-    `gpu0-mig7`."""
+    """The GPUs (UUIDs, by ordinal) of one control daemon; its name is that of its folder, `gpu0`,
+    `gpu2-3` or `gpu0-mig7`."""
 
     name: str
     gpus: tuple[str, ...]
@@ -197,11 +216,15 @@ Groups = tuple[tuple[str, ...], ...]  # of GPUs (UUIDs) that are joined on deman
 
 
 def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tuple[Domain, ...]:
-    """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not there. joined: a
-    group with a GPU that is not there, or that the policy lists, does not count. A MIG instance is in no group."""
+    """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not
+    there. joined: a group with a GPU that is not there, or that the policy lists, does not count. A
+    MIG instance is in no group."""
     whole = [gpu for gpu in gpus if not gpu.instance]
     by_ordinal = {gpu.ordinal: gpu for gpu in whole}
-    message, remedy = f"is no GPU of this node, which has {len(whole)}", "name ordinals that nvidia-smi -L lists"
+    message, remedy = (
+        f"is no GPU of this node, which has {len(whole)}",
+        "name ordinals that nvidia-smi -L lists",
+    )
     if problems := [
         Problem("domain-gpu-missing", f"domains[{index}]", str(ordinal), message, remedy)
         for index, group in enumerate(policy.domains)
@@ -210,10 +233,14 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tup
     ]:
         raise InvalidInput("policy.yaml", problems)
     grouped = {tuple(sorted(group)): DomainKind.LISTED for group in policy.domains}
-    left = {gpu.uuid: gpu.ordinal for gpu in whole if not any(gpu.ordinal in group for group in grouped)}
+    left = {
+        gpu.uuid: gpu.ordinal for gpu in whole if not any(gpu.ordinal in group for group in grouped)
+    }
     for group in joined:
         if left.keys() >= set(group):
-            grouped[tuple(sorted(left.pop(uuid) for uuid in dict.fromkeys(group)))] = DomainKind.JOINED
+            grouped[tuple(sorted(left.pop(uuid) for uuid in dict.fromkeys(group)))] = (
+                DomainKind.JOINED
+            )
     grouped |= {(ordinal,): DomainKind.ALONE for ordinal in left.values()}
     instances = [gpu for gpu in gpus if gpu.instance]
     return (
@@ -225,15 +252,22 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tup
     )
 
 
-def regrouped(wanted: Collection[str], now: Iterable[Domain], held: Collection[str]) -> Groups | None:
-    """The GPUs to join on demand so that these are in one domain: the groups of `now` where they are already, unless
-    they are a part of a joined domain in which nobody holds a grant, which is then divided. None where they cannot be:
-    the policy lists one of them otherwise, or somebody holds a grant in their domains. held: the GPUs of all grants.
+def regrouped(
+    wanted: Collection[str], now: Iterable[Domain], held: Collection[str]
+) -> Groups | None:
+    """The GPUs to join on demand so that these are in one domain: the groups of `now` where they
+    are already, unless they are a part of a joined domain in which nobody holds a grant, which is
+    then divided. None where they cannot be: the policy lists one of them otherwise, or somebody
+    holds a grant in their domains. held: the GPUs of all grants.
     """
     asked, every = set(wanted), tuple(now)
     touched = [domain for domain in every if not asked.isdisjoint(domain.gpus)]
     joined = tuple(domain.gpus for domain in every if domain.kind is DomainKind.JOINED)
-    movable = [domain for domain in touched if domain.kind in ON_DEMAND and set(held).isdisjoint(domain.gpus)]
+    movable = [
+        domain
+        for domain in touched
+        if domain.kind in ON_DEMAND and set(held).isdisjoint(domain.gpus)
+    ]
     if len(touched) == 1 and (not movable or asked == set(touched[0].gpus)):
         return joined if asked <= set(touched[0].gpus) else None
     if len(movable) < len(touched) or asked - {uuid for domain in touched for uuid in domain.gpus}:
@@ -245,8 +279,8 @@ def regrouped(wanted: Collection[str], now: Iterable[Domain], held: Collection[s
 # Why the domain of a MIG instance that was removed is drained.
 GONE = "its GPU is gone, as after a change of the MIG layout; its programs are waited for"
 
-# What an operator takes out of use: `spec.cordoned` of a node's MPSNode. A domain is drained whole, since its GPUs
-# share one control daemon.
+# What an operator takes out of use: `spec.cordoned` of a node's MPSNode. A domain is drained whole,
+# since its GPUs share one control daemon.
 
 ALL = "all"
 
@@ -255,18 +289,32 @@ def read_cordoned(mpsnode: Mapping[str, Any]) -> frozenset[str]:
     """UUIDs, or `all`. Any JSON; what cannot be read cordons nothing."""
     spec = mpsnode.get("spec")
     cordoned = spec.get("cordoned") if isinstance(spec, dict) else None
-    return frozenset(one for one in cordoned if isinstance(one, str)) if isinstance(cordoned, list) else frozenset()
+    return (
+        frozenset(one for one in cordoned if isinstance(one, str))
+        if isinstance(cordoned, list)
+        else frozenset()
+    )
 
 
 def drains(
-    cordoned: frozenset[str], domains: "Iterable[Domain | DomainReport]", nvidia_mps: str = "", driver_upgrade: str = ""
+    cordoned: frozenset[str],
+    domains: "Iterable[Domain | DomainReport]",
+    nvidia_mps: str = "",
+    driver_upgrade: str = "",
 ) -> dict[str, str]:
-    """The domains to drain, by name, each with the reason in words: every one while a label of the Node is of an
-    upgrade of its driver, driver_upgrade, or starts NVIDIA's own MPS daemon, nvidia_mps."""
+    """The domains to drain, by name, each with the reason in words: every one while a label of the
+    Node is of an upgrade of its driver, driver_upgrade, or starts NVIDIA's own MPS daemon,
+    nvidia_mps."""
     if driver_upgrade:
-        return {domain.name: f"the Node's label {driver_upgrade} is of a driver upgrade" for domain in domains}
+        return {
+            domain.name: f"the Node's label {driver_upgrade} is of a driver upgrade"
+            for domain in domains
+        }
     if nvidia_mps:
-        return {domain.name: f"the Node's label {nvidia_mps} starts NVIDIA's own MPS daemon" for domain in domains}
+        return {
+            domain.name: f"the Node's label {nvidia_mps} starts NVIDIA's own MPS daemon"
+            for domain in domains
+        }
     return {
         domain.name: f"cordoned by spec.cordoned of the MPSNode: {', '.join(named)}"
         for domain in domains
@@ -274,6 +322,8 @@ def drains(
     }
 
 
-def unknown_cordons(cordoned: frozenset[str], domains: "Iterable[Domain | DomainReport]") -> tuple[str, ...]:
+def unknown_cordons(
+    cordoned: frozenset[str], domains: "Iterable[Domain | DomainReport]"
+) -> tuple[str, ...]:
     """What is cordoned and is no GPU of this node, such as one that was mistyped."""
     return tuple(sorted(cordoned.difference({ALL}, *(domain.gpus for domain in domains))))

@@ -1,6 +1,7 @@
 """What mpsd reports of single pods and nodes: Kubernetes Events, with reasons from one list.
 
-A reason never changes its name, since people's alerts are made of them; what happened is in the message.
+A reason never changes its name, since people's alerts are made of them; what happened is in the
+message.
 """
 
 from collections.abc import Mapping
@@ -80,9 +81,9 @@ def node_subject(node: str) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. message: in plain words, without what differs from tick to tick. at: when it happened,
-    in seconds since 1970, where that is recorded, so that it is reported once although a restarted agent finds it
-    again; None where it happens now.
+    """One thing that happened. message: in plain words, without what differs from tick to tick. at:
+    when it happened, in seconds since 1970, where that is recorded, so that it is reported once
+    although a restarted agent finds it again; None where it happens now.
     """
 
     subject: Subject
@@ -102,7 +103,8 @@ class EventCount:
 
     @property
     def name(self) -> str:
-        """The event's, the same for the same thing, so that a restarted agent counts on where it was."""
+        """The event's, the same for the same thing, so that a restarted agent counts on where it
+        was."""
         from hashlib import sha256  # OpenSSL, 3 MiB of `mpsd control`, which makes no event
 
         one = self.event
@@ -113,12 +115,20 @@ class EventCount:
 
 def event_object(seen: EventCount, node: str) -> Object:
     subject = seen.event.subject
-    about = {"kind": subject.kind, "name": subject.name, "uid": subject.uid, "namespace": subject.namespace}
+    about = {
+        "kind": subject.kind,
+        "name": subject.name,
+        "uid": subject.uid,
+        "namespace": subject.namespace,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": seen.name, "namespace": subject.event_namespace},
-        "involvedObject": {"apiVersion": "v1", **{key: value for key, value in about.items() if value}},
+        "involvedObject": {
+            "apiVersion": "v1",
+            **{key: value for key, value in about.items() if value},
+        },
         "reason": seen.event.reason.value,
         "message": seen.event.message[:1024],  # Kubernetes' own limit
         "type": "Warning" if seen.event.reason.is_warning else "Normal",
@@ -149,8 +159,8 @@ def is_reported_by(event: Mapping[str, Any], seen: EventCount) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PastEvent:
-    """An event that an agent remembers for its page. what: a value of Reason, or "Refused" for a refused request. uid:
-    of the object it is about; empty where that has none.
+    """An event that an agent remembers for its page. what: a value of Reason, or "Refused" for a
+    refused request. uid: of the object it is about; empty where that has none.
     """
 
     at: float

@@ -1,7 +1,8 @@
 """Reads the fields of a decoded object, and notes what has the wrong shape instead of raising.
 
-Null is absent, as in Kubernetes; a field of another type is a problem, and reads as absent from there on.
-An object of so many fields that reading them would take seconds is not read to its end, which is a problem too.
+Null is absent, as in Kubernetes; a field of another type is a problem, and reads as absent from
+there on. An object of so many fields that reading them would take seconds is not read to its end,
+which is a problem too.
 """
 
 import re
@@ -17,7 +18,8 @@ Fields = Mapping[str, object]
 Wanted = TypeVar("Wanted")
 Record = TypeVar("Record", bound=Struct)
 
-MOST_FIELDS = 10_000  # in all mappings and lists that are read of one object; the largest pods have hundreds
+# in all mappings and lists that are read of one object; the largest pods have hundreds
+MOST_FIELDS = 10_000
 TOO_MANY_FIELDS = "too-many-fields"
 _LONGEST_KEPT = 256  # characters; longer keys are cut wherever they are shown, and take no memory
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -31,7 +33,8 @@ _WORDS: Mapping[type, tuple[str, str]] = {
 
 
 def at(path: str, *keys: str) -> str:
-    """The path of a field below `path`, in the way Kubernetes writes paths: `spec.limits[aliyun.com/gpu-mem]`."""
+    """The path of a field below `path`, in the way Kubernetes writes paths:
+    `spec.limits[aliyun.com/gpu-mem]`."""
     for key in keys:
         path += _step(key) if len(key) <= _LONGEST_KEPT else f"[{printable(key)}]"
     return path.removeprefix(".")
@@ -44,8 +47,8 @@ def _step(key: str) -> str:
 
 @lru_cache(maxsize=64)
 def _parts(kind: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """Of each field its name, its key in the object, and its type where it is there. A key with a slash in front is of
-    a field that no object has.
+    """Of each field its name, its key in the object, and its type where it is there. A key with a
+    slash in front is of a field that no object has.
     """
     read = [one for one in structs.fields(kind) if not one.encode_name.startswith("/")]
     return tuple((one.name, one.encode_name, _present(one.type)) for one in read)
@@ -59,8 +62,9 @@ def _present(kind: Any) -> Any:
 
 
 class FieldReader:
-    """Reads one object, `most_fields` at most; `problems` grows by what was found wrong on the way. too_many: None
-    while every mapping and list was read; once not, nothing of the object may be believed.
+    """Reads one object, `most_fields` at most; `problems` grows by what was found wrong on the way.
+    too_many: None while every mapping and list was read; once not, nothing of the object may be
+    believed.
     """
 
     def __init__(self, most_fields: int = MOST_FIELDS) -> None:
@@ -73,10 +77,12 @@ class FieldReader:
 
     def mapping(self, fields: Fields, key: str, path: str) -> Fields:
         """The mapping at `key` of the mapping at `path`, empty where there is none."""
-        return {} if fields.get(key) is None else self._read(fields, key, path, dict) or {}  # most are absent
+        # most are absent
+        return {} if fields.get(key) is None else self._read(fields, key, path, dict) or {}
 
     def needed(self, fields: Fields, key: str, path: str) -> Fields | None:
-        """The mapping at `key`, without which Kubernetes takes no such object; None where there is none."""
+        """The mapping at `key`, without which Kubernetes takes no such object; None where there is
+        none."""
         if fields.get(key) is None:
             remedy = "add it; Kubernetes takes none without"
             self.problems.append(Problem("field-missing", at(path, key), "", "is missing", remedy))
@@ -87,13 +93,17 @@ class FieldReader:
         if fields.get(key) is None:
             return []
         listed = at(path, key)
-        return [(f"{listed}[{position}]", entry) for position, entry in self.numbered(fields, key, path)]
+        return [
+            (f"{listed}[{position}]", entry) for position, entry in self.numbered(fields, key, path)
+        ]
 
     def numbered(self, fields: Fields, key: str, path: str) -> list[tuple[int, Fields]]:
         """The same with its position alone: a path costs more than to read what is there."""
         found: list[object] = self._read(fields, key, path, list) or []
         entries: list[tuple[int, Fields]]
-        entries = [(position, entry) for position, entry in enumerate(found) if isinstance(entry, dict)]
+        entries = [
+            (position, entry) for position, entry in enumerate(found) if isinstance(entry, dict)
+        ]
         if len(entries) < len(found):
             self._note_others(found, at(path, key), dict)
         return entries
@@ -101,11 +111,13 @@ class FieldReader:
     def text(self, fields: Fields, key: str, path: str) -> str:
         """The text at `key`, empty where there is none."""
         found = fields.get(key)
-        return found if type(found) is str else self._read(fields, key, path, str) or ""  # nearly every call finds one
+        # nearly every call finds one
+        return found if type(found) is str else self._read(fields, key, path, str) or ""
 
     def texts(self, fields: Fields, key: str, path: str) -> tuple[str, ...]:
         found: list[object] = self._read(fields, key, path, list) or []
-        texts = tuple([entry for entry in found if isinstance(entry, str)])  # twice as fast as without the list
+        # twice as fast as without the list
+        texts = tuple([entry for entry in found if isinstance(entry, str)])
         if len(texts) < len(found):
             self._note_others(found, at(path, key), str)
         return texts
@@ -121,8 +133,8 @@ class FieldReader:
         return absent if found is None else found
 
     def struct(self, kind: type[Record], fields: Fields, path: str) -> Record:
-        """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are text, flags, whole
-        numbers, mappings, structs, tuples of text or of structs, and Any.
+        """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are
+        text, flags, whole numbers, mappings, structs, tuples of text or of structs, and Any.
         Entries of a list are at the path that their struct gives them (`path_of_entry`).
         """
         read = {}
@@ -145,7 +157,9 @@ class FieldReader:
         if inner is str:
             return self.texts(fields, key, path)
         entries = self.entries(fields, key, path)
-        return tuple(self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries)
+        return tuple(
+            self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries
+        )
 
     def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
         """The value at `key`; None where it is absent or of another type."""
@@ -159,7 +173,10 @@ class FieldReader:
             self._fields_left -= len(value)
             if self._fields_left < 0:
                 if self.too_many is None:
-                    message = f"takes the object over {MOST_FIELDS} fields, and no more than those are read"
+                    message = (
+                        f"takes the object over {MOST_FIELDS} fields, and no more than those are"
+                        " read"
+                    )
                     remedy = "write fewer, or several objects"
                     self.too_many = Problem(TOO_MANY_FIELDS, at(path, key), "", message, remedy)
                 return None

@@ -45,18 +45,23 @@ class Capability:
         return self.context_base_mib + self.context_per_sm_kib * sms // 1024
 
     def reserved_kib(self, sms: int) -> int:
-        """KiB of addresses that a context on `sms` SMs reserves in an MPS client; 0 where that is not known here."""
-        return -(-sms // self.sms_per_reservation) * RESERVATION_KIB if self.sms_per_reservation else 0
+        """KiB of addresses that a context on `sms` SMs reserves in an MPS client; 0 where that is
+        not known here."""
+        return (
+            -(-sms // self.sms_per_reservation) * RESERVATION_KIB if self.sms_per_reservation else 0
+        )
 
     def least_sms(self, reserved_kib: int, sms: int) -> int:
-        """On how many SMs, at least, a context is that reserves so much on a GPU of `sms`; 0 where none does."""
+        """On how many SMs, at least, a context is that reserves so much on a GPU of `sms`; 0 where
+        none does."""
         units, rest = divmod(reserved_kib, RESERVATION_KIB)
         is_one = units > 0 and not rest and reserved_kib <= self.reserved_kib(sms)
         return (units - 1) * self.sms_per_reservation + 1 if is_one else 0
 
     def of_part(self, part: Fraction) -> "Capability":
-        """The same of a MIG instance with this part of its GPU's compute slices: it accepts so many clients less, in
-        proportion (MIG user guide, "Deployment considerations"; documented, not observed)."""
+        """The same of a MIG instance with this part of its GPU's compute slices: it accepts so many
+        clients less, in proportion (MIG user guide, "Deployment considerations"; documented, not
+        observed)."""
         return replace(self, clients=max(1, int(self.clients * part)))
 
 
@@ -76,8 +81,8 @@ Slices = Annotated[str, Meta(pattern=r"^([1-7]/7|[1-8]/8)$")]
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """A size that MIG instances of one card can have. compute, memory: the fractions of the card that NVIDIA gives.
-    memory_mib, sms: as of a card."""
+    """A size that MIG instances of one card can have. compute, memory: the fractions of the card
+    that NVIDIA gives. memory_mib, sms: as of a card."""
 
     card: Annotated[str, Meta(min_length=1)]
     profile: Annotated[str, Meta(pattern=r"^[1-7]g\.[1-9][0-9]{0,2}gb$")]
@@ -106,8 +111,12 @@ class MigProfile:
 
 
 def why_not_together(profiles: Sequence[MigProfile]) -> str:
-    """Why one GPU cannot have all these instances; empty where it can. Where they lie on it is not looked at."""
-    for what, parts in (("SMs", [row.compute for row in profiles]), ("memory", [row.memory for row in profiles])):
+    """Why one GPU cannot have all these instances; empty where it can. Where they lie on it is not
+    looked at."""
+    for what, parts in (
+        ("SMs", [row.compute for row in profiles]),
+        ("memory", [row.memory for row in profiles]),
+    ):
         if sum(map(Fraction, parts)) > 1:
             return f"they take {' + '.join(parts)} of its {what}"
     return ""
@@ -130,7 +139,8 @@ def _each_named_once(cards: list[Card]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EmptyCard:
-    """What one client can have of an empty card: mib is what CUDA can use, less what the MPS server holds."""
+    """What one client can have of an empty card: mib is what CUDA can use, less what the MPS server
+    holds."""
 
     card: Card
     capability: Capability
@@ -138,23 +148,29 @@ class EmptyCard:
 
     def context_mib(self, thread_percent: int) -> int:
         """MiB of it that a CUDA context takes on this share of the threads, 1 to 100."""
-        return self.capability.context_cost_mib(self.capability.sms_given(thread_percent, self.card.sms))
+        return self.capability.context_cost_mib(
+            self.capability.sms_given(thread_percent, self.card.sms)
+        )
 
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """The whole of `limits/gpus.yaml`. Without slots, so that what follows from it is worked out once."""
+    """The whole of `limits/gpus.yaml`. Without slots, so that what follows from it is worked out
+    once."""
 
     version: Version
     capabilities: Annotated[list[Capability], Meta(min_length=1), _each_once]
     cards: Annotated[list[Card], Meta(min_length=1), _each_named_once]
-    mig: Annotated[list[MigProfile], _each_profile_once] = field(default_factory=list)  # an older file has none
+    # an older file has none
+    mig: Annotated[list[MigProfile], _each_profile_once] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         known = {row.compute_capability for row in self.capabilities}
         for card in self.cards:
             if card.compute_capability not in known:
-                wrong = f"compute_capability {card.compute_capability} is not among the capabilities"
+                wrong = (
+                    f"compute_capability {card.compute_capability} is not among the capabilities"
+                )
                 raise ValueError(f"card {card.short}: {wrong}")
 
     def capability(self, compute_capability: str) -> Capability | None:
@@ -169,8 +185,14 @@ class GpuFacts:
         """The facts where every GPU is this card, or a MIG instance of it."""
         if profile is None:
             return replace(self, cards=[card])
-        known = [row for row in self.capabilities if row.compute_capability == card.compute_capability]
-        return replace(self, cards=[profile.card_of(card)], capabilities=[row.of_part(profile.part) for row in known])
+        known = [
+            row for row in self.capabilities if row.compute_capability == card.compute_capability
+        ]
+        return replace(
+            self,
+            cards=[profile.card_of(card)],
+            capabilities=[row.of_part(profile.part) for row in known],
+        )
 
     def profiles(self, card: Card) -> tuple[MigProfile, ...]:
         """The sizes of MIG instances that are known of this card."""
@@ -188,8 +210,12 @@ class GpuFacts:
     @cached_property
     def rooms(self) -> tuple[EmptyCard, ...]:
         """What one client finds on each card; `__post_init__` has seen a row for every card."""
-        pairs = [(card, self._by_compute_capability[card.compute_capability]) for card in self.cards]
-        return tuple(EmptyCard(card, row, max(0, card.memory_mib - row.server_mib)) for card, row in pairs)
+        pairs = [
+            (card, self._by_compute_capability[card.compute_capability]) for card in self.cards
+        ]
+        return tuple(
+            EmptyCard(card, row, max(0, card.memory_mib - row.server_mib)) for card, row in pairs
+        )
 
     @cached_property
     def _by_compute_capability(self) -> Mapping[str, Capability]:

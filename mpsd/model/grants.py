@@ -1,6 +1,7 @@
 """The ledger: what a GPU has to give, what is granted of it, and what is left.
 
-What is promised never adds up to more than the policy allows of a GPU, in memory, threads or clients.
+What is promised never adds up to more than the policy allows of a GPU, in memory, threads or
+clients.
 """
 
 import re
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING
 
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 
-if TYPE_CHECKING:  # they take a tenth of a second to load, for which whoever only reads a status does not wait
+# they take a tenth of a second to load, for which whoever only reads a status does not wait
+if TYPE_CHECKING:
     from mpsd.model.gpu_facts import Capability, GpuFacts
     from mpsd.model.policy import Compute, Policy
 
 
 @dataclass(frozen=True, slots=True)
 class GpuName:
-    """Which GPU of a node is meant. ordinal: as nvidia-smi counts, of a MIG instance that of its parent. instance: what
-    the label of a MIG instance has beside that, such as `mig7`; empty for a whole GPU."""
+    """Which GPU of a node is meant. ordinal: as nvidia-smi counts, of a MIG instance that of its
+    parent. instance: what the label of a MIG instance has beside that, such as `mig7`; empty for a
+    whole GPU."""
 
     uuid: str
     ordinal: int
@@ -36,19 +39,25 @@ _LABEL = re.compile(r"gpu(?P<ordinal>[0-9]{1,9})(?:-(?P<instance>mig[0-9-]{1,20}
 def gpu_named(uuid: str, label: str) -> GpuName:
     """The GPU with this label; ordinal -1 for a label that no GPU has."""
     found = _LABEL.fullmatch(label)
-    return GpuName(uuid, int(found["ordinal"]), instance=found["instance"] or "") if found else GpuName(uuid, -1)
+    return (
+        GpuName(uuid, int(found["ordinal"]), instance=found["instance"] or "")
+        if found
+        else GpuName(uuid, -1)
+    )
 
 
 def is_instance(uuid: str) -> bool:
-    """Whether this UUID is a MIG instance's (MIG user guide, "MIG device names"), and no whole GPU's."""
+    """Whether this UUID is a MIG instance's (MIG user guide, "MIG device names"), and no whole
+    GPU's."""
     return uuid.startswith("MIG-")
 
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """What a MIG instance is a part of. parent: the UUID of that GPU. profile: NVIDIA's name of its size, such as
-    `1g.10gb`, or `1c.3g.40gb` of one that shares its GPU instance. gpu_instance, compute_instance: their ids, which are
-    unique within the parent and stay as long as the instance exists (nvml.h)."""
+    """What a MIG instance is a part of. parent: the UUID of that GPU. profile: NVIDIA's name of its
+    size, such as `1g.10gb`, or `1c.3g.40gb` of one that shares its GPU instance. gpu_instance,
+    compute_instance: their ids, which are unique within the parent and stay as long as the instance
+    exists (nvml.h)."""
 
     parent: str
     profile: str
@@ -64,9 +73,10 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class Gpu(GpuName):
-    """A GPU of this node, or a MIG instance, which is a GPU of its own. memory_mib is what CUDA can use of it: NVML's
-    total less the driver's reserve. pci_bus: its address as the kernel writes it, such as 0000:06:00.0; empty where it
-    is not known. numa_node: None where it has none, or it is not known. mig: None for a whole GPU."""
+    """A GPU of this node, or a MIG instance, which is a GPU of its own. memory_mib is what CUDA can
+    use of it: NVML's total less the driver's reserve. pci_bus: its address as the kernel writes it,
+    such as 0000:06:00.0; empty where it is not known. numa_node: None where it has none, or it is
+    not known. mig: None for a whole GPU."""
 
     name: str
     memory_mib: int
@@ -84,8 +94,9 @@ class Gpu(GpuName):
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """What the ledger holds of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
-    weight: how many of the parts into which max_inst divides the GPU a container of cGPU takes, None for any other.
+    """What the ledger holds of one GPU (a UUID). reserved_percent: of its threads, 0 where no share
+    was asked for. weight: how many of the parts into which max_inst divides the GPU a container of
+    cGPU takes, None for any other.
     """
 
     gpu: str
@@ -100,8 +111,8 @@ def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of the threads,
-    clients None for as many as the policy gives.
+    """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of
+    the threads, clients None for as many as the policy gives.
     """
 
     memory_mib: int
@@ -112,7 +123,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class CardsRequest:
-    """What a container asks of the GPUs that it names, of each what it likes. thread_percent: the cap, 100 for none."""
+    """What a container asks of the GPUs that it names, of each what it likes. thread_percent: the
+    cap, 100 for none."""
 
     parts: tuple[GpuShare, ...]
     thread_percent: int
@@ -129,11 +141,11 @@ class CardsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of them. holder: the
-    process that the grant was given to, whose children are its clients too, or the pod or the container whose processes
-    are. earlier_mib, earlier_percent: the most that it was before it was changed (`containers.rules.grant_change`),
-    which programs that run were started with; 0 where it never was more. priority: of its clients, 0 or 1, which is
-    below normal.
+    """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of
+    them. holder: the process that the grant was given to, whose children are its clients too, or
+    the pod or the container whose processes are. earlier_mib, earlier_percent: the most that it was
+    before it was changed (`containers.rules.grant_change`), which programs that run were started
+    with; 0 where it never was more. priority: of its clients, 0 or 1, which is below normal.
     """
 
     id: str
@@ -153,7 +165,8 @@ class Grant:
 
     @property
     def memory_mib(self) -> int:
-        """The most that it has of one GPU. MPS knows one limit for all, which each of them must be able to give."""
+        """The most that it has of one GPU. MPS knows one limit for all, which each of them must be
+        able to give."""
         return max(part.memory_mib for part in self.parts)
 
     @property
@@ -176,7 +189,8 @@ class Grant:
         return (self.holder,) if isinstance(self.holder, PodName) else ()
 
     def pod_of(self, cgroup: str | None) -> PodName | None:
-        """The pod with this uid, whose cgroups a process is in; the first pod where none of them has it."""
+        """The pod with this uid, whose cgroups a process is in; the first pod where none of them
+        has it."""
         return next((pod for pod in self.pods if pod.uid == cgroup), self.pod)
 
     @property
@@ -186,12 +200,14 @@ class Grant:
 
     @property
     def own_cgroups(self) -> tuple[str, ...]:
-        """The paths, in v2, of cgroups in which its processes are and no others. None of pods, whose uids are known."""
+        """The paths, in v2, of cgroups in which its processes are and no others. None of pods,
+        whose uids are known."""
         return ()
 
     @property
     def claim(self) -> str | None:
-        """The resource claim that it is of, namespace and name, whose uid is its id; None where it is of none."""
+        """The resource claim that it is of, namespace and name, whose uid is its id; None where it
+        is of none."""
         return None
 
 
@@ -206,8 +222,8 @@ class HostMount:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node of this machine, which must exist, created in such a container at `inside`. access: of the device
-    cgroup, some of r, w and m (mknod).
+    """A device node of this machine, which must exist, created in such a container at `inside`.
+    access: of the device cgroup, some of r, w and m (mknod).
     """
 
     source: str
@@ -217,9 +233,9 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class GpuCapacity:
-    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is granted. weight: None
-    where the policy sets no max_inst for it. holders: of grants on it; None where it stays in its domain, also while
-    nobody holds one.
+    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is
+    granted. weight: None where the policy sets no max_inst for it. holders: of grants on it; None
+    where it stays in its domain, also while nobody holds one.
     """
 
     gpu: GpuName
@@ -245,15 +261,26 @@ def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
 
     source = "NVML of this node"
     cards = [
-        Card(gpu.name, gpu.label, gpu.capability.compute_capability, gpu.memory_mib, gpu.sms, True, source)
+        Card(
+            gpu.name,
+            gpu.label,
+            gpu.capability.compute_capability,
+            gpu.memory_mib,
+            gpu.sms,
+            True,
+            source,
+        )
         for gpu in gpus
     ]
     return replace(facts, cards=cards or facts.cards)
 
 
 def promised_mib(gpu: Gpu, policy: "Policy") -> int:
-    """MiB of one GPU that may be promised in all: what CUDA can use, less what the MPS server holds."""
-    return (gpu.memory_mib - gpu.capability.server_mib) * policy.oversubscription.memory_percent // 100
+    """MiB of one GPU that may be promised in all: what CUDA can use, less what the MPS server
+    holds."""
+    return (
+        (gpu.memory_mib - gpu.capability.server_mib) * policy.oversubscription.memory_percent // 100
+    )
 
 
 def rooms(
@@ -263,8 +290,8 @@ def rooms(
     policy: "Policy",
     on_demand: Collection[str] = (),
 ) -> tuple[GpuCapacity, ...]:
-    """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's domain. on_demand:
-    the GPUs that may be joined with others, and divided."""
+    """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's
+    domain. on_demand: the GPUs that may be joined with others, and divided."""
     held: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         for part in grant.parts:
@@ -273,7 +300,8 @@ def rooms(
     if not on_demand:
         return found
     return tuple(
-        replace(room, holders=len(held[room.gpu.uuid])) if room.gpu.uuid in on_demand else room for room in found
+        replace(room, holders=len(held[room.gpu.uuid])) if room.gpu.uuid in on_demand else room
+        for room in found
     )
 
 
@@ -284,13 +312,19 @@ def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> GpuCa
         domain=domain,
         memory_mib_total=total_mib,
         memory_mib=total_mib - sum(part.memory_mib for part in parts),
-        thread_percent=policy.oversubscription.thread_percent - sum(part.reserved_percent for part in parts),
+        thread_percent=policy.oversubscription.thread_percent
+        - sum(part.reserved_percent for part in parts),
         clients=gpu.capability.clients - sum(grant.clients for grant in grants),
         weight=free_weight(gpu, grants, policy.compute),
     )
 
 
 def free_weight(gpu: GpuName, grants: Iterable[Grant], compute: "Compute") -> int | None:
-    """cGPU's free_weight: what the weights of the GPU's containers leave of max_inst; None where that is not set."""
+    """cGPU's free_weight: what the weights of the GPU's containers leave of max_inst; None where
+    that is not set."""
     max_inst = compute.of(gpu.ordinal).max_inst
-    return None if max_inst is None else max_inst - sum(grant.part_of(gpu.uuid).weight or 0 for grant in grants)
+    return (
+        None
+        if max_inst is None
+        else max_inst - sum(grant.part_of(gpu.uuid).weight or 0 for grant in grants)
+    )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process for ever: start_ticks is field 22 of /proc/PID/stat, boot_id the kernel's random id of this boot."""
+    """One process for ever: start_ticks is field 22 of /proc/PID/stat, boot_id the kernel's random
+    id of this boot."""
 
     pid: int
     start_ticks: int
@@ -20,9 +21,9 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class HostContainer:
-    """A container that runs here without Kubernetes. root: of its runtime (`--root`); id: unique there. name: as people
-    know it, empty where it has none. process: its first one; before that is there (is_made False), the runtime's that
-    makes it.
+    """A container that runs here without Kubernetes. root: of its runtime (`--root`); id: unique
+    there. name: as people know it, empty where it has none. process: its first one; before that is
+    there (is_made False), the runtime's that makes it.
     """
 
     root: str
@@ -42,7 +43,8 @@ def process_of(holder: ProcessIdentity | HostContainer) -> ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """One pod for ever: its name may be used again, its uid is not. uid: empty where it is not known."""
+    """One pod for ever: its name may be used again, its uid is not. uid: empty where it is not
+    known."""
 
     namespace: str
     name: str

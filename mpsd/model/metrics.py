@@ -1,7 +1,8 @@
-"""Every metric of mpsd: its name, type, labels, unit and meaning, and which of its processes export it.
+"""Every metric of mpsd: its name, type, labels, unit and meaning, and which of its processes export
+it.
 
-Names and labels here are an interface, and docs/metrics.md is printed from them; a label's values come from
-closed sets, or are the names of GPUs, domains, and pods and containers that live.
+Names and labels here are an interface, and docs/metrics.md is printed from them; a label's values
+come from closed sets, or are the names of GPUs, domains, and pods and containers that live.
 """
 
 from bisect import bisect_left
@@ -49,7 +50,8 @@ class Exporter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """name: as it is asked for, but for a histogram, which is asked for by the names in `series`."""
+    """name: as it is asked for, but for a histogram, which is asked for by the names in
+    `series`."""
 
     name: str
     help: str
@@ -70,7 +72,12 @@ class Metric:
 
 
 def _metric(
-    name: str, about: str, labels: tuple[str, ...] = (), *, histogram: bool = False, by: tuple[Exporter, ...] = ()
+    name: str,
+    about: str,
+    labels: tuple[str, ...] = (),
+    *,
+    histogram: bool = False,
+    by: tuple[Exporter, ...] = (),
 ) -> Metric:
     """Type and unit follow from the end of the name, and who exports it from its second word."""
     types = {"total": Type.COUNTER, "info": Type.INFO}
@@ -78,33 +85,54 @@ def _metric(
     kind = Type.HISTOGRAM if histogram else types.get(name.rpartition("_")[2], Type.GAUGE)
     word = name.removesuffix("_total").rpartition("_")[2]
     unit = MetricUnit(word) if word in set(MetricUnit) else MetricUnit.NONE
-    return Metric(name, about, labels, kind, unit, by or (exporters.get(name.split("_")[1], Exporter.AGENT),))
+    return Metric(
+        name, about, labels, kind, unit, by or (exporters.get(name.split("_")[1], Exporter.AGENT),)
+    )
 
 
-_DOMAIN, _GPU, _SHARE = ("domain",), ("gpu", "uuid"), ("gpu", "uuid", "holder", "namespace", "pod", "container")
+_DOMAIN, _GPU, _SHARE = (
+    ("domain",),
+    ("gpu", "uuid"),
+    ("gpu", "uuid", "holder", "namespace", "pod", "container"),
+)
 
 DRIVER = _metric("mpsd_driver_info", "NVIDIA's driver of this node.", ("version",))
 LOOKED_AT = _metric("mpsd_look_timestamp_seconds", "When the node was last looked at.")
-UNKNOWN = _metric("mpsd_unknown_things", "What the last look could not see; `mpsd status` shows what and why.")
+UNKNOWN = _metric(
+    "mpsd_unknown_things", "What the last look could not see; `mpsd status` shows what and why."
+)
 LIMITS_WRONG = _metric(
-    "mpsd_limits_wrong", "1 while the limits files cannot be used and older ones are in force.", by=tuple(Exporter)
+    "mpsd_limits_wrong",
+    "1 while the limits files cannot be used and older ones are in force.",
+    by=tuple(Exporter),
 )
 DRIVER_UPGRADE = _metric(
     "mpsd_driver_upgrade",
-    "1 while NVIDIA's GPU operator upgrades this node's driver, with how far it is; else 0, without a state.",
+    "1 while NVIDIA's GPU operator upgrades this node's driver, with how far it is; else 0, without"
+    " a state.",
     ("state",),
 )
 WAITING = _metric("mpsd_requests_waiting", "Programs and containers that wait for a share.")
 
-DOMAIN_STATE = _metric("mpsd_domain_state", "1 for the state that the domain is in, else 0.", ("domain", "state"))
-DOMAIN_SINCE = _metric("mpsd_domain_state_timestamp_seconds", "When the domain came into its state.", _DOMAIN)
+DOMAIN_STATE = _metric(
+    "mpsd_domain_state", "1 for the state that the domain is in, else 0.", ("domain", "state")
+)
+DOMAIN_SINCE = _metric(
+    "mpsd_domain_state_timestamp_seconds", "When the domain came into its state.", _DOMAIN
+)
 DOMAIN_RESTARTS = _metric(
-    "mpsd_domain_restarts_total", "Restarts of the domain's daemon since mpsd first ran in this boot.", _DOMAIN
+    "mpsd_domain_restarts_total",
+    "Restarts of the domain's daemon since mpsd first ran in this boot.",
+    _DOMAIN,
 )
 DOMAIN_SERVERS = _metric("mpsd_domain_servers", "MPS servers of the domain's daemon.", _DOMAIN)
-DOMAIN_FAULTS = _metric("mpsd_domain_faults_total", "Faults of the domain's GPUs in this boot.", _DOMAIN)
+DOMAIN_FAULTS = _metric(
+    "mpsd_domain_faults_total", "Faults of the domain's GPUs in this boot.", _DOMAIN
+)
 DOMAIN_FAULT_AT = _metric(
-    "mpsd_domain_last_fault_timestamp_seconds", "When the last fault was; no series where there was none.", _DOMAIN
+    "mpsd_domain_last_fault_timestamp_seconds",
+    "When the last fault was; no series where there was none.",
+    _DOMAIN,
 )
 DOMAIN_CANARY = _metric(
     "mpsd_domain_canary_passed",
@@ -113,7 +141,8 @@ DOMAIN_CANARY = _metric(
 )
 DOMAIN_COMMAND_SECONDS = _metric(
     "mpsd_domain_command_seconds",
-    "How long the domain's daemon took to answer mpsd control, which asks every 20 s while it serves.",
+    "How long the domain's daemon took to answer mpsd control, which asks every 20 s while it"
+    " serves.",
     _DOMAIN,
     histogram=True,
 )
@@ -133,22 +162,30 @@ GPU_PROMISED = _metric("mpsd_gpu_promised_bytes", "Memory that may be granted in
 GPU_GRANTED = _metric("mpsd_gpu_granted_bytes", "Memory that is granted.", _GPU)
 GPU_USED = _metric("mpsd_gpu_used_bytes", "Memory that processes use, granted or not.", _GPU)
 GPU_UNEXPLAINED = _metric(
-    "mpsd_gpu_unexplained_bytes", "Memory in use of no process that is known; 0 where it is less than 1 GiB.", _GPU
+    "mpsd_gpu_unexplained_bytes",
+    "Memory in use of no process that is known; 0 where it is less than 1 GiB.",
+    _GPU,
 )
 GPU_PROMISED_THREADS = _metric(
     "mpsd_gpu_promised_threads_ratio", "Share of the threads that may be reserved in all.", _GPU
 )
-GPU_GRANTED_THREADS = _metric("mpsd_gpu_granted_threads_ratio", "Share of the threads that is reserved.", _GPU)
+GPU_GRANTED_THREADS = _metric(
+    "mpsd_gpu_granted_threads_ratio", "Share of the threads that is reserved.", _GPU
+)
 GPU_PROMISED_CLIENTS = _metric("mpsd_gpu_promised_clients", "Clients that MPS accepts.", _GPU)
 GPU_CLIENTS = _metric("mpsd_gpu_clients", "Processes on the GPU.", _GPU)
 GPU_OUTSIDE = _metric("mpsd_gpu_clients_outside_mps", "Those of them that run beside MPS.", _GPU)
-GPU_STRANGERS = _metric("mpsd_gpu_clients_without_grant", "Those of them that belong to no grant.", _GPU)
+GPU_STRANGERS = _metric(
+    "mpsd_gpu_clients_without_grant", "Those of them that belong to no grant.", _GPU
+)
 
 GRANTS = _metric("mpsd_grants", "Grants that have a share of the GPU.", (*_GPU, "holder"))
 SHARE_LIMIT = _metric("mpsd_grant_limit_bytes", "Memory that the holder may use.", _SHARE)
 SHARE_USED = _metric("mpsd_grant_used_bytes", "Memory that the holder's processes use.", _SHARE)
 SHARE_OVER = _metric(
-    "mpsd_grant_over_limit", "1 where that is more than it may, the policy's tolerance included, else 0.", _SHARE
+    "mpsd_grant_over_limit",
+    "1 where that is more than it may, the policy's tolerance included, else 0.",
+    _SHARE,
 )
 SHARE_CLIENTS = _metric("mpsd_grant_clients", "The holder's processes on the GPU.", _SHARE)
 SHARE_RESERVED = _metric(
@@ -156,7 +193,8 @@ SHARE_RESERVED = _metric(
 )
 SHARE_THREADS = _metric(
     "mpsd_grant_threads_ratio",
-    "Share of the threads that MPS holds each of its processes to, 1 for no limit; no series for programs.",
+    "Share of the threads that MPS holds each of its processes to, 1 for no limit; no series for"
+    " programs.",
     _SHARE,
 )
 SHARE_BELOW_NORMAL = _metric(
@@ -166,25 +204,37 @@ SHARE_BELOW_NORMAL = _metric(
 )
 SHARE_CAPPED = _metric(
     "mpsd_grant_memory_capped",
-    "1 where memory limits of cgroups hold the holder's processes, 0 where MPS's limit and the watchdog do.",
+    "1 where memory limits of cgroups hold the holder's processes, 0 where MPS's limit and the"
+    " watchdog do.",
     _SHARE,
 )
 GRANT_CLAIM = _metric(
     "mpsd_grant_claim_info",
-    "The resource claim of each pod that has one; the other series of its grant name the first of its pods.",
+    "The resource claim of each pod that has one; the other series of its grant name the first of"
+    " its pods.",
     ("namespace", "pod", "claim"),
 )
 
 VIOLATIONS = _metric(
-    "mpsd_violations_total", "Processes that took more than they were given, since the agent began.", ("kind", "action")
+    "mpsd_violations_total",
+    "Processes that took more than they were given, since the agent began.",
+    ("kind", "action"),
 )
 VIOLATIONS_ENDED = _metric(
-    "mpsd_violations_ended_total", "Those of them that are known to have been ended.", ("kind", "action")
+    "mpsd_violations_ended_total",
+    "Those of them that are known to have been ended.",
+    ("kind", "action"),
 )
-JUDGING = _metric("mpsd_watchdog_judging", "0 while no process is judged, because the grants are not all known.")
+JUDGING = _metric(
+    "mpsd_watchdog_judging", "0 while no process is judged, because the grants are not all known."
+)
 LOOKS = _metric("mpsd_watchdog_looks_total", "Looks at the processes on the GPUs.")
-LATE_LOOKS = _metric("mpsd_watchdog_late_looks_total", "Those that came more than 0.25 s after the one before.")
-LONGEST_PAUSE = _metric("mpsd_watchdog_longest_pause_seconds", "The longest time between two looks so far.")
+LATE_LOOKS = _metric(
+    "mpsd_watchdog_late_looks_total", "Those that came more than 0.25 s after the one before."
+)
+LONGEST_PAUSE = _metric(
+    "mpsd_watchdog_longest_pause_seconds", "The longest time between two looks so far."
+)
 NVML_SECONDS = _metric("mpsd_nvml_cpu_seconds_total", "Processor time that was spent in NVML.")
 
 PLUGIN_CALLS = _metric(
@@ -193,7 +243,10 @@ PLUGIN_CALLS = _metric(
     ("call", "outcome"),
 )
 PLUGIN_SECONDS = _metric(
-    "mpsd_plugin_call_seconds", "How long these calls took, whatever came of them.", ("call",), histogram=True
+    "mpsd_plugin_call_seconds",
+    "How long these calls took, whatever came of them.",
+    ("call",),
+    histogram=True,
 )
 PLUGIN_HELD_BACK = _metric(
     "mpsd_plugin_containers_held_back",
@@ -202,48 +255,70 @@ PLUGIN_HELD_BACK = _metric(
 
 _SERVERS = (Exporter.WEBHOOK, Exporter.SCHEDULER)
 CERTIFICATE_EXPIRY = _metric(
-    "mpsd_certificate_expiry_timestamp_seconds", "When each certificate in use ends.", ("certificate",), by=_SERVERS
+    "mpsd_certificate_expiry_timestamp_seconds",
+    "When each certificate in use ends.",
+    ("certificate",),
+    by=_SERVERS,
 )
 
-ADMISSION_REVIEWS = _metric("mpsd_admission_reviews_total", "Reviews answered.", ("webhook", "verdict"))
-ADMISSION_FINDINGS = _metric("mpsd_admission_findings_total", "Broken rules found, by what was done.", ("rule", "mode"))
+ADMISSION_REVIEWS = _metric(
+    "mpsd_admission_reviews_total", "Reviews answered.", ("webhook", "verdict")
+)
+ADMISSION_FINDINGS = _metric(
+    "mpsd_admission_findings_total", "Broken rules found, by what was done.", ("rule", "mode")
+)
 ADMISSION_REFUSED = _metric(
     "mpsd_admission_requests_refused_total", "Requests that were no review.", ("webhook", "status")
 )
 ADMISSION_SECONDS = _metric(
-    "mpsd_admission_review_seconds", "From the first line of a request to its answer.", ("webhook",), histogram=True
+    "mpsd_admission_review_seconds",
+    "From the first line of a request to its answer.",
+    ("webhook",),
+    histogram=True,
 )
-ADMISSION_LOOKUPS = _metric("mpsd_admission_lookups_total", "Questions to the Kubernetes API.", ("what", "outcome"))
+ADMISSION_LOOKUPS = _metric(
+    "mpsd_admission_lookups_total", "Questions to the Kubernetes API.", ("what", "outcome")
+)
 ADMISSION_REGISTERED = _metric(
-    "mpsd_admission_registered", "1 while API servers are known to ask this webhook; nothing without an API server."
+    "mpsd_admission_registered",
+    "1 while API servers are known to ask this webhook; nothing without an API server.",
 )
 
 SCHEDULER_REQUESTS = _metric(
-    "mpsd_scheduler_requests_total", "Requests of kube-scheduler, by what came of them.", ("verb", "verdict")
+    "mpsd_scheduler_requests_total",
+    "Requests of kube-scheduler, by what came of them.",
+    ("verb", "verdict"),
 )
 SCHEDULER_SECONDS = _metric(
-    "mpsd_scheduler_request_seconds", "From the first line of a request to its answer.", ("verb",), histogram=True
+    "mpsd_scheduler_request_seconds",
+    "From the first line of a request to its answer.",
+    ("verb",),
+    histogram=True,
 )
 SCHEDULER_NODES = _metric("mpsd_scheduler_nodes", "Nodes with a ledger.")
 SCHEDULER_GPUS = _metric("mpsd_scheduler_gpus", "GPUs of these nodes.")
 SCHEDULER_OPEN = _metric("mpsd_scheduler_gpus_open", "GPUs that accept pods now.")
-SCHEDULER_PROMISES = _metric("mpsd_scheduler_promises", "Pods with reserved GPUs that are not known to be bound.")
+SCHEDULER_PROMISES = _metric(
+    "mpsd_scheduler_promises", "Pods with reserved GPUs that are not known to be bound."
+)
 SCHEDULER_USABLE = _metric(
     "mpsd_scheduler_books_usable_seconds",
     "How long the ledgers have been usable without a break; 0 while they are not.",
 )
 
-METRICS = tuple(one for one in globals().values() if isinstance(one, Metric))  # all of the above, in this order
+# all of the above, in this order
+METRICS = tuple(one for one in globals().values() if isinstance(one, Metric))
 
 
 def exported_by(exporter: Exporter) -> tuple[Metric, ...]:
     return tuple(one for one in METRICS if exporter in one.exporters)
 
 
-# How long something took, many times: a histogram as Prometheus reads it, in plain values. Each time is in one slot
-# alone; whoever exports them adds the slots up.
+# How long something took, many times: a histogram as Prometheus reads it, in plain values. Each
+# time is in one slot alone; whoever exports them adds the slots up.
 
-# One command's process takes some milliseconds, and a daemon that does not answer is given up after graces.command_s.
+# One command's process takes some milliseconds, and a daemon that does not answer is given up after
+# graces.command_s.
 COMMAND_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 # kubelet gives PreStartContainer 30 s, and mpsd answers within 25.
 CALL_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
@@ -251,8 +326,8 @@ CALL_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """counts: of those that took at most so long as the bound of the same place, and longer than the one before; the
-    last: of those that took longer than any bound.
+    """counts: of those that took at most so long as the bound of the same place, and longer than
+    the one before; the last: of those that took longer than any bound.
     """
 
     counts: tuple[int, ...]
@@ -268,7 +343,8 @@ class Durations:
         return replace(self, counts=counts, sum_s=self.sum_s + seconds)
 
     def up_to(self, bounds_s: Sequence[float]) -> Iterator[tuple[float, int]]:
-        """Each bound, infinity last, with how many took no longer; none where they were counted by other bounds."""
+        """Each bound, infinity last, with how many took no longer; none where they were counted by
+        other bounds."""
         if len(self.counts) == len(bounds_s) + 1:
             yield from zip((*bounds_s, float("inf")), accumulate(self.counts), strict=True)
 
@@ -279,8 +355,9 @@ def no_durations(bounds_s: Sequence[float]) -> Durations:
 
 @dataclass(frozen=True, slots=True)
 class CommandTimes:
-    """What `mpsd control` keeps in commands.json about one domain: its questions to the daemon, since it began.
-    boot_id: of the boot that it is about. unanswered: those without a proper answer in time.
+    """What `mpsd control` keeps in commands.json about one domain: its questions to the daemon,
+    since it began. boot_id: of the boot that it is about. unanswered: those without a proper answer
+    in time.
     """
 
     boot_id: str

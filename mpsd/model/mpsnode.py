@@ -1,7 +1,8 @@
 """The MPSNode of a node, as anybody may have written it.
 
-Its fields are those of the definition, manifests/chart/templates/crd/mpsnode.yaml; its status is a NodeReport. Any JSON
-is a node here, with what could be read of it and the rest reported as unreadable; nothing raises.
+Its fields are those of the definition, manifests/chart/templates/crd/mpsnode.yaml; its status is a
+NodeReport. Any JSON is a node here, with what could be read of it and the rest reported as
+unreadable; nothing raises.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -88,7 +89,8 @@ def _plain(kind: Any) -> Any:
 
 
 def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -> object:
-    """kind: text, a flag, an amount, a time, another part, or a tuple of parts or of texts; None where it is wrong."""
+    """kind: text, a flag, an amount, a time, another part, or a tuple of parts or of texts; None
+    where it is wrong."""
     if kind is str:
         return shape.text(fields, key, path) or None
     if kind is bool:
@@ -112,8 +114,14 @@ def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -
             return shape.texts(fields, key, path)
         if not _is_part(entry):
             return None
-        return tuple([_read(one, entry, where, shape) for where, one in shape.entries(fields, key, path)])
-    return _read(shape.mapping(fields, key, path), kind, at(path, key), shape) if _is_part(kind) else None
+        return tuple(
+            [_read(one, entry, where, shape) for where, one in shape.entries(fields, key, path)]
+        )
+    return (
+        _read(shape.mapping(fields, key, path), kind, at(path, key), shape)
+        if _is_part(kind)
+        else None
+    )
 
 
 def _time(text: str) -> Instant | None:
@@ -184,7 +192,9 @@ def _gpus(status: NodeReport, node: str, cordoned: frozenset[str]) -> Iterator[r
     draining = drains(cordoned, status.domains if cordoned else ())
     for gpu in status.gpus:
         domain = by_name.get(gpu.domain)
-        drained = ALL in cordoned or gpu.uuid in cordoned or bool(domain and domain.name in draining)
+        drained = (
+            ALL in cordoned or gpu.uuid in cordoned or bool(domain and domain.name in draining)
+        )
         yield rows.gpu_row(gpu, domain, node, cordoned=drained)
 
 
@@ -196,4 +206,9 @@ def _pods(status: NodeReport) -> tuple[GrantReport, ...] | None:
     listed = sum([grant.violations is not None for grant in grants])
     if seen is None or seen.pods != listed:
         return grants
-    return tuple([grant if grant.violations else replace(grant, violations=NO_VIOLATIONS) for grant in grants])
+    return tuple(
+        [
+            grant if grant.violations else replace(grant, violations=NO_VIOLATIONS)
+            for grant in grants
+        ]
+    )

@@ -1,8 +1,9 @@
-"""What is reported of a node, from its agent to the eye: `GET /v1/node`, and with fields left out MPSNode.status.
+"""What is reported of a node, from its agent to the eye: `GET /v1/node`, and with fields left out
+MPSNode.status.
 
-Names and units are an interface: in JSON `memory_mib` is `memoryMiB`, and a time is RFC 3339 in UTC. What is absent is
-not known or not reported, and never zero; an empty text or list says that there is nothing. `model.mpsnode` reads what
-others wrote.
+Names and units are an interface: in JSON `memory_mib` is `memoryMiB`, and a time is RFC 3339 in
+UTC. What is absent is not known or not reported, and never zero; an empty text or list says that
+there is nothing. `model.mpsnode` reads what others wrote.
 """
 
 from collections import Counter
@@ -36,7 +37,8 @@ class ReportPart(msgspec.Struct, frozen=True, omit_defaults=True, rename=json_na
 
 
 class PodReport(ReportPart, frozen=True):
-    #: Namespace and name, or its uid alone where it is gone; empty where it is in no pod that is known.
+    #: Namespace and name, or its uid alone where it is gone; empty where it is in no pod that is
+    #: known.
     pod: str = ""
     uid: str = ""
 
@@ -130,12 +132,14 @@ class GpuReport(ReportPart, frozen=True):
     clients: Amount = None
     #: In use of no process that is known; 0 below 1 GiB.
     unexplained_mib: Amount = None
-    #: How much of the time a kernel runs there, whosever; only `GET /v1/use` asks for it, and for what follows.
+    #: How much of the time a kernel runs there, whosever; only `GET /v1/use` asks for it, and for
+    #: what follows.
     sm_percent: Amount = None
     #: What may still be granted, where all grants are known.
     free_mib: Amount = None
     free_percent: Amount = None
-    #: cGPU's compute policy by its number, its max_inst and what is left of that; absent where there is no max_inst.
+    #: cGPU's compute policy by its number, its max_inst and what is left of that; absent where
+    #: there is no max_inst.
     compute_policy: Amount = None
     max_inst: Amount = None
     free_weight: Amount = None
@@ -216,7 +220,8 @@ class ViolationReport(ReportPart, frozen=True):
     command: str = ""
     #: Absent where it has none.
     grant: str | None = None
-    #: Namespace and name; empty where none is known, and in an MPSNode at a grant whose only pod is meant.
+    #: Namespace and name; empty where none is known, and in an MPSNode at a grant whose only pod is
+    #: meant.
     pod: str = ""
     message: str = ""
     #: How it ended; empty where it was not to end, or is about to.
@@ -255,7 +260,8 @@ class ViolationsReport(ReportPart, frozen=True):
 
 
 class GrantReport(PodReport, frozen=True):
-    """What a pod, a container or a program got, or a resource claim, of which `pod` is the first pod."""
+    """What a pod, a container or a program got, or a resource claim, of which `pod` is the first
+    pod."""
 
     #: The uid of its claim, else of its pod; of a program one that mpsd gave it.
     id: str = ""
@@ -280,8 +286,8 @@ class GrantReport(PodReport, frozen=True):
     #: Id and name of the container without Kubernetes that holds it.
     container: str = ""
     container_name: str = ""
-    #: That mpsd made for a program, empty where there is none, so that its processes are known by MPSD_GRANT and by
-    #: descent alone; absent of a pod or a container.
+    #: That mpsd made for a program, empty where there is none, so that its processes are known by
+    #: MPSD_GRANT and by descent alone; absent of a pod or a container.
     cgroup: str | None = None
     #: The resource claim that it is of, namespace and name.
     claim: str = ""
@@ -289,7 +295,8 @@ class GrantReport(PodReport, frozen=True):
     shared_with: Annotated[tuple[PodReport, ...], Few] = ()
     #: Of its clients, 0 or 1, which is below normal.
     priority: Count = 0
-    #: `cgroup` where memory limits of its cgroups are in force, else `mps`; empty where it is not reported.
+    #: `cgroup` where memory limits of its cgroups are in force, else `mps`; empty where it is not
+    #: reported.
     memory_cap: str = ""
     #: Why they are not, where that is known.
     memory_cap_why: str = ""
@@ -367,7 +374,8 @@ class NodeReport(ReportPart, frozen=True):
     summary: Summary | None = None
     gpus: Annotated[tuple[GpuReport, ...], Few] = ()
     domains: Annotated[tuple[DomainReport, ...], Few] = ()
-    #: Absent where they are not known; in an MPSNode those of pods, and only where they are all of them.
+    #: Absent where they are not known; in an MPSNode those of pods, and only where they are all of
+    #: them.
     grants: Annotated[tuple[GrantReport, ...], Few] | None = None
     #: Whether `grants` are all of them.
     grants_known: bool = True

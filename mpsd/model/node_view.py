@@ -16,8 +16,8 @@ RECORD_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class FaultHit:
-    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no pod that is known.
-    ended_at: when mpsd ended it, for it lingered; None where it did not.
+    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no
+    pod that is known. ended_at: when mpsd ended it, for it lingered; None where it did not.
     """
 
     process: ProcessIdentity
@@ -39,10 +39,11 @@ class FaultCause:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its context by it. Which of
-    these caused it, if one did, cannot be determined (docs/mps-observed.md, section 6). strangers: the pids of those
-    that were gone before it could be seen who they were. healed_at: None while its server accepts no client. causes:
-    the clients whose end is its likely cause; empty where there are none, None while that is not settled.
+    """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its
+    context by it. Which of these caused it, if one did, cannot be determined (docs/mps-observed.md,
+    section 6). strangers: the pids of those that were gone before it could be seen who they were.
+    healed_at: None while its server accepts no client. causes: the clients whose end is its likely
+    cause; empty where there are none, None while that is not settled.
     """
 
     at: float
@@ -63,10 +64,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """What a CUDA client of our own found under known limits. problem: why this driver cannot be relied on, or empty.
-    boot_id, driver: what it holds for. context_mib: measured with sms SMs; None where there was no context. warning:
-    what is not as limits/gpus.yaml has it, or empty. memory_cap: CAP_HOLDS where a memory limit of its cgroup held a
-    client, why it did not, or empty where that was not tried.
+    """What a CUDA client of our own found under known limits. problem: why this driver cannot be
+    relied on, or empty. boot_id, driver: what it holds for. context_mib: measured with sms SMs;
+    None where there was no context. warning: what is not as limits/gpus.yaml has it, or empty.
+    memory_cap: CAP_HOLDS where a memory limit of its cgroup held a client, why it did not, or empty
+    where that was not tried.
     """
 
     boot_id: str
@@ -86,14 +88,15 @@ CAP_HOLDS = "holds"
 class DomainRecord:
     """What `mpsd control` keeps in record.json about one domain, and everyone else reads.
 
-    daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in a row, without
-    a time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes: what the GPUs were
-    set to before mpsd, by UUID; `mps.compute_modes` goes by files of its own. served: whether it has ever been ready in
-    this boot. faults: the last ones of this boot, the newest last. canary: None before it has run. boot_id: of the boot
-    that all of it is about; empty where an older mpsd wrote it. written_by: the version of the `mpsd control` that
-    keeps it; empty as well. kind: a `DomainKind`; empty where it is written by an mpsd that joins no GPUs on demand.
-    held_until: seconds since 1970 until which no new client is let in, since mpsd first makes a context of its own
-    there; 0 where none is made.
+    daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in
+    a row, without a time of stability between. restarts_total: since mpsd first ran in this boot.
+    compute_modes: what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by files
+    of its own. served: whether it has ever been ready in this boot. faults: the last ones of this
+    boot, the newest last. canary: None before it has run. boot_id: of the boot that all of it is
+    about; empty where an older mpsd wrote it. written_by: the version of the `mpsd control` that
+    keeps it; empty as well. kind: a `DomainKind`; empty where it is written by an mpsd that joins
+    no GPUs on demand. held_until: seconds since 1970 until which no new client is let in, since
+    mpsd first makes a context of its own there; 0 where none is made.
     """
 
     version: int
@@ -135,7 +138,8 @@ class ServerLimit:
 
 @dataclass(frozen=True, slots=True)
 class DomainView:
-    """One domain as it was seen. limits: those confirmed since the daemon's and the server's start."""
+    """One domain as it was seen. limits: those confirmed since the daemon's and the server's
+    start."""
 
     record: DomainRecord
     limits: frozenset[ServerLimit]
@@ -150,20 +154,26 @@ class DomainView:
 
     @property
     def allowed_mib(self) -> int:
-        """The largest client that every server, now and to come, is known to accept; 0 while one is not known to."""
+        """The largest client that every server, now and to come, is known to accept; 0 while one is
+        not known to."""
         confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
         servers, gpus = (None, *self.record.servers), self.record.gpus
-        return min(confirmed.get((server, ordinal), 0) for server in servers for ordinal in range(len(gpus)))
+        return min(
+            confirmed.get((server, ordinal), 0)
+            for server in servers
+            for ordinal in range(len(gpus))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its grant, or None.
-    used_mib: with its managed memory; None: NVML knows the process and not its memory. pod: the uid in the cgroup
-    of its pod, or the grant of the container without Kubernetes that it is in; None where it is in neither that
-    anybody can tell. environment: of what it was started with, the variables that MPS reads; None where that cannot
-    be read. only_draws: it uses the GPU through a graphics interface alone, which MPS has no part in. reserved_kib: of
-    its context (model.gpu_facts); 0 where nobody asked, or there is none yet.
+    """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its
+    grant, or None. used_mib: with its managed memory; None: NVML knows the process and not its
+    memory. pod: the uid in the cgroup of its pod, or the grant of the container without Kubernetes
+    that it is in; None where it is in neither that anybody can tell. environment: of what it was
+    started with, the variables that MPS reads; None where that cannot be read. only_draws: it uses
+    the GPU through a graphics interface alone, which MPS has no part in. reserved_kib: of its
+    context (model.gpu_facts); 0 where nobody asked, or there is none yet.
     """
 
     process: ProcessIdentity
@@ -196,8 +206,9 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeldGrant:
-    """A grant and whether the process it was given to still lives. others_alive: where that has ended, whether other
-    processes are in the cgroup that mpsd made for it. cgroup: that one; empty where it has none; None of no program."""
+    """A grant and whether the process it was given to still lives. others_alive: where that has
+    ended, whether other processes are in the cgroup that mpsd made for it. cgroup: that one; empty
+    where it has none; None of no program."""
 
     grant: Grant
     holder_alive: bool
@@ -207,25 +218,28 @@ class HeldGrant:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableGrant:
-    """A grant whose record, this file, cannot be read, so that nobody knows what it holds. domain: whose GPUs it may be
-    on; None where that is unknown too."""
+    """A grant whose record, this file, cannot be read, so that nobody knows what it holds. domain:
+    whose GPUs it may be on; None where that is unknown too."""
 
     id: str
     file: str
     reason: str
     domain: str | None = None
 
-    def gpus(self, domains: Mapping[str, tuple[str, ...]], everywhere: Iterable[str]) -> tuple[str, ...]:
+    def gpus(
+        self, domains: Mapping[str, tuple[str, ...]], everywhere: Iterable[str]
+    ) -> tuple[str, ...]:
         """The UUIDs of the GPUs that it may be on: of its domain, else of the node."""
         return domains.get(self.domain or "") or tuple(everywhere)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What a ledger knows. unknown: why it may be incomplete, empty where it is complete. holders: the grant of each
-    living program, by pid. pods: the grant of each pod or container that holds one, by its name in `Whereabouts`.
-    ungranted: each pod that is known to hold no grant, by the uid in its cgroups. unreadable: grants that are not among
-    `held`, because their records cannot be read.
+    """What a ledger knows. unknown: why it may be incomplete, empty where it is complete. holders:
+    the grant of each living program, by pid. pods: the grant of each pod or container that holds
+    one, by its name in `Whereabouts`. ungranted: each pod that is known to hold no grant, by the
+    uid in its cgroups. unreadable: grants that are not among `held`, because their records cannot
+    be read.
     """
 
     held: tuple[HeldGrant, ...] = ()
@@ -243,14 +257,16 @@ class LedgerView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be seen, and why. clients
-    None: NVML could not say, so nothing may be taken for gone. grants_known: whether `grants` are all of them.
-    ungranted: by the uid in its cgroup, each pod that is known to hold no grant; a pod of neither is not known yet.
-    unexplained_mib: by GPU, where that much is in use of no process that is known.
-    unreadable: as in LedgerView. leaving: domains that `mpsd control` ends, since their GPUs are of others from now on.
-    A MIG instance that was removed is not among `gpus`; its domain is one of `domains` until its programs have ended.
-    capped: the grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have none; of
-    one that is in neither nothing is known. past_pods: by the uid in its cgroup, those that held a grant of late.
+    """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be
+    seen, and why. clients None: NVML could not say, so nothing may be taken for gone. grants_known:
+    whether `grants` are all of them. ungranted: by the uid in its cgroup, each pod that is known to
+    hold no grant; a pod of neither is not known yet. unexplained_mib: by GPU, where that much is in
+    use of no process that is known. unreadable: as in LedgerView. leaving: domains that `mpsd
+    control` ends, since their GPUs are of others from now on. A MIG instance that was removed is
+    not among `gpus`; its domain is one of `domains` until its programs have ended. capped: the
+    grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have
+    none; of one that is in neither nothing is known. past_pods: by the uid in its cgroup, those
+    that held a grant of late.
     """
 
     now: float
@@ -275,8 +291,8 @@ class NodeView:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody holds a part of a GPU here, no program is on MPS, and no domain accepts or still has one. No
-        where a grant may not be known."""
+        """Whether nobody holds a part of a GPU here, no program is on MPS, and no domain accepts or
+        still has one. No where a grant may not be known."""
         idle = {State.DRAINED, State.REFUSED, State.DOWN}
         held = self.grants or self.waiting or self.unreadable or not self.grants_known
         held = held or any(client.on_mps for client in self.clients or ())
@@ -286,12 +302,14 @@ class NodeView:
     def on_demand(self) -> frozenset[str]:
         """The GPUs that may be joined with others, and divided."""
         every = (*self.domains, *self.leaving)
-        return frozenset(gpu for domain in every if domain.record.kind in ON_DEMAND for gpu in domain.record.gpus)
+        return frozenset(
+            gpu for domain in every if domain.record.kind in ON_DEMAND for gpu in domain.record.gpus
+        )
 
     @property
     def withheld(self) -> Mapping[str, str]:
-        """By UUID, why a GPU takes no new grant and its limits stay as they are, with the remedy: a grant that may be
-        on it cannot be read."""
+        """By UUID, why a GPU takes no new grant and its limits stay as they are, with the remedy: a
+        grant that may be on it cannot be read."""
         if not self.unreadable:
             return {}
         labels = {gpu.uuid: gpu.label for gpu in self.gpus}
@@ -319,7 +337,8 @@ def pod_names(*views: NodeView) -> dict[str, PodName]:
 
 
 def past_pods(view: NodeView) -> dict[str, PodName]:
-    """Those that hold a grant, and the last of those that did: a pod that was killed is to be named in a fault."""
+    """Those that hold a grant, and the last of those that did: a pod that was killed is to be named
+    in a fault."""
     granted = _granted(view)
     every = {uid: pod for uid, pod in view.past_pods.items() if uid not in granted} | granted
     return dict([*every.items()][-_MOST_PAST:])

@@ -20,7 +20,8 @@ from mpsd.model.problem import Problem, printable
 from mpsd.model.quantity import is_zero
 
 PRIORITY = "mpsd.io/gpu-priority"  # an annotation of a pod
-GRACE_ADDED = "mpsd.io/grace-added"  # another: the seconds by which the webhook has lengthened its grace
+# another: the seconds by which the webhook has lengthened its grace
+GRACE_ADDED = "mpsd.io/grace-added"
 USUAL_GRACE_S = 30  # Kubernetes' own, of a pod that names none
 FINISHED = frozenset({"Succeeded", "Failed"})  # phases of a pod that holds nothing any more
 CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
@@ -83,7 +84,9 @@ class _NodeSelector(Read, frozen=True, gc=False):
 
 
 class _NodeAffinity(Read, frozen=True, gc=False):
-    required: _NodeSelector = field(default=_NodeSelector(), name="requiredDuringSchedulingIgnoredDuringExecution")
+    required: _NodeSelector = field(
+        default=_NodeSelector(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
 
 
 class _Affinity(Read, frozen=True, gc=False):
@@ -161,7 +164,9 @@ class PodSpec(Read, frozen=True, gc=False):
 
     @property
     def wishes(self) -> "NodeWishes":
-        selected = [(key, value) for key, value in self.node_selector.items() if isinstance(value, str)]
+        selected = [
+            (key, value) for key, value in self.node_selector.items() if isinstance(value, str)
+        ]
         terms = self.affinity.node_affinity.required.node_selector_terms
         return NodeWishes(tuple(selected), self.tolerations, terms)
 
@@ -178,7 +183,9 @@ class NodeWishes(NamedTuple):
     def tolerates(self, key: str, value: str, effect: str) -> bool:
         """Whether it goes to a Node with this taint."""
         return any(
-            one.key in ("", key) and (one.operator == "Exists" or one.value == value) and one.effect in ("", effect)
+            one.key in ("", key)
+            and (one.operator == "Exists" or one.value == value)
+            and one.effect in ("", effect)
             for one in self.tolerations
         )
 
@@ -347,7 +354,10 @@ class Pod(Read, frozen=True, gc=False):
     def claims_made(self) -> Mapping[str, ClaimName]:
         """The same, with what was made of a template in its place, where that is known."""
         made = {one.name: one.claim for one in self.status.resource_claim_statuses if one.claim}
-        return {entry: ClaimName(CLAIM, made[entry]) if entry in made else name for entry, name in self.claims.items()}
+        return {
+            entry: ClaimName(CLAIM, made[entry]) if entry in made else name
+            for entry, name in self.claims.items()
+        }
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -407,7 +417,9 @@ def read_pod(shape: FieldReader, fields: Fields, path: str = "") -> Pod:
         shape.needed(fields, "spec", path)
     elif isinstance(spec, dict) and spec.get("containers") in (None, []):
         where = at(path, "spec", "containers")
-        shape.problems.append(Problem("field-missing", where, "", "holds no container", "add a container"))
+        shape.problems.append(
+            Problem("field-missing", where, "", "holds no container", "add a container")
+        )
     if PRIORITY in pod.annotations:
         shape.text(pod.annotations, PRIORITY, at(path, "metadata", "annotations"))
     return _placed(pod, path)

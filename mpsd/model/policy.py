@@ -1,8 +1,8 @@
 """What pods and programs may have: the shape of `limits/policy.yaml`.
 
-A policy that loads is complete and free of contradictions; unknown, missing and wrong fields are refused by name, all
-at once (`model.strict_reader`). Only a rule of admission and a field with a default may be left out, so that a new one
-makes no older policy invalid.
+A policy that loads is complete and free of contradictions; unknown, missing and wrong fields are
+refused by name, all at once (`model.strict_reader`). Only a rule of admission and a field with a
+default may be left out, so that a new one makes no older policy invalid.
 """
 
 from collections import Counter
@@ -25,7 +25,9 @@ Ordinal = Annotated[
     str,
     Meta(
         pattern=r"^(0|[1-9][0-9]{0,2})$",
-        extra={"words": ("no-ordinal", "is no GPU's ordinal", "write it as nvidia-smi does, such as 0")},
+        extra={
+            "words": ("no-ordinal", "is no GPU's ordinal", "write it as nvidia-smi does, such as 0")
+        },
     ),
 ]
 Version = Annotated[
@@ -38,7 +40,8 @@ _LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 ResourceName = Annotated[
     str, Meta(pattern=rf"^{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")
 ]
-MemoryCap = Literal["auto", "cgroup", "mps"]  # what holds a grant's memory as a whole, in the moment of an allocation
+# what holds a grant's memory as a whole, in the moment of an allocation
+MemoryCap = Literal["auto", "cgroup", "mps"]
 EvictingState = Literal["fault", "down", "wedged", "refused", "draining", "drained"]
 Text = Annotated[str, Meta(min_length=1)]
 Pattern = Annotated[str, Meta(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
@@ -62,7 +65,8 @@ class HostIPC(StrEnum):
 
 
 class RuleMode(StrEnum):
-    """What a broken rule does: it refuses, it warns whoever asks, or it is noted in the audit log."""
+    """What a broken rule does: it refuses, it warns whoever asks, or it is noted in the audit
+    log."""
 
     ENFORCE = "enforce"
     WARN = "warn"
@@ -70,7 +74,8 @@ class RuleMode(StrEnum):
 
 
 class RuleId(StrEnum):
-    """The name of each rule of admission, which never changes. `admission.rules` says what each is for."""
+    """The name of each rule of admission, which never changes. `admission.rules` says what each is
+    for."""
 
     OBJECT_MALFORMED = "object-malformed"
     REQUEST_IMPOSSIBLE = "request-impossible"
@@ -99,7 +104,8 @@ class RuleId(StrEnum):
     UNASKED_HOST_PATH = "unasked-host-path"
 
 
-# The modes of limits/policy.yaml, which a rule has where a policy does not name it: one may be older than the rule.
+# The modes of limits/policy.yaml, which a rule has where a policy does not name it: one may be
+# older than the rule.
 _WARNED = {
     RuleId.GPUS_NOT_TOGETHER,
     RuleId.HOST_IPC_ADDED,
@@ -118,10 +124,13 @@ DEFAULT_MODES: Mapping[RuleId, RuleMode] = {
 
 
 class RuleModes(dict[RuleId, RuleMode]):
-    """A mode for every rule. by_default: the rules that the policy does not name, which have their shipped mode."""
+    """A mode for every rule. by_default: the rules that the policy does not name, which have their
+    shipped mode."""
 
     def __init__(self, named: Mapping[RuleId, RuleMode]) -> None:
-        super().__init__({rule: named.get(rule, default) for rule, default in DEFAULT_MODES.items()})
+        super().__init__(
+            {rule: named.get(rule, default) for rule, default in DEFAULT_MODES.items()}
+        )
         self.by_default = tuple(rule for rule in RuleId if rule not in named)
 
 
@@ -133,7 +142,8 @@ class Placement(StrEnum):
 
 
 class CanaryRule(StrEnum):
-    """What a driver that does not obey means for its GPUs: no pods, a warning; SKIP does not look."""
+    """What a driver that does not obey means for its GPUs: no pods, a warning; SKIP does not
+    look."""
 
     REQUIRE = "require"
     WARN = "warn"
@@ -150,10 +160,13 @@ class Resources:
     def __post_init__(self) -> None:
         if len({self.memory, self.percent, self.count}) < 3:
             raise ValueError("memory, percent and count must be three different names")
-        for key, name in (("memory", self.memory), ("percent", self.percent)):  # `IsExtendedResourceName` of Kubernetes
+        # `IsExtendedResourceName` of Kubernetes
+        for key, name in (("memory", self.memory), ("percent", self.percent)):
             if "kubernetes.io/" in name or name.startswith("requests."):
                 message = "Kubernetes keeps names with kubernetes.io/ or requests. for itself"
-                raise Contradiction(key, message, "resource-reserved", "write a domain of yours, such as mpsd.io")
+                raise Contradiction(
+                    key, message, "resource-reserved", "write a domain of yours, such as mpsd.io"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +177,14 @@ class Requests:
     clients_per_grant: Annotated[int, Meta(ge=1, le=60)]
 
     def __post_init__(self) -> None:
-        minimum, step = f"minimum_thread_percent {self.minimum_thread_percent}", self.thread_percent_step
+        minimum, step = (
+            f"minimum_thread_percent {self.minimum_thread_percent}",
+            self.thread_percent_step,
+        )
         if self.default_thread_percent < self.minimum_thread_percent:
-            raise ValueError(f"default_thread_percent {self.default_thread_percent} is below {minimum}")
+            raise ValueError(
+                f"default_thread_percent {self.default_thread_percent} is below {minimum}"
+            )
         if self.minimum_thread_percent % step:
             raise ValueError(f"{minimum} is not in steps of thread_percent_step {step}")
 
@@ -190,11 +208,14 @@ class Admission:
     visible_devices_kept_for: tuple[Pattern, ...]
     allowed_host_paths: tuple[PathPattern, ...] | None = None  # None: all that are not blocked
     device_classes: tuple[Text, ...] = (CLAIM_CLASS, WHOLE_CLASS)
-    claims_for_requests: bool = False  # a created pod gets a claim for the first of them in place of its request
+    # a created pod gets a claim for the first of them in place of its request
+    claims_for_requests: bool = False
 
     def __post_init__(self) -> None:
         if self.claims_for_requests and not self.device_classes:
-            raise ValueError("claims_for_requests is true and device_classes names no class to claim")
+            raise ValueError(
+                "claims_for_requests is true and device_classes names no class to claim"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +229,8 @@ class ViolationPolicy:
     action: Response
 
 
-_REPORTED = ViolationPolicy(Response.WARN)  # where a policy does not name it: one may be older than the kind
+# where a policy does not name it: one may be older than the kind
+_REPORTED = ViolationPolicy(Response.WARN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,17 +263,22 @@ class Graces:
     fault_grace_s: Seconds
     wedged_limit_s: Seconds
     drain_s: Seconds
-    #: between the stop of a client that is to end and its SIGKILL, for what it had queued; 0: at once
+    #: between the stop of a client that is to end and its SIGKILL, for what it had queued; 0: at
+    #: once
     end_drain_s: Annotated[float, Meta(ge=0, le=10)] = 3.0
 
     def __post_init__(self) -> None:
         start_s, command_s = self.start_s, self.command_s
         if start_s < command_s:
-            raise ValueError(f"start_s {start_s:g} is below command_s {command_s:g}: no command could ever be answered")
+            raise ValueError(
+                f"start_s {start_s:g} is below command_s {command_s:g}: no command could ever be"
+                " answered"
+            )
 
     @property
     def pod_end_s(self) -> float:
-        """How long before the end of a pod's grace its clients are stopped, so that kubelet finds none to kill."""
+        """How long before the end of a pod's grace its clients are stopped, so that kubelet finds
+        none to kill."""
         return self.end_drain_s + POD_END_MARGIN_S
 
 
@@ -268,8 +295,9 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True)
 class CardCompute:
-    """What cGPU does with a card's threads. policy: a number of model.cgpu_policies. max_inst: into how many parts
-    the card is divided, which is the most that the weights of its containers come to; None: no such bound.
+    """What cGPU does with a card's threads. policy: a number of model.cgpu_policies. max_inst: into
+    how many parts the card is divided, which is the most that the weights of its containers come
+    to; None: no such bound.
     """
 
     policy: Annotated[int, Meta(ge=min(POLICIES), le=max(POLICIES))]
@@ -277,7 +305,10 @@ class CardCompute:
 
     def __post_init__(self) -> None:
         if self.max_inst is None and POLICIES[self.policy].share is not ThreadCap.WHOLE:
-            message = "is not set, and the policy beside it gives a container 1/max_inst or weight/max_inst of a card"
+            message = (
+                "is not set, and the policy beside it gives a container 1/max_inst or"
+                " weight/max_inst of a card"
+            )
             remedy = f"write 1 to {MOST_INSTANCES}, or policy 1, 2, 4 or 5"
             raise Contradiction("max_inst", message, "max-inst-unset", remedy)
 
@@ -294,11 +325,12 @@ class Compute(CardCompute):
 
 @dataclass(frozen=True, slots=True)
 class GpuPriority:
-    """Which pods' work on a GPU comes after that of others. by: what of a pod says so. below_normal_under: the smallest
-    `spec.priority` that is not below normal."""
+    """Which pods' work on a GPU comes after that of others. by: what of a pod says so.
+    below_normal_under: the smallest `spec.priority` that is not below normal."""
 
     by: Literal["none", "priority-class", "annotation"] = "none"
-    below_normal_under: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0  # an int32, as priorities are
+    # an int32, as priorities are
+    below_normal_under: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +350,13 @@ class Policy:
     canary: CanaryRule
     compute: Compute
     domains: Annotated[list[Annotated[list[Index], Meta(min_length=2)]], _disjoint]
-    claim_nodes: Literal["all", "labelled"] = "all"  # which of the nodes with --dra serve claims, and no device plugin
-    evict_claims_when: tuple[EvictingState, ...] = ()  # states of a GPU: then Kubernetes deletes its pods with claims
-    driver_upgrade: Literal["wait", "evict"] = "wait"  # what an upgrade of the driver does with the pods on its GPUs
+    # which of the nodes with --dra serve claims, and no device plugin
+    claim_nodes: Literal["all", "labelled"] = "all"
+    # states of a GPU: then Kubernetes deletes its pods with claims
+    evict_claims_when: tuple[EvictingState, ...] = ()
+    # what an upgrade of the driver does with the pods on its GPUs
+    driver_upgrade: Literal["wait", "evict"] = "wait"
     gpu_priority: GpuPriority = field(default_factory=GpuPriority)
     memory_cap: MemoryCap = "auto"
-    pod_ends: bool = True  # whether the clients of a deleted pod are stopped before kubelet kills them
+    # whether the clients of a deleted pod are stopped before kubelet kills them
+    pod_ends: bool = True

@@ -1,4 +1,5 @@
-"""What is wrong with something a person wrote: the object, the field, the value, the reason and the remedy.
+"""What is wrong with something a person wrote: the object, the field, the value, the reason and the
+remedy.
 
 Whoever reads input reports every problem in it at once, so readers return or raise tuples of these.
 """
@@ -45,8 +46,8 @@ class Problem:
 
 
 class InvalidInput(Exception):
-    """An object that cannot be used as it is, with every problem found in it. subject: the object as a person names it,
-    such as `Job default/train` or `limits/policy.yaml`.
+    """An object that cannot be used as it is, with every problem found in it. subject: the object
+    as a person names it, such as `Job default/train` or `limits/policy.yaml`.
     """
 
     def __init__(self, subject: str, problems: Iterable[Problem]) -> None:
@@ -60,12 +61,13 @@ class InvalidInput(Exception):
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value as a person would have written it: JSON, which YAML reads too, never longer than `longest`. What a
-    terminal would act on instead of printing it is escaped.
+    """A value as a person would have written it: JSON, which YAML reads too, never longer than
+    `longest`. What a terminal would act on instead of printing it is escaped.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
-    except (ValueError, TypeError, RecursionError):  # numbers of thousands of digits, nesting without end
+    # numbers of thousands of digits, nesting without end
+    except (ValueError, TypeError, RecursionError):
         text = f"a {type(value).__name__} too large to show"
     return printable(text, longest)
 
@@ -74,7 +76,9 @@ def printable(text: str, longest: int = 60) -> str:
     """Text for one line of a message: control characters escaped, cut at `longest`."""
     cut = text[: longest + 1]
     if not cut.isprintable():
-        cut = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
+        cut = "".join(
+            char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut
+        )
     return cut if len(cut) <= longest else cut[: longest - 1] + "…"
 
 

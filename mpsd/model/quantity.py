@@ -1,6 +1,7 @@
 """A Kubernetes quantity as a whole number of the units that a resource is counted in.
 
-Kubernetes' own grammar decides what a number is, and no number, however large, costs time or memory.
+Kubernetes' own grammar decides what a number is, and no number, however large, costs time or
+memory.
 """
 
 import math
@@ -12,24 +13,29 @@ from functools import lru_cache
 from mpsd.model.problem import Problem, shown
 
 _LONGEST_TEXT = 64  # characters; what is longer is no number that a person wrote
-_LARGEST_EXPONENT = 64  # beyond it every number is over the ceiling, or under every fraction that Kubernetes keeps
+# beyond it every number is over the ceiling, or under every fraction that Kubernetes keeps
+_LARGEST_EXPONENT = 64
 
 _BYTES = {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTPE", 1)}
 _BYTES |= {prefix: 1000**power for power, prefix in enumerate("MGTPE", 2)}
-_COUNTS: dict[str, Fraction | int] = {prefix: Fraction(1, 1000**power) for power, prefix in enumerate("mun", 1)}
+_COUNTS: dict[str, Fraction | int] = {
+    prefix: Fraction(1, 1000**power) for power, prefix in enumerate("mun", 1)
+}
 _COUNTS |= {"": 1, "k": 1000}
 
 _GRAMMAR = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?[0-9]+))"
 )
 # The number that a person had in mind, where one can be seen.
-_MEANT = re.compile(r"\s*(?P<whole>[0-9]{1,6})(?:[.,][0-9]*)?\s*(?:g|gb|gib|%|percent)?\s*", re.IGNORECASE)
+_MEANT = re.compile(
+    r"\s*(?P<whole>[0-9]{1,6})(?:[.,][0-9]*)?\s*(?:g|gb|gib|%|percent)?\s*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityUnit:
-    """What a resource counts: `name` follows a number in a sentence, `example` is a number that makes sense. mib: the
-    size of one, None for what is not memory.
+    """What a resource counts: `name` follows a number in a sentence, `example` is a number that
+    makes sense. mib: the size of one, None for what is not memory.
     """
 
     name: str
@@ -41,11 +47,14 @@ class QuantityUnit:
 def memory_unit(mib: int) -> QuantityUnit:
     """The unit of a memory resource whose one is `mib` MiB."""
     name = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
-    return QuantityUnit({1024: "GiB", 1: "MiB"}.get(mib, f"units of {name}"), max(1, 7 * 1024 // mib), mib)
+    return QuantityUnit(
+        {1024: "GiB", 1: "MiB"}.get(mib, f"units of {name}"), max(1, 7 * 1024 // mib), mib
+    )
 
 
 def whole_units(value: object, where: str, unit: QuantityUnit) -> int | Problem:
-    """The whole number of units, 1 or more, that `value` (what YAML or JSON gave) stands for, or what is wrong."""
+    """The whole number of units, 1 or more, that `value` (what YAML or JSON gave) stands for, or
+    what is wrong."""
     number, is_bytes = _amount(value)
     example = unit.example
     if number is None:
@@ -58,9 +67,18 @@ def whole_units(value: object, where: str, unit: QuantityUnit) -> int | Problem:
     elif number > 2**63 - 1:  # Kubernetes' own ceiling
         rule, message, remedy = "quantity-too-large", "is beyond every number Kubernetes knows", ""
     elif number <= 0:
-        rule, message, remedy = "quantity-below-one", "is not 1 or more", f"write 1 {unit.name} or more, or nothing"
+        rule, message, remedy = (
+            "quantity-below-one",
+            "is not 1 or more",
+            f"write 1 {unit.name} or more, or nothing",
+        )
     elif number.denominator > 1:
-        rule, message, remedy, example = "quantity-fraction", "is not a whole number", "", math.ceil(number)
+        rule, message, remedy, example = (
+            "quantity-fraction",
+            "is not a whole number",
+            "",
+            math.ceil(number),
+        )
     else:
         return number.numerator
     remedy = remedy or f"write whole {unit.name}, such as {example or unit.example}"
@@ -73,23 +91,28 @@ def is_zero(value: object) -> bool:
 
 
 def whole(value: object) -> int | None:
-    """The whole number that a quantity stands for, bytes where it has their suffix; None for any other."""
+    """The whole number that a quantity stands for, bytes where it has their suffix; None for any
+    other."""
     number = _amount(value)[0]
     return number.numerator if number is not None and number.denominator == 1 else None
 
 
 def _amount(value: object) -> tuple[Fraction | int | None, bool]:
-    """The number that a quantity stands for, None when it is no quantity; and whether its suffix is one for bytes."""
+    """The number that a quantity stands for, None when it is no quantity; and whether its suffix is
+    one for bytes."""
     match = _GRAMMAR.fullmatch(_text(value))
     if match is None:
         return None, False
     digits = match["number"]
-    number = int(digits) if digits.isdigit() else Fraction(digits)  # int is a tenth of the cost, and most have no more
+    # int is a tenth of the cost, and most have no more
+    number = int(digits) if digits.isdigit() else Fraction(digits)
     if match["exponent"] is not None:
         held = max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, int(match["exponent"])))
         return number * Fraction(10) ** held, False
     suffix = match["suffix"]
-    return (number * _BYTES[suffix], True) if suffix in _BYTES else (number * _COUNTS[suffix], False)
+    return (
+        (number * _BYTES[suffix], True) if suffix in _BYTES else (number * _COUNTS[suffix], False)
+    )
 
 
 def _text(value: object) -> str:
@@ -97,7 +120,11 @@ def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if isinstance(value, int):
-        return str(value) if value.bit_length() <= 128 else f"{'-' if value < 0 else ''}1e{_LARGEST_EXPONENT}"
+        return (
+            str(value)
+            if value.bit_length() <= 128
+            else f"{'-' if value < 0 else ''}1e{_LARGEST_EXPONENT}"
+        )
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _LONGEST_TEXT else ""
 
@@ -108,7 +135,8 @@ def gib(memory_mib: int) -> str:
     return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"
 
 
-# -- an amount of memory as `mpsd set` takes it: whole MiB, which the ledger and MPS count in, or with a unit ----------
+# -- an amount of memory as `mpsd set` takes it: whole MiB, which the ledger and MPS count in, or
+#   with a unit ---
 
 _MEMORY_GRAMMAR = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(?P<unit>Mi|MiB|Gi|GiB)?")
 _MIB_OF_UNIT = {"Mi": 1, "MiB": 1, "Gi": 1024, "GiB": 1024}
@@ -123,5 +151,7 @@ def written_mib(text: str, where: str) -> int | Problem:
     mib = Fraction(match["number"]) * _MIB_OF_UNIT[match["unit"] or "Mi"]
     if mib.denominator > 1 or mib < 1:
         remedy = f"write {max(1, int(mib))}MiB, or another whole number of them"
-        return Problem("memory-malformed", where, shown(text), "is not 1 MiB or more in whole MiB", remedy)
+        return Problem(
+            "memory-malformed", where, shown(text), "is not 1 MiB or more in whole MiB", remedy
+        )
     return int(mib)

@@ -4,21 +4,32 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from mpsd.model.node_report import ClientReport, GrantReport, NodeReport, ViolationReport, WaitingReport
+from mpsd.model.node_report import (
+    ClientReport,
+    GrantReport,
+    NodeReport,
+    ViolationReport,
+    WaitingReport,
+)
 from mpsd.model.problem import program_of
 
 Started = TypeVar("Started", ClientReport, GrantReport, WaitingReport, ViolationReport)
 
 
 def without_arguments(report: NodeReport) -> NodeReport:
-    """For those who may see who uses what, and not what programs were started with: commands cut to their programs."""
+    """For those who may see who uses what, and not what programs were started with: commands cut to
+    their programs."""
     violations = report.violations
     if violations:
-        violations = replace(violations, last=tuple([_bare_violation(one) for one in violations.last]))
+        violations = replace(
+            violations, last=tuple([_bare_violation(one) for one in violations.last])
+        )
     return replace(
         report,
         clients=None if report.clients is None else _bare(report.clients),
-        grants=None if report.grants is None else tuple([_bare_grant(one) for one in report.grants]),
+        grants=None
+        if report.grants is None
+        else tuple([_bare_grant(one) for one in report.grants]),
         waiting=_bare(report.waiting),
         violations=violations,
     )

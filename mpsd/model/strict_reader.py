@@ -1,9 +1,11 @@
-"""Reads decoded data into dataclasses by the types of their fields, and finds all that is wrong with it at once.
+"""Reads decoded data into dataclasses by the types of their fields, and finds all that is wrong
+with it at once.
 
-Nothing is guessed and nothing is ignored: a field that the dataclass does not have, lacks or that is of another type is
-a problem, with its path. msgspec says what a value of a type is; `Meta` in an annotation bounds it. What is about
-several fields is for `__post_init__`, and what is about several entries of a list for a function in the annotation of
-that list: both raise ValueError, or Contradiction where it is one field's.
+Nothing is guessed and nothing is ignored: a field that the dataclass does not have, lacks or that
+is of another type is a problem, with its path. msgspec says what a value of a type is; `Meta` in an
+annotation bounds it. What is about several fields is for `__post_init__`, and what is about several
+entries of a list for a function in the annotation of that list: both raise ValueError, or
+Contradiction where it is one field's.
 """
 
 import re
@@ -12,7 +14,17 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
@@ -45,8 +57,8 @@ class Contradiction(ValueError):
 
 
 def read(kind: type[Record], data: object, subject: str, shipped: str) -> Record:
-    """The dataclass `kind` of `data`; InvalidInput naming `subject` with every problem. shipped: what has every field,
-    for a remedy."""
+    """The dataclass `kind` of `data`; InvalidInput naming `subject` with every problem. shipped:
+    what has every field, for a remedy."""
     reader = _Reader(shipped)
     found = reader.read(kind, data, "")
     if reader.problems:
@@ -72,7 +84,11 @@ class _Reader:
         if outer in {list, tuple} and isinstance(value, list):
             return self._list(bare, notes, value, where)
         if isinstance(outer, type) and issubclass(outer, dict):
-            return self._mapping(bare, value, where) if isinstance(value, dict) else self._leaf(dict, (), value, where)
+            return (
+                self._mapping(bare, value, where)
+                if isinstance(value, dict)
+                else self._leaf(dict, (), value, where)
+            )
         return self._leaf(bare, notes, value, where)
 
     def _record(self, kind: Any, value: object, where: str) -> Any:
@@ -84,10 +100,14 @@ class _Reader:
         read = {}
         for field in fields(kind):
             if field.name in value:
-                read[field.name] = self.read(types[field.name], value[field.name], at(where, field.name))
+                read[field.name] = self.read(
+                    types[field.name], value[field.name], at(where, field.name)
+                )
             elif field.default is MISSING and field.default_factory is MISSING:
                 remedy = f"add it; {self._shipped} has every field"
-                self.problems.append(Problem("field-missing", at(where, field.name), "", "is missing", remedy))
+                self.problems.append(
+                    Problem("field-missing", at(where, field.name), "", "is missing", remedy)
+                )
         if len(self.problems) > before:
             return _WRONG
         try:
@@ -101,9 +121,15 @@ class _Reader:
         return _WRONG
 
     def _list(self, kind: Any, notes: Sequence[Any], value: list[object], where: str) -> Any:
-        entries = [self.read(get_args(kind)[0], one, f"{where}[{position}]") for position, one in enumerate(value)]
+        entries = [
+            self.read(get_args(kind)[0], one, f"{where}[{position}]")
+            for position, one in enumerate(value)
+        ]
         sound = [one for one in entries if one is not _WRONG]
-        if self._leaf(list, [note for note in notes if isinstance(note, Meta)], value, where) is _WRONG:
+        if (
+            self._leaf(list, [note for note in notes if isinstance(note, Meta)], value, where)
+            is _WRONG
+        ):
             return _WRONG
         for check in (note for note in notes if callable(note)):
             try:
@@ -138,10 +164,13 @@ class _Reader:
         except msgspec.ValidationError:
             found = _WRONG
         patterns = [limit.pattern for limit in limits if limit.pattern]
-        if found is not _WRONG and all(re.fullmatch(pattern, found) for pattern in patterns):  # `$` takes a line break
+        # `$` takes a line break
+        if found is not _WRONG and all(re.fullmatch(pattern, found) for pattern in patterns):
             return found
         own = next((limit.extra for limit in limits if limit.extra), None)
-        rule, message, remedy = own["words"] if own else ("field-wrong", _why(kind, limits), self._remedy(kind, value))
+        rule, message, remedy = (
+            own["words"] if own else ("field-wrong", _why(kind, limits), self._remedy(kind, value))
+        )
         self.problems.append(Problem(rule, where or "the file", shown(value), message, remedy))
         return _WRONG
 
@@ -155,10 +184,14 @@ class _Reader:
 
     def _unknown(self, where: str, value: object) -> None:
         remedy = "remove it, or correct its spelling"
-        self.problems.append(Problem("field-unknown", where, shown(value), "is not a field here", remedy))
+        self.problems.append(
+            Problem("field-unknown", where, shown(value), "is not a field here", remedy)
+        )
 
     def _contradiction(self, where: str, error: ValueError) -> None:
-        self.problems.append(Problem("fields-contradict", where, "", str(error), "make the two agree"))
+        self.problems.append(
+            Problem("fields-contradict", where, "", str(error), "make the two agree")
+        )
 
 
 @lru_cache(maxsize=64)
@@ -192,7 +225,9 @@ def _why(kind: Any, limits: Sequence[Meta]) -> str:
 def _bounds(limits: Sequence[Meta], parts: str) -> Iterator[str]:
     for limit in limits:
         said = [
-            words.format(_figure(bound)) for key, words in _BOUNDS.items() if (bound := getattr(limit, key)) is not None
+            words.format(_figure(bound))
+            for key, words in _BOUNDS.items()
+            if (bound := getattr(limit, key)) is not None
         ]
         if limit.ge is not None and limit.le is not None:
             said = [f"from {_figure(limit.ge)} to {_figure(limit.le)}"]

@@ -1,4 +1,5 @@
-"""Times as Kubernetes writes them (whole seconds, UTC, RFC 3339: metav1.Time), and durations for people."""
+"""Times as Kubernetes writes them (whole seconds, UTC, RFC 3339: metav1.Time), and durations for
+people."""
 
 from datetime import UTC, datetime
 
@@ -8,7 +9,8 @@ Instant = datetime
 
 
 def lasting(seconds: float) -> str:
-    """Such as `40 s`, `5 min`, `3 h` or `12 d`; `0 s` for what lies in the future, since clocks differ."""
+    """Such as `40 s`, `5 min`, `3 h` or `12 d`; `0 s` for what lies in the future, since clocks
+    differ."""
     whole = int(max(0.0, min(seconds, 1e12)))
     for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
         if whole >= 2 * unit_s:
@@ -49,7 +51,8 @@ def seconds(text: str | None) -> float | None:
 
 def http_seconds(text: str) -> float | None:
     """Since 1970, of a Date as HTTP writes it; None for what is none."""
-    from email.utils import parsedate_to_datetime  # takes as long to load as all else that `kubectl mps status` loads
+    # takes as long to load as all else that `kubectl mps status` loads
+    from email.utils import parsedate_to_datetime
 
     try:
         return parsedate_to_datetime(text).timestamp()

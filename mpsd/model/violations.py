@@ -1,6 +1,7 @@
 """Violations: the ways in which a process exceeds its grant, and the response to each.
 
-A kind has the name of its field in `limits/policy.yaml`, which sets the response; its event reason never changes.
+A kind has the name of its field in `limits/policy.yaml`, which sets the response; its event reason
+never changes.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,8 @@ if TYPE_CHECKING:  # as in model.grants
 
 
 class Response(StrEnum):
-    """What is done about a violation, in the words of the policy. Here, since whoever only shows it does without the
-    policy's reader, which takes a tenth of a second to load.
+    """What is done about a violation, in the words of the policy. Here, since whoever only shows it
+    does without the policy's reader, which takes a tenth of a second to load.
     """
 
     OBSERVE = "observe"
@@ -38,7 +39,8 @@ class Response(StrEnum):
         return self is not Response.OBSERVE
 
 
-# Of the policy's actions for too_many_clients: KILL where another grant lacks a client of its own, else WARN.
+# Of the policy's actions for too_many_clients: KILL where another grant lacks a client of its own,
+# else WARN.
 KILL_WHEN_SHORT = "kill_when_short"
 
 # In the words of people, by the policy's.
@@ -51,7 +53,8 @@ DONE: Mapping[str, str] = {
 
 
 class ViolationKind(StrEnum):
-    """The values are the fields of `violations` in the policy; the reason of its events has the same name."""
+    """The values are the fields of `violations` in the policy; the reason of its events has the
+    same name."""
 
     MEMORY_OVER_GRANT = "memory_over_grant"
     LIMIT_LIFTED = "limit_lifted"
@@ -77,9 +80,10 @@ class ViolationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One process that takes more than it was given, and what is done about it. gpu: its UUID. pod: None where no pod
-    that is known by name holds the process. client: the process to end where the response ends one. again: it was
-    signalled before and is still there. message: in plain words, what it does.
+    """One process that takes more than it was given, and what is done about it. gpu: its UUID. pod:
+    None where no pod that is known by name holds the process. client: the process to end where the
+    response ends one. again: it was signalled before and is still there. message: in plain words,
+    what it does.
     """
 
     kind: ViolationKind
@@ -102,5 +106,6 @@ def named(client: Client) -> str:
 
 
 def most_mib(part: GpuShare, policy: "Policy") -> int:
-    """What the processes of a grant may use together of one of its GPUs before it is a violation."""
+    """What the processes of a grant may use together of one of its GPUs before it is a
+    violation."""
     return part.memory_mib + policy.violations.memory_over_grant.tolerance_mib

@@ -1,7 +1,8 @@
-"""The canary of one domain: CUDA clients of our own, under limits that are set and read back just before.
+"""The canary of one domain: CUDA clients of our own, under limits that are set and read back just
+before.
 
-It never delays programs: it runs before the first of them is admitted, once a boot and driver, and not on a daemon that
-has clients, or for whose restart the holders of grants wait.
+It never delays programs: it runs before the first of them is admitted, once a boot and driver, and
+not on a daemon that has clients, or for whose restart the holders of grants wait.
 """
 
 import asyncio
@@ -33,13 +34,15 @@ from mpsd.platform import processes
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
-# A process of its own, so that a driver that hangs or crashes takes nothing of mpsd's with it. By its path, without
-# site-packages or anything of the caller's, so that it starts in a few milliseconds.
+# A process of its own, so that a driver that hangs or crashes takes nothing of mpsd's with it. By
+# its path, without site-packages or anything of the caller's, so that it starts in a few
+# milliseconds.
 PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary.py")))
 
 
 async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
-    """The outcome of one CUDA client; it is killed at its deadline, and when the caller is cancelled."""
+    """The outcome of one CUDA client; it is killed at its deadline, and when the caller is
+    cancelled."""
     try:
         return canary.outcome_of(*await communicate(program, environment, deadline_s))
     except TimeoutError:
@@ -50,8 +53,9 @@ async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s
 
 @dataclass(frozen=True, slots=True)
 class CanarySetup:
-    """program: the command line of its client. gpus: the domain's. driver: asks NVML for the version; NvmlFailed. caps:
-    None where no memory limits of cgroups are tried. name: of the domain."""
+    """program: the command line of its client. gpus: the domain's. driver: asks NVML for the
+    version; NvmlFailed. caps: None where no memory limits of cgroups are tried. name: of the
+    domain."""
 
     program: Sequence[str]
     gpus: Sequence[Gpu]
@@ -61,10 +65,15 @@ class CanarySetup:
 
 
 class DomainCanary:
-    """Runs the canary of a domain and keeps its result: None before the first, an earlier mpsd's until then."""
+    """Runs the canary of a domain and keeps its result: None before the first, an earlier mpsd's
+    until then."""
 
     def __init__(
-        self, setup: CanarySetup, environment: Mapping[str, str], on_end: Callable[[], None], log: Logger
+        self,
+        setup: CanarySetup,
+        environment: Mapping[str, str],
+        on_end: Callable[[], None],
+        log: Logger,
     ) -> None:
         self._setup, self._environment = setup, environment
         self._on_end, self._log = on_end, log
@@ -81,15 +90,20 @@ class DomainCanary:
     def obstacle(self, policy: Policy) -> str:
         """Why the domain cannot serve; NvmlFailed."""
         why = canary.obstacle(self.result, self._here(), policy.canary)
-        return why or (canary.cap_obstacle(self.result, self._here()) if policy.memory_cap == "cgroup" else "")
+        return why or (
+            canary.cap_obstacle(self.result, self._here()) if policy.memory_cap == "cgroup" else ""
+        )
 
     def why_no_caps(self, policy: Policy) -> str:
-        """Why memory limits of cgroups, which the policy insists on, cannot be set here; else empty. NvmlFailed."""
+        """Why memory limits of cgroups, which the policy insists on, cannot be set here; else
+        empty. NvmlFailed."""
         caps = self._setup.caps
         if policy.memory_cap != "cgroup" or caps is None:
             return ""
         why = caps.why_not(gpu.uuid for gpu in self._setup.gpus)
-        return f"memory_cap is cgroup, and {why}; set memory_cap: auto, or change that" if why else ""
+        return (
+            f"memory_cap is cgroup, and {why}; set memory_cap: auto, or change that" if why else ""
+        )
 
     def _tries_caps(self, policy: Policy) -> bool:
         caps, gpus = self._setup.caps, [gpu.uuid for gpu in self._setup.gpus]
@@ -102,7 +116,9 @@ class DomainCanary:
         if self._task is not None:
             return True
         caps = self._tries_caps(policy)
-        return canary.is_due(self.result, self._here(), policy.canary, in_use=in_use, tries_cap=caps)
+        return canary.is_due(
+            self.result, self._here(), policy.canary, in_use=in_use, tries_cap=caps
+        )
 
     def _here(self) -> CanaryScope:
         return CanaryScope(processes.boot_id(), self._setup.driver())
@@ -129,12 +145,18 @@ class DomainCanary:
         elif result.warning:
             self._log.warning("canary passed", driver=result.driver, reason=result.warning)
         else:
-            self._log.info("canary passed", driver=result.driver, context_mib=result.context_mib, sms=result.sms)
+            self._log.info(
+                "canary passed",
+                driver=result.driver,
+                context_mib=result.context_mib,
+                sms=result.sms,
+            )
         self._on_end()  # the state follows from it
         return not self.obstacle(policy)
 
     async def run_again(self, pipe: ControlPipe, policy: Policy) -> None:
-        """While it keeps the domain from serving: once in a while, or at once under another driver."""
+        """While it keeps the domain from serving: once in a while, or at once under another
+        driver."""
         if self._task or (time.monotonic() >= self._again_at and self.obstacle(policy)):
             await self.run(pipe, policy)
 
@@ -156,7 +178,7 @@ class DomainCanary:
             task.exception()  # retrieved, in case nobody awaits it
         self._on_end()
 
-    # -- what it does --------------------------------------------------------------------------------------------
+    # -- what it does -----------------------------------------------------------------------------
 
     async def _run(self, pipe: ControlPipe, policy: Policy) -> Canary | None:
         """None where the daemon has clients, which may not be disturbed."""
@@ -174,7 +196,9 @@ class DomainCanary:
         denials: list[str] = []
         if not any(one.problem for one in findings):
             denied = await self._clients(pipe, (DENIAL,), deadline_s)
-            denials = [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus]
+            denials = [
+                canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus
+            ]
         result = replace(canary.in_one(findings, denials, here, time.time()), memory_cap=cap)
         if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
@@ -192,7 +216,9 @@ class DomainCanary:
         try:
             with caps.limited(f"canary-{self._setup.name}", gpu.uuid, CAP.limit_mib) as entering:
                 program = (*entering, *self._setup.program)
-                return canary.cap_problem(gpu, await run(program, {**self._environment, **environment}, deadline_s))
+                return canary.cap_problem(
+                    gpu, await run(program, {**self._environment, **environment}, deadline_s)
+                )
         except (NvmlFailed, OSError) as error:
             return f"{gpu.label}: {error}"
 
@@ -209,10 +235,19 @@ class DomainCanary:
 
         async def one(gpu: Gpu, trial: Trial) -> tuple[str, Trial, Outcome]:
             limits = trial.environment(gpu.uuid, str(pipe.directory))
-            return gpu.uuid, trial, await run(self._setup.program, {**self._environment, **limits}, deadline_s)
+            return (
+                gpu.uuid,
+                trial,
+                await run(self._setup.program, {**self._environment, **limits}, deadline_s),
+            )
 
-        rows = await asyncio.gather(*(one(gpu, trial) for gpu in self._setup.gpus for trial in trials))
-        return {gpu.uuid: {trial: found for uuid, trial, found in rows if uuid == gpu.uuid} for gpu in self._setup.gpus}
+        rows = await asyncio.gather(
+            *(one(gpu, trial) for gpu in self._setup.gpus for trial in trials)
+        )
+        return {
+            gpu.uuid: {trial: found for uuid, trial, found in rows if uuid == gpu.uuid}
+            for gpu in self._setup.gpus
+        }
 
 
 _LOOK_S = 0.02  # while the server still lists a client that has ended
@@ -220,11 +255,16 @@ _TRIES = 3  # for a first context: one failed each time (10 of 10)
 
 
 class FirstContext:
-    """A context of mpsd's own after the last client of a domain was killed. Where that was in mid-kernel, the next one
-    fails once: with 719 in the driver API, 46 in the runtime (docs/mps-observed.md, section 15)."""
+    """A context of mpsd's own after the last client of a domain was killed. Where that was in
+    mid-kernel, the next one fails once: with 719 in the driver API, 46 in the runtime
+    (docs/mps-observed.md, section 15)."""
 
     def __init__(
-        self, setup: CanarySetup, environment: Mapping[str, str], on_end: Callable[[], None], log: Logger
+        self,
+        setup: CanarySetup,
+        environment: Mapping[str, str],
+        on_end: Callable[[], None],
+        log: Logger,
     ) -> None:
         self._setup, self._environment = setup, environment
         self._on_end, self._log = on_end, log
@@ -276,7 +316,10 @@ class FirstContext:
             self._log.warning("first context not made", reason=str(error))
 
     async def _make(self, gpu: Gpu, pipe_directory: Path, deadline_s: float) -> None:
-        environment = {**self._environment, **canary.first_context_environment(gpu.uuid, str(pipe_directory))}
+        environment = {
+            **self._environment,
+            **canary.first_context_environment(gpu.uuid, str(pipe_directory)),
+        }
         refused: list[str] = []
         while len(refused) < _TRIES:
             outcome = await run(self._setup.program, environment, deadline_s)

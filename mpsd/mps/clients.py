@@ -1,7 +1,8 @@
 """The clients of one domain's MPS: who they are, known while they live, and how each of them ended.
 
-The log says who connects, and any tenant may write such lines. So whom a line names is only held by a pidfd; a client
-is who the server lists. After a fault many are gone at once, and nobody could find out then who they were.
+The log says who connects, and any tenant may write such lines. So whom a line names is only held by
+a pidfd; a client is who the server lists. After a fault many are gone at once, and nobody could
+find out then who they were.
 """
 
 import os
@@ -39,7 +40,8 @@ class _Connected:
 
 
 class DomainClients:
-    """on_last_end: called with the end of a client after which the server is not known to have another."""
+    """on_last_end: called with the end of a client after which the server is not known to have
+    another."""
 
     def __init__(self, on_last_end: Callable[[ClientDeath], None]) -> None:
         self._on_last_end = on_last_end
@@ -69,16 +71,18 @@ class DomainClients:
 
     @property
     def list_due_s(self) -> float | None:
-        """Seconds until the server should be asked for its clients; None where nobody waits for that."""
+        """Seconds until the server should be asked for its clients; None where nobody waits for
+        that."""
         if self._list_at == float("inf"):
             return None
         return max(0.0, self._list_at - time.monotonic())
 
     def listed(self, pids: Collection[int], asked_s: float) -> dict[int, FaultHit]:
-        """By the server's word; who of them is known and lives, by pid. asked_s: when it was asked, in seconds of
-        CLOCK_BOOTTIME. OSError in a shortage."""
+        """By the server's word; who of them is known and lives, by pid. asked_s: when it was asked,
+        in seconds of CLOCK_BOOTTIME. OSError in a shortage."""
         self._listed_at, self._list_at = time.monotonic(), float("inf")
-        for death in [one for one in self._unlisted if one.at_s >= asked_s]:  # before the answer came
+        # before the answer came
+        for death in [one for one in self._unlisted if one.at_s >= asked_s]:
             if death.client.process.pid in pids:
                 self._unlisted.remove(death)
                 self._note(death)
@@ -101,7 +105,8 @@ class DomainClients:
             return False
         pod = self._pods.owner_of(pid)
         owner = pod or self._pods.cgroups_of(pid)
-        command = program_of(processes.command_of(pid))[:_LONGEST_COMMAND]  # logs and records keep no arguments
+        # logs and records keep no arguments
+        command = program_of(processes.command_of(pid))[:_LONGEST_COMMAND]
         if not processes.is_alive(identity):  # then what was read may be another's
             return False
         self._forget(pid)
@@ -120,7 +125,9 @@ class DomainClients:
         del self._connected[process.pid]
         status, now_s = one.watch.status, processes.boot_time_s()
         signum = 0 if status is None else os.WTERMSIG(status)
-        death = ClientDeath(one.who, one.owner, now_s, signum, processes.how_ended(status), is_well=status == 0)
+        death = ClientDeath(
+            one.who, one.owner, now_s, signum, processes.how_ended(status), is_well=status == 0
+        )
         if one.is_client:
             self._note(death)
         else:
@@ -132,8 +139,11 @@ class DomainClients:
             self._on_last_end(death)
 
     def living(self, before_s: float) -> tuple[FaultHit, ...]:
-        """Those that the server has listed, and that had connected by then. In seconds of CLOCK_BOOTTIME."""
-        return tuple(one.who for one in self._connected.values() if one.is_client and one.since_s <= before_s)
+        """Those that the server has listed, and that had connected by then. In seconds of
+        CLOCK_BOOTTIME."""
+        return tuple(
+            one.who for one in self._connected.values() if one.is_client and one.since_s <= before_s
+        )
 
     @property
     def deaths(self) -> tuple[ClientDeath, ...]:

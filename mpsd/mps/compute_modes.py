@@ -1,8 +1,10 @@
-"""Sets the compute mode of a domain's GPUs that the policy wants, and restores the one that was found.
+"""Sets the compute mode of a domain's GPUs that the policy wants, and restores the one that was
+found.
 
-The mode that was found is recorded before anything is changed, so that whoever comes next can restore it: a clean stop,
-a changed policy, the next start, or `mpsd control --release`. Each GPU has a file for it alone, written once and
-removed when the mode is back. Where that file cannot be read, the mode stays as it is: unknown is not DEFAULT.
+The mode that was found is recorded before anything is changed, so that whoever comes next can
+restore it: a clean stop, a changed policy, the next start, or `mpsd control --release`. Each GPU
+has a file for it alone, written once and removed when the mode is back. Where that file cannot be
+read, the mode stays as it is: unknown is not DEFAULT.
 """
 
 import asyncio
@@ -47,8 +49,9 @@ class FoundModes:
         return self.run_directory / "compute-modes" / f"{uuid}.json"
 
     def get(self, uuid: str, recorded: Mapping[str, int]) -> int | None:
-        """The mode that was found; None where there is none of this boot. recorded: as the records of the domains have
-        it, which counts where an older mpsd has made no file. UnreadableRecord."""
+        """The mode that was found; None where there is none of this boot. recorded: as the records
+        of the domains have it, which counts where an older mpsd has made no file.
+        UnreadableRecord."""
         found = records.read(path := self.file(uuid), FoundMode)
         if found and (found.gpu != uuid or found.mode not in _NAMES):
             raise records.UnreadableRecord(path, f"it is of {found.gpu} and mode {found.mode}")
@@ -67,38 +70,47 @@ class FoundModes:
 
 
 def why_unknown(error: records.UnreadableRecord, uuid: str) -> str:
-    remedy = f"set the mode yourself (nvidia-smi -i {uuid} -c DEFAULT), then run `rm {shlex.quote(str(error.path))}`"
+    remedy = (
+        f"set the mode yourself (nvidia-smi -i {uuid} -c DEFAULT), then run `rm"
+        f" {shlex.quote(str(error.path))}`"
+    )
     return f"{error.path} cannot be read: {error.reason}; {remedy}"
 
 
 class ComputeModes:
-    """The compute modes of a domain's GPUs. run_directory: where an earlier mpsd may have left records of them."""
+    """The compute modes of a domain's GPUs. run_directory: where an earlier mpsd may have left
+    records of them."""
 
     def __init__(self, nvml: Nvml, kept: KeptRecord, run_directory: Path, log: Logger) -> None:
         self._nvml, self._kept = nvml, kept
         self._run_directory, self._log = run_directory, log
         self._files = FoundModes(run_directory)
-        self._asked: bool | None = None  # exclusive_process of the policy that was last followed; None before that
+        # exclusive_process of the policy that was last followed; None before that
+        self._asked: bool | None = None
 
     def is_news(self, policy: Policy) -> bool:
         """Whether the policy differs from the one that was last followed."""
         return self._asked is not None and self._asked is not policy.exclusive_process
 
     def follow(self, policy: Policy) -> None:
-        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed, OSError. Not of a MIG
-        instance: the mode is of the whole GPU, and with MIG on it can only be Default, so that nothing but the watchdog
-        keeps programs from running beside MPS there."""
+        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed,
+        OSError. Not of a MIG instance: the mode is of the whole GPU, and with MIG on it can only be
+        Default, so that nothing but the watchdog keeps programs from running beside MPS there."""
         if not policy.exclusive_process:
             self._asked = False
             self.put_back()
             return
         known = self._known()
-        for uuid in (one for one in self._kept.now.gpus if one not in known and not is_instance(one)):
+        for uuid in (
+            one for one in self._kept.now.gpus if one not in known and not is_instance(one)
+        ):
             known[uuid] = self._nvml.compute_mode(uuid)
         for uuid, mode in known.items():
             if mode is not None and not self._files.file(uuid).exists():
                 self._files.put(uuid, mode)
-        self._kept.change(compute_modes={uuid: mode for uuid, mode in known.items() if mode is not None})
+        self._kept.change(
+            compute_modes={uuid: mode for uuid, mode in known.items() if mode is not None}
+        )
         self._asked = True
         for uuid, mode in known.items():
             if mode is not None:
@@ -122,12 +134,15 @@ class ComputeModes:
                     self._log.info("compute mode put back", gpu=uuid, mode=mode)
                 self._files.remove(uuid)
             except NvmlFailed as error:
-                self._log.warning("compute mode not put back", gpu=uuid, mode=mode, reason=str(error))
+                self._log.warning(
+                    "compute mode not put back", gpu=uuid, mode=mode, reason=str(error)
+                )
                 left[uuid] = mode
         self._kept.change(compute_modes=left)
 
     def _known(self) -> dict[str, int | None]:
-        """The modes that were found, by GPU; None where the file cannot be read, which is logged."""
+        """The modes that were found, by GPU; None where the file cannot be read, which is
+        logged."""
         recorded_modes = {**recorded(self._run_directory), **self._kept.now.compute_modes}
         known: dict[str, int | None] = {}
         for uuid in self._kept.now.gpus:
@@ -138,7 +153,9 @@ class ComputeModes:
                     self._files.remove(uuid)
             except records.UnreadableRecord as error:
                 known[uuid] = None
-                self._log.error("compute mode left as it is", gpu=uuid, reason=why_unknown(error, uuid))
+                self._log.error(
+                    "compute mode left as it is", gpu=uuid, reason=why_unknown(error, uuid)
+                )
         return known
 
 
@@ -151,7 +168,8 @@ def set_mode(nvml: Nvml, uuid: str, mode: int) -> bool:
 
 
 def recorded(run_directory: Path) -> dict[str, int]:
-    """The modes of GPUs before mpsd, from every readable record of this boot: domains may have changed."""
+    """The modes of GPUs before mpsd, from every readable record of this boot: domains may have
+    changed."""
     modes: dict[str, int] = {}
     for _folder, record in of_this_boot(run_directory):
         if isinstance(record, DomainRecord):  # else the supervisor of that domain has logged it
@@ -159,7 +177,7 @@ def recorded(run_directory: Path) -> dict[str, int]:
     return modes
 
 
-# -- what the last mpsd of a node leaves behind: `mpsd control --release` -----------------------------------------
+# -- what the last mpsd of a node leaves behind: `mpsd control --release` ------------------------
 
 _COMMAND_S = 2.0  # for a command; no policy is read here
 _NAMES = {0: "DEFAULT", 1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's
@@ -175,8 +193,8 @@ class ReleaseOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The outcome for one GPU. gpu, mode: None where the record cannot be read. mode: the name of the mode before mpsd.
-    reason: why it was not restored, else empty.
+    """The outcome for one GPU. gpu, mode: None where the record cannot be read. mode: the name of
+    the mode before mpsd. reason: why it was not restored, else empty.
     """
 
     domain: str
@@ -189,9 +207,9 @@ class Released:
 def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Released, ...]:
     """Restores the mode of every GPU in a record of this boot; empty where nothing was left behind.
 
-    Nothing is changed under a program: while one is on MPS, or the daemon does not say, its GPUs keep their mode. The
-    run directory must be held. find_tools: called where there is something to put back. NvmlFailed where there is no
-    driver.
+    Nothing is changed under a program: while one is on MPS, or the daemon does not say, its GPUs
+    keep their mode. The run directory must be held. find_tools: called where there is something to
+    put back. NvmlFailed where there is no driver.
     """
     found, done, files = [], [], FoundModes(run_directory)
     for folder, record in of_this_boot(run_directory):
@@ -207,7 +225,9 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
     tools.nvml.open()
     try:
         for folder, record in found:
-            why = asyncio.run(_in_use(folder, record, ControlPipe(folder.pipe, tools.environment, _COMMAND_S)))
+            why = asyncio.run(
+                _in_use(folder, record, ControlPipe(folder.pipe, tools.environment, _COMMAND_S))
+            )
             rows = tuple(_released(record, files, tools.nvml, why))
             back = {row.gpu for row in rows if row.outcome is not ReleaseOutcome.LEFT}
             modes = {uuid: mode for uuid, mode in record.compute_modes.items() if uuid not in back}
@@ -218,7 +238,9 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
         tools.nvml.close()
 
 
-def _released(record: DomainRecord, files: FoundModes, nvml: Nvml, in_use: str) -> Iterator[Released]:
+def _released(
+    record: DomainRecord, files: FoundModes, nvml: Nvml, in_use: str
+) -> Iterator[Released]:
     for uuid in record.gpus:
         try:
             mode = files.get(uuid, record.compute_modes)
@@ -237,7 +259,12 @@ def _released(record: DomainRecord, files: FoundModes, nvml: Nvml, in_use: str) 
             yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, str(error))
         else:
             files.remove(uuid)
-            yield Released(record.domain, uuid, name, ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO)
+            yield Released(
+                record.domain,
+                uuid,
+                name,
+                ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO,
+            )
 
 
 async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe) -> str:
@@ -246,11 +273,18 @@ async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe)
         daemon = control_daemon.listener(folder)
         if daemon is None:
             alive = record.daemon is not None and processes.is_alive(record.daemon)
-            return f"its control daemon ({record.daemon}) runs and does not listen; end it first" if alive else ""
+            return (
+                f"its control daemon ({record.daemon}) runs and does not listen; end it first"
+                if alive
+                else ""
+            )
         servers = await pipe.ask(control_protocol.server_list())
         clients = [pid for each in await pipe.clients(servers) for pid in each]
     except (ControlFailed, OSError) as error:
         return f"its control daemon does not report its clients: {error}; end it first"
     if clients:
-        return f"its control daemon ({daemon}) has clients: pid {', '.join(map(str, clients))}; end them first"
+        return (
+            f"its control daemon ({daemon}) has clients: pid {', '.join(map(str, clients))}; end"
+            " them first"
+        )
     return ""

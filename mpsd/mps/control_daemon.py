@@ -1,7 +1,9 @@
-"""The process `nvidia-cuda-mps-control -f -M` of one domain: commands to it, its start, its sockets.
+"""The process `nvidia-cuda-mps-control -f -M` of one domain: commands to it, its start, its
+sockets.
 
-The daemon outlives mpsd. It has a session of its own and writes to a file, so that nothing breaks for its clients when
-mpsd ends; the next mpsd adopts it on proof that it is the one that listens in our directory.
+The daemon outlives mpsd. It has a session of its own and writes to a file, so that nothing breaks
+for its clients when mpsd ends; the next mpsd adopts it on proof that it is the one that listens in
+our directory.
 """
 
 import asyncio
@@ -26,7 +28,8 @@ from mpsd.platform import processes, records
 from mpsd.platform.run_directory import DomainFolder, peer_of
 from mpsd.platform.settings import Settings
 
-# -- commands: one process each, as the manual has it; each has a deadline, and every setting is read back -----------
+# -- commands: one process each, as the manual has it; each has a deadline, and every setting is
+#   read back ---
 
 PROGRAM = "nvidia-cuda-mps-control"
 Answer = TypeVar("Answer")
@@ -39,12 +42,15 @@ class DaemonSilent(ControlFailed):
 async def communicate(
     argv: Sequence[str], environment: Mapping[str, str], deadline_s: float, said: str = ""
 ) -> tuple[int, str, str]:
-    """The exit code of a program, its output and its errors. said: its standard input. TimeoutError, OSError.
+    """The exit code of a program, its output and its errors. said: its standard input.
+    TimeoutError, OSError.
 
     It is killed at its deadline, and when the caller is cancelled.
     """
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(
+        *argv, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+    )
     processes.restore_file_limit(process.pid)
     try:
         async with asyncio.timeout(deadline_s):
@@ -53,23 +59,31 @@ async def communicate(
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-    return process.returncode or 0, output.decode(errors="replace"), errors.decode(errors="replace").strip()
+    return (
+        process.returncode or 0,
+        output.decode(errors="replace"),
+        errors.decode(errors="replace").strip(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPipe:
-    """The way to the daemon of one pipe directory. environment: of the commands, PATH first of all."""
+    """The way to the daemon of one pipe directory. environment: of the commands, PATH first of
+    all."""
 
     directory: Path
     environment: Mapping[str, str]
     deadline_s: float
 
     async def ask(self, command: Command[Answer]) -> Answer:
-        """The daemon's answer. ControlFailed: DaemonSilent, or NotUnderstood for one of unknown form."""
+        """The daemon's answer. ControlFailed: DaemonSilent, or NotUnderstood for one of unknown
+        form."""
         environment = {**self.environment, PIPE_DIRECTORY: str(self.directory)}
         shown = command.text.replace("\n", "; ")  # several commands asked in one go
         try:
-            code, output, errors = await communicate([PROGRAM], environment, self.deadline_s, f"{command.text}\n")
+            code, output, errors = await communicate(
+                [PROGRAM], environment, self.deadline_s, f"{command.text}\n"
+            )
         except TimeoutError:
             raise DaemonSilent(f'no answer to "{shown}" within {self.deadline_s:g} s') from None
         if errors.startswith("Cannot find MPS control daemon") and code:
@@ -83,18 +97,24 @@ class ControlPipe:
         return tuple([await self.ask(control_protocol.client_list(server)) for server in servers])
 
     async def set_limit(self, limit: ServerLimit) -> None:
-        """Sets a memory limit and reads it back; ControlFailed where the daemon has another one then."""
-        await self.ask(control_protocol.set_memory_limit(limit.server, limit.ordinal, limit.memory_mib))
+        """Sets a memory limit and reads it back; ControlFailed where the daemon has another one
+        then."""
+        await self.ask(
+            control_protocol.set_memory_limit(limit.server, limit.ordinal, limit.memory_mib)
+        )
         found = await self.ask(control_protocol.memory_limit(limit.server, limit.ordinal))
         if found != control_protocol.memory_mib_as_shown(limit.memory_mib):
-            of_whom = "the default for new servers" if limit.server is None else f"server {limit.server}"
+            of_whom = (
+                "the default for new servers" if limit.server is None else f"server {limit.server}"
+            )
             raise ControlFailed(
-                f"the memory limit of {of_whom} for device {limit.ordinal} was set to {limit.memory_mib} MiB "
-                f"and reads back as {'none' if found is None else f'{found} MiB'}"
+                f"the memory limit of {of_whom} for device {limit.ordinal} was set to"
+                f" {limit.memory_mib} MiB and reads back as"
+                f" {'none' if found is None else f'{found} MiB'}"
             )
 
 
-# -- the process ---------------------------------------------------------------------------------------------------
+# -- the process ---------------------------------------------------------------------------------
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 
@@ -110,13 +130,17 @@ def program_found(environment: Mapping[str, str]) -> bool:
 
 
 def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
-    """Whether this daemon was started for exactly these GPUs; False too when its environment cannot be read."""
+    """Whether this daemon was started for exactly these GPUs; False too when its environment cannot
+    be read."""
     environment = processes.environment_of(daemon.pid)
     return environment is not None and environment.get(CUDA_VISIBLE_DEVICES) == ",".join(gpus)
 
 
-def start(folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a daemon for these GPUs; multi-user where we are root, as the daemon demands. OSError if it cannot be."""
+def start(
+    folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts a daemon for these GPUs; multi-user where we are root, as the daemon demands. OSError
+    if it cannot be."""
     with folder.log.open("ab") as output:
         child = subprocess.Popen(
             [PROGRAM, "-f", *(["-M"] if multi_user() else [])],
@@ -137,8 +161,10 @@ def start(folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, s
 
 
 def listener(folder: DomainFolder) -> ProcessIdentity | None:
-    """The process that listens on the domain's control socket, as the kernel reports it; None when none does."""
-    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):  # the driver does not say which it uses
+    """The process that listens on the domain's control socket, as the kernel reports it; None when
+    none does."""
+    # the driver does not say which it uses
+    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
         with socket.socket(socket.AF_UNIX, kind) as probe:
             probe.settimeout(1)  # a full backlog, as a stopped daemon leaves it, must not hang us
             try:
@@ -159,13 +185,15 @@ def listener(folder: DomainFolder) -> ProcessIdentity | None:
 def offer_to_clients(folder: DomainFolder) -> None:
     """Puts the daemon's socket into client/, in place of an older one.
 
-    By link and rename inside client/, which itself is never replaced: mounts of running containers stay good.
+    By link and rename inside client/, which itself is never replaced: mounts of running containers
+    stay good.
     """
     beside = folder.client / ".control.new"
     beside.unlink(missing_ok=True)
     os.link(folder.pipe / "control", beside)
     beside.replace(folder.client / "control")
-    beside.unlink(missing_ok=True)  # rename does nothing where both are links to one socket already, as after adoption
+    # rename does nothing where both are links to one socket already, as after adoption
+    beside.unlink(missing_ok=True)
 
 
 def withdraw_from_clients(folder: DomainFolder) -> None:
@@ -173,7 +201,8 @@ def withdraw_from_clients(folder: DomainFolder) -> None:
 
 
 def command_times(settings: Settings, domains: Iterable[str]) -> Mapping[str, CommandTimes]:
-    """How long daemons took to answer `mpsd control`, by domain, as it recorded in this boot; none where unreadable."""
+    """How long daemons took to answer `mpsd control`, by domain, as it recorded in this boot; none
+    where unreadable."""
     found = {}
     for domain in domains:
         with suppress(records.UnreadableRecord):

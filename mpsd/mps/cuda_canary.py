@@ -1,13 +1,14 @@
-"""A CUDA client that makes a context on its first GPU, prints in one JSON line what CUDA reports of it, and ends.
+"""A CUDA client that makes a context on its first GPU, prints in one JSON line what CUDA reports of
+it, and ends.
 
     {"pid", "devices", "uuid", "total_MiB", "meminfo_free_MiB", "sms", "init_s"}     exit code 0
     {"fail": "libcuda", "cuInit" or "ctx", "err": "2:CUDA_ERROR_OUT_OF_MEMORY"}       exit code 3
 
-Its limits are those of its environment. A program of its own, so that a driver that hangs or crashes takes nobody with
-it; `python -m mpsd.mps.cuda_canary` runs it by hand.
+Its limits are those of its environment. A program of its own, so that a driver that hangs or
+crashes takes nobody with it; `python -m mpsd.mps.cuda_canary` runs it by hand.
 
-It uses only the standard library and the driver (libcuda by ctypes); it sets nothing and waits for nothing.
-Function and attribute names and numbers: cuda.h.
+It uses only the standard library and the driver (libcuda by ctypes); it sets nothing and waits for
+nothing. Function and attribute names and numbers: cuda.h.
 """
 
 import ctypes
@@ -75,20 +76,29 @@ def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
     driver.call("cuInit", "cuInit", ctypes.c_uint(0))
     driver.call("cuInit", "cuDeviceGetCount", ctypes.byref(devices))
     driver.call("cuInit", "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
-    # On a MIG instance the older of the two may name the GPU that it is a part of (cuda.h; documented, not observed).
+    # On a MIG instance the older of the two may name the GPU that it is a part of (cuda.h;
+    # documented, not observed).
     is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
     driver.call("cuInit", f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, device)
     driver.call("ctx", "cuCtxCreate_v2", ctypes.byref(context), ctypes.c_uint(0), device)
     init_s = round(time.monotonic() - began, 3)
     driver.call("ctx", "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    driver.call("ctx", "cuDeviceGetAttribute", ctypes.byref(sms), ctypes.c_int(_MULTIPROCESSOR_COUNT), device)
+    driver.call(
+        "ctx",
+        "cuDeviceGetAttribute",
+        ctypes.byref(sms),
+        ctypes.c_int(_MULTIPROCESSOR_COUNT),
+        device,
+    )
     driver.call("ctx", "cuCtxDestroy_v2", context)
     digits = identity.raw.hex()
     return {
         "pid": os.getpid(),
         "devices": devices.value,
-        "uuid": ("MIG-" if is_instance else "GPU-")
-        + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])),
+        "uuid": (
+            ("MIG-" if is_instance else "GPU-")
+            + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+        ),
         "total_MiB": total.value // _MIB,
         "meminfo_free_MiB": free.value // _MIB,
         "sms": sms.value,

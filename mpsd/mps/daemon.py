@@ -1,6 +1,7 @@
 """The control daemon of one domain: started or adopted, probed, followed in its log, ended.
 
-It keeps the daemon's last answers and draws no conclusion from them; `DomainSupervisor` does that by the table.
+It keeps the daemon's last answers and draws no conclusion from them; `DomainSupervisor` does that
+by the table.
 """
 
 import contextlib
@@ -72,14 +73,20 @@ class LogTail:
         return [line.decode(errors="replace") for line in whole]
 
 
-_ASKS_FOR_A_PROBE = {LogEvent.SERVER_STARTING, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED, LogEvent.FAULT}
+_ASKS_FOR_A_PROBE = {
+    LogEvent.SERVER_STARTING,
+    LogEvent.SERVER_READY,
+    LogEvent.SERVER_EXITED,
+    LogEvent.FAULT,
+}
 Answer = TypeVar("Answer")
 _TROUBLES = (ControlFailed, OSError)  # TimeoutError is one of the latter
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonPlace:
-    """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be made here.
+    """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be
+    made here.
 
     cgroup: None where the daemon stays in mpsd's own.
     """
@@ -92,17 +99,25 @@ class DaemonPlace:
 
 
 class DomainDaemon:
-    """identity: None while there is none. servers, server, clients: as last answered; None while not known.
+    """identity: None while there is none. servers, server, clients: as last answered; None while
+    not known.
 
     asked_s: when it was asked for them, in seconds of CLOCK_BOOTTIME.
-    unanswered: commands in a row without a proper answer, and trouble says what came instead. settled: its settings
-    were read back and its server was started. coming: a server that it started and that is not ready yet.
-    no_server: the last one that it started did not start up. on_line: called with each line of its log that means
-    something. commands: how long this and earlier daemons of the domain took to answer, since mpsd began.
+    unanswered: commands in a row without a proper answer, and trouble says what came instead.
+    settled: its settings were read back and its server was started. coming: a server that it
+    started and that is not ready yet. no_server: the last one that it started did not start up.
+    on_line: called with each line of its log that means something. commands: how long this and
+    earlier daemons of the domain took to answer, since mpsd began.
     """
 
-    def __init__(self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger) -> None:
-        self._folder, self._cgroup, self._environment = place.folder, place.cgroup, place.environment
+    def __init__(
+        self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger
+    ) -> None:
+        self._folder, self._cgroup, self._environment = (
+            place.folder,
+            place.cgroup,
+            place.environment,
+        )
         self._gpus, self._on_end, self._log = gpus, on_end, log
         self.canary = DomainCanary(place.canary, place.environment, on_end, log)
         self.first_context = FirstContext(place.canary, place.environment, on_end, log)
@@ -124,10 +139,11 @@ class DomainDaemon:
         self.server: ServerStatus | None = None
         self.clients: int | None = None
 
-    # -- its life ------------------------------------------------------------------------------------------------
+    # -- its life ---------------------------------------------------------------------------------
 
     def adopt(self, recorded: ProcessIdentity | None) -> bool:
-        """Takes over the daemon that listens in our directory, else the recorded one if that very process lives."""
+        """Takes over the daemon that listens in our directory, else the recorded one if that very
+        process lives."""
         try:
             found = control_daemon.listener(self._folder)
         except OSError as error:
@@ -150,7 +166,10 @@ class DomainDaemon:
         child = control_daemon.start(self._folder, self._gpus, self._environment)
         try:
             # None: it is over already; its exit code says why at the next look.
-            self._hold(processes.identity_of(child.pid) or ProcessIdentity(child.pid, 0, processes.boot_id()))
+            self._hold(
+                processes.identity_of(child.pid)
+                or ProcessIdentity(child.pid, 0, processes.boot_id())
+            )
         except OSError:  # it cannot be known again, and has no client yet
             child.kill()
             child.wait()
@@ -159,7 +178,8 @@ class DomainDaemon:
         self._move(self._child.pid)
 
     def _move(self, *pids: int) -> None:
-        """To a cgroup of its own, before it has a server; a daemon that cannot be moved serves all the same."""
+        """To a cgroup of its own, before it has a server; a daemon that cannot be moved serves all
+        the same."""
         if self._cgroup is None:
             return
         try:
@@ -194,7 +214,8 @@ class DomainDaemon:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal (SIGSTOP, SIGTSTP) has stopped it, so that it answers nothing until it is continued."""
+        """Whether a signal (SIGSTOP, SIGTSTP) has stopped it, so that it answers nothing until it
+        is continued."""
         return self.identity is not None and processes.state_of(self.identity) == "T"
 
     def bury(self) -> str:
@@ -209,7 +230,10 @@ class DomainDaemon:
             return f"the control daemon ({pid}) is gone"
         if code < 0:
             return f"the control daemon ({pid}) was killed by signal {-code}"
-        return f'the control daemon ({pid}) ended with code {code}; its last line: "{self._last_words}"'
+        return (
+            f"the control daemon ({pid}) ended with code {code}; its last line:"
+            f' "{self._last_words}"'
+        )
 
     def kill(self) -> None:
         """SIGKILL, on proof that it is the one; its clients lose it."""
@@ -217,7 +241,8 @@ class DomainDaemon:
             processes.send_signal(self.identity, signal.SIGKILL)
 
     async def quit(self, timeout_s: int, graces: Graces) -> None:
-        """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does not."""
+        """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does
+        not."""
         control_daemon.withdraw_from_clients(self._folder)
         await self.canary.end()
         await self.first_context.end()
@@ -234,8 +259,11 @@ class DomainDaemon:
         if self._child:
             self._child.wait()
         if self._cgroup:
-            with contextlib.suppress(TimeoutError):  # an empty cgroup that is left behind harms nobody
-                await until(self._cgroup.remove, graces.command_s, "the daemon's server has left its cgroup")
+            # an empty cgroup that is left behind harms nobody
+            with contextlib.suppress(TimeoutError):
+                await until(
+                    self._cgroup.remove, graces.command_s, "the daemon's server has left its cgroup"
+                )
 
     def release(self) -> None:
         """The daemon goes on."""
@@ -244,7 +272,7 @@ class DomainDaemon:
         if self._watch:
             self._watch.close()
 
-    # -- its answers and its log ---------------------------------------------------------------------------------
+    # -- its answers and its log ------------------------------------------------------------------
 
     def pipe(self, deadline_s: float) -> ControlPipe:
         return ControlPipe(self._folder.pipe, self._environment, deadline_s)
@@ -259,7 +287,10 @@ class DomainDaemon:
                 asks = asks or line.event in _ASKS_FOR_A_PROBE
                 if line.event is LogEvent.SERVER_STARTING:
                     self.coming = line.pid
-                elif line.pid == self.coming and line.event in {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}:
+                elif line.pid == self.coming and line.event in {
+                    LogEvent.SERVER_READY,
+                    LogEvent.SERVER_EXITED,
+                }:
                     # A server that ends before it was ready could not start.
                     self.coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
                     self.settled = self.settled and not self.no_server
@@ -269,10 +300,11 @@ class DomainDaemon:
         return asks
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
-        """Asks for its servers and their status; has a server started where there is none, except in a drain.
+        """Asks for its servers and their status; has a server started where there is none, except
+        in a drain.
 
-        with_clients: for a drain, which counts clients. Anything but a proper answer counts as unanswered, but for a
-        shortage of mpsd's own: OSError.
+        with_clients: for a drain, which counts clients. Anything but a proper answer counts as
+        unanswered, but for a shortage of mpsd's own: OSError.
         """
         pipe, asked_s = self.pipe(deadline_s), processes.boot_time_s()
         try:
@@ -280,7 +312,8 @@ class DomainDaemon:
                 remedy = f"continue it: kill -CONT {self.identity.pid}"
                 raise DaemonSilent(f"{self.identity} was stopped by a signal; {remedy}")
             servers, status = await self.ask_for_health(pipe)
-            if not servers and not with_clients:  # it died: start another at once, so that nobody else takes the GPU
+            # it died: start another at once, so that nobody else takes the GPU
+            if not servers and not with_clients:
                 await pipe.ask(control_protocol.start_server(os.geteuid()))
                 servers = await pipe.ask(control_protocol.server_list())
             clients = await pipe.clients(servers if with_clients else ())
@@ -303,8 +336,13 @@ class DomainDaemon:
             if servers == self.servers:
                 return servers, status
         servers = await self._timed(pipe, control_protocol.server_list())
-        statuses = [await self._timed(pipe, control_protocol.server_status(server)) for server in servers]
-        return servers, ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE
+        statuses = [
+            await self._timed(pipe, control_protocol.server_status(server)) for server in servers
+        ]
+        return (
+            servers,
+            ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE,
+        )
 
     async def _timed(self, pipe: ControlPipe, command: Command[Answer]) -> Answer:
         began = time.monotonic()

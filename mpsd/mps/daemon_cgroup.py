@@ -1,7 +1,8 @@
 """A cgroup of its own for each control daemon, beside those of all containers.
 
-A container that shares the host's pids is ended by its cgroup: every process in it, or below it, is killed with its
-first process. So a daemon that is to outlive the container of `mpsd control` must be in none of its cgroups.
+A container that shares the host's pids is ended by its cgroup: every process in it, or below it, is
+killed with its first process. So a daemon that is to outlive the container of `mpsd control` must
+be in none of its cgroups.
 """
 
 import ctypes
@@ -22,7 +23,8 @@ class CgroupRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DaemonCgroup:
-    """The cgroup mpsd/<name>, of v2 or in every hierarchy of v1. tree: where the host's cgroups are mounted.
+    """The cgroup mpsd/<name>, of v2 or in every hierarchy of v1. tree: where the host's cgroups are
+    mounted.
 
     host: the pid of a process of the host; with its pids, that of its first.
     """
@@ -32,11 +34,14 @@ class DaemonCgroup:
     host: int = 1
 
     def take_in(self, pids: Sequence[int]) -> None:
-        """Moves these processes; those that have ended are left out. CgroupRefused where it cannot be done."""
+        """Moves these processes; those that have ended are left out. CgroupRefused where it cannot
+        be done."""
         hierarchies = tuple(self._hierarchies())
         if all(_is_only_ours(hierarchy) for hierarchy in hierarchies):
             what = "shows a container its own cgroup" if hierarchies else "has no cgroups"
-            raise CgroupRefused(f"{self.tree} {what}; mount the host's /sys/fs/cgroup there, writable")
+            raise CgroupRefused(
+                f"{self.tree} {what}; mount the host's /sys/fs/cgroup there, writable"
+            )
         try:
             try:
                 self._move(hierarchies, pids)
@@ -44,7 +49,9 @@ class DaemonCgroup:
                 self._leave_namespace()
                 self._move(hierarchies, pids)
         except OSError as error:
-            raise CgroupRefused(f"{error}; it takes a privileged container and the host's cgroups, writable") from None
+            raise CgroupRefused(
+                f"{error}; it takes a privileged container and the host's cgroups, writable"
+            ) from None
 
     def _move(self, hierarchies: Iterable[Path], pids: Sequence[int]) -> None:
         for hierarchy in hierarchies:
@@ -54,7 +61,8 @@ class DaemonCgroup:
                     members.write_text(str(pid))
 
     def _leave_namespace(self) -> None:
-        """Goes to the host's cgroup namespace: some runtimes give even privileged containers one of their own."""
+        """Goes to the host's cgroup namespace: some runtimes give even privileged containers one of
+        their own."""
         with Path(f"/proc/{self.host}/ns/cgroup").open("rb") as namespace:
             if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWCGROUP):
                 raise OSError(ctypes.get_errno(), "the host's cgroup namespace cannot be joined")
@@ -65,13 +73,16 @@ class DaemonCgroup:
             for folder in (hierarchy / _OURS / self.name, hierarchy / _OURS):
                 with suppress(OSError):
                     folder.rmdir()
-        return not any((hierarchy / _OURS / self.name).exists() for hierarchy in self._hierarchies())
+        return not any(
+            (hierarchy / _OURS / self.name).exists() for hierarchy in self._hierarchies()
+        )
 
     def _hierarchies(self) -> Iterator[Path]:
         if (self.tree / "cgroup.controllers").exists():
             yield self.tree
         elif self.tree.is_dir():
-            folders = (folder for folder in self.tree.iterdir() if not folder.is_symlink())  # cpu -> cpu,cpuacct
+            # cpu -> cpu,cpuacct
+            folders = (folder for folder in self.tree.iterdir() if not folder.is_symlink())
             yield from (folder for folder in folders if (folder / _MEMBERS).exists())
 
     def _make(self, hierarchy: Path) -> Path:
@@ -88,10 +99,14 @@ class DaemonCgroup:
 
 
 def _is_only_ours(hierarchy: Path) -> bool:
-    """Whether this is not the host's hierarchy, but the part that a container sees of it: it is at the top of that.
+    """Whether this is not the host's hierarchy, but the part that a container sees of it: it is at
+    the top of that.
 
-    The top of a whole hierarchy has files of its own in v1, and lacks some in v2 (cgroups(7), cgroup-v2 of the kernel).
+    The top of a whole hierarchy has files of its own in v1, and lacks some in v2 (cgroups(7),
+    cgroup-v2 of the kernel).
     """
     v2 = (hierarchy / "cgroup.controllers").exists()
-    whole = not (hierarchy / "cgroup.type").exists() if v2 else (hierarchy / "release_agent").exists()
+    whole = (
+        not (hierarchy / "cgroup.type").exists() if v2 else (hierarchy / "release_agent").exists()
+    )
     return not whole and str(os.getpid()) in (hierarchy / _MEMBERS).read_text().split()

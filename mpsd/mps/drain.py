@@ -1,4 +1,5 @@
-"""Drains of a domain: the agent's request to admit no new programs, and whether a program would still be affected.
+"""Drains of a domain: the agent's request to admit no new programs, and whether a program would
+still be affected.
 
 The request is the agent's file, even one that cannot be read, or mpsd's own stop.
 """
@@ -42,8 +43,9 @@ def asked(folder: DomainFolder) -> DrainRequest | None:
 
 
 class DomainDrain:
-    """Whether a domain is to be drained. stopping: mpsd itself ends, which is never withdrawn. leaving: why the domain
-    is to end alone, since its GPUs are of others from now on; empty while they are not."""
+    """Whether a domain is to be drained. stopping: mpsd itself ends, which is never withdrawn.
+    leaving: why the domain is to end alone, since its GPUs are of others from now on; empty while
+    they are not."""
 
     def __init__(self, folder: DomainFolder) -> None:
         self._folder = folder
@@ -72,7 +74,8 @@ class DomainDrain:
 
     @property
     def granted(self) -> bool:
-        """Whether a program holds a grant here and may still start to use its GPU, without limits if mpsd were gone.
+        """Whether a program holds a grant here and may still start to use its GPU, without limits
+        if mpsd were gone.
 
         The agent's limit shows it: it is denial where nobody holds a grant.
         """
@@ -83,7 +86,8 @@ class DomainDrain:
 
 
 def limit_mib(folder: DomainFolder) -> int:
-    """The limit that the agent last set, else denial: no program may start unlimited before the agent has decided.
+    """The limit that the agent last set, else denial: no program may start unlimited before the
+    agent has decided.
 
     records.UnreadableRecord where there is something else.
     """

@@ -1,7 +1,9 @@
-"""Ends clients of MPS, with proof that each is the right one, and without harm to those beside it (`rules.ends`).
+"""Ends clients of MPS, with proof that each is the right one, and without harm to those beside it
+(`rules.ends`).
 
-Each end is recorded in the run directory before the client is stopped, so that the next mpsd goes on with it and no
-client stays stopped. A process that is stopped without a record, as by Ctrl-Z, is nobody's business here.
+Each end is recorded in the run directory before the client is stopped, so that the next mpsd goes
+on with it and no client stays stopped. A process that is stopped without a record, as by Ctrl-Z, is
+nobody's business here.
 """
 
 import asyncio
@@ -27,7 +29,8 @@ from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
 FOLDER = "ends"  # below the run directory; a file there for each client that ends
-_LOOK_S = 0.1  # between two looks at a client that is stopped: NVML takes a sample of a server's use as often
+# between two looks at a client that is stopped: NVML takes a sample of a server's use as often
+_LOOK_S = 0.1
 _SETTLE_S = 0.02  # before the first of them, in which threads stop
 _MOST_RECORDS = 4096  # that are taken up at a start
 _FINISH_S = 12.0  # for the last ends when mpsd stops: the longest drain, and two looks
@@ -66,7 +69,8 @@ class ClientEnd:
     """An end that has begun."""
 
     record: EndRecord
-    #: when the client was stopped, or killed where nothing had to be waited for, in seconds of time.monotonic
+    #: when the client was stopped, or killed where nothing had to be waited for, in seconds of
+    #: time.monotonic
     stopped_at: float
     #: done once SIGKILL was sent, or the client ended by itself; None where that was done at once
     _task: asyncio.Task[None] | None = None
@@ -98,8 +102,9 @@ class ClientEnds:
         return frozenset(self._under_way)
 
     def begin(self, asked: EndAsked) -> ClientEnd:
-        """Stops the client, or kills it at once where that harms nobody: beside MPS, after a fault, without a drain.
-        One whose end is under way goes on. NotEnded where it may not be ended, or nothing proves that it is the one."""
+        """Stops the client, or kills it at once where that harms nobody: beside MPS, after a fault,
+        without a drain. One whose end is under way goes on. NotEnded where it may not be ended, or
+        nothing proves that it is the one."""
         client = asked.client
         if known := self._under_way.get(client.process):
             return known
@@ -111,7 +116,8 @@ class ClientEnds:
             raise NotEnded("it had ended by itself")
         try:
             self._prove(asked)
-            if processes.has_ended(pidfd):  # then the pid may have been another's when NVML named it
+            # then the pid may have been another's when NVML named it
+            if processes.has_ended(pidfd):
                 raise NotEnded("it had ended by itself")
             return self._begin(asked, pidfd)
         except BaseException:
@@ -141,10 +147,12 @@ class ClientEnds:
         return (client.gpu,)
 
     def _prove(self, asked: EndAsked) -> None:
-        """NotEnded where the process with this pid is not the one that was seen, or must not be ended."""
+        """NotEnded where the process with this pid is not the one that was seen, or must not be
+        ended."""
         client = asked.client
         pod = self.whereabouts.owner_of(client.pid) if self.whereabouts else client.pod
-        # On a machine of its own one that has left is held to its grant, unless another's cgroup has it.
+        # On a machine of its own one that has left is held to its grant, unless another's cgroup
+        # has it.
         on_machine = isinstance(self.whereabouts, ContainerProcesses)
         is_outside = pod is None and on_machine and client.grant is not None
         if pod != client.pod and not is_outside:
@@ -159,7 +167,7 @@ class ClientEnds:
         if draws and asked.spares_displays:
             raise NotKilled("it shows something on a display, and such a process is never ended")
 
-    # -- what goes on ------------------------------------------------------------------------------
+    # -- what goes on -----------------------------------------------------------------------------
 
     def resume(self) -> None:
         """Goes on with the ends that an earlier mpsd began and did not see through."""
@@ -189,13 +197,16 @@ class ClientEnds:
             self.log.error("end failed", pid=process.pid, reason=str(error), exc_info=error)
 
     async def _see_through(self, begun: ClientEnd, pidfd: int) -> None:
-        """To the SIGKILL. A cancelled one leaves the record, and the client stopped, for the next mpsd."""
+        """To the SIGKILL. A cancelled one leaves the record, and the client stopped, for the next
+        mpsd."""
         samples: dict[str, tuple[Sample, ...]] = {}
         try:
             pause_s = _SETTLE_S
             while True:
                 await asyncio.sleep(pause_s)
-                step, begun.record = rules.next_step(begun.record, self._look(begun.record, samples))
+                step, begun.record = rules.next_step(
+                    begun.record, self._look(begun.record, samples)
+                )
                 left_s = begun.record.deadline_s - processes.boot_time_s()
                 pause_s = min(_LOOK_S, max(0.0, left_s))
                 match step:
@@ -229,8 +240,8 @@ class ClientEnds:
         return any(hit.process == process for fault in faults for hit in fault.hit)
 
     def _sample(self, end: EndRecord, samples: dict[str, tuple[Sample, ...]]) -> None:
-        """Adds what NVML says of the use of each GPU's server since the last look; of the time before the first look it
-        is taken for busy."""
+        """Adds what NVML says of the use of each GPU's server since the last look; of the time
+        before the first look it is taken for busy."""
         domains = self.domains()
         for gpu in end.gpus:
             servers = {pid for one in domains if gpu in one.gpus for pid in one.servers}
@@ -239,7 +250,7 @@ class ClientEnds:
                 known += self.node.nvml.use_samples(gpu, servers, known[-1][0])
             samples[gpu] = known[-rules.IDLE_SAMPLES :]
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- what is done -----------------------------------------------------------------------------
 
     def _stop(self, begun: ClientEnd, pidfd: int) -> None:
         """Records the end, then stops the client. NotKilled where mpsd may not signal it."""
@@ -247,7 +258,8 @@ class ClientEnds:
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             records.write(self._file(end.process), end)
-        except OSError as error:  # its end goes on; only an mpsd that is killed meanwhile forgets it
+        # its end goes on; only an mpsd that is killed meanwhile forgets it
+        except OSError as error:
             self.log.warning("end not recorded", pid=end.process.pid, reason=str(error))
         try:
             self._send(pidfd, signal.SIGSTOP)
@@ -275,7 +287,8 @@ class ClientEnds:
             self.folder.rmdir()
 
     async def finish(self) -> None:
-        """Waits until the last client is killed; one that outlasts that is left stopped, with its record."""
+        """Waits until the last client is killed; one that outlasts that is left stopped, with its
+        record."""
         tasks = [one._task for one in self._under_way.values() if one._task]
         if tasks:
             _done, late = await asyncio.wait(tasks, timeout=_FINISH_S)
@@ -283,13 +296,14 @@ class ClientEnds:
                 task.cancel()
 
     async def until_gone(self, client: Client, seen_at: float) -> float:
-        """Waits until a process that was killed and its memory are gone; the seconds since `seen_at` (monotonic).
-        NotEnded."""
+        """Waits until a process that was killed and its memory are gone; the seconds since
+        `seen_at` (monotonic). NotEnded."""
 
         def is_gone() -> bool:
             if processes.is_alive(client.process):
                 return False
-            is_others = processes.identity_of(client.pid) is not None  # the pid is another process's by now
+            # the pid is another process's by now
+            is_others = processes.identity_of(client.pid) is not None
             return is_others or client.pid not in self._pids_on(client.gpu)
 
         try:

@@ -1,7 +1,8 @@
-"""The faults of one domain: finds out which processes are affected, and ends those that stay, so that the GPU recovers.
+"""The faults of one domain: finds out which processes are affected, and ends those that stay, so
+that the GPU recovers.
 
-Only the very processes that a fault affected are ended (pid, start time, boot id), and of these only those that the
-faulty server still lists.
+Only the very processes that a fault affected are ended (pid, start time, boot id), and of these
+only those that the faulty server still lists.
 """
 
 import signal
@@ -24,21 +25,28 @@ _SOON_S = 0.05  # between two looks while somebody who was ended may still be th
 
 
 class DomainFaults:
-    """The faults of a domain. all, total: as in its record. one_gpu: whether all clients share one GPU. on_last_end: as
-    of its clients."""
+    """The faults of a domain. all, total: as in its record. one_gpu: whether all clients share one
+    GPU. on_last_end: as of its clients."""
 
     def __init__(
-        self, daemon: DomainDaemon, log: Logger, on_last_end: Callable[[ClientDeath], None], *, one_gpu: bool
+        self,
+        daemon: DomainDaemon,
+        log: Logger,
+        on_last_end: Callable[[ClientDeath], None],
+        *,
+        one_gpu: bool,
     ) -> None:
         self._daemon, self._one_gpu, self._log = daemon, one_gpu, log
         daemon.on_line = self._hear
         self._clients = DomainClients(on_last_end)
         self._servers: tuple[int, ...] = ()
         self._read = faults.Reading()
-        self._heard_s: float | None = None  # since when the log speaks of a fault that was not looked for yet
+        # since when the log speaks of a fault that was not looked for yet
+        self._heard_s: float | None = None
         self._clear_s = 0.0  # as of FaultSigns
         self._signs: FaultSigns | None = None  # of the last fault, until it is settled
-        self._asked = False  # whether this daemon was asked for the clients that it had when it was taken over
+        # whether this daemon was asked for the clients that it had when it was taken over
+        self._asked = False
         self._ended_at = 0.0
         self._kept: dict[int, str] = {}  # why nobody may end a process, by pid
         self.all: tuple[Fault, ...] = ()
@@ -63,7 +71,7 @@ class DomainFaults:
         self._read, self._heard_s = faults.Reading(), None
         self._asked = True  # of the next one all clients are seen as they come
 
-    # -- look ----------------------------------------------------------------------------------------------------
+    # -- look -------------------------------------------------------------------------------------
 
     def _hear(self, line: LogLine) -> None:
         if line.event is LogEvent.CLIENT_CONNECTED and line.pid:
@@ -74,7 +82,8 @@ class DomainFaults:
             self._heard_s = processes.boot_time_s()
 
     async def look(self, graces: Graces) -> None:
-        """After each proper answer of the daemon: what there is of faults, and who is to be ended for it."""
+        """After each proper answer of the daemon: what there is of faults, and who is to be ended
+        for it."""
         in_fault = self._daemon.server is ServerStatus.FAULT
         if in_fault or self._read.of_fault:
             self._daemon.read_log()  # the rest of what it has to say
@@ -106,7 +115,8 @@ class DomainFaults:
         return in_fault and (lingers or not open_faults)
 
     async def _listed(self, graces: Graces) -> dict[int, FaultHit | None] | None:
-        """By pid, whom its servers list, and None for who is gone since; None where they do not answer."""
+        """By pid, whom its servers list, and None for who is gone since; None where they do not
+        answer."""
         pipe, asked_s = self._daemon.pipe(graces.command_s), processes.boot_time_s()
         try:
             lists = await pipe.clients(self._daemon.servers)
@@ -129,15 +139,27 @@ class DomainFaults:
             return
         signs = FaultSigns(heard_s or processes.boot_time_s(), self._clear_s, read.pids)
         if in_fault:
-            # Whom it lists and who is about to be gone may be its cause, whose end the server has not noticed.
-            known = {pid: who for pid, who in listed.items() if who and not processes.is_ending(who.process)}
-            self._begin(replace(signs, listed=known), tuple(pid for pid, who in listed.items() if not who))
-        elif read.of_fault and self._has_vanished(over := replace(signs, over_s=processes.boot_time_s())):
+            # Whom it lists and who is about to be gone may be its cause, whose end the server has
+            # not noticed.
+            known = {
+                pid: who
+                for pid, who in listed.items()
+                if who and not processes.is_ending(who.process)
+            }
+            self._begin(
+                replace(signs, listed=known), tuple(pid for pid, who in listed.items() if not who)
+            )
+        elif read.of_fault and self._has_vanished(
+            over := replace(signs, over_s=processes.boot_time_s())
+        ):
             self._begin(over)
         else:
             self._clear_s = self._daemon.asked_s
             if read.of_fault:
-                reason = "the log reports it, but neither the server nor the ends of its clients confirm it"
+                reason = (
+                    "the log reports it, but neither the server nor the ends of its clients"
+                    " confirm it"
+                )
                 self._log.warning("fault not recorded", reason=reason, pids=sorted(read.pids))
 
     def _has_vanished(self, signs: FaultSigns) -> bool:
@@ -163,9 +185,11 @@ class DomainFaults:
         now = faults.settled(last, self._signs, deaths, one_gpu=self._one_gpu)
         self.all, self._signs = (*earlier, now), None
         named = [f"{one.process}: {one.command}, {one.how}" for one in now.causes or ()]
-        self._log.info("fault settled", hit=[one.process.pid for one in now.hit], ended_before=named)
+        self._log.info(
+            "fault settled", hit=[one.process.pid for one in now.hit], ended_before=named
+        )
 
-    # -- act -----------------------------------------------------------------------------------------------------
+    # -- act --------------------------------------------------------------------------------------
 
     def _end(self, lingering: Iterable[FaultHit]) -> None:
         """SIGKILL for those; the server learns of their end within milliseconds."""
@@ -174,14 +198,22 @@ class DomainFaults:
                 signalled = processes.send_signal(hit.process, signal.SIGKILL)
             except PermissionError as error:
                 if self._kept.get(hit.process.pid) != str(error):
-                    self._log.warning("client not ended", pid=hit.process.pid, reason=f"{error}; end it by hand")
+                    self._log.warning(
+                        "client not ended", pid=hit.process.pid, reason=f"{error}; end it by hand"
+                    )
                 self._kept[hit.process.pid] = str(error)
                 continue
             if signalled:
                 self._ended_at = time.monotonic()
                 self.all = faults.ended(self.all, hit.process, time.time())
                 why = "a fault has ended its work, and its server admits no client until it is gone"
-                self._log.warning("client ended", pid=hit.process.pid, command=hit.command, pod=hit.pod, reason=why)
+                self._log.warning(
+                    "client ended",
+                    pid=hit.process.pid,
+                    command=hit.command,
+                    pod=hit.pod,
+                    reason=why,
+                )
 
     def reason(self, graces: Graces) -> str:
         how = f"processes that remain are killed {graces.fault_grace_s:g} s after it"

@@ -1,8 +1,10 @@
-"""The gate of a domain: a device node that its containers name as theirs, so that none starts while it does not serve.
+"""The gate of a domain: a device node that its containers name as theirs, so that none starts while
+it does not serve.
 
-It exists only while a daemon serves behind it, and is believed only while the daemon in its domain's record lives:
-`mpsd control` sees to that before anything else when it starts and while it runs, the agent in between. It leads
-nowhere: its numbers are those of /dev/null, and no container needs to open it.
+It exists only while a daemon serves behind it, and is believed only while the daemon in its
+domain's record lives: `mpsd control` sees to that before anything else when it starts and while it
+runs, the agent in between. It leads nowhere: its numbers are those of /dev/null, and no container
+needs to open it.
 """
 
 import os
@@ -52,17 +54,24 @@ def remove_all_but(run_directory: Path, serving: Container[str]) -> tuple[str, .
 
 
 def close_before_start(run_directory: Path, log: Logger) -> None:
-    """For `mpsd control`: only a daemon that served when an earlier one was killed, and lives, keeps its gate."""
+    """For `mpsd control`: only a daemon that served when an earlier one was killed, and lives,
+    keeps its gate."""
     close_unguarded(run_directory, DomainRecords(run_directory, log).read(), log, SERVING)
 
 
 def close_unguarded(
-    run_directory: Path, records: Iterable[DomainRecord], log: Logger, states: Collection[State] = frozenset(State)
+    run_directory: Path,
+    records: Iterable[DomainRecord],
+    log: Logger,
+    states: Collection[State] = frozenset(State),
 ) -> None:
-    """For the agent. records: as they are now. states: those of domains that keep their gate, if their daemon lives.
+    """For the agent. records: as they are now. states: those of domains that keep their gate, if
+    their daemon lives.
 
     Costs a stat or two a domain.
     """
     serving = {record.domain for record in records if record.daemon and record.state in states}
     for domain in remove_all_but(run_directory, serving):
-        log.warning("gate closed", domain=domain, reason="its control daemon is gone, or never served")
+        log.warning(
+            "gate closed", domain=domain, reason="its control daemon is gone, or never served"
+        )

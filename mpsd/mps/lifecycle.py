@@ -1,7 +1,8 @@
-"""The life of one domain's daemon: adopted or started, settled before its first client, killed and restarted.
+"""The life of one domain's daemon: adopted or started, settled before its first client, killed and
+restarted.
 
-Each step is recorded at once, so that a later mpsd continues from there: with the same daemon, the same count of
-deaths, the same faults and compute modes.
+Each step is recorded at once, so that a later mpsd continues from there: with the same daemon, the
+same count of deaths, the same faults and compute modes.
 """
 
 import os
@@ -32,18 +33,26 @@ class DomainRestarts:
     """Starts and ends a daemon when `DomainSupervisor` decides so, and counts its deaths."""
 
     def __init__(
-        self, kept: KeptRecord, daemon: DomainDaemon, faults: DomainFaults, modes: ComputeModes, log: Logger
+        self,
+        kept: KeptRecord,
+        daemon: DomainDaemon,
+        faults: DomainFaults,
+        modes: ComputeModes,
+        log: Logger,
     ) -> None:
         self._kept, self._daemon = kept, daemon
         self._faults, self._modes = faults, modes
         self._log = log
         self._start_at = 0.0
-        self._killed: ProcessIdentity | None = None  # the last daemon that was ended for not coming back by itself
+        # the last daemon that was ended for not coming back by itself
+        self._killed: ProcessIdentity | None = None
 
     def take_over(self, policy: Policy) -> None:
-        """Adopts what an earlier mpsd left: its record, its daemon, or a daemon that somebody else started here."""
+        """Adopts what an earlier mpsd left: its record, its daemon, or a daemon that somebody else
+        started here."""
         old = self._kept.earlier()
-        adopted = self._daemon.adopt(old.daemon if old else None)  # before its record is changed: it may be tried again
+        # before its record is changed: it may be tried again
+        adopted = self._daemon.adopt(old.daemon if old else None)
         if old:
             kept = ("restarts_total", "started_at", "compute_modes", "served")
             self._kept.change(**{name: getattr(old, name) for name in kept})
@@ -53,7 +62,9 @@ class DomainRestarts:
             self._faults.take_over(old.faults, old.faults_total, same_daemon=same)
             self._kept.change(**self._faults.as_recorded)
         if adopted:
-            self._log.info("daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid)
+            self._log.info(
+                "daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid
+            )
             if not self._daemon.foreign:
                 self._modes.try_to_follow(policy)
         self._kept.change(daemon=self._daemon.identity)
@@ -64,7 +75,8 @@ class DomainRestarts:
         return self._daemon.identity is None and time.monotonic() >= self._start_at
 
     def start(self, policy: Policy) -> bool:
-        """False where it cannot be started; the record has the reason, and it is due again later."""
+        """False where it cannot be started; the record has the reason, and it is due again
+        later."""
         try:
             self._modes.follow(policy)
             self._daemon.start()
@@ -93,7 +105,11 @@ class DomainRestarts:
         self._faults.daemon_gone()
         counts = {"restarts": restarts + 1, "restarts_total": record.restarts_total + 1}
         self._kept.change(daemon=None, servers=(), **counts, **self._faults.as_recorded)
-        return how if not restarts else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
+        return (
+            how
+            if not restarts
+            else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
+        )
 
     def kill_after(self, limit_s: float, why: str) -> None:
         """Ends a daemon that has been in this state too long; its death starts the next one."""
@@ -112,23 +128,27 @@ _TROUBLES = (ControlFailed, NvmlFailed, OSError)  # TimeoutError is one of the l
 
 
 class DomainSettling:
-    """Makes a daemon ready for its first client: limits first, then a server, then clients, in this order.
+    """Makes a daemon ready for its first client: limits first, then a server, then clients, in this
+    order.
 
-    No client is admitted before the limits of new servers were read back. The outcome is in `daemon`: settled,
-    unanswered, trouble, servers, server.
+    No client is admitted before the limits of new servers were read back. The outcome is in
+    `daemon`: settled, unanswered, trouble, servers, server.
     """
 
-    def __init__(self, domain: Domain, folder: DomainFolder, daemon: DomainDaemon, log: Logger) -> None:
+    def __init__(
+        self, domain: Domain, folder: DomainFolder, daemon: DomainDaemon, log: Logger
+    ) -> None:
         self._ordinals = range(len(domain.gpus))
         self._folder, self._daemon, self._log = folder, daemon, log
 
     async def settle(self, policy: Policy, *, in_use: bool, doubtful: bool = False) -> bool:
-        """Runs the canary where it is due, sets and reads back the limits for new servers, starts the server, then
-        admits clients. in_use: somebody holds a grant and waits for it. doubtful: the server may fail to start, so its
-        start is waited for; else its first client does that.
+        """Runs the canary where it is due, sets and reads back the limits for new servers, starts
+        the server, then admits clients. in_use: somebody holds a grant and waits for it. doubtful:
+        the server may fail to start, so its start is waited for; else its first client does that.
 
-        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon with an unexpected answer is
-        not wedged, it has its time to start (`start_s`) like one that does not listen yet. OSError in a shortage.
+        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon with an
+        unexpected answer is not wedged, it has its time to start (`start_s`) like one that does not
+        listen yet. OSError in a shortage.
         """
         daemon, pipe = self._daemon, self._daemon.pipe(policy.graces.command_s)
         try:
@@ -142,18 +162,25 @@ class DomainSettling:
 
         try:
             await until(has_socket_or_ended, policy.graces.command_s, "the control socket listens")
-            if daemon.canary.is_due(policy, in_use=in_use) and not await daemon.canary.run(pipe, policy):
+            if daemon.canary.is_due(policy, in_use=in_use) and not await daemon.canary.run(
+                pipe, policy
+            ):
                 daemon.unanswered, daemon.trouble = 0, "the canary is running"
                 daemon.servers = daemon.canary.servers or daemon.servers
                 return False
             await self._restore_limits(pipe, memory_mib)
             await pipe.ask(control_protocol.start_server(os.geteuid()))
-            control_daemon.offer_to_clients(self._folder)  # at once: a client that finds no socket runs unlimited
-            daemon.servers = await pipe.ask(control_protocol.server_list())  # those whose limits the agent must raise
+            # at once: a client that finds no socket runs unlimited
+            control_daemon.offer_to_clients(self._folder)
+            # those whose limits the agent must raise
+            daemon.servers = await pipe.ask(control_protocol.server_list())
             if doubtful or daemon.no_server:
                 await self._until_server_is_up(policy.graces.command_s)
-            # One that was adopted may be in a fault; one that has just been started says nothing of itself yet.
-            _servers, status = await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
+            # One that was adopted may be in a fault; one that has just been started says nothing of
+            # itself yet.
+            _servers, status = (
+                await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
+            )
         except _TROUBLES as error:
             if processes.is_shortage(error):
                 raise
@@ -181,7 +208,8 @@ class DomainSettling:
             raise ControlFailed("no MPS server starts; see the daemon's log")
 
     async def try_canary_again(self, policy: Policy) -> None:
-        """While it keeps the domain from serving; a daemon that does not answer is asked again later."""
+        """While it keeps the domain from serving; a daemon that does not answer is asked again
+        later."""
         try:
             await self._daemon.canary.run_again(self._daemon.pipe(policy.graces.command_s), policy)
         except _TROUBLES as error:

@@ -1,8 +1,10 @@
-"""Sets the memory limits of cgroups by NVML, reads them back, and takes them away: `mpsd control` alone, since that
-needs root's rights over the driver and the host's cgroups, which the agent has not.
+"""Sets the memory limits of cgroups by NVML, reads them back, and takes them away: `mpsd control`
+alone, since that needs root's rights over the driver and the host's cgroups, which the agent has
+not.
 
-The agent, which knows every grant, writes down what is to be held; what is in force is written down here. Nothing is
-ever written into a file `dmem.*`: NVML finds its key of a GPU and keeps the sums of the cgroups above.
+The agent, which knows every grant, writes down what is to be held; what is in force is written down
+here. Nothing is ever written into a file `dmem.*`: NVML finds its key of a GPU and keeps the sums
+of the cgroups above.
 """
 
 import os
@@ -35,13 +37,15 @@ from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.platform.rules.cgroups import node_cgroup, pod_of_cgroup
 
 WANTED, IN_FORCE = "memory-caps-wanted.json", "memory-caps.json"  # in the run directory
-_POD_DEPTH = 4  # of a pod's cgroup below the node's: a slice of kubelet's, kubepods, the class, the pod
+# of a pod's cgroup below the node's: a slice of kubelet's, kubepods, the class, the pod
+_POD_DEPTH = 4
 _READ_AGAIN = 60  # looks between two at which limits are read back that were set before
 
 
 @dataclass(frozen=True, slots=True)
 class CapProbe:
-    """Whether memory limits of cgroups can be set here. tree: where the host's cgroups are mounted."""
+    """Whether memory limits of cgroups can be set here. tree: where the host's cgroups are
+    mounted."""
 
     nvml: Nvml
     tree: Path
@@ -63,8 +67,8 @@ class CapProbe:
 
     @contextmanager
     def limited(self, name: str, gpu: str, memory_mib: int) -> Iterator[tuple[str, ...]]:
-        """A cgroup with this limit, while in it; what a command line begins with that runs in there. NvmlFailed,
-        OSError."""
+        """A cgroup with this limit, while in it; what a command line begins with that runs in
+        there. NvmlFailed, OSError."""
         root = v2_tree(self.tree)
         if root is None:
             raise FileNotFoundError(self.no_tree)
@@ -75,7 +79,9 @@ class CapProbe:
             self.nvml.limit_memory(gpu, folder, memory_mib)
             found = self.nvml.memory_limit_mib(gpu, folder)
             if found != memory_mib:
-                raise NvmlFailed(f"NVML: a limit of {memory_mib} MiB for a cgroup reads back as {found}")
+                raise NvmlFailed(
+                    f"NVML: a limit of {memory_mib} MiB for a cgroup reads back as {found}"
+                )
             yield "/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', str(folder / "cgroup.procs")
         finally:
             with suppress(NvmlFailed):
@@ -86,10 +92,13 @@ class CapProbe:
 
 
 def _too_old(nvml: Nvml, gpu: str, cgroup: Path) -> str:
-    """Why the driver sets no limits at all; empty where it has the functions. NvmlFailed for a GPU that is lost."""
+    """Why the driver sets no limits at all; empty where it has the functions. NvmlFailed for a GPU
+    that is lost."""
     if nvml.has_memory_limits(gpu, cgroup):
         return ""
-    return f"driver {nvml.driver()} has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+    return (
+        f"driver {nvml.driver()} has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+    )
 
 
 class CapFiles:
@@ -99,7 +108,8 @@ class CapFiles:
         self._wanted, self._in_force = run_directory / WANTED, run_directory / IN_FORCE
         self._log = log
         self._asked: WantedCaps | None = None  # what was written last
-        self._known: dict[Path, tuple[tuple[int, int], WantedCaps | CapsInForce | None]] = {}  # as read last
+        # as read last
+        self._known: dict[Path, tuple[tuple[int, int], WantedCaps | CapsInForce | None]] = {}
 
     def ask(self, wanted: WantedCaps) -> None:
         """Writes it where it is another. OSError."""
@@ -109,7 +119,8 @@ class CapFiles:
             self._asked = wanted
 
     def wanted(self) -> WantedCaps | None:
-        """None where nobody has asked in this boot, or it cannot be read: then everything stays as it is."""
+        """None where nobody has asked in this boot, or it cannot be read: then everything stays as
+        it is."""
         found = self._read(self._wanted, WantedCaps)
         return found if isinstance(found, WantedCaps) else None
 
@@ -126,8 +137,11 @@ class CapFiles:
         for path in (self._wanted, self._in_force):
             path.unlink(missing_ok=True)
 
-    def _read(self, path: Path, kind: type[WantedCaps | CapsInForce]) -> WantedCaps | CapsInForce | None:
-        """What is in the file; None where there is none, it is of another boot, or cannot be read."""
+    def _read(
+        self, path: Path, kind: type[WantedCaps | CapsInForce]
+    ) -> WantedCaps | CapsInForce | None:
+        """What is in the file; None where there is none, it is of another boot, or cannot be
+        read."""
         try:
             status = path.stat()
         except OSError:
@@ -139,16 +153,21 @@ class CapFiles:
                 found = records.read(path, kind)
             except records.UnreadableRecord as error:
                 self._log.warning("record ignored", reason=str(error))
-            self._known[path] = stamp, found if found and found.boot_id == processes.boot_id() else None
+            self._known[path] = (
+                stamp,
+                found if found and found.boot_id == processes.boot_id() else None,
+            )
         return self._known[path][1]
 
 
 class CapRequests:
-    """The agent's part: it asks for limits of those grants that can have one, and knows what became of them."""
+    """The agent's part: it asks for limits of those grants that can have one, and knows what became
+    of them."""
 
     def __init__(self, files: CapFiles, nvml: Nvml, policy: Callable[[], Policy]) -> None:
         self._files, self._nvml, self._policy = files, nvml, policy
-        self._too_old: str | None = None  # None until NVML has said; it stays, for a driver outlives who uses it
+        # None until NVML has said; it stays, for a driver outlives who uses it
+        self._too_old: str | None = None
         self._judged: tuple[LedgerView, MemoryCap] | None = None  # what the two below were made of
         self._never: Mapping[str, str] = {}  # by grant, why it can have none
         self._wanted: WantedCaps | None = None  # None: to be made anew
@@ -158,14 +177,18 @@ class CapRequests:
         never = self._reasons(ledger)
         if self._wanted is None:
             held = tuple(one for one in ledger.held if one.grant.id not in never)
-            self._wanted = wanted_caps(replace(ledger, held=held), processes.boot_id(), pods_known=pods_known)
+            self._wanted = wanted_caps(
+                replace(ledger, held=held), processes.boot_id(), pods_known=pods_known
+            )
         self._files.ask(self._wanted)
 
     def _reasons(self, ledger: LedgerView) -> Mapping[str, str]:
         policy = self._policy().memory_cap
         if self._judged is None or self._judged[0] is not ledger or self._judged[1] != policy:
             why_not = self._why_not(ledger.gpus)
-            reasons = {held.grant.id: why_never(policy, held.grant.gpus, why_not) for held in ledger.held}
+            reasons = {
+                held.grant.id: why_never(policy, held.grant.gpus, why_not) for held in ledger.held
+            }
             self._never = {grant: why for grant, why in reasons.items() if why}
             self._judged, self._wanted = (ledger, policy), None
         return self._never
@@ -181,16 +204,21 @@ class CapRequests:
         """The grants whose cgroups hold them, and by grant why another's do not."""
         found, never = self._files.in_force(), self._reasons(ledger)
         held = frozenset(found.grants)
-        return held, (found.troubles or {}) | {grant: why for grant, why in never.items() if grant not in held}
+        return held, (found.troubles or {}) | {
+            grant: why for grant, why in never.items() if grant not in held
+        }
 
 
 class MemoryCaps:
-    """Follows what the agent asks. A limit counts as in force once it was read back; what is in force outlives this
-    process, and the next one finds it in its file and in NVML."""
+    """Follows what the agent asks. A limit counts as in force once it was read back; what is in
+    force outlives this process, and the next one finds it in its file and in NVML."""
 
-    def __init__(self, files: CapFiles, probe: CapProbe, policy: Callable[[], Policy], log: Logger) -> None:
+    def __init__(
+        self, files: CapFiles, probe: CapProbe, policy: Callable[[], Policy], log: Logger
+    ) -> None:
         self._files, self._probe, self._policy, self._log = files, probe, policy, log
-        self._ours: dict[tuple[str, int, str], Cap] | None = None  # by place; None before the first look
+        # by place; None before the first look
+        self._ours: dict[tuple[str, int, str], Cap] | None = None
         self._pods: dict[str, Path] = {}  # by uid, its cgroup
         self._looks = 0
         self._troubles: dict[str, str] = {}
@@ -212,7 +240,9 @@ class MemoryCaps:
         grants = [CappedGrant(one, tuple(self._find(one, root))) for one in wanted.caps]
         why_not = self._why_not({gpu for one in wanted.caps for gpu in one.memory_mib}, domains)
         policy = self._policy().memory_cap
-        actions = decide_caps(policy, grants, self._ours.values(), why_not, complete=wanted.complete)
+        actions = decide_caps(
+            policy, grants, self._ours.values(), why_not, complete=wanted.complete
+        )
         failed = self._act(actions, root)
         troubles = dict(actions.without)
         for grant in grants:
@@ -225,20 +255,27 @@ class MemoryCaps:
 
     def end(self) -> None:
         """Takes away whatever mpsd has set."""
-        ours = self._ours if self._ours is not None else {cap.place: cap for cap in self._files.in_force().caps}
+        ours = (
+            self._ours
+            if self._ours is not None
+            else {cap.place: cap for cap in self._files.in_force().caps}
+        )
         self._ours = ours
         if ours and (root := v2_tree(self._probe.tree)):
             self._drop(root)
             self._act(CapActions(tuple(ours.values()), (), {}), root)
         self._files.clear()
 
-    # -- look --------------------------------------------------------------------------------------------------------
+    # -- look -------------------------------------------------------------------------------------
 
     def _drop(self, root: Path) -> None:
-        """Forgets cgroups that are gone: their limits went with them. Now and then, also what NVML does not have."""
+        """Forgets cgroups that are gone: their limits went with them. Now and then, also what NVML
+        does not have."""
         self._looks += 1
         ours = {
-            place: cap for place, cap in (self._ours or {}).items() if _inode(_folder(root, cap.cgroup)) == cap.inode
+            place: cap
+            for place, cap in (self._ours or {}).items()
+            if _inode(_folder(root, cap.cgroup)) == cap.inode
         }
         if self._looks >= _READ_AGAIN:
             self._looks = 0
@@ -285,7 +322,7 @@ class MemoryCaps:
             self._pods = _pod_folders(root)
         return self._pods.get(uid)
 
-    # -- act ---------------------------------------------------------------------------------------------------------
+    # -- act --------------------------------------------------------------------------------------
 
     def _act(self, actions: CapActions, root: Path) -> dict[tuple[str, int, str], str]:
         """By place, why a limit could not be set."""
@@ -297,7 +334,9 @@ class MemoryCaps:
                 self._log.info("memory cap removed", cgroup=cap.cgroup, gpu=cap.gpu)
             except NvmlFailed as error:
                 if _inode(_folder(root, cap.cgroup)) == cap.inode:
-                    self._log.warning("memory cap not removed", cgroup=cap.cgroup, gpu=cap.gpu, reason=str(error))
+                    self._log.warning(
+                        "memory cap not removed", cgroup=cap.cgroup, gpu=cap.gpu, reason=str(error)
+                    )
                     continue
             ours.pop(cap.place, None)
         for cap in actions.sets:
@@ -307,7 +346,9 @@ class MemoryCaps:
                 if (found := nvml.memory_limit_mib(cap.gpu, folder)) != cap.memory_mib:
                     raise NvmlFailed(f"a limit of {cap.memory_mib} MiB reads back as {found}")
                 ours[cap.place] = cap
-                self._log.info("memory cap set", cgroup=cap.cgroup, gpu=cap.gpu, memory_mib=cap.memory_mib)
+                self._log.info(
+                    "memory cap set", cgroup=cap.cgroup, gpu=cap.gpu, memory_mib=cap.memory_mib
+                )
             except NvmlFailed as error:
                 failed[cap.place] = f"{NOT_SET} {cap.cgroup} could not be set: {error}"
         self._ours = ours
@@ -342,7 +383,9 @@ def _found(root: Path, folder: Path, *, inside: bool = False) -> FoundCgroup | N
 
 def _folders_in(folder: Path) -> list[Path]:
     try:
-        return [Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=False)]
+        return [
+            Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=False)
+        ]
     except OSError:
         return []
 

@@ -1,4 +1,5 @@
-"""The GPUs of a node, NVML, and the environment of commands and programs: what every role starts from.
+"""The GPUs of a node, NVML, and the environment of commands and programs: what every role starts
+from.
 
 `simulator.machine` makes it; whoever has it need not know whether the GPUs are real.
 """
@@ -17,10 +18,12 @@ _LAYOUT_S = 2.0  # between two looks at the MIG layouts: a call or two a GPU
 
 @dataclass(slots=True)
 class Node:
-    """The GPUs of a node. environment: of control daemons and commands. canary: the command line of its client.
+    """The GPUs of a node. environment: of control daemons and commands. canary: the command line of
+    its client.
 
-    extra, path_first: what programs need beside their limits. shared, device_lists: what containers need too: folders
-    of the host, and variables that take the UUIDs of their GPUs in place of device nodes; none where GPUs are real.
+    extra, path_first: what programs need beside their limits. shared, device_lists: what containers
+    need too: folders of the host, and variables that take the UUIDs of their GPUs in place of
+    device nodes; none where GPUs are real.
     """
 
     nvml: Nvml
@@ -35,7 +38,8 @@ class Node:
     _looked_at: float = field(default=float("-inf"), repr=False)
 
     def look(self) -> None:
-        """Finds MIG instances that have come or gone. What NVML does not say of the GPUs changes nothing."""
+        """Finds MIG instances that have come or gone. What NVML does not say of the GPUs changes
+        nothing."""
         now = time.monotonic()
         if self.facts is None or now - self._looked_at < _LAYOUT_S:
             return
@@ -47,7 +51,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What is needed to put a machine back in order: NVML, not open yet, and the environment of control commands."""
+    """What is needed to put a machine back in order: NVML, not open yet, and the environment of
+    control commands."""
 
     nvml: Nvml
     environment: Mapping[str, str]

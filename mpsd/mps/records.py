@@ -1,8 +1,8 @@
-"""The records of the domains of this node: as every process reads them, and as `mpsd control` keeps each of them; and
-which domains there are to be (`NodeDomains`).
+"""The records of the domains of this node: as every process reads them, and as `mpsd control` keeps
+each of them; and which domains there are to be (`NodeDomains`).
 
-A record is read again only when its file has changed, and believed only while its daemon lives: no program may start on
-a GPU whose daemon is gone, where no limit holds.
+A record is read again only when its file has changed, and believed only while its daemon lives: no
+program may start on a GPU whose daemon is gone, where no limit holds.
 """
 
 import re
@@ -38,11 +38,13 @@ class DomainRecords:
 
     @property
     def unreadable(self) -> bool:
-        """Whether the last `read` left out a record that cannot be read, whose daemon and servers are not known."""
+        """Whether the last `read` left out a record that cannot be read, whose daemon and servers
+        are not known."""
         return bool(self._unreadable)
 
     def changed(self) -> bool:
-        """Whether a file has come, gone or changed, or a daemon has died, since this was last asked."""
+        """Whether a file has come, gone or changed, or a daemon has died, since this was last
+        asked."""
         self._daemons.ask()
         bereft = [one.domain for one in self._records.values() if self._is_bereft(one)]
         before, self._noticed = self._noticed, (self._look(), bereft)
@@ -50,7 +52,11 @@ class DomainRecords:
 
     def _is_bereft(self, record: DomainRecord) -> bool:
         daemon = record.daemon
-        return daemon is not None and daemon.pid not in self._daemons and not processes.is_alive(daemon)
+        return (
+            daemon is not None
+            and daemon.pid not in self._daemons
+            and not processes.is_alive(daemon)
+        )
 
     def read(self) -> tuple[DomainRecord, ...]:
         """By the domain's name."""
@@ -64,14 +70,21 @@ class DomainRecords:
         self._daemons.keep_only({one.daemon.pid for one in self._records.values() if one.daemon})
         self._daemons.ask()
         records_now = [self._as_it_is(record) for record in self._records.values()]
-        return tuple(sorted(records_now, key=lambda record: [int(n) for n in re.findall("[0-9]+", record.domain)]))
+        return tuple(
+            sorted(
+                records_now,
+                key=lambda record: [int(n) for n in re.findall("[0-9]+", record.domain)],
+            )
+        )
 
     def _look(self) -> dict[Path, tuple[int, int]]:
         stamps = {}
         with suppress(FileNotFoundError):
             listed = self._run_directory.stat().st_mtime_ns
             if listed != self._listed:  # a domain's folder has come or gone
-                self._candidates = [folder / "record.json" for folder in self._run_directory.glob("gpu*")]
+                self._candidates = [
+                    folder / "record.json" for folder in self._run_directory.glob("gpu*")
+                ]
                 self._listed = listed
         for path in self._candidates:
             try:  # not by `suppress`: this is done a hundred times a second
@@ -100,19 +113,27 @@ class DomainRecords:
         """The record; for a daemon whose death is not recorded yet, with the state that follows."""
         if not self._is_bereft(record):
             return record
-        reason = f"its control daemon ({record.daemon}) is gone, and mpsd control has not recorded it yet"
+        reason = (
+            f"its control daemon ({record.daemon}) is gone, and mpsd control has not recorded"
+            " it yet"
+        )
         return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
 
 
 def _read_of_this_boot(path: Path) -> DomainRecord | None:
-    """None where there is none: another boot's pids and compute modes mean nothing now. UnreadableRecord."""
+    """None where there is none: another boot's pids and compute modes mean nothing now.
+    UnreadableRecord."""
     record = records.read(path, DomainRecord)
     return record if record and is_of_boot(record, processes.boot_id()) else None
 
 
-def of_this_boot(run_directory: Path) -> Iterator[tuple[DomainFolder, DomainRecord | records.UnreadableRecord]]:
+def of_this_boot(
+    run_directory: Path,
+) -> Iterator[tuple[DomainFolder, DomainRecord | records.UnreadableRecord]]:
     """The domains' folders, by name, with their records of this boot, or why one cannot be read."""
-    for path in sorted(run_directory.glob("gpu*/record.json"), key=lambda path: (len(path.parent.name), path)):
+    for path in sorted(
+        run_directory.glob("gpu*/record.json"), key=lambda path: (len(path.parent.name), path)
+    ):
         try:
             record: DomainRecord | records.UnreadableRecord | None = _read_of_this_boot(path)
         except records.UnreadableRecord as error:
@@ -124,7 +145,8 @@ def of_this_boot(run_directory: Path) -> Iterator[tuple[DomainFolder, DomainReco
 class KeptRecord:
     """The record of one domain, as its supervisor keeps it. now: on disk from the first change on.
 
-    Where it cannot be written, as on a full disk, that is logged once, and tried again at each look.
+    Where it cannot be written, as on a full disk, that is logged once, and tried again at each
+    look.
     """
 
     def __init__(self, domain: Domain, folder: DomainFolder, log: Logger) -> None:
@@ -160,7 +182,8 @@ class KeptRecord:
         return old if old and (old.version, old.gpus) == (RECORD_VERSION, self.now.gpus) else None
 
     def change(self, **fields: object) -> None:
-        """The record with these fields, on disk too where that changes anything, or somebody has changed the file."""
+        """The record with these fields, on disk too where that changes anything, or somebody has
+        changed the file."""
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
         if changed != self.now or self._unwritten or self._stamp() != self._written:
             self.now = changed
@@ -187,9 +210,10 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return ()
 
 
-# -- which domains there are to be -------------------------------------------------------------------------------------
+# -- which domains there are to be ---------------------------------------------------------------
 
-_IDLE_S = 10.0  # after its last grant, before a joined domain is divided though nobody wants one of its GPUs alone
+# after its last grant, before a joined domain is divided though nobody wants one of its GPUs alone
+_IDLE_S = 10.0
 
 
 DOMAINS_FILE = "domains.json"  # in the run directory
@@ -204,10 +228,13 @@ class JoinedGroups:
 
 
 class NodeDomains:
-    """The domains that a node is to have: those of the policy, and those that are joined on demand. The agent, which
-    knows every grant, decides on these and writes them down; `mpsd control` follows, whenever either was restarted."""
+    """The domains that a node is to have: those of the policy, and those that are joined on demand.
+    The agent, which knows every grant, decides on these and writes them down; `mpsd control`
+    follows, whenever either was restarted."""
 
-    def __init__(self, run_directory: Path, gpus: Sequence[Gpu], policy: Policy, log: Logger) -> None:
+    def __init__(
+        self, run_directory: Path, gpus: Sequence[Gpu], policy: Policy, log: Logger
+    ) -> None:
         """InvalidInput where the policy names a GPU that is not there; it counts as it is now."""
         self._run_directory, self._file = run_directory, run_directory / DOMAINS_FILE
         self.gpus, self._asked, self._policy, self._log = gpus, policy, policy, log
@@ -225,7 +252,8 @@ class NodeDomains:
         return tuple(domain.gpus for domain in self.now if domain.kind is DomainKind.JOINED)
 
     def look(self) -> None:
-        """Reads what was written last. Where that cannot be read, the domains stay that `mpsd control` has."""
+        """Reads what was written last. Where that cannot be read, the domains stay that `mpsd
+        control` has."""
         if (stamp := _stamp(self._file)) == self._seen:
             return
         unreadable = False
@@ -237,7 +265,9 @@ class NodeDomains:
             unreadable = True
             seen = [record for _folder, record in of_this_boot(self._run_directory)]
             groups = tuple(
-                one.gpus for one in seen if isinstance(one, DomainRecord) and one.kind == DomainKind.JOINED.value
+                one.gpus
+                for one in seen
+                if isinstance(one, DomainRecord) and one.kind == DomainKind.JOINED.value
             )
         self._seen, self._unreadable = stamp, unreadable
         self._take(groups)
@@ -264,35 +294,49 @@ class NodeDomains:
         """What the policy lists together with a GPU that has MIG instances now is not together."""
         divided = {gpu.ordinal for gpu in self.gpus if gpu.instance}
         kept = [group for group in self._asked.domains if divided.isdisjoint(group)]
-        if kept != self._policy.domains and (left_out := [one for one in self._asked.domains if one not in kept]):
-            self._log.warning("domains left out", domains=left_out, reason="MIG instances share a daemon with no GPU")
+        if kept != self._policy.domains and (
+            left_out := [one for one in self._asked.domains if one not in kept]
+        ):
+            self._log.warning(
+                "domains left out",
+                domains=left_out,
+                reason="MIG instances share a daemon with no GPU",
+            )
         self._policy = replace(self._asked, domains=kept)
 
     def keep_gone(self, records: Iterable[DomainRecord]) -> None:
-        """Counts domains of which no GPU is here any more among `every`, as long as there are records of them."""
+        """Counts domains of which no GPU is here any more among `every`, as long as there are
+        records of them."""
         kinds = {kind.value: kind for kind in DomainKind}
         gone = (one for one in records if self.is_gone(one))
-        every = (*self.now, *(Domain(one.domain, one.gpus, kinds.get(one.kind, DomainKind.LISTED)) for one in gone))
+        every = (
+            *self.now,
+            *(Domain(one.domain, one.gpus, kinds.get(one.kind, DomainKind.LISTED)) for one in gone),
+        )
         if every != self.every:
             self.every = every
 
     def is_gone(self, record: DomainRecord) -> bool:
-        """Whether none of its GPUs is here any more, so that it serves nobody but those who hold a part of one."""
+        """Whether none of its GPUs is here any more, so that it serves nobody but those who hold a
+        part of one."""
         return {gpu.uuid for gpu in self.gpus}.isdisjoint(record.gpus)
 
     def ends(self, record: DomainRecord) -> bool:
-        """Whether `mpsd control` ends it. One whose GPUs are gone is the node's until its programs have ended."""
+        """Whether `mpsd control` ends it. One whose GPUs are gone is the node's until its programs
+        have ended."""
         return self.replaced(record) and not (self.is_gone(record) and record.state not in ENDED)
 
-    # -- for the agent alone -----------------------------------------------------------------------------------------
+    # -- for the agent alone ----------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Writes them again where somebody has changed or removed the file, or it cannot be read. OSError."""
+        """Writes them again where somebody has changed or removed the file, or it cannot be read.
+        OSError."""
         if _stamp(self._file) != self._seen or self._unreadable:
             self._write(self.joined)
 
     def planned(self, wanted: Collection[str], held: Collection[str]) -> tuple[Domain, ...] | None:
-        """The domains with these GPUs in one; None where they cannot be joined, as `regrouped` has it."""
+        """The domains with these GPUs in one; None where they cannot be joined, as `regrouped` has
+        it."""
         groups = regrouped(wanted, self.now, held)
         return None if groups is None else domains(self.gpus, self._policy, groups)
 
@@ -304,8 +348,9 @@ class NodeDomains:
         return groups is not None
 
     def divide_idle(self, held: Collection[str]) -> None:
-        """Divides the joined domains in which nobody has held a grant for a while. held: of all grants. One that is to
-        be drained stays, so that its GPUs do not serve in between. OSError."""
+        """Divides the joined domains in which nobody has held a grant for a while. held: of all
+        grants. One that is to be drained stays, so that its GPUs do not serve in between.
+        OSError."""
         now = time.monotonic()
         idle = self._unused(held)
         self._idle_since = {group: self._idle_since.get(group, now) for group in idle}
@@ -318,7 +363,11 @@ class NodeDomains:
     def _unused(self, held: Collection[str]) -> list[tuple[str, ...]]:
         joined = (domain for domain in self.now if domain.kind is DomainKind.JOINED)
         unused = (domain for domain in joined if set(domain.gpus).isdisjoint(held))
-        return [one.gpus for one in unused if not DomainFolder(self._run_directory / one.name).drain.exists()]
+        return [
+            one.gpus
+            for one in unused
+            if not DomainFolder(self._run_directory / one.name).drain.exists()
+        ]
 
     def _divide(self, groups: Iterable[tuple[str, ...]]) -> None:
         if over := set(groups):
@@ -337,9 +386,12 @@ class NodeDomains:
             self._log.info("domains changed", new=sorted(named))
 
     def replaced(self, record: DomainRecord) -> bool:
-        """Whether `mpsd control` is to end this domain, since its GPUs are of others now, or one of them is gone."""
+        """Whether `mpsd control` is to end this domain, since its GPUs are of others now, or one of
+        them is gone."""
         if not {gpu.uuid for gpu in self.gpus}.issuperset(record.gpus):
             return True
         if record.kind not in (DomainKind.ALONE, DomainKind.JOINED) or record.gpus in self.joined:
             return False
-        return record.kind == DomainKind.JOINED or any(not set(group).isdisjoint(record.gpus) for group in self.joined)
+        return record.kind == DomainKind.JOINED or any(
+            not set(group).isdisjoint(record.gpus) for group in self.joined
+        )

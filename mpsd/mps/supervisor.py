@@ -1,4 +1,5 @@
-"""The supervisor of one domain: observes its control daemon, takes the state from the table, acts on it, records it.
+"""The supervisor of one domain: observes its control daemon, takes the state from the table, acts
+on it, records it.
 
 Which state follows from an observation is decided by `model.domain.next_state` alone.
 """
@@ -25,8 +26,15 @@ from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
 
-# Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen long before.
-_PROBE_S = {State.READY: 20.0, State.FAULT: 0.25, State.DRAINING: 1.0, State.WEDGED: 1.0, State.DRAINED: 1.0}
+# Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen
+# long before.
+_PROBE_S = {
+    State.READY: 20.0,
+    State.FAULT: 0.25,
+    State.DRAINING: 1.0,
+    State.WEDGED: 1.0,
+    State.DRAINED: 1.0,
+}
 _STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
 _TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
@@ -34,9 +42,12 @@ _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
 
 class DomainSupervisor:
-    """One domain, from the start or adoption of its daemon to its stop. `record` is what others read of it."""
+    """One domain, from the start or adoption of its daemon to its stop. `record` is what others
+    read of it."""
 
-    def __init__(self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]) -> None:
+    def __init__(
+        self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]
+    ) -> None:
         place.folder.make()
         self._place, self._folder = place, place.folder
         self._nvml, self._policy = nvml, policy
@@ -47,8 +58,12 @@ class DomainSupervisor:
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
-        self._faults = DomainFaults(self._daemon, self._log, self._last_client_ended, one_gpu=len(domain.gpus) == 1)
-        self._restarts = DomainRestarts(self._kept, self._daemon, self._faults, self._modes, self._log)
+        self._faults = DomainFaults(
+            self._daemon, self._log, self._last_client_ended, one_gpu=len(domain.gpus) == 1
+        )
+        self._restarts = DomainRestarts(
+            self._kept, self._daemon, self._faults, self._modes, self._log
+        )
         self._probe_at = self._try_at = 0.0
         self._taken_over = self._ends_foreign = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
@@ -74,7 +89,8 @@ class DomainSupervisor:
             self._taken_over = True
         seen = await self._look()
         state = next_state(self.record.state, seen)
-        ended_unseen = state is State.DOWN and self._daemon.identity is not None  # between its start and this look
+        # between its start and this look
+        ended_unseen = state is State.DOWN and self._daemon.identity is not None
         if state is not self.record.state or ended_unseen:
             self._enter(state, seen)
         else:
@@ -85,13 +101,15 @@ class DomainSupervisor:
         self._wake.set()
 
     def drain(self) -> None:
-        """Admits no new programs from now on, because mpsd stops; the state shows when the last one is gone."""
+        """Admits no new programs from now on, because mpsd stops; the state shows when the last one
+        is gone."""
         self._drain.stopping = True
         self._probe_at = 0.0
         self.wake()
 
     def leave(self, reason: str) -> None:
-        """Drains and starts no daemon any more, because its GPUs are of other domains; empty: serves again."""
+        """Drains and starts no daemon any more, because its GPUs are of other domains; empty:
+        serves again."""
         if reason != self._drain.leaving:
             self._drain.leaving = reason
             self._probe_at = 0.0
@@ -103,7 +121,8 @@ class DomainSupervisor:
         return bool(self._taken_over and self._drain.leaving and self.is_empty)
 
     def replace(self, earlier: "Collection[DomainSupervisor]") -> None:
-        """Records that this one has the GPUs of others, which have ended; so a GPU is in a record at every moment."""
+        """Records that this one has the GPUs of others, which have ended; so a GPU is in a record
+        at every moment."""
         modes = {gpu: mode for one in earlier for gpu, mode in one.record.compute_modes.items()}
         self._kept.change(
             reason=f"its GPUs were of {' and '.join(sorted(one.record.domain for one in earlier))}",
@@ -114,16 +133,21 @@ class DomainSupervisor:
     @property
     def is_empty(self) -> bool:
         """Whether no program is affected by the end of this domain's daemon."""
-        no_client_yet = not self._daemon.adopted and not self._daemon.settled  # we started it, and it admitted none
+        # we started it, and it admitted none
+        no_client_yet = not self._daemon.adopted and not self._daemon.settled
         return self.record.state in {State.DRAINED, State.DOWN, State.REFUSED} or no_client_yet
 
     @property
     def left(self) -> str:
         clients = "unknown" if self._daemon.clients is None else self._daemon.clients
-        return f"{self.record.domain}, clients: {clients}{', and the holders of grants' if self._drain.granted else ''}"
+        return (
+            f"{self.record.domain}, clients:"
+            f" {clients}{', and the holders of grants' if self._drain.granted else ''}"
+        )
 
     def look_at_files(self) -> None:
-        """Makes the loop look if the daemon has written something or was stopped, or the agent has asked.
+        """Makes the loop look if the daemon has written something or was stopped, or the agent has
+        asked.
 
         It costs two stats and the reading of one file of /proc.
         """
@@ -143,7 +167,7 @@ class DomainSupervisor:
                 await self._wake.wait()
         self._wake.clear()
 
-    # -- look ----------------------------------------------------------------------------------------------------
+    # -- look -------------------------------------------------------------------------------------
 
     async def _look(self) -> DaemonView:
         state, daemon = self.record.state, self._daemon
@@ -153,7 +177,10 @@ class DomainSupervisor:
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
-        elif not daemon.unanswered and (soon_s := self._faults.look_again_s(self._policy().graces)) is not None:
+        elif (
+            not daemon.unanswered
+            and (soon_s := self._faults.look_again_s(self._policy().graces)) is not None
+        ):
             self._probe_at = min(self._probe_at, time.monotonic() + soon_s)
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
             graces = self._policy().graces
@@ -163,7 +190,11 @@ class DomainSupervisor:
             if not daemon.unanswered:
                 await self._faults.look(graces)
             self._probe_at = time.monotonic() + self._probe_pause_s()
-            self._kept.change(servers=daemon.servers, reason=daemon.trouble or self._why, **self._faults.as_recorded)
+            self._kept.change(
+                servers=daemon.servers,
+                reason=daemon.trouble or self._why,
+                **self._faults.as_recorded,
+            )
         return DaemonView(
             alive=daemon.alive,
             obstacle=obstacle,
@@ -185,16 +216,21 @@ class DomainSupervisor:
         in_a_hurry = self._drain.stopping or self._drain.leaving
         return _STOPPING_PROBE_S if in_a_hurry else _PROBE_S[self.record.state]
 
-    # -- what prevents it from serving; it ends no process: that is for the agent, which knows whose a process is ------
+    # -- what prevents it from serving; it ends no process: that is for the agent, which knows whose
+    #   a process is ---
 
     def _obstacle(self, policy: Policy) -> str:
-        """Why no daemon of ours can serve here, with the remedy; empty where nothing prevents it."""
+        """Why no daemon of ours can serve here, with the remedy; empty where nothing prevents
+        it."""
         if not control_daemon.program_found(self._place.environment):
             return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
         try:
             for uuid in self.record.gpus:
                 if self._nvml.mig_enabled(uuid):
-                    remedy = "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi -mig 0)"
+                    remedy = (
+                        "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi"
+                        " -mig 0)"
+                    )
                     return f"MIG is on for {uuid}, which has no instance yet; {remedy}"
             if why := self._daemon.canary.why_no_caps(policy):
                 return why
@@ -207,11 +243,16 @@ class DomainSupervisor:
         return unreliable if self._daemon.alive else ""
 
     def _usurper(self) -> str:
-        """The process that has a GPU exclusively, in EXCLUSIVE_PROCESS, so that no server can start beside it."""
+        """The process that has a GPU exclusively, in EXCLUSIVE_PROCESS, so that no server can start
+        beside it."""
         try:
             alone = self._nvml.exclusive_process
-            exclusive = [uuid for uuid in self.record.gpus if self._nvml.compute_mode(uuid) == alone]
-            found = next(((uuid, pid) for uuid in exclusive for pid in self._beside_mps(uuid)), None)
+            exclusive = [
+                uuid for uuid in self.record.gpus if self._nvml.compute_mode(uuid) == alone
+            ]
+            found = next(
+                ((uuid, pid) for uuid in exclusive for pid in self._beside_mps(uuid)), None
+            )
         except NvmlFailed:
             return ""
         if found is None:
@@ -224,14 +265,19 @@ class DomainSupervisor:
         return f"no MPS server can start while pid {pid} uses {uuid} exclusively; end it: {program}"
 
     def _beside_mps(self, uuid: str) -> list[int]:
-        """The living processes on a GPU that are neither clients of MPS nor our daemon's server. NvmlFailed."""
+        """The living processes on a GPU that are neither clients of MPS nor our daemon's server.
+        NvmlFailed."""
         on_mps = self._nvml.mps_pids(uuid)
-        others = [pid for pid, _used in self._nvml.uses(uuid) if pid not in on_mps and processes.identity_of(pid)]
+        others = [
+            pid
+            for pid, _used in self._nvml.uses(uuid)
+            if pid not in on_mps and processes.identity_of(pid)
+        ]
         daemon = self._daemon.identity
         ours = processes.descendants_of(daemon.pid) if others and daemon else ()
         return [pid for pid in others if pid not in ours]
 
-    # -- act -----------------------------------------------------------------------------------------------------
+    # -- act --------------------------------------------------------------------------------------
 
     def _enter(self, state: State, seen: DaemonView) -> None:
         self._set_gate(state)
@@ -251,7 +297,8 @@ class DomainSupervisor:
         log("state", state=state.value, reason=reason)
 
     def _last_client_ended(self, death: ClientDeath) -> None:
-        """Lets nobody in before mpsd has made a context, unless it ended well: CUDA may refuse the next one."""
+        """Lets nobody in before mpsd has made a context, unless it ended well: CUDA may refuse the
+        next one."""
         if death.is_well:
             return
         self._daemon.first_context.is_awaited = True
@@ -264,13 +311,17 @@ class DomainSupervisor:
         if not self._daemon.first_context.is_begun:
             graces, daemon = self._policy().graces, self._daemon
             self._kept.change(held_until=time.time() + graces.start_s)
-            daemon.first_context.begin(daemon.pipe(graces.command_s), daemon.servers, graces.start_s)
+            daemon.first_context.begin(
+                daemon.pipe(graces.command_s), daemon.servers, graces.start_s
+            )
 
     def _set_gate(self, state: State) -> None:
-        """Before the record is written, so that whoever reads `ready` finds the gate. Again at every look.
+        """Before the record is written, so that whoever reads `ready` finds the gate. Again at
+        every look.
 
-        It stays as it is while starting: the clients of an adopted daemon that served go on being served. No agent has
-        set a limit in this boot before there is a file of limits: a container that starts then would be denied its GPU.
+        It stays as it is while starting: the clients of an adopted daemon that served go on being
+        served. No agent has set a limit in this boot before there is a file of limits: a container
+        that starts then would be denied its GPU.
         """
         if state in SERVING and self._daemon.first_context.is_awaited:
             self._hold_back()
@@ -319,7 +370,8 @@ class DomainSupervisor:
             self._restarts.kill_after(policy.graces.start_s, "it could not be made ready")
 
     async def stop(self, timeout_s: int) -> None:
-        """Ends the daemon, giving its clients so many seconds; puts everything back as it was found.
+        """Ends the daemon, giving its clients so many seconds; puts everything back as it was
+        found.
 
         A daemon that is another's is left as it is, its files too.
         """
@@ -328,7 +380,8 @@ class DomainSupervisor:
         self._log.info("stopped")
 
     async def end(self, timeout_s: int) -> None:
-        """Ends the daemon as `stop` does. Its record stays, and the compute mode is that of who has its GPUs next."""
+        """Ends the daemon as `stop` does. Its record stays, and the compute mode is that of who has
+        its GPUs next."""
         gate.remove(self._folder)
         self._ends_foreign = self._ends_foreign or self._daemon.foreign
         if self._ends_foreign:

@@ -18,7 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from mpsd.platform.rules.certificates import Authority, Serving, Validity
 
-_PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey  # what cert-manager makes
+# what cert-manager makes
+_PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
 _SKEW = timedelta(hours=1)  # clocks that are behind ours by less than this take our certificates
 _LONGEST_COMMON_NAME = 64
@@ -30,19 +31,24 @@ class UnusableCertificate(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate (for a serving one: its chain) and its key, both PEM. The key stays out of every `repr`."""
+    """A certificate (for a serving one: its chain) and its key, both PEM. The key stays out of
+    every `repr`."""
 
     certificate: bytes
     key: bytes = field(repr=False)
 
 
 def new_authority(name: str, now: float, life_s: float) -> Pair:
-    """A certificate that can sign serving certificates and nothing else. now: seconds since 1970."""
-    return _signed(name, None, now, now + life_s, [(x509.BasicConstraints(ca=True, path_length=0), True)])
+    """A certificate that can sign serving certificates and nothing else. now: seconds since
+    1970."""
+    return _signed(
+        name, None, now, now + life_s, [(x509.BasicConstraints(ca=True, path_length=0), True)]
+    )
 
 
 def issue(authority: Pair, names: Iterable[str], now: float, life_s: float) -> Pair:
-    """A serving certificate for these DNS names and IP addresses; it never outlives its authority."""
+    """A serving certificate for these DNS names and IP addresses; it never outlives its
+    authority."""
     signer, ordered = _certificate(authority.certificate), sorted(names)
     until = min(now + life_s, signer.not_valid_after_utc.timestamp())
     identifier = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -62,9 +68,16 @@ def _signed(
     until: float,
     extensions: Iterable[tuple[x509.ExtensionType, bool]],
 ) -> Pair:
-    """signer None: the certificate is an authority, and signs itself. extensions: each with whether it is critical."""
+    """signer None: the certificate is an authority, and signs itself. extensions: each with whether
+    it is critical."""
     key, is_authority = ec.generate_private_key(ec.SECP256R1()), signer is None
-    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    others = (
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "encipher_only",
+    )
     usage = x509.KeyUsage(
         digital_signature=not is_authority,
         key_cert_sign=is_authority,
@@ -87,11 +100,15 @@ def _signed(
         builder = builder.add_extension(extension, critical=critical)
     certificate = builder.sign(signer[1] if signer else key, hashes.SHA256())
     pem, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
-    return Pair(certificate.public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password))
+    return Pair(
+        certificate.public_bytes(pem),
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password),
+    )
 
 
 def read_authority(certificate: bytes, key: bytes | None) -> Authority:
-    """key: None for an authority that only verifies. UnusableCertificate for what cannot sign, or another's key."""
+    """key: None for an authority that only verifies. UnusableCertificate for what cannot sign, or
+    another's key."""
     found = _certificate(certificate)
     try:
         is_authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -105,7 +122,8 @@ def read_authority(certificate: bytes, key: bytes | None) -> Authority:
 
 
 def read_serving(pair: Pair, authorities: Iterable[bytes]) -> Serving:
-    """signed_by is empty where none of these authorities (PEM) signed it. UnusableCertificate for what cannot serve."""
+    """signed_by is empty where none of these authorities (PEM) signed it. UnusableCertificate for
+    what cannot serve."""
     found = _certificate(pair.certificate)
     if _key(pair.key).public_key() != found.public_key():
         raise UnusableCertificate("the key is another certificate's")
@@ -114,7 +132,11 @@ def read_serving(pair: Pair, authorities: Iterable[bytes]) -> Serving:
     except x509.ExtensionNotFound:
         alternatives = x509.SubjectAlternativeName([])
     names = frozenset(str(name.value) for name in alternatives)
-    signers = (_fingerprint(signer) for signer in map(_certificate, authorities) if _is_signed_by(found, signer))
+    signers = (
+        _fingerprint(signer)
+        for signer in map(_certificate, authorities)
+        if _is_signed_by(found, signer)
+    )
     return Serving(next(signers, ""), names, found.not_valid_after_utc.timestamp())
 
 
@@ -125,7 +147,8 @@ def validity(certificate: bytes) -> Validity:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """Of the first certificate of a chain, which is a server's own. UnusableCertificate for what is none."""
+    """Of the first certificate of a chain, which is a server's own. UnusableCertificate for what is
+    none."""
     return _fingerprint(_certificate(certificate))
 
 
@@ -140,14 +163,17 @@ def fingerprints(bundle: bytes) -> frozenset[str]:
 def load_into(context: ssl.SSLContext, pair: Pair) -> None:
     """Shows this certificate to whoever connects from now on; connections that are open go on.
 
-    UnusableCertificate leaves the context as it was. OpenSSL reads files only, so the pair goes through one without a
-    name, in memory.
+    UnusableCertificate leaves the context as it was. OpenSSL reads files only, so the pair goes
+    through one without a name, in memory.
     """
     try:
-        _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)  # a failure half way would leave the pair mixed
+        # a failure half way would leave the pair mixed
+        _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
         _load(context, pair)
     except (ssl.SSLError, OSError) as error:
-        raise UnusableCertificate(f"the certificate and its key cannot be loaded: {error}") from None
+        raise UnusableCertificate(
+            f"the certificate and its key cannot be loaded: {error}"
+        ) from None
 
 
 def _load(context: ssl.SSLContext, pair: Pair) -> None:
@@ -189,7 +215,8 @@ def _fingerprint(certificate: x509.Certificate) -> str:
 def _is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(signer)
-    except Exception:  # cryptography raises InvalidSignature, ValueError or TypeError; each means no
+    # cryptography raises InvalidSignature, ValueError or TypeError; each means no
+    except Exception:
         return False
     return True
 
@@ -215,7 +242,11 @@ class FolderCertificates:
 
     async def look(self, _now: float, /) -> Certificates:
         try:
-            pair = Pair((self._folder / "tls.crt").read_bytes(), (self._folder / "tls.key").read_bytes())
+            pair = Pair(
+                (self._folder / "tls.crt").read_bytes(), (self._folder / "tls.key").read_bytes()
+            )
         except OSError as error:
-            raise UnusableCertificate(f"{error.filename} cannot be read: {error.strerror}") from None
+            raise UnusableCertificate(
+                f"{error.filename} cannot be read: {error.strerror}"
+            ) from None
         return Certificates(pair, None, {"serving": read_serving(pair, ()).not_after})

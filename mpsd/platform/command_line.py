@@ -1,7 +1,7 @@
 """The command lines of mpsd's programs: commands with their options, read by argparse.
 
-A command is a function whose keywords are its options (`takes`) and whose docstring is its help. Its
-module is imported when it is used, so that a command costs what it needs and no more.
+A command is a function whose keywords are its options (`takes`) and whose docstring is its help.
+Its module is imported when it is used, so that a command costs what it needs and no more.
 """
 
 import shutil
@@ -60,7 +60,9 @@ def setting_option(name: str, setting: Setting) -> Option:
     return option(setting.flag, dest=name, metavar=setting.metavar, help=text)
 
 
-def takes(*options: Option, settings: Mapping[str, Setting] | None = None) -> Callable[[CommandT], CommandT]:
+def takes(
+    *options: Option, settings: Mapping[str, Setting] | None = None
+) -> Callable[[CommandT], CommandT]:
     """The options of a command. One that is not given has the default of the command's keyword.
 
     settings: the command takes these as `**flags` too, without those that are not given.
@@ -74,7 +76,7 @@ def takes(*options: Option, settings: Mapping[str, Setting] | None = None) -> Ca
     return decorate
 
 
-# -- the values of options -------------------------------------------------------------------------
+# -- the values of options -----------------------------------------------------------------------
 
 
 class OneOf:
@@ -93,7 +95,9 @@ class OneOf:
 class Between:
     """Reads a number, both ends included."""
 
-    def __init__(self, least: float, most: float | None = None, kind: type[int] | type[float] = float) -> None:
+    def __init__(
+        self, least: float, most: float | None = None, kind: type[int] | type[float] = float
+    ) -> None:
         self.least, self.most, self.kind = least, most, kind
 
     def __call__(self, text: str) -> float:
@@ -116,7 +120,7 @@ def choices_of(one: Option) -> Sequence[str]:
     return tuple(one.how.get("choices", ()))
 
 
-# -- options of several commands -------------------------------------------------------------------
+# -- options of several commands -----------------------------------------------------------------
 
 RUN_DIR = setting_option("run_dir", RUN_DIRECTORY)
 LIMITS = setting_option("limits", LIMITS_DIRECTORY)
@@ -130,7 +134,7 @@ OUTPUT = option(
 )
 
 
-# -- one command -----------------------------------------------------------------------------------
+# -- one command ---------------------------------------------------------------------------------
 
 
 class _Help(HelpFormatter):
@@ -144,7 +148,11 @@ class _Help(HelpFormatter):
         first, _end, rest = text.strip().partition("\n")
         blocks = f"{first}\n{dedent(rest)}".split("\n\n")
         filled = [
-            block.rstrip() if block.startswith("    ") else super(_Help, self)._fill_text(block, width, indent)
+            (
+                block.rstrip()
+                if block.startswith("    ")
+                else super(_Help, self)._fill_text(block, width, indent)
+            )
             for block in blocks
         ]
         return "\n\n".join(filled)
@@ -170,7 +178,8 @@ def _parser(program: str, about: str) -> _Parser:
 
 
 def parser_of(program: str, command: Command, *, for_tab: bool = False) -> ArgumentParser:
-    """Reads the options of a command. program: with the command's name. for_tab: nothing is needed yet."""
+    """Reads the options of a command. program: with the command's name. for_tab: nothing is needed
+    yet."""
     parser = _parser(program, command.__doc__ or "")
     defaults: Mapping[str, object] = command.__kwdefaults__ or {}
     for one in vars(command)["options"]:
@@ -200,7 +209,7 @@ def run_command(program: str, command: Command, words: Sequence[str]) -> None:
         command(**read(program, command, words))
 
 
-# -- programs of several commands ------------------------------------------------------------------
+# -- programs of several commands ----------------------------------------------------------------
 
 
 class Verb(NamedTuple):
@@ -239,7 +248,9 @@ class Program:
         """What comes before a command: help and the program's own options."""
         parser = _parser(self.name, self.about)
         version = f"mpsd {mpsd.__version__}"
-        parser.add_argument("--version", action="version", version=version, help="Show the version.")
+        parser.add_argument(
+            "--version", action="version", version=version, help="Show the version."
+        )
         shells: Any = {"nargs": "?", "const": "", "metavar": "SHELL"}
         install = "Have bash, zsh or fish complete this program."
         parser.add_argument("--install-completion", **shells, help=install)

@@ -1,7 +1,7 @@
 """What a shell offers at Tab: commands, options, and values that a command's options name.
 
-bash, zsh and fish run `PROGRAM __complete WORDS…`; kubectl runs `kubectl_complete-mps WORDS…`. The last
-word is the one that is begun. A shell waits for the answer and shows no complaints.
+bash, zsh and fish run `PROGRAM __complete WORDS…`; kubectl runs `kubectl_complete-mps WORDS…`. The
+last word is the one that is begun. A shell waits for the answer and shows no complaints.
 """
 
 import io
@@ -18,13 +18,16 @@ from mpsd.platform.command_line import TAB, Command, Option, Program, choices_of
 Offer = tuple[str, str]  # a word, and a line about it or ""
 
 _SCRIPTS = {
-    "bash": """_NAME_offers() {
+    "bash": (
+        """_NAME_offers() {
     local IFS=$'\\n'
     COMPREPLY=($(PROGRAM TAB "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f1))
 }
 complete -o default -F _NAME_offers PROGRAM
-""",
-    "zsh": """#compdef PROGRAM
+"""
+    ),
+    "zsh": (
+        """#compdef PROGRAM
 _NAME_offers() {
     local -a offers
     offers=("${(@f)$(PROGRAM TAB "${(@)words[2,CURRENT]}" 2>/dev/null)}")
@@ -33,13 +36,16 @@ _NAME_offers() {
     if [[ -n $offers ]]; then _describe PROGRAM offers; else _files; fi
 }
 compdef _NAME_offers PROGRAM
-""",
-    "fish": """function _NAME_offers
+"""
+    ),
+    "fish": (
+        """function _NAME_offers
     set -l words (commandline -opc) (commandline -ct)
     PROGRAM TAB $words[2..] 2>/dev/null
 end
 complete --command PROGRAM --arguments "(_NAME_offers)"
-""",
+"""
+    ),
 }
 _FILES = {  # where a shell's script is, and the line in which other file that reads it
     "bash": (".bash_completions/{}.sh", ".bashrc", "source ~/.bash_completions/{}.sh"),
@@ -74,11 +80,13 @@ def _known(program: str, shell: str) -> str:
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in _SCRIPTS:
         remedy = f"write one of {', '.join(_SCRIPTS)}"
-        raise InvalidInput(program, [Problem("shell", "the shell", shown(name), "is not known", remedy)])
+        raise InvalidInput(
+            program, [Problem("shell", "the shell", shown(name), "is not known", remedy)]
+        )
     return name
 
 
-# -- what may follow -------------------------------------------------------------------------------
+# -- what may follow -----------------------------------------------------------------------------
 
 
 def offered(program: Program, words: Sequence[str]) -> Iterator[str]:

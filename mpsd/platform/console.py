@@ -1,8 +1,9 @@
-"""How every verb speaks: exit codes, problems for people, JSON for machines, and how a program ends when it cannot
-answer.
+"""How every verb speaks: exit codes, problems for people, JSON for machines, and how a program ends
+when it cannot answer.
 
-Answers go to standard output, complaints to standard error, and colours only to a terminal. Nothing is imported here
-that takes long: some answers are given before the library of the command line has loaded.
+Answers go to standard output, complaints to standard error, and colours only to a terminal. Nothing
+is imported here that takes long: some answers are given before the library of the command line has
+loaded.
 """
 
 import io
@@ -26,7 +27,8 @@ LONGEST_LINE = 2000  # characters, after which something is wrong with it
 
 
 class ExitCode(IntEnum):
-    """What a verb's exit says: the answer is yes, the answer is no, or the question was no question."""
+    """What a verb's exit says: the answer is yes, the answer is no, or the question was no
+    question."""
 
     YES = 0
     NO = 1
@@ -68,7 +70,8 @@ def _console(**options: Any) -> "Console":
 
 
 def one_line(text: str) -> str:
-    """For one line of an answer, whoever wrote it: nothing that a terminal would act on, and not without end."""
+    """For one line of an answer, whoever wrote it: nothing that a terminal would act on, and not
+    without end."""
     return printable(text, LONGEST_LINE)
 
 
@@ -95,7 +98,9 @@ def problem_line(problem: Problem) -> "Text":
     from rich.text import Text
 
     value = f" is {problem.value}" if problem.value else ""
-    return Text.assemble((f"{problem.where}{value}", "bold"), f": {problem.message}; ", (problem.remedy, "green"))
+    return Text.assemble(
+        (f"{problem.where}{value}", "bold"), f": {problem.message}; ", (problem.remedy, "green")
+    )
 
 
 def counted(problems: Sequence[Problem], style: str) -> "Text":
@@ -104,7 +109,7 @@ def counted(problems: Sequence[Problem], style: str) -> "Text":
     return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
 
 
-# -- how a program ends when it cannot answer: no traceback for what a person can put right ----------------------------
+# -- how a program ends when it cannot answer: no traceback for what a person can put right ------
 
 
 @contextmanager
@@ -115,19 +120,24 @@ def extra_needed(command: str, extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mpsd"):
             raise
-        complaints().print(f"{command} needs the module {error.name}: pip install '.[{extra}]' in a checkout of mpsd")
+        complaints().print(
+            f"{command} needs the module {error.name}: pip install '.[{extra}]' in a checkout of"
+            " mpsd"
+        )
         sys.exit(ExitCode.MISUSE)
 
 
 @contextmanager
 def ending(program: str) -> Iterator[None]:
-    """How a program ends: input that no verb could use ends it with every problem in it, Ctrl-C without a traceback."""
+    """How a program ends: input that no verb could use ends it with every problem in it, Ctrl-C
+    without a traceback."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell closed it: who wants no answer is given none
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the program
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not end a verb half way
+            # an ASCII terminal must not end a verb half way
+            stream.reconfigure(errors="backslashreplace")
     try:
         yield
     except InvalidInput as error:

@@ -1,9 +1,11 @@
-"""Which pod, which container without Kubernetes, or which program's cgroup a process of this machine is in.
+"""Which pod, which container without Kubernetes, or which program's cgroup a process of this
+machine is in.
 
-The kernel says so. For a pod it is its cgroup; for another container it is the cgroups that it has to itself (`docker
-exec` starts processes that do not descend from its first). A container without such a cgroup is known by its pid
-namespace, even in a cgroup that another one had to itself before; without one of its own either, by descent from its
-first process. What a process carries or claims counts for nothing.
+The kernel says so. For a pod it is its cgroup; for another container it is the cgroups that it has
+to itself (`docker exec` starts processes that do not descend from its first). A container without
+such a cgroup is known by its pid namespace, even in a cgroup that another one had to itself before;
+without one of its own either, by descent from its first process. What a process carries or claims
+counts for nothing.
 """
 
 import errno
@@ -32,13 +34,19 @@ _MEMBERS = "cgroup.procs"
 
 
 def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
-    """The cgroups that the container with this first process has to itself; none where it is gone."""
+    """The cgroups that the container with this first process has to itself; none where it is
+    gone."""
     text = _cgroup(first.pid)
-    return alone_in(text, _older(first, alone_in(text, ()))) if text and processes.is_alive(first) else ()
+    return (
+        alone_in(text, _older(first, alone_in(text, ())))
+        if text and processes.is_alive(first)
+        else ()
+    )
 
 
 class ContainerProcesses:
-    """settle: called when a process is in no container that is known, so that those just made are."""
+    """settle: called when a process is in no container that is known, so that those just made
+    are."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         self._settle = settle
@@ -60,7 +68,8 @@ class ContainerProcesses:
             known.pop(grant, None)
 
     def owner_of(self, pid: int) -> str | None:
-        """The grant in whose container or cgroup the process is; None where it is in none that is known, or is gone."""
+        """The grant in whose container or cgroup the process is; None where it is in none that is
+        known, or is gone."""
         if not (text := _cgroup(pid)):
             return None
         if found := self._find(pid, text):
@@ -81,7 +90,9 @@ class ContainerProcesses:
 
     def _by_namespace(self, namespace: int) -> str | None:
         known = namespace not in {0, self._own_pids}
-        return next((grant for grant in self._without if known and self._pids[grant] == namespace), None)
+        return next(
+            (grant for grant in self._without if known and self._pids[grant] == namespace), None
+        )
 
     def _by_line(self, pid: int) -> str | None:
         for one in processes.line_of(pid):
@@ -94,9 +105,11 @@ class ContainerProcesses:
 
 
 def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]:
-    """What of the text of /proc/PID/cgroup there is of processes that started before it and may be in one of these.
+    """What of the text of /proc/PID/cgroup there is of processes that started before it and may be
+    in one of these.
 
-    Whoever ends meanwhile is left out. A machine has thousands of processes, so that most are passed over quickly.
+    Whoever ends meanwhile is left out. A machine has thousands of processes, so that most are
+    passed over quickly.
     """
     paths = {f":{cgroup.path}" for cgroup in cgroups}
     for pid in filter(str.isdecimal, os.listdir(_PROC)):  # noqa: PTH208  # a path each costs more than the rest
@@ -127,8 +140,8 @@ _TREE = Path("/sys/fs/cgroup")
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether its cgroup keeps the process from running, as that of a paused container does. False where that cannot be
-    read."""
+    """Whether its cgroup keeps the process from running, as that of a paused container does. False
+    where that cannot be read."""
     v2 = v2_tree(_TREE)
     for cgroup in cgroups_in(_cgroup(pid)):
         path = cgroup.path.lstrip("/")
@@ -146,30 +159,39 @@ def is_frozen(pid: int) -> bool:
 
 def v2_tree(tree: Path) -> Path | None:
     """Where cgroup v2 is mounted: there, or beside v1; None where it is not."""
-    return next((one for one in (tree, tree / "unified") if (one / "cgroup.controllers").exists()), None)
+    return next(
+        (one for one in (tree, tree / "unified") if (one / "cgroup.controllers").exists()), None
+    )
 
 
 def let_count(root: Path, folder: Path) -> None:
-    """Has the kernel count device memory in a cgroup of mpsd's own, where it can (dmem, 6.14): only cgroups whose
-    parents pass that on can have limits of their own. It limits nothing by itself."""
-    for above in [each for each in reversed(folder.parents) if each == root or root in each.parents]:
+    """Has the kernel count device memory in a cgroup of mpsd's own, where it can (dmem, 6.14): only
+    cgroups whose parents pass that on can have limits of their own. It limits nothing by itself."""
+    for above in [
+        each for each in reversed(folder.parents) if each == root or root in each.parents
+    ]:
         with suppress(OSError):
             if "dmem" in (above / "cgroup.controllers").read_text().split():
                 (above / "cgroup.subtree_control").write_text("+dmem")
 
 
 class ProgramCgroups:
-    """The cgroups that mpsd makes for programs: in v2, or the controller pids or memory of v1, whichever is first there
-    and writable (v1 has the named hierarchy too, but there systemd lets users move their processes). why_not: why there
-    can be none here; empty where there can. tree: where cgroups are mounted.
+    """The cgroups that mpsd makes for programs: in v2, or the controller pids or memory of v1,
+    whichever is first there and writable (v1 has the named hierarchy too, but there systemd lets
+    users move their processes). why_not: why there can be none here; empty where there can. tree:
+    where cgroups are mounted.
     """
 
     def __init__(self, tree: Path = _TREE) -> None:
         self._folders = {"": tree if (tree / _MEMBERS).exists() else tree / "unified"}
         self._folders |= {name: tree / name for name in ("pids", "memory")}
-        usable = (name for name, folder in self._folders.items() if os.access(folder / _MEMBERS, os.W_OK))
+        usable = (
+            name for name, folder in self._folders.items() if os.access(folder / _MEMBERS, os.W_OK)
+        )
         self._hierarchy = next(usable, None) if os.geteuid() == 0 else None
-        self.why_not = "" if self._hierarchy is not None else f"mpsd may not create cgroups in {tree}"
+        self.why_not = (
+            "" if self._hierarchy is not None else f"mpsd may not create cgroups in {tree}"
+        )
 
     def place_for(self, program: ProcessIdentity, grant: str) -> Cgroup | None:
         """The cgroup to make for it; None where there can be none."""
@@ -178,12 +200,14 @@ class ProgramCgroups:
         return program_cgroup(_cgroup(program.pid), self._hierarchy, grant, self._is_roots)
 
     def found_again(self, program: ProcessIdentity, grant: str) -> tuple[Cgroup, ...]:
-        """The cgroup that was made for it, where the kernel says that the program is in there, or below."""
+        """The cgroup that was made for it, where the kernel says that the program is in there, or
+        below."""
         made = self.place_for(program, grant)
         return (made,) if made and any(map(made.holds, cgroups_in(_cgroup(program.pid)))) else ()
 
     def take_in(self, program: ProcessIdentity, made: Cgroup) -> str:
-        """Makes the cgroup and moves this very process into it; why it is not in there, empty where it is."""
+        """Makes the cgroup and moves this very process into it; why it is not in there, empty where
+        it is."""
         folder = self._folder(made)
         try:
             folder.mkdir(mode=0o755)
@@ -202,9 +226,12 @@ class ProgramCgroups:
         try:
             if not made.hierarchy:
                 return "populated 1" in (folder / "cgroup.events").read_text()
-            return any((Path(below) / _MEMBERS).read_text() for below, _folders, _files in os.walk(folder))
+            return any(
+                (Path(below) / _MEMBERS).read_text() for below, _folders, _files in os.walk(folder)
+            )
         except OSError as error:
-            return error.errno not in {errno.ENOENT, errno.ENODEV}  # these are removed, of others nothing is known
+            # these are removed, of others nothing is known
+            return error.errno not in {errno.ENOENT, errno.ENODEV}
 
     def processes_in(self, made: Cgroup) -> Iterator[ProcessIdentity]:
         """Those that are in it or below it, by the kernel's word of each."""
@@ -217,7 +244,8 @@ class ProgramCgroups:
                         yield found
 
     def remove(self, made: Cgroup) -> None:
-        """Removes it, with those that were made below it; one with a process stays, by the kernel's word."""
+        """Removes it, with those that were made below it; one with a process stays, by the kernel's
+        word."""
         for below, _folders, _files in os.walk(self._folder(made), topdown=False):
             with suppress(OSError):
                 Path(below).rmdir()
@@ -232,15 +260,19 @@ class ProgramCgroups:
             found = [folder.stat(), (folder / _MEMBERS).stat()]
         except OSError:
             return False
-        return all(one.st_uid == 0 and not one.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for one in found)
+        return all(
+            one.st_uid == 0 and not one.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for one in found
+        )
 
 
-# -- the states that runc and crun keep, which name a container's first process ----------------------------------------
+# -- the states that runc and crun keep, which name a container's first process ------------------
 #
 # A state that cannot be read is never taken for a container that is not there.
 
-_LARGEST = 16 * 1024**2  # bytes; a state of runc holds the whole configuration, 6 kB for a plain one
-_NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENAMETOOLONG})  # nor can a runtime make one of such a name
+# bytes; a state of runc holds the whole configuration, 6 kB for a plain one
+_LARGEST = 16 * 1024**2
+# nor can a runtime make one of such a name
+_NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 
 
 class StateUnknown(Exception):
@@ -262,7 +294,8 @@ class _Crun(msgspec.Struct):
 
 
 def first_process(root: str, container: str) -> ProcessIdentity | None:
-    """The first process that a runtime's state names, alive or not; None where it knows no such container.
+    """The first process that a runtime's state names, alive or not; None where it knows no such
+    container.
 
     root: where the runtime keeps its states. StateUnknown.
     """
@@ -278,13 +311,21 @@ def first_process(root: str, container: str) -> ProcessIdentity | None:
     finally:
         os.close(folder)
     # No pid stands there before the first process is made, and after it was waited for.
-    return ProcessIdentity(state.pid, state.start_ticks, processes.boot_id()) if state and state.pid > 0 else None
+    return (
+        ProcessIdentity(state.pid, state.start_ticks, processes.boot_id())
+        if state and state.pid > 0
+        else None
+    )
 
 
 def _open_folder(root: str, container: str) -> int | None:
-    """None where there is none. OSError. The runtime chose its root, and links on the way to it are the machine's own
-    (/var/run)."""
-    top, absent, flags = None, _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    """None where there is none. OSError. The runtime chose its root, and links on the way to it are
+    the machine's own (/var/run)."""
+    top, absent, flags = (
+        None,
+        _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP},
+        os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC,
+    )
     try:
         top = os.open(root, flags)
         absent = _NO_SUCH_PLACE
@@ -300,7 +341,9 @@ def _open_folder(root: str, container: str) -> int | None:
 
 def _read(folder: int, name: str, kind: type[_Runc | _Crun], where: str) -> _Runc | _Crun | None:
     try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        file = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+        )
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -320,13 +363,15 @@ def _read(folder: int, name: str, kind: type[_Runc | _Crun], where: str) -> _Run
 
 
 class PodProcesses:
-    """The processes of this node's pods, those of nested pid namespaces too: pids are those that mpsd sees."""
+    """The processes of this node's pods, those of nested pid namespaces too: pids are those that
+    mpsd sees."""
 
     def __init__(self) -> None:
         self._node = node_cgroup((_PROC / "self/cgroup").read_text())
 
     def owner_of(self, pid: int) -> str | None:
-        """The uid of its pod; None for a process of the host, one that nobody can place, and one that is gone.
+        """The uid of its pod; None for a process of the host, one that nobody can place, and one
+        that is gone.
 
         A process stays in the pod that it began in, so this need be asked once for each.
         """
@@ -337,10 +382,13 @@ class PodProcesses:
         return _cgroup(pid)
 
     def living(self, pods: Collection[str]) -> frozenset[str]:
-        """Those of these pods, by uid, in which processes live. It goes through all processes of the machine."""
+        """Those of these pods, by uid, in which processes live. It goes through all processes of
+        the machine."""
         pids = filter(str.isdecimal, os.listdir(_PROC)) if pods else ()  # noqa: PTH208  # as above
         found = ((int(pid), self.owner_of(int(pid))) for pid in pids)
-        return frozenset(pod for pid, pod in found if pod in pods and pod and processes.identity_of(pid))
+        return frozenset(
+            pod for pid, pod in found if pod in pods and pod and processes.identity_of(pid)
+        )
 
 
 Whereabouts = ContainerProcesses | PodProcesses  # on a machine of its own; beside a kubelet

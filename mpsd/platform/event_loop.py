@@ -20,7 +20,8 @@ from mpsd.platform.logs import Logger
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """Runs `main` and gives its result. Children are awaited by pidfd, which costs no thread each."""
+    """Runs `main` and gives its result. Children are awaited by pidfd, which costs no thread
+    each."""
     processes.raise_file_limit()
     with asyncio.Runner() as runner:
         if sys.version_info < (3, 12):
@@ -31,10 +32,11 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 
 def expect_long_life() -> None:
-    """For a server that has started: the garbage collector passes over what is there now, and looks less often.
+    """For a server that has started: the garbage collector passes over what is there now, and looks
+    less often.
 
-    A full look over a started webhook took 26 ms and a partial one 1 ms, in which nobody is answered. Requests leave no
-    cycles, so that few looks are enough.
+    A full look over a started webhook took 26 ms and a partial one 1 ms, in which nobody is
+    answered. Requests leave no cycles, so that few looks are enough.
     """
     gc.collect()
     gc.freeze()
@@ -58,17 +60,23 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 _REMEDIES = {
-    errno.EMFILE: "raise this process's limit of open files (LimitNOFILE of its unit), or see what holds them",
-    errno.ENFILE: "raise the machine's limit of open files (sysctl fs.file-max), or see what holds them",
-    errno.EAGAIN: "raise the limit of processes (TasksMax of its unit, kernel.pid_max), or see what runs",
+    errno.EMFILE: (
+        "raise this process's limit of open files (LimitNOFILE of its unit), or see what holds them"
+    ),
+    errno.ENFILE: (
+        "raise the machine's limit of open files (sysctl fs.file-max), or see what holds them"
+    ),
+    errno.EAGAIN: (
+        "raise the limit of processes (TasksMax of its unit, kernel.pid_max), or see what runs"
+    ),
     errno.ENOMEM: "free memory, or raise mpsd's limit of it",
 }
 _TELL_S = 60.0
 
 
 class Shortages:
-    """Lets a loop outlive a step that failed for want of descriptors, memory, space or processes, and is to be tried
-    again: that is logged, with the remedy, once a minute at most."""
+    """Lets a loop outlive a step that failed for want of descriptors, memory, space or processes,
+    and is to be tried again: that is logged, with the remedy, once a minute at most."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -89,17 +97,21 @@ class Shortages:
             self._told_at = now
             number = getattr(error, "errno", None) or errno.ENOMEM
             remedy = _REMEDIES.get(number, "free space where mpsd writes, such as /run")
-            self._log.error("tried again later", step=step, reason=os.strerror(number), remedy=remedy)
+            self._log.error(
+                "tried again later", step=step, reason=os.strerror(number), remedy=remedy
+            )
 
 
 _HOLD_AGAIN_S = 1.0
 
 
 class DeathWatch:
-    """Calls back, once, when a process ends: seen by pidfd within milliseconds, whoever its parent is.
+    """Calls back, once, when a process ends: seen by pidfd within milliseconds, whoever its parent
+    is.
 
-    While there is no descriptor for it, nobody knows of its end: it counts as alive, and is looked at every second.
-    status: how it ended, as `processes.exit_status` has it; None before, and where nobody says.
+    While there is no descriptor for it, nobody knows of its end: it counts as alive, and is looked
+    at every second. status: how it ended, as `processes.exit_status` has it; None before, and where
+    nobody says.
     """
 
     def __init__(self, process: ProcessIdentity, on_end: Callable[[], None]) -> None:
@@ -146,13 +158,16 @@ class DeathWatch:
 
 
 class FolderWatch:
-    """Says when something in one of these folders has come, gone or been written to. To be used in one event loop.
+    """Says when something in one of these folders has come, gone or been written to. To be used in
+    one event loop.
 
-    By inotify(7), whose constants are of linux/inotify.h. Where there can be no watch, as for want of instances or on a
-    file system that reports nothing, `works` is False and whoever waits must look.
+    By inotify(7), whose constants are of linux/inotify.h. Where there can be no watch, as for want
+    of instances or on a file system that reports nothing, `works` is False and whoever waits must
+    look.
     """
 
-    _CREATED_WRITTEN_GONE = 0x002 | 0x008 | 0x040 | 0x080 | 0x100 | 0x200 | 0x400  # MODIFY … MOVED … DELETE_SELF
+    # MODIFY … MOVED … DELETE_SELF
+    _CREATED_WRITTEN_GONE = 0x002 | 0x008 | 0x040 | 0x080 | 0x100 | 0x200 | 0x400
     _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
     def __init__(self) -> None:
@@ -175,7 +190,9 @@ class FolderWatch:
         for folder in self._watched.keys() - folders:
             self._libc.inotify_rm_watch(self._descriptor, self._watched.pop(folder))
         for folder in folders:
-            number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), self._CREATED_WRITTEN_GONE)
+            number = self._libc.inotify_add_watch(
+                self._descriptor, os.fsencode(folder), self._CREATED_WRITTEN_GONE
+            )
             self._watched[folder] = number
         self._failed = any(number < 0 for number in self._watched.values())
 
@@ -203,8 +220,8 @@ Value = TypeVar("Value")
 
 
 class Watchable(Generic[Value]):
-    """A value that tasks follow: each sees it as it is now, then the newest one after each change. What lies between is
-    lost. To be used in one event loop.
+    """A value that tasks follow: each sees it as it is now, then the newest one after each change.
+    What lies between is lost. To be used in one event loop.
     """
 
     def __init__(self, value: Value) -> None:
@@ -225,8 +242,8 @@ class Watchable(Generic[Value]):
 
 
 class Throttle:
-    """Calls `act` at most `apart_s` seconds after it is asked to, and never twice within that time; what is asked
-    meanwhile is one call. To be used in one event loop.
+    """Calls `act` at most `apart_s` seconds after it is asked to, and never twice within that time;
+    what is asked meanwhile is one call. To be used in one event loop.
     """
 
     def __init__(self, act: Callable[[], None], apart_s: float) -> None:
@@ -250,7 +267,10 @@ _LOOK_AGAIN_S = 0.002
 
 
 async def until(
-    condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = _LOOK_AGAIN_S
+    condition: Callable[[], object],
+    deadline_s: float,
+    what: str,
+    look_again_s: float = _LOOK_AGAIN_S,
 ) -> None:
     """Returns once `condition()` is true; TimeoutError saying `what` after `deadline_s` seconds."""
     try:

@@ -1,4 +1,5 @@
-"""How a program starts and is stopped: its imports, which the garbage collector passes over, and its signals."""
+"""How a program starts and is stopped: its imports, which the garbage collector passes over, and
+its signals."""
 
 import gc
 import os
@@ -7,29 +8,34 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = 130  # 128 and SIGINT, as shells and kubectl say of what Ctrl-C ended: neither yes nor no
+# 128 and SIGINT, as shells and kubectl say of what Ctrl-C ended: neither yes nor no
+INTERRUPTED = 130
 
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """For imports: the garbage collector neither runs meanwhile nor looks at what they brought, not even at the end.
+    """For imports: the garbage collector neither runs meanwhile nor looks at what they brought, not
+    even at the end.
 
-    Those looks were a third of the time that `mpsd run`, `mpsd up` and `mpsd webhook` took to start.
+    Those looks were a third of the time that `mpsd run`, `mpsd up` and `mpsd webhook` took to
+    start.
     """
     known = len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if len(sys.modules) > known:  # else what is there now is somebody's work, which may become garbage
+        # else what is there now is somebody's work, which may become garbage
+        if len(sys.modules) > known:
             gc.freeze()
         gc.enable()
 
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """The same of a program that has begun nothing yet: Ctrl-C ends it here and now, without a traceback. To tear down
-    a module of which half was imported crashes some of those that are written in C.
+    """The same of a program that has begun nothing yet: Ctrl-C ends it here and now, without a
+    traceback. To tear down a module of which half was imported crashes some of those that are
+    written in C.
     """
     try:
         with lasting():
@@ -40,7 +46,8 @@ def starting() -> Iterator[None]:
 
 @contextmanager
 def unswept() -> Iterator[None]:
-    """For a program that makes one answer and ends: looking for garbage among it would be half of its work."""
+    """For a program that makes one answer and ends: looking for garbage among it would be half of
+    its work."""
     gc.disable()
     try:
         yield
@@ -48,9 +55,11 @@ def unswept() -> Iterator[None]:
         gc.enable()
 
 
-# -- signals that stop a verb with much to clean up: one alone is raised, so that a second cannot cut the clean-up -----
+# -- signals that stop a verb with much to clean up: one alone is raised, so that a second cannot
+#   cut the clean-up ---
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closed terminal, too, leaves nothing behind
+# a closed terminal, too, leaves nothing behind
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
@@ -60,7 +69,8 @@ class Stopped(BaseException):
 
 @contextmanager
 def first_signal_stops() -> Iterator[None]:
-    """Stopped in this block at the first signal; those after it, and after this block, do nothing."""
+    """Stopped in this block at the first signal; those after it, and after this block, do
+    nothing."""
     listening = True
 
     def stop(signum: int, _frame: object) -> None:

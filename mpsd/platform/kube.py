@@ -1,7 +1,7 @@
 """The Kubernetes API over HTTP: plain objects in and out, each call with a deadline, and watches.
 
-What comes back is what the API server wrote, or one of the errors below, which name the request and, where a right is
-missing, that right.
+What comes back is what the API server wrote, or one of the errors below, which name the request
+and, where a right is missing, that right.
 """
 
 import asyncio
@@ -25,11 +25,14 @@ Fields = TypeVar("Fields")
 _PAGE = 500  # objects a page of a list, as kubectl asks
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
 _CALLS_AT_ONCE = 16
-_EVICTION_S = 20.0  # 1.20 tries a conflict, such as another uid, again for 10 s before it reports it
+# 1.20 tries a conflict, such as another uid, again for 10 s before it reports it
+_EVICTION_S = 20.0
 _DRY_RUN_S = 10.0  # the API server waits for webhooks meanwhile, for 5 s for mpsd's
-_LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2  # the server cuts the first lines off, and then the last bytes
+# the server cuts the first lines off, and then the last bytes
+_LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2
 UNREACHED = (urllib3.exceptions.HTTPError, OSError)  # what an exchange that came to nothing raises
-_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}  # every other verb: GET
+# every other verb: GET
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 
 
 class KubeError(Exception):
@@ -53,7 +56,8 @@ class Rejected(KubeError):
 
 
 class Expired(KubeError):
-    """The server no longer knows, or does not know yet, the resourceVersion asked for: list again."""
+    """The server no longer knows, or does not know yet, the resourceVersion asked for: list
+    again."""
 
 
 class Unavailable(KubeError):
@@ -61,7 +65,12 @@ class Unavailable(KubeError):
 
 
 # 429: it has too much to do, or a disruption budget forbids an eviction for the time being.
-_ERRORS: Mapping[int, type[KubeError]] = {404: NotFound, 409: Conflict, 410: Expired, 429: Unavailable}
+_ERRORS: Mapping[int, type[KubeError]] = {
+    404: NotFound,
+    409: Conflict,
+    410: Expired,
+    429: Unavailable,
+}
 
 
 class PatchKind(StrEnum):
@@ -96,7 +105,8 @@ RESOURCE_CLAIMS, CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES = (
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. verb: as RBAC names it. name: empty for a collection. body None: the request has none.
+    """One request. verb: as RBAC names it. name: empty for a collection. body None: the request has
+    none.
 
     place: a path that is about no object, such as /apis; empty for the path of the resource.
     """
@@ -127,17 +137,24 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an API server is reached. host: with the scheme and no slash at its end. authorization: the headers that let
-    us in, as they are now."""
+    """How an API server is reached. host: with the scheme and no slash at its end. authorization:
+    the headers that let us in, as they are now."""
 
     host: str
     pool: urllib3.PoolManager
     authorization: Callable[[], Mapping[str, str]]
 
-    def send(self, ask: Ask, deadline_s: float, *, streaming: bool = False) -> urllib3.BaseHTTPResponse:
-        """The answer, whatever it is. Unavailable where nobody answers. Blocks its thread for no longer than that."""
+    def send(
+        self, ask: Ask, deadline_s: float, *, streaming: bool = False
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer, whatever it is. Unavailable where nobody answers. Blocks its thread for no
+        longer than that."""
         try:
-            headers = {"Accept": "application/json", "Content-Type": ask.content_type, **self.authorization()}
+            headers = {
+                "Accept": "application/json",
+                "Content-Type": ask.content_type,
+                **self.authorization(),
+            }
             return self.pool.request(
                 _METHODS.get(ask.verb, "GET"),
                 f"{self.host}{ask.path}",
@@ -172,13 +189,17 @@ def refusal(ask: Ask, status: int, answer: object) -> KubeError:
     if status == 403:
         is_ending = "is being terminated" in why  # a namespace, which takes nothing new
         return Forbidden(f"{ask}: {why}" if is_ending else f"mpsd lacks the right to {ask}: {why}")
-    if status == 504 and "ResourceVersionTooLarge" in str(answer):  # this server's cache lags behind
+    # this server's cache lags behind
+    if status == 504 and "ResourceVersionTooLarge" in str(answer):
         return Expired(f"{ask}: {why}")
     error = _ERRORS.get(status, Unavailable if status >= 500 else Rejected)
     details = answer.get("details") if isinstance(answer, dict) else None
     causes = details.get("causes") if isinstance(details, dict) else None
-    if error is Rejected and any(isinstance(one, dict) and one.get("field") == "metadata.uid" for one in causes or ()):
-        error = Conflict  # a patch named a uid and another object has the name: servers call that a change of the uid
+    if error is Rejected and any(
+        isinstance(one, dict) and one.get("field") == "metadata.uid" for one in causes or ()
+    ):
+        # a patch named a uid and another object has the name: servers call that a change of the uid
+        error = Conflict
     return error(f"{ask}: {why or f'HTTP {status}'}")
 
 
@@ -187,7 +208,8 @@ def _encoded(value: object) -> bytes:
 
 
 def decoded(body: bytes, kind: Any = object) -> object:
-    """None for what is no JSON. kind: a TypedDict of what is wanted; all comes of a body that does not fit it."""
+    """None for what is no JSON. kind: a TypedDict of what is wanted; all comes of a body that does
+    not fit it."""
     for one in dict.fromkeys((kind, object)):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return msgspec.json.decode(body, type=one)
@@ -209,7 +231,7 @@ async def within(deadline_s: float, ask: Ask) -> AsyncIterator[None]:
         raise Unavailable(f"{ask}: no answer from the Kubernetes API in {deadline_s:g} s") from None
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
+# -- calls ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +243,20 @@ class Listing:
 
 
 class Kube:
-    """A connection to one API server. Calls run in threads of their own, so that a slow server holds nobody else up."""
+    """A connection to one API server. Calls run in threads of their own, so that a slow server
+    holds nobody else up."""
 
     def __init__(self, access: Access, *, deadline_s: float = 5.0) -> None:
         self.access = access
         self.deadline_s = deadline_s
         self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, "kube")
         self._eviction = _EVICTIONS[0]
-        self.heard_at = time.monotonic()  # when anything came from the server last, in a call or in a watch
+        # when anything came from the server last, in a call or in a watch
+        self.heard_at = time.monotonic()
 
-    async def get(self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None) -> Object:
+    async def get(
+        self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None
+    ) -> Object:
         return await self._object(Ask("get", resource, name, namespace), deadline_s)
 
     async def read(self, path: str) -> Object:
@@ -238,17 +264,24 @@ class Kube:
         return await self._object(Ask("get", PODS, place=path))
 
     async def date(self, deadline_s: float | None = None) -> str:
-        """The API server's clock, as HTTP writes it; empty where the answer does not say. Every user may ask."""
+        """The API server's clock, as HTTP writes it; empty where the answer does not say. Every
+        user may ask."""
         answer = await self._send(Ask("get", PODS, place="/version"), deadline_s or self.deadline_s)
         return str(answer.headers.get("Date", ""))
 
-    async def log(self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int) -> str:
+    async def log(
+        self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int
+    ) -> str:
         """The end of a container's log. previous: of the one before its last restart."""
-        query = {"container": container, "tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
+        query = {
+            "container": container,
+            "tailLines": str(_LOG_LINES),
+            "limitBytes": str(_LOG_BYTES),
+        }
         query |= {"previous": "true"} if previous else {}
-        return (await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query)))[-most_bytes:].decode(
-            errors="replace"
-        )
+        return (await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query)))[
+            -most_bytes:
+        ].decode(errors="replace")
 
     async def kubelet_metrics(self, node: str) -> bytes:
         """As its kubelet has them for Prometheus. Needs the right to get nodes/proxy."""
@@ -257,7 +290,8 @@ class Kube:
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
-        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`. Expired as for `pages`."""
+        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`. Expired as for
+        `pages`."""
         return [one async for page in self.pages(resource, namespace, query) for one in page.items]
 
     async def pages(
@@ -267,21 +301,28 @@ class Kube:
         query: Mapping[str, str] | None = None,
         fields: type[Any] | None = None,
     ) -> AsyncIterator[Listing]:
-        """As `list`, piece by piece, so that all objects of a large cluster need not be in memory at once. fields: a
-        TypedDict or struct of what is wanted of each object, whose other fields may be missing then; None: everything.
+        """As `list`, piece by piece, so that all objects of a large cluster need not be in memory
+        at once. fields: a TypedDict or struct of what is wanted of each object, whose other fields
+        may be missing then; None: everything.
 
-        The last page's version is the one to watch from. Expired where the server cannot go on with many pages, or
-        lacks the version asked for.
+        The last page's version is the one to watch from. Expired where the server cannot go on with
+        many pages, or lacks the version asked for.
         """
-        asked, kind = {**(query or {}), "limit": str(_PAGE)}, cast("Any", _Page)[fields] if fields else object
-        coming = asyncio.create_task(self._object(Ask("list", resource, "", namespace, query=asked), kind=kind))
+        asked, kind = (
+            {**(query or {}), "limit": str(_PAGE)},
+            cast("Any", _Page)[fields] if fields else object,
+        )
+        coming = asyncio.create_task(
+            self._object(Ask("list", resource, "", namespace, query=asked), kind=kind)
+        )
         try:
             while True:
                 answer = await coming
                 metadata = answer.get("metadata") or {}
                 if more := metadata.get("continue"):  # asked for while this piece is read
                     asked = {**asked, "continue": more}
-                    for name in ("resourceVersion", "resourceVersionMatch"):  # in the token; servers refuse both
+                    # in the token; servers refuse both
+                    for name in ("resourceVersion", "resourceVersionMatch"):
                         asked.pop(name, None)
                     ask = Ask("list", resource, "", namespace, query=asked)
                     coming = asyncio.create_task(self._object(ask, kind=kind))
@@ -292,39 +333,72 @@ class Kube:
             coming.cancel()
 
     async def create(
-        self, resource: Resource, value: Object, namespace: str = "", subresource: str = "", *, dry_run: bool = False
+        self,
+        resource: Resource,
+        value: Object,
+        namespace: str = "",
+        subresource: str = "",
+        *,
+        dry_run: bool = False,
     ) -> Object:
-        """Conflict where it exists already. subresource: such as a pod's `binding`. dry_run: admission judges it, and
-        nothing is stored."""
+        """Conflict where it exists already. subresource: such as a pod's `binding`. dry_run:
+        admission judges it, and nothing is stored."""
         name, query = value["metadata"].get("name", ""), {"dryRun": "All"} if dry_run else None
         ask = Ask("create", resource, name, namespace, subresource, query, _encoded(value))
         return await self._object(ask, _DRY_RUN_S if dry_run else None)
 
-    async def replace(self, resource: Resource, value: Object, namespace: str = "", subresource: str = "") -> Object:
+    async def replace(
+        self, resource: Resource, value: Object, namespace: str = "", subresource: str = ""
+    ) -> Object:
         """Conflict where the object has changed since the resourceVersion in `value`."""
         name = value["metadata"]["name"]
-        return await self._object(Ask("update", resource, name, namespace, subresource, body=_encoded(value)))
+        return await self._object(
+            Ask("update", resource, name, namespace, subresource, body=_encoded(value))
+        )
 
     async def patch(
-        self, resource: Resource, name: str, patch: object, kind: PatchKind, namespace: str = "", subresource: str = ""
+        self,
+        resource: Resource,
+        name: str,
+        patch: object,
+        kind: PatchKind,
+        namespace: str = "",
+        subresource: str = "",
     ) -> Object:
         """Conflict where the patch names a resourceVersion or a uid and the object has another."""
-        ask = Ask("patch", resource, name, namespace, subresource, None, _encoded(patch), kind.value)
+        ask = Ask(
+            "patch", resource, name, namespace, subresource, None, _encoded(patch), kind.value
+        )
         return await self._object(ask)
 
-    async def delete(self, resource: Resource, name: str, namespace: str = "", **meant: str) -> Object:
-        """With what belongs to it. meant: the `uid` of the one that is, and its `resourceVersion` where it may not have
-        changed; Conflict where another is there by now."""
-        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+    async def delete(
+        self, resource: Resource, name: str, namespace: str = "", **meant: str
+    ) -> Object:
+        """With what belongs to it. meant: the `uid` of the one that is, and its `resourceVersion`
+        where it may not have changed; Conflict where another is there by now."""
+        options: Object = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "propagationPolicy": "Background",
+        }
         wanted = {key: value for key, value in meant.items() if value}
         options |= {"preconditions": wanted} if wanted else {}
         return await self._object(Ask("delete", resource, name, namespace, body=_encoded(options)))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:
-        """Asks for the end of a pod as a drain does. Unavailable while a disruption budget forbids it."""
-        metadata, options = {"name": name, "namespace": namespace}, {"preconditions": {"uid": uid}} if uid else {}
+        """Asks for the end of a pod as a drain does. Unavailable while a disruption budget forbids
+        it."""
+        metadata, options = (
+            {"name": name, "namespace": namespace},
+            {"preconditions": {"uid": uid}} if uid else {},
+        )
         for api in _EVICTIONS[_EVICTIONS.index(self._eviction) :]:
-            eviction = {"apiVersion": api, "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
+            eviction = {
+                "apiVersion": api,
+                "kind": "Eviction",
+                "metadata": metadata,
+                "deleteOptions": options,
+            }
             ask = Ask("create", PODS, name, namespace, "eviction", body=_encoded(eviction))
             try:
                 await self._object(ask, _EVICTION_S)
@@ -345,21 +419,26 @@ class Kube:
             _read_answer(ask, answer)
         return answer.data
 
-    async def _object(self, ask: Ask, deadline_s: float | None = None, kind: Any = object) -> Object:
+    async def _object(
+        self, ask: Ask, deadline_s: float | None = None, kind: Any = object
+    ) -> Object:
         return _read_answer(ask, await self._send(ask, deadline_s or self.deadline_s), kind)
 
     async def _send(self, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         async with within(deadline_s, ask):
             try:
-                sent = asyncio.get_running_loop().run_in_executor(self._threads, self.access.send, ask, deadline_s)
-            except RuntimeError as error:  # no thread can be started, for want of processes or memory
+                sent = asyncio.get_running_loop().run_in_executor(
+                    self._threads, self.access.send, ask, deadline_s
+                )
+            # no thread can be started, for want of processes or memory
+            except RuntimeError as error:
                 raise Unavailable(f"{ask}: {error}") from None
             answer = await sent
         self.heard_at = time.monotonic()
         return answer
 
 
-# -- kinds of objects --------------------------------------------------------------------------------------------------
+# -- kinds of objects ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,9 +452,13 @@ class ResourceKind:
 
 
 async def deletable_kinds(kube: Kube) -> tuple[Sequence[ResourceKind], Sequence[str]]:
-    """The kinds, and why groups are missing, a sentence each: an API service behind the server may be down."""
+    """The kinds, and why groups are missing, a sentence each: an API service behind the server may
+    be down."""
     groups = (await kube.read("/apis")).get("groups") or []
-    places = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    places = [
+        "/api/v1",
+        *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups),
+    ]
     answers = await asyncio.gather(*(_listed(kube, place) for place in places))
     kinds = [
         ResourceKind(Resource(answer["groupVersion"], entry["name"]), entry["kind"])

@@ -1,11 +1,12 @@
 """Connects to an API server: its address, the authority to trust, and the credentials.
 
-A service account, and a kubeconfig that has a token, are read here. For everything else (client certificates, programs
-that log in, proxies) there is the package `kubernetes`, which takes 10 MiB and a third of a second to load.
+A service account, and a kubeconfig that has a token, are read here. For everything else (client
+certificates, programs that log in, proxies) there is the package `kubernetes`, which takes 10 MiB
+and a third of a second to load.
 
-For the programs of people the files and the context are those that kubectl takes, in the same order: --kubeconfig,
-KUBECONFIG, ~/.kube/config, and in a pod without any of them its service account; the first file that names a current
-context says which.
+For the programs of people the files and the context are those that kubectl takes, in the same
+order: --kubeconfig, KUBECONFIG, ~/.kube/config, and in a pod without any of them its service
+account; the first file that names a current context says which.
 """
 
 import os
@@ -28,9 +29,16 @@ from mpsd.platform.kube import Access, Kube, Unavailable
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST = "KUBERNETES_SERVICE_HOST"
 _READ_AGAIN_S = 60.0  # kubelet replaces a token well before it expires
-_CONNECTIONS = 24  # that are kept: those of all calls at once, and of watches; another would cost a handshake each time
+# that are kept: those of all calls at once, and of watches; another would cost a handshake each
+# time
+_CONNECTIONS = 24
 _USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
-_KNOWN_OF_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify"}
+_KNOWN_OF_CLUSTER = {
+    "server",
+    "certificate-authority",
+    "certificate-authority-data",
+    "insecure-skip-tls-verify",
+}
 
 
 class NotPlain(Exception):
@@ -45,31 +53,43 @@ def open_kube(kubeconfig: Path | None) -> Kube:
     return Kube(_access((kubeconfig,) if kubeconfig else (), "", os.environ))
 
 
-def open_kube_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> Kube:
-    """Connects to the cluster that kubectl would ask: for the programs of people, not for those of a node.
+def open_kube_of_user(
+    kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ
+) -> Kube:
+    """Connects to the cluster that kubectl would ask: for the programs of people, not for those of
+    a node.
 
-    kubeconfig: a path, or several with colons between them. None: as kubectl finds it. InvalidInput where there is no
-    such file or no such context; no request is made yet.
+    kubeconfig: a path, or several with colons between them. None: as kubectl finds it. InvalidInput
+    where there is no such file or no such context; no request is made yet.
     """
     chosen = _chosen(kubeconfig, context, environment)
     return Kube(_access(chosen.files, chosen.context, environment), deadline_s=_USER_DEADLINE_S)
 
 
 def _access(files: Sequence[Path], context: str, environment: Mapping[str, str]) -> Access:
-    """files: none for the service account of the pod this runs in. context: empty for the files' current one."""
+    """files: none for the service account of the pod this runs in. context: empty for the files'
+    current one."""
     with suppress(NotPlain):
         if len(files) < 2:
-            return of_kubeconfig(files[0], environment, context=context) if files else of_service_account()
+            return (
+                of_kubeconfig(files[0], environment, context=context)
+                if files
+                else of_service_account()
+            )
     from kubernetes import config  # it knows the rest, or says best what is wrong
 
     if not files:
         return _by_package(config.load_incluster_config)
-    return _by_package(partial(config.load_kube_config, os.pathsep.join(map(str, files)), context or None))
+    return _by_package(
+        partial(config.load_kube_config, os.pathsep.join(map(str, files)), context or None)
+    )
 
 
-def namespace_of_user(kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The one that kubectl would take where none is said: that of the context, or of the pod this runs in. InvalidInput
-    as for a connection."""
+def namespace_of_user(
+    kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ
+) -> str:
+    """The one that kubectl would take where none is said: that of the context, or of the pod this
+    runs in. InvalidInput as for a connection."""
     chosen = _chosen(kubeconfig, context, environment)
     if chosen.files:
         return chosen.namespace or "default"
@@ -78,11 +98,12 @@ def namespace_of_user(kubeconfig: str | None, context: str | None, environment: 
     return "default"
 
 
-# -- what is read here -----------------------------------------------------------------------------------------------
+# -- what is read here ---------------------------------------------------------------------------
 
 
 class TokenFile:
-    """The token in a file, as it was a minute ago at most. While it cannot be read, the last one is used."""
+    """The token in a file, as it was a minute ago at most. While it cannot be read, the last one is
+    used."""
 
     def __init__(self, file: Path) -> None:
         """OSError where it cannot be read at all, NotPlain where it is empty."""
@@ -100,7 +121,9 @@ class TokenFile:
         return {"Authorization": f"Bearer {self._token}"}
 
 
-def of_service_account(folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> Access:
+def of_service_account(
+    folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ
+) -> Access:
     """That of the pod this runs in. NotPlain where it is in none, or behind a proxy."""
     _without_proxy(environment)
     address, port = (environment.get(name, "") for name in (_HOST, "KUBERNETES_SERVICE_PORT"))
@@ -109,13 +132,18 @@ def of_service_account(folder: Path = SERVICE_ACCOUNT, environment: Mapping[str,
         raise NotPlain("no service account")
     host = f"[{address}]" if ":" in address else address
     try:
-        return Access(f"https://{host}:{port}", _pool(ca_certs=str(authority)), TokenFile(folder / "token"))
+        return Access(
+            f"https://{host}:{port}", _pool(ca_certs=str(authority)), TokenFile(folder / "token")
+        )
     except OSError as error:
         raise NotPlain(str(error)) from None
 
 
-def of_kubeconfig(file: Path, environment: Mapping[str, str] = os.environ, *, context: str = "") -> Access:
-    """That of a context, the file's current one where none is named. NotPlain where there is more in it, or less."""
+def of_kubeconfig(
+    file: Path, environment: Mapping[str, str] = os.environ, *, context: str = ""
+) -> Access:
+    """That of a context, the file's current one where none is named. NotPlain where there is more
+    in it, or less."""
     _without_proxy(environment)
     try:
         read = yaml.safe_load(file.read_text())
@@ -134,7 +162,10 @@ def _named(read: Any, kind: str, name: str) -> dict[str, Any]:
 
 
 def _without_proxy(environment: Mapping[str, str]) -> None:
-    if any(name.lower() in {"http_proxy", "https_proxy", "all_proxy"} and value for name, value in environment.items()):
+    if any(
+        name.lower() in {"http_proxy", "https_proxy", "all_proxy"} and value
+        for name, value in environment.items()
+    ):
         raise NotPlain("behind a proxy")
 
 
@@ -149,12 +180,16 @@ def _authorization(user: Mapping[str, Any], beside: Path) -> Callable[[], Mappin
 
 
 def _trusting(cluster: Mapping[str, Any], beside: Path) -> urllib3.PoolManager:
-    """Whom the cluster's entry says, else whom the machine trusts. Data go before a file, as in client-go."""
+    """Whom the cluster's entry says, else whom the machine trusts. Data go before a file, as in
+    client-go."""
     if cluster.get("insecure-skip-tls-verify"):
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # it was chosen, once for all requests
+        # it was chosen, once for all requests
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         return _pool(cert_reqs="CERT_NONE", assert_hostname=False)
     if "certificate-authority-data" in cluster:
-        return _pool(ca_cert_data=b64decode(cluster["certificate-authority-data"], validate=True).decode())
+        return _pool(
+            ca_cert_data=b64decode(cluster["certificate-authority-data"], validate=True).decode()
+        )
     if "certificate-authority" in cluster:
         return _pool(ca_certs=str(beside / cluster["certificate-authority"]))
     return _pool()
@@ -164,14 +199,14 @@ def _pool(cert_reqs: str = "CERT_REQUIRED", **how: Any) -> urllib3.PoolManager:
     return urllib3.PoolManager(maxsize=_CONNECTIONS, cert_reqs=cert_reqs, **how)
 
 
-# -- by the package --------------------------------------------------------------------------------------------------
+# -- by the package ------------------------------------------------------------------------------
 
 
 def _by_package(load: Callable[..., Any]) -> Access:
     """load: fills its keyword argument `client_configuration`. Unavailable where it fails.
 
-    Of the package `kubernetes`, the address, the TLS pool and the token are used: its typed objects cost three times
-    the time and memory of raw ones.
+    Of the package `kubernetes`, the address, the TLS pool and the token are used: its typed objects
+    cost three times the time and memory of raw ones.
     """
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
@@ -179,25 +214,32 @@ def _by_package(load: Callable[..., Any]) -> Access:
     configuration: Any = Configuration()
     try:
         load(client_configuration=configuration)
-    except Exception as error:  # the package lets through whatever a file that is no kubeconfig makes it stumble over
+    # the package lets through whatever a file that is no kubeconfig makes it stumble over
+    except Exception as error:
         raise Unavailable(f"the Kubernetes API cannot be reached: {error}") from error
-    if not configuration.verify_ssl:  # chosen in the kubeconfig, and not to be said anew at every request
+    # chosen in the kubeconfig, and not to be said anew at every request
+    if not configuration.verify_ssl:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     def authorization() -> Mapping[str, str]:
         settings = configuration.auth_settings().values()
-        return {entry["key"]: entry["value"] for entry in settings if entry["in"] == "header" and entry["value"]}
+        return {
+            entry["key"]: entry["value"]
+            for entry in settings
+            if entry["in"] == "header" and entry["value"]
+        }
 
     pool = ApiClient(configuration).rest_client.pool_manager
     return Access(configuration.host, pool, authorization)
 
 
-# -- the choice of a person ------------------------------------------------------------------------------------------
+# -- the choice of a person ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """files: none for the service account of the pod this runs in. namespace: empty where the context names none."""
+    """files: none for the service account of the pod this runs in. namespace: empty where the
+    context names none."""
 
     files: Sequence[Path] = ()
     context: str = ""
@@ -208,7 +250,11 @@ def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[st
     variable = environment.get("KUBECONFIG")
     where = "--kubeconfig" if kubeconfig else "KUBECONFIG" if variable else "the kubeconfig"
     named = kubeconfig or variable or "~/.kube/config"
-    files = [path for part in named.split(os.pathsep) if part and (path := Path(part).expanduser()).is_file()]
+    files = [
+        path
+        for part in named.split(os.pathsep)
+        if part and (path := Path(part).expanduser()).is_file()
+    ]
     if not files:
         if not kubeconfig and not variable and _HOST in environment:
             return _Chosen()
@@ -216,13 +262,18 @@ def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[st
     contexts, current = _contexts(where, files)
     wanted = context or current
     if wanted not in contexts:
-        what = ("--context", wanted, "is in no kubeconfig") if context else (where, named, "names no current context")
+        what = (
+            ("--context", wanted, "is in no kubeconfig")
+            if context
+            else (where, named, "names no current context")
+        )
         raise _wrong(*what, f"name one with --context: {', '.join(contexts) or 'there is none'}")
     return _Chosen(files, wanted, contexts[wanted])
 
 
 def _contexts(where: str, files: Sequence[Path]) -> tuple[dict[str, str], str]:
-    """The contexts' names with their namespaces, empty where they name none; and the current one, empty where none is.
+    """The contexts' names with their namespaces, empty where they name none; and the current one,
+    empty where none is.
 
     Of a name that is there twice the first counts.
     """
@@ -243,7 +294,9 @@ def _read(where: str, file: Path) -> dict[str, Any]:
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
-        raise _wrong(where, str(file), f"cannot be read: {why}", "see whether `kubectl config view` can") from None
+        raise _wrong(
+            where, str(file), f"cannot be read: {why}", "see whether `kubectl config view` can"
+        ) from None
     if not isinstance(read, dict):
         raise _wrong(where, str(file), "is no kubeconfig", "check it with `kubectl config view`")
     return read

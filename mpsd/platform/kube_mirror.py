@@ -1,7 +1,8 @@
-"""Watches objects of the Kubernetes API, and keeps a copy of some: it lists them, then watches what changes.
+"""Watches objects of the Kubernetes API, and keeps a copy of some: it lists them, then watches what
+changes.
 
-The copy is what the server sent last, and it never becomes empty because the server is away: how long it has been out
-of sync is beside it.
+The copy is what the server sent last, and it never becomes empty because the server is away: how
+long it has been out of sync is beside it.
 """
 
 import asyncio
@@ -22,15 +23,25 @@ import urllib3
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from mpsd.platform import kube as api
-from mpsd.platform.kube import UNREACHED, Ask, Expired, Kube, KubeError, Object, Resource, Unavailable
+from mpsd.platform.kube import (
+    UNREACHED,
+    Ask,
+    Expired,
+    Kube,
+    KubeError,
+    Object,
+    Resource,
+    Unavailable,
+)
 from mpsd.platform.logs import logger
 
 T = TypeVar("T")
 
-_WATCH_S = (240, 300)  # what a watch is asked to last: not the same for all, or all would come again together
+# what a watch is asked to last: not the same for all, or all would come again together
+_WATCH_S = (240, 300)
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
-# After so long without a word of the server it is asked for one: a server that hangs keeps its connections open.
-# kubelet renews its node's lease as often, which costs a server more.
+# After so long without a word of the server it is asked for one: a server that hangs keeps its
+# connections open. kubelet renews its node's lease as often, which costs a server more.
 _QUIET_S, _ANSWER_S = 10.0, 5.0
 _PIECE = 1 << 16  # bytes that are read at once
 _ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
@@ -40,8 +51,9 @@ BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict or struct of what is
-    read of each object, where that is little; of a list nothing else is decoded then, unless an object does not fit."""
+    """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict or
+    struct of what is read of each object, where that is little; of a list nothing else is decoded
+    then, unless an object does not fit."""
 
     resource: Resource
     namespace: str = ""
@@ -49,11 +61,12 @@ class Selection:
     fields: type[Any] | None = None  # None: everything is read
 
 
-# -- watches -----------------------------------------------------------------------------------------------------------
+# -- watches -------------------------------------------------------------------------------------
 
 
 class ChangeKind(StrEnum):
-    """BOOKMARK: nothing has changed; its object holds the resourceVersion up to which everything was reported."""
+    """BOOKMARK: nothing has changed; its object holds the resourceVersion up to which everything
+    was reported."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -75,15 +88,16 @@ class WatchEvent:
 class _Watch:
     """One watch under way: an answer that goes on for minutes, a line a change.
 
-    It is read in a thread of its own, no faster than its changes are taken. The thread is a daemon: neither a stop of
-    the process nor `close` waits for a server that does not answer.
+    It is read in a thread of its own, no faster than its changes are taken. The thread is a daemon:
+    neither a stop of the process nor `close` waits for a server that does not answer.
     """
 
     def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
         self._kube = kube
         self._ask = ask
         self._silence_s = silence_s
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()  # for the thread; None: it ends
+        # for the thread; None: it ends
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._call: Future[Any] = Future()  # the last one, of which there is one at a time
         self._is_closed = False
         self._answer: urllib3.BaseHTTPResponse | None = None  # None until its head has come
@@ -100,7 +114,8 @@ class _Watch:
         self._kube.heard_at = time.monotonic()
 
     async def changes(self) -> AsyncIterator[WatchEvent]:
-        """Until the server ends them. Expired; Unavailable where nothing came for too long or the connection broke."""
+        """Until the server ends them. Expired; Unavailable where nothing came for too long or the
+        connection broke."""
         assert self._answer, "it is open"
         pieces = self._read(self._answer)
         while (piece := await self._next(pieces)) is not None:
@@ -127,17 +142,20 @@ class _Watch:
             reading.cancel()
 
     def close(self) -> None:
-        """Wakes the thread out of whatever it waits for, and it ends; the connection goes back then."""
+        """Wakes the thread out of whatever it waits for, and it ends; the connection goes back
+        then."""
         self._is_closed = True
         if self._answer:
-            with suppress(*UNREACHED, ValueError, RuntimeError):  # it may have ended by itself just now
+            # it may have ended by itself just now
+            with suppress(*UNREACHED, ValueError, RuntimeError):
                 self._answer.shutdown()
         self._call.add_done_callback(self._release)
         self._calls.put(None)
 
     def _in_thread(self, act: Callable[[], T]) -> asyncio.Future[T]:
         self._call = call = Future[T]()
-        call.set_running_or_notify_cancel()  # so that one whose caller is cancelled goes on to its end
+        # so that one whose caller is cancelled goes on to its end
+        call.set_running_or_notify_cancel()
 
         def run() -> None:
             try:
@@ -148,17 +166,20 @@ class _Watch:
         self._calls.put(run)
         return asyncio.wrap_future(call)
 
-    # -- in the thread ---------------------------------------------------------------------------------------------
+    # -- in the thread ----------------------------------------------------------------------------
 
     def _call_each(self) -> None:
         while act := self._calls.get():
             act()
 
     def _open(self) -> None:
-        self._answer = answer = self._kube.access.send(self._ask, self._kube.deadline_s, streaming=True)
+        self._answer = answer = self._kube.access.send(
+            self._ask, self._kube.deadline_s, streaming=True
+        )
         if answer.status != 200:
             raise api.refusal(self._ask, answer.status, api.decoded(answer.data))
-        socket = getattr(answer.connection, "sock", None)  # None where the whole answer has come already
+        # None where the whole answer has come already
+        socket = getattr(answer.connection, "sock", None)
         if socket is not None:
             socket.settimeout(self._silence_s)
 
@@ -179,7 +200,9 @@ class _Watch:
             entry = msgspec.json.decode(line)
             kind, found = entry["type"], entry["object"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise Unavailable(f"{self._ask}: a line of the answer cannot be read: {error}") from None
+            raise Unavailable(
+                f"{self._ask}: a line of the answer cannot be read: {error}"
+            ) from None
         if kind == "ERROR":
             raise api.refusal(self._ask, int(found.get("code") or 500), found)
         return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
@@ -190,7 +213,8 @@ class _Watch:
 
 
 def silent_s(kube: Kube) -> float:
-    """For how long nothing has come from the server; of a quiet cluster it is asked about every ten seconds."""
+    """For how long nothing has come from the server; of a quiet cluster it is asked about every ten
+    seconds."""
     return time.monotonic() - kube.heard_at
 
 
@@ -200,12 +224,20 @@ async def watch(
 ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
     """The changes after the resourceVersion `since`, once the server has agreed to send them.
 
-    They end when the server ends them; Expired: list again; Unavailable: nothing came for `silence_s`, or it broke.
+    They end when the server ends them; Expired: list again; Unavailable: nothing came for
+    `silence_s`, or it broke.
     """
     lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
-    wanted = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": lasting_s, "resourceVersion": since}
+    wanted = {
+        "watch": "1",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": lasting_s,
+        "resourceVersion": since,
+    }
     query = {**selection.query, **wanted}
-    under_way = _Watch(kube, Ask("watch", selection.resource, "", selection.namespace, query=query), silence_s)
+    under_way = _Watch(
+        kube, Ask("watch", selection.resource, "", selection.namespace, query=query), silence_s
+    )
     try:
         await under_way.open()
         yield under_way.changes()
@@ -213,15 +245,16 @@ async def watch(
         under_way.close()
 
 
-# -- mirrors -----------------------------------------------------------------------------------------------------------
+# -- mirrors -------------------------------------------------------------------------------------
 
 
 class Mirror(Generic[T]):
     """A copy of a selection, each object as `read` makes it.
 
-    read: None for an object that is not wanted. on_change: called in the loop when something that `read` made has
-    come, changed or gone, and when the copy comes in sync for the first time; not for what is quiet. each: called
-    before that for every single one of these, also for what is quiet, with what it was and is (None: not there).
+    read: None for an object that is not wanted. on_change: called in the loop when something that
+    `read` made has come, changed or gone, and when the copy comes in sync for the first time; not
+    for what is quiet. each: called before that for every single one of these, also for what is
+    quiet, with what it was and is (None: not there).
     """
 
     def __init__(
@@ -247,7 +280,8 @@ class Mirror(Generic[T]):
         self._log = logger(watched=self.plural)
         self.synced = False
         self.out_of_sync_since: float | None = time.time()
-        self.trouble: KubeError | None = None  # what the last attempt came to; None while it is in sync
+        # what the last attempt came to; None while it is in sync
+        self.trouble: KubeError | None = None
 
     def objects(self) -> tuple[T, ...]:
         """As last seen, in the order of namespace and name; empty until `synced`.
@@ -261,10 +295,13 @@ class Mirror(Generic[T]):
     async def run(self) -> None:
         while True:
             again = retry_if_exception_type(KubeError)
-            await AsyncRetrying(wait=BACK_OFF, retry=again, before_sleep=self._note_away)(self._follow)
+            await AsyncRetrying(wait=BACK_OFF, retry=again, before_sleep=self._note_away)(
+                self._follow
+            )
 
     async def _follow(self) -> None:
-        """One watch from its beginning to its end. KubeError where it lasted so short that the server needs a rest."""
+        """One watch from its beginning to its end. KubeError where it lasted so short that the
+        server needs a rest."""
         if not self._listed:
             await self._list()
         began = math.inf
@@ -286,20 +323,26 @@ class Mirror(Generic[T]):
 
     async def _list(self) -> None:
         query = {**self._selection.query, "resourceVersion": self._version}
-        if self._version:  # else a server takes a list in pages for one of exactly that version, old as it may be
+        # else a server takes a list in pages for one of exactly that version, old as it may be
+        if self._version:
             query["resourceVersionMatch"] = "NotOlderThan"
         objects: dict[tuple[str, str], T] = {}
         version = ""
         try:
             selected = self._selection
-            async for page in self._kube.pages(selected.resource, selected.namespace, query, selected.fields):
+            async for page in self._kube.pages(
+                selected.resource, selected.namespace, query, selected.fields
+            ):
                 read = ((_name(found), self._read(found)) for found in page.items)
                 objects |= {name: value for name, value in read if value is not None}
                 version = page.version
         except Expired:
             self._version = ""  # the newest, whatever that costs the server
             raise
-        before, changed = self._objects, not self.synced or self._loud(objects) != self._loud(self._objects)
+        before, changed = (
+            self._objects,
+            not self.synced or self._loud(objects) != self._loud(self._objects),
+        )
         if objects != before:
             self._objects, self._in_order = objects, None
         self._version, self._listed, self.synced = version, True, True

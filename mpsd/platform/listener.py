@@ -1,7 +1,9 @@
-"""HTTP listeners on Unix sockets and TCP ports, with TLS or without: so many connections in all and of each peer.
+"""HTTP listeners on Unix sockets and TCP ports, with TLS or without: so many connections in all and
+of each peer.
 
-A connection counts from its first packet, for a handshake alone takes memory. Each peer has a deadline for its first
-request and an idle time after each, and a stop loses no request that was accepted.
+A connection counts from its first packet, for a handshake alone takes memory. Each peer has a
+deadline for its first request and an idle time after each, and a stop loses no request that was
+accepted.
 """
 
 import asyncio
@@ -30,16 +32,20 @@ from mpsd.platform.settings import CannotListen, ListenAddress
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USER = web.RequestKey("USER", str)  # whose token came with a request
 
-# aiohttp would log a traceback for every peer that speaks no HTTP; such a peer is answered 400 and no more.
+# aiohttp would log a traceback for every peer that speaks no HTTP; such a peer is answered 400 and
+# no more.
 _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
-# asyncio takes 256 KiB for each TLS connection, 20 MiB for the idle ones that three API servers keep.
+# asyncio takes 256 KiB for each TLS connection, 20 MiB for the idle ones that three API servers
+# keep.
 _TLS_BUFFER = 32 * 1024
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
-# Go's client gives an idle connection up after 90 s; a server that is first can meet a request that is on its way.
+# Go's client gives an idle connection up after 90 s; a server that is first can meet a request that
+# is on its way.
 _IDLE_S = 120.0
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
-_REST_OF_BODY_S = 2.0  # how long a body that is refused is read on, so that its sender sees the answer
+# how long a body that is refused is read on, so that its sender sees the answer
+_REST_OF_BODY_S = 2.0
 _JSON = "application/json"
 _CLOSED = -1  # the file descriptor of a socket that was closed, by whomever
 _LAST_HANDSHAKES_S = 1.0
@@ -59,14 +65,15 @@ class UnixPath:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """longest_body: bytes. last_requests_s: what requests under way have to finish, once nobody can connect any more.
+    """longest_body: bytes. last_requests_s: what requests under way have to finish, once nobody can
+    connect any more.
 
-    cancels: whether a request ends when its peer hangs up, as it should where answers are streams or wait.
-    most, most_of_peer: connections at a time, those that have not ended their handshake among them, in all and of one
-    address, or of one user on a Unix socket, at most a quarter and an eighth of the files that this process may open;
-    more are closed at once, but that an address takes the place of one with more. On a Unix socket some more are for
-    root and mpsd's own user, whoever holds the others.
-    context: None for HTTP without TLS.
+    cancels: whether a request ends when its peer hangs up, as it should where answers are streams
+    or wait. most, most_of_peer: connections at a time, those that have not ended their handshake
+    among them, in all and of one address, or of one user on a Unix socket, at most a quarter and an
+    eighth of the files that this process may open; more are closed at once, but that an address
+    takes the place of one with more. On a Unix socket some more are for root and mpsd's own user,
+    whoever holds the others. context: None for HTTP without TLS.
     """
 
     longest_body: int = 1024**2
@@ -78,11 +85,14 @@ class ListenerSettings:
 
 
 class Listener:
-    """An HTTP server on one address. routes: from `METHOD /path` to handler; any other path is answered 404, any other
-    method 405."""
+    """An HTTP server on one address. routes: from `METHOD /path` to handler; any other path is
+    answered 404, any other method 405."""
 
     def __init__(
-        self, routes: Mapping[str, Handler], where: ListenAddress | UnixPath, settings: ListenerSettings | None = None
+        self,
+        routes: Mapping[str, Handler],
+        where: ListenAddress | UnixPath,
+        settings: ListenerSettings | None = None,
     ) -> None:
         self._where = where
         self._settings = settings = settings or ListenerSettings()
@@ -90,11 +100,15 @@ class Listener:
         self._log = logger()
         self._shortages = Shortages(self._log)
         self._socket: socket.socket | None = None  # None while it does not listen
-        self._peers: dict[socket.socket, str | int] = {}  # address or uid; also of some that were closed meanwhile
+        # address or uid; also of some that were closed meanwhile
+        self._peers: dict[socket.socket, str | int] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        # Peers that have not asked anything yet. Their timers go when they ask, or closed connections would stay.
+        # Peers that have not asked anything yet. Their timers go when they ask, or closed
+        # connections would stay.
         self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
-        app = web.Application(client_max_size=settings.longest_body, middlewares=[self._note_and_close])
+        app = web.Application(
+            client_max_size=settings.longest_body, middlewares=[self._note_and_close]
+        )
         for route, handler in routes.items():
             method, url = route.split()
             app.router.add_route(method, url, handler)
@@ -112,14 +126,19 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The TCP port in use, which the kernel chose where 0 was asked for; 0 while it does not listen."""
+        """The TCP port in use, which the kernel chose where 0 was asked for; 0 while it does not
+        listen."""
         return int(self._socket.getsockname()[1]) if self._socket else 0
 
     async def start(self) -> None:
         """CannotListen where the address is taken, or another process answers on the path."""
         if self._settings.context:
             sslproto.SSLProtocol.max_size = _TLS_BUFFER
-        listening = _bound_path(self._where) if isinstance(self._where, UnixPath) else _bound_port(self._where)
+        listening = (
+            _bound_path(self._where)
+            if isinstance(self._where, UnixPath)
+            else _bound_port(self._where)
+        )
         listening.setblocking(False)
         await self._runner.setup()
         files, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -131,7 +150,8 @@ class Listener:
         self._listen(listening)
 
     def ask_to_go(self) -> None:
-        """From now on each answer asks its peer to connect anew, and thereby elsewhere; new peers are served too."""
+        """From now on each answer asks its peer to connect anew, and thereby elsewhere; new peers
+        are served too."""
         self._closing = True
 
     async def stop(self) -> None:
@@ -148,7 +168,7 @@ class Listener:
         if was_open and isinstance(self._where, UnixPath):
             self._where.path.unlink(missing_ok=True)
 
-    # -- connections -----------------------------------------------------------------------------------------------
+    # -- connections ------------------------------------------------------------------------------
 
     def _listen(self, listening: socket.socket) -> None:
         if listening is self._socket:  # else it was closed before the retry
@@ -159,7 +179,8 @@ class Listener:
         for _connection in range(_ACCEPTED_AT_ONCE):
             try:
                 found, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # there is none, or it has gone again
+            # there is none, or it has gone again
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # which stays so: the loop would call again at once, for ever
                 self._shortages.tell("accept a connection", error)
@@ -168,7 +189,9 @@ class Listener:
                 return
             found.setblocking(False)
             peer = peer_of(found).uid if isinstance(self._where, UnixPath) else address[0]
-            self._peers = {other: one for other, one in self._peers.items() if other.fileno() != _CLOSED}
+            self._peers = {
+                other: one for other, one in self._peers.items() if other.fileno() != _CLOSED
+            }
             counts = Counter(self._peers.values())
             reserved = _RESERVED if peer in {0, os.geteuid()} else 0  # an address is no number
             if len(self._peers) >= self._most and isinstance(peer, str):
@@ -182,7 +205,8 @@ class Listener:
                 found.close()
 
     def _make_room(self, own: int) -> None:
-        """For an address with so many connections: the one with the most loses its oldest, if it keeps more."""
+        """For an address with so many connections: the one with the most loses its oldest, if it
+        keeps more."""
         ((address, most),) = Counter(self._peers.values()).most_common(1)
         if most > own + 1:
             oldest = next(other for other, one in self._peers.items() if one == address)
@@ -194,7 +218,10 @@ class Listener:
         context = self._settings.context
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._protocol, found, ssl=context, ssl_handshake_timeout=_HANDSHAKE_S if context else None
+                self._protocol,
+                found,
+                ssl=context,
+                ssl_handshake_timeout=_HANDSHAKE_S if context else None,
             )
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
@@ -208,7 +235,8 @@ class Listener:
         return protocol
 
     def _close_silent(self, protocol: asyncio.BaseProtocol) -> None:
-        """A peer that connects and never ends its first request holds a connection that others need."""
+        """A peer that connects and never ends its first request holds a connection that others
+        need."""
         del self._silent[protocol]
         if transport := getattr(protocol, "transport", None):  # None once it has gone by itself
             transport.abort()
@@ -222,13 +250,18 @@ class Listener:
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
             allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             answer = web.Response(status=error.status, text=f"{error.reason}\n", headers=allowed)
-            answer.force_close()  # who has asked for nothing that is here keeps no connection, which others may need
+            # who has asked for nothing that is here keeps no connection, which others may need
+            answer.force_close()
         except Exception as error:  # a fault of ours, which may cost this request and no other
             if is_shortage(error):
                 self._shortages.tell(f"answer {request.path}", error)
-                answer = web.Response(status=503, text=f"mpsd cannot answer now: {error}; see its log\n")
+                answer = web.Response(
+                    status=503, text=f"mpsd cannot answer now: {error}; see its log\n"
+                )
             else:
-                self._log.error("request failed", path=request.path, error=type(error).__name__, exc_info=error)
+                self._log.error(
+                    "request failed", path=request.path, error=type(error).__name__, exc_info=error
+                )
                 answer = web.Response(status=500, text="mpsd failed; see its log\n")
         if self._closing:
             answer.force_close()
@@ -243,7 +276,9 @@ def _bound_port(where: ListenAddress) -> socket.socket:
         # Python adds words of its own, with the address once more
         why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
         place = f"{where.address}:{where.port}"
-        raise CannotListen(f"cannot listen on {place}: {why}; choose another address or port") from error
+        raise CannotListen(
+            f"cannot listen on {place}: {why}; choose another address or port"
+        ) from error
 
 
 def _bound_path(where: UnixPath) -> socket.socket:
@@ -266,8 +301,8 @@ def _bound_path(where: UnixPath) -> socket.socket:
 
 
 class Shutdown:
-    """How a server goes: not ready at once, served as before until those who ask have gone elsewhere, or until a second
-    signal. drain_s: how long to serve on."""
+    """How a server goes: not ready at once, served as before until those who ask have gone
+    elsewhere, or until a second signal. drain_s: how long to serve on."""
 
     def __init__(self, drain_s: float, log: Logger) -> None:
         self._drain_s = drain_s
@@ -292,8 +327,8 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
     """A context without a certificate yet; `certificates.load_into` gives it one, now and later.
 
     Both happen in the loop's thread, between two handshakes, so none sees half of one.
-    client_authorities: PEM; who shows no certificate that one of them has signed for a client is not let in. Empty:
-    everybody is. ssl.SSLError where nothing of it can be read.
+    client_authorities: PEM; who shows no certificate that one of them has signed for a client is
+    not let in. Empty: everybody is. ssl.SSLError where nothing of it can be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -304,7 +339,7 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
     return context
 
 
-# -- requests and answers ----------------------------------------------------------------------------------------------
+# -- requests and answers ------------------------------------------------------------------------
 
 
 def peer(request: web.Request) -> Peer | None:
@@ -314,7 +349,8 @@ def peer(request: web.Request) -> Peer | None:
 
 
 def asker(request: web.Request) -> str:
-    """Who asks: whose token came, else the user at the other end of a Unix socket, else the address.
+    """Who asks: whose token came, else the user at the other end of a Unix socket, else the
+    address.
 
     All loopback addresses are one, for whoever is on this machine may come from any of them.
     """
@@ -328,7 +364,8 @@ def asker(request: web.Request) -> str:
 
 
 def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
-    """/healthz, always 200, and /readyz: 503 with `trouble()`, which is empty while the server is ready."""
+    """/healthz, always 200, and /readyz: 503 with `trouble()`, which is empty while the server is
+    ready."""
 
     async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -353,14 +390,16 @@ class BodyRefused(Exception):
 
 
 async def read_json(request: web.Request, deadline_s: float) -> bytes:
-    """The whole body. BodyRefused with 415, 413 or 408 for another type, one too long, and one too slow."""
+    """The whole body. BodyRefused with 415, 413 or 408 for another type, one too long, and one too
+    slow."""
     if request.content_type != _JSON:
         raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
     too_long = BodyRefused(413, f"the body is longer than {request.client_max_size} bytes")
     if (request.content_length or 0) > request.client_max_size:
         raise too_long
     try:
-        if request.content.is_eof():  # all of it is here, mostly, and a deadline costs as much as to read it
+        # all of it is here, mostly, and a deadline costs as much as to read it
+        if request.content.is_eof():
             return await request.read()
         async with asyncio.timeout(deadline_s):
             return await request.read()
@@ -370,17 +409,25 @@ async def read_json(request: web.Request, deadline_s: float) -> bytes:
         raise BodyRefused(408, f"the body did not arrive within {deadline_s:g} s") from None
 
 
-async def trouble_reaching(address: str, port: int, name: str, bundle: str, deadline_s: float) -> str:
-    """Asks a server whether it is ready, as an API server would; empty where it is, else what stands in the way.
+async def trouble_reaching(
+    address: str, port: int, name: str, bundle: str, deadline_s: float
+) -> str:
+    """Asks a server whether it is ready, as an API server would; empty where it is, else what
+    stands in the way.
 
-    name: what its certificate must be good for. bundle: PEM of the authorities to trust, empty for the system's.
+    name: what its certificate must be good for. bundle: PEM of the authorities to trust, empty for
+    the system's.
     """
     try:
         context = ssl.create_default_context(cadata=bundle or None)
         async with asyncio.timeout(deadline_s):
-            reader, writer = await asyncio.open_connection(address, port, ssl=context, server_hostname=name)
+            reader, writer = await asyncio.open_connection(
+                address, port, ssl=context, server_hostname=name
+            )
             with closing(writer):
-                writer.write(f"GET /readyz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+                writer.write(
+                    f"GET /readyz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode()
+                )
                 status = await reader.readline()
     except TimeoutError:
         return f"this server did not answer itself within {deadline_s:g} s"

@@ -1,6 +1,7 @@
 """Asks the agent of this machine, over its Unix socket.
 
-A socket that is not there, or that nobody listens on, is NotRunning with the remedy, never a traceback.
+A socket that is not there, or that nobody listens on, is NotRunning with the remedy, never a
+traceback.
 """
 
 import http.client
@@ -26,7 +27,9 @@ def read(body: bytes, kind: type[Value]) -> Value:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError:
-        raise NotRunning("mpsd answered in a form that this version does not know; use its version") from None
+        raise NotRunning(
+            "mpsd answered in a form that this version does not know; use its version"
+        ) from None
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -40,12 +43,16 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
         uid = peer_of(self.sock).uid
         if uid not in {0, os.geteuid()}:  # what it answers would be run in our name
-            raise NotRunning(f"user {uid} answers on {self._path}, who is neither root nor you; not asked")
+            raise NotRunning(
+                f"user {uid} answers on {self._path}, who is neither root nor you; not asked"
+            )
 
 
-def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0) -> tuple[int, bytes]:
-    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`, or where it takes no
-    more questions; each with a sentence for a person."""
+def ask(
+    path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0
+) -> tuple[int, bytes]:
+    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`, or where it
+    takes no more questions; each with a sentence for a person."""
     connection = _UnixConnection(path, timeout_s)
     try:
         connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
@@ -54,18 +61,25 @@ def ask(path: Path, method: str, url: str, body: object = None, timeout_s: float
     except (FileNotFoundError, ConnectionRefusedError):
         why = f"mpsd does not run here: no process answers on {path}; start it with `mpsd up`"
         if holder := run_directory.holder(path.parent):  # the daemons are held all the same
-            what = f"mpsd does not run here as a whole: pid {holder} holds its daemons, and no agent answers on {path}"
+            what = (
+                f"mpsd does not run here as a whole: pid {holder} holds its daemons, and no agent"
+                f" answers on {path}"
+            )
             why = f"{what}; where nothing starts or stops just now, start `mpsd agent`"
         raise NotRunning(why) from None
     except NotADirectoryError:
-        raise NotRunning(f"{path.parent} is not a directory; select mpsd's run directory (--run-dir)") from None
+        raise NotRunning(
+            f"{path.parent} is not a directory; select mpsd's run directory (--run-dir)"
+        ) from None
     except TimeoutError:
         why = f"mpsd did not answer on {path} within {timeout_s:g} s; see its log, or `mpsd doctor`"
         raise TimeoutError(why) from None
     except BlockingIOError:  # its queue is full
         raise TimeoutError(f"mpsd accepts no more requests on {path}; see its log") from None
     except PermissionError:
-        raise NotRunning(f"this user has no access to {path}; ask the administrator of this machine") from None
+        raise NotRunning(
+            f"this user has no access to {path}; ask the administrator of this machine"
+        ) from None
     except (ConnectionError, http.client.HTTPException):
         raise NotRunning(f"mpsd closed the connection on {path}; see its log") from None
     finally:

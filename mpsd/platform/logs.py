@@ -1,7 +1,7 @@
 """Logging: one line an event, with fields; JSON for machines, plain text for a terminal.
 
-The entry point of a process configures it once; everything else takes a logger and formats nothing. structlog would
-load 105 modules, 5.8 MiB of each process, for the same lines.
+The entry point of a process configures it once; everything else takes a logger and formats nothing.
+structlog would load 105 modules, 5.8 MiB of each process, for the same lines.
 """
 
 import json
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
-Line = Mapping[str, object]  # the fields of a logger and of one call, then `event`, `level` and `timestamp`
+# the fields of a logger and of one call, then `event`, `level` and `timestamp`
+Line = Mapping[str, object]
 Take = Callable[[Line], None]
 
 _EVENT_WIDTH = 30  # in a terminal, so that the fields of lines stand below each other
@@ -36,10 +37,15 @@ class Logger:
         """exc_info: told with its traceback, in the field `exception`."""
         self._tell("error", event, fields, exc_info)
 
-    def _tell(self, level: str, event: str, fields: Line, error: BaseException | None = None) -> None:
+    def _tell(
+        self, level: str, event: str, fields: Line, error: BaseException | None = None
+    ) -> None:
         timestamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         line = {**self._fields, **fields, "event": event, "level": level, "timestamp": timestamp}
-        _take(line | ({"exception": "".join(traceback.format_exception(error)).rstrip()} if error else {}))
+        _take(
+            line
+            | ({"exception": "".join(traceback.format_exception(error)).rstrip()} if error else {})
+        )
 
 
 def logger(**fields: object) -> Logger:
@@ -47,7 +53,8 @@ def logger(**fields: object) -> Logger:
 
 
 def configure(log_format: str) -> None:
-    """log_format: `json`, `console`, or `auto` (console on a terminal). Lines go to standard error."""
+    """log_format: `json`, `console`, or `auto` (console on a terminal). Lines go to standard
+    error."""
     is_terminal = sys.stderr.isatty()
     as_console = log_format == "console" or (log_format == "auto" and is_terminal)
     take_by(partial(_write, partial(as_text, coloured=is_terminal) if as_console else as_json))
@@ -70,16 +77,20 @@ def as_json(line: Line) -> str:
 
 
 def as_text(line: Line, *, coloured: bool = False) -> str:
-    """One line, and a traceback below it. A value that a terminal would not show as it is stands in quotes, escaped: it
-    may be a tenant's."""
+    """One line, and a traceback below it. A value that a terminal would not show as it is stands in
+    quotes, escaped: it may be a tenant's."""
     event, level, timestamp, exception = (str(line.get(name, "")) for name in _APART)
     shown = f"[\x1b[{_COLOURS[level]}m{level:7}\x1b[0m]" if coloured else f"[{level:7}]"
     fields = (f"{name}={_shown(str(value))}" for name, value in line.items() if name not in _APART)
-    return " ".join((timestamp, shown, f"{event:{_EVENT_WIDTH}}", *fields)).rstrip() + (exception and f"\n{exception}")
+    return " ".join((timestamp, shown, f"{event:{_EVENT_WIDTH}}", *fields)).rstrip() + (
+        exception and f"\n{exception}"
+    )
 
 
 def _shown(value: str) -> str:
-    return value if value.isprintable() and value and not _QUOTED.intersection(value) else repr(value)
+    return (
+        value if value.isprintable() and value and not _QUOTED.intersection(value) else repr(value)
+    )
 
 
 def _write(render: Callable[[Line], str], line: Line) -> None:

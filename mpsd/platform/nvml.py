@@ -1,7 +1,7 @@
 """NVML: which GPUs there are, what is used of them and by whom.
 
-What NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml, or the simulator's object
-with the same functions; nothing here knows which.
+What NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml, or the simulator's
+object with the same functions; nothing here knows which.
 """
 
 import re
@@ -54,24 +54,31 @@ class Nvml:
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
-        """Every GPU, by ordinal; in place of one with MIG instances these. One with MIG on and no instance is itself.
-        NvmlFailed for one whose compute capability the facts do not list."""
-        return tuple(gpu for ordinal in range(self.count()) for gpu in self._gpus_at(ordinal, facts))
+        """Every GPU, by ordinal; in place of one with MIG instances these. One with MIG on and no
+        instance is itself. NvmlFailed for one whose compute capability the facts do not list."""
+        return tuple(
+            gpu for ordinal in range(self.count()) for gpu in self._gpus_at(ordinal, facts)
+        )
 
     def _gpus_at(self, ordinal: int, facts: GpuFacts) -> Iterator[Gpu]:
         uuid, name, number = self.found(ordinal)
         handle, capability = self._handles[uuid], facts.capability(number)
         if capability is None:
             raise NvmlFailed(
-                f"GPU {ordinal} ({name}) has compute capability {number}, which limits/gpus.yaml does not list; "
-                f"add a row for it under capabilities"
+                f"GPU {ordinal} ({name}) has compute capability {number}, which limits/gpus.yaml"
+                " does not list; add a row for it under capabilities"
             )
         pci_bus = self._pci_bus(handle)
         bare = Gpu(uuid, ordinal, name, 0, 0, capability, pci_bus, self._numa_node(pci_bus))
         parts = tuple(self._instances(uuid))
         if not parts:
-            memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
-            memory_mib, sms = (memory.total - memory.reserved) // 1024**2, self._cores(uuid) // capability.cores_per_sm
+            memory = self._ask(
+                "nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2
+            )
+            memory_mib, sms = (
+                (memory.total - memory.reserved) // 1024**2,
+                self._cores(uuid) // capability.cores_per_sm,
+            )
             yield replace(bare, memory_mib=memory_mib, sms=sms)
         found = [self._instance(bare, part) for part in parts]
         yield from sorted(found, key=lambda gpu: (len(gpu.instance), gpu.instance))
@@ -86,17 +93,21 @@ class Nvml:
             raise
 
     def uuids(self) -> tuple[str, ...]:
-        """Those of `gpus`, which are others once a MIG layout has changed. Of GPUs that were asked for before."""
+        """Those of `gpus`, which are others once a MIG layout has changed. Of GPUs that were asked
+        for before."""
         wholes = (self._wholes[ordinal] for ordinal in range(self.count()))
         return tuple(uuid for whole in wholes for uuid in self.instances(whole) or (whole,))
 
     def instances(self, uuid: str) -> tuple[str, ...]:
         """The UUIDs of the GPU's MIG instances; none where MIG is off."""
-        return tuple(_text(self._ask("nvmlDeviceGetUUID", handle)) for handle in self._instances(uuid))
+        return tuple(
+            _text(self._ask("nvmlDeviceGetUUID", handle)) for handle in self._instances(uuid)
+        )
 
     def _instances(self, uuid: str) -> Iterator[Any]:
-        """A handle of each MIG device. They are asked for anew each time: a handle is no good any more once its
-        instance has gone, and may be used for another one (nvml.h, nvmlDeviceGetMigDeviceHandleByIndex)."""
+        """A handle of each MIG device. They are asked for anew each time: a handle is no good any
+        more once its instance has gone, and may be used for another one (nvml.h,
+        nvmlDeviceGetMigDeviceHandleByIndex)."""
         if not self.mig_enabled(uuid):
             return
         for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", self._handle(uuid))):
@@ -108,15 +119,29 @@ class Nvml:
 
     def _instance(self, whole: Gpu, handle: Any) -> Gpu:
         """Everything of it is NVML's; documented, not observed."""
-        uuid, name = (_text(self._ask(function, handle)) for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"))
+        uuid, name = (
+            _text(self._ask(function, handle))
+            for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName")
+        )
         shape = self._ask("nvmlDeviceGetAttributes_v2", handle)
         own, of_gpu = int(shape.computeInstanceSliceCount), int(shape.gpuInstanceSliceCount)
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
-        # What the compute instances of one GPU instance share of its memory the ledger divides as its slices are.
-        memory_mib = min(int(shape.memorySizeMB), (memory.total - memory.reserved) // 1024**2) * own // of_gpu
+        # What the compute instances of one GPU instance share of its memory the ledger divides as
+        # its slices are.
+        memory_mib = (
+            min(int(shape.memorySizeMB), (memory.total - memory.reserved) // 1024**2)
+            * own
+            // of_gpu
+        )
         found = _PROFILE.search(name)
         gib = -(-int(shape.memorySizeMB) // 1024)
-        profile = found[0] if found else f"{of_gpu}g.{gib}gb" if own == of_gpu else f"{own}c.{of_gpu}g.{gib}gb"
+        profile = (
+            found[0]
+            if found
+            else f"{of_gpu}g.{gib}gb"
+            if own == of_gpu
+            else f"{own}c.{of_gpu}g.{gib}gb"
+        )
         ids = (self._ask(f"nvmlDeviceGet{what}InstanceId", handle) for what in ("Gpu", "Compute"))
         mig = MigInstance(whole.uuid, profile, *ids)
         most = self._ask("nvmlDeviceGetMaxMigDeviceCount", self._handle(whole.uuid))
@@ -135,14 +160,20 @@ class Nvml:
     def _pci_bus(self, handle: Any) -> str:
         """NVML writes the domain with eight digits, the kernel with four or more."""
         try:
-            domain, _colon, rest = _text(self._ask("nvmlDeviceGetPciInfo", handle).busId).lower().partition(":")
+            domain, _colon, rest = (
+                _text(self._ask("nvmlDeviceGetPciInfo", handle).busId).lower().partition(":")
+            )
             return f"{int(domain, 16):04x}:{rest}"
         except (NvmlFailed, ValueError):
             return ""
 
     def _numa_node(self, pci_bus: str) -> int | None:
         try:
-            node = int((self._sysfs / "bus/pci/devices" / pci_bus / "numa_node").read_text()) if pci_bus else -1
+            node = (
+                int((self._sysfs / "bus/pci/devices" / pci_bus / "numa_node").read_text())
+                if pci_bus
+                else -1
+            )
         except (OSError, ValueError):
             return None
         return node if node >= 0 else None  # -1 is the kernel's word for none
@@ -151,31 +182,40 @@ class Nvml:
         return int(self._ask("nvmlDeviceGetCount"))
 
     def found(self, ordinal: int) -> tuple[str, str, str]:
-        """A GPU's UUID, name and compute capability such as 9.0, whether or not any facts list it. NvmlFailed."""
+        """A GPU's UUID, name and compute capability such as 9.0, whether or not any facts list it.
+        NvmlFailed."""
         handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
-        uuid, name = (_text(self._ask(function, handle)) for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName"))
+        uuid, name = (
+            _text(self._ask(function, handle))
+            for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName")
+        )
         major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         self._handles[uuid], self._wholes[ordinal] = handle, uuid
         return uuid, name, f"{major}.{minor}"
 
     def mps_pids(self, uuid: str) -> frozenset[int]:
-        """The pids of the clients of MPS on this GPU; of a MIG instance its own alone, as with all lists of processes
-        ("Per-instance information can be queried by using specific MIG device handles", nvml.h,
-        nvmlDeviceGetMPSComputeRunningProcesses_v3; documented, not observed).
+        """The pids of the clients of MPS on this GPU; of a MIG instance its own alone, as with all
+        lists of processes ("Per-instance information can be queried by using specific MIG device
+        handles", nvml.h, nvmlDeviceGetMPSComputeRunningProcesses_v3; documented, not observed).
 
-        To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as if it ran beside MPS
-        (driver 580.159.04, 1 100 looks at 18 clients; the other way round 2 of them did).
+        To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as
+        if it ran beside MPS (driver 580.159.04, 1 100 looks at 18 clients; the other way round 2 of
+        them did).
         """
-        return frozenset(use.pid for use in self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handles[uuid]))
+        return frozenset(
+            use.pid
+            for use in self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handles[uuid])
+        )
 
     def uses(self, uuid: str) -> Uses:
-        """Every process that computes on this GPU: clients of MPS, MPS servers, and whatever runs beside MPS."""
+        """Every process that computes on this GPU: clients of MPS, MPS servers, and whatever runs
+        beside MPS."""
         listed = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid])
         return tuple([(use.pid, use.usedGpuMemory) for use in listed])
 
     def drawing(self, uuid: str) -> Uses:
-        """Every process with a graphics context on this GPU. One that computes too is in both lists, with all that it
-        uses in each (type C+G of nvidia-smi)."""
+        """Every process with a graphics context on this GPU. One that computes too is in both
+        lists, with all that it uses in each (type C+G of nvidia-smi)."""
         try:
             listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
         except NvmlFailed as error:
@@ -186,7 +226,9 @@ class Nvml:
 
     def used_mib(self, uuid: str) -> int:
         """What is in use of this GPU, of whomever; without what the driver reserves."""
-        memory = self._ask("nvmlDeviceGetMemoryInfo", self._handle(uuid), version=self._library.nvmlMemory_v2)
+        memory = self._ask(
+            "nvmlDeviceGetMemoryInfo", self._handle(uuid), version=self._library.nvmlMemory_v2
+        )
         return int(memory.used) // 1024**2
 
     def draws(self, uuid: str, pid: int) -> bool:
@@ -194,25 +236,29 @@ class Nvml:
         return any(found == pid for found, _used in self.drawing(uuid))
 
     def busy_percent(self, uuid: str) -> int:
-        """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's nvmlUtilization_t).
-        NvmlFailed for a MIG instance, of which NVML says it as little as how busy its processes are (nvml.h)."""
+        """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's
+        nvmlUtilization_t). NvmlFailed for a MIG instance, of which NVML says it as little as how
+        busy its processes are (nvml.h)."""
         return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
 
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
-        """How much of the time each process computes on this GPU, in percent, by its newest sample after `since_us`.
+        """How much of the time each process computes on this GPU, in percent, by its newest sample
+        after `since_us`.
 
         What clients of MPS do is their server's here (driver 580.159.04).
-        since_us: microseconds since 1970. A process that NVML knows and that has no sample has done nothing since; the
-        driver takes one every second or more often. None: there is a sample that cannot be, as drivers have given for
-        processes that ended.
+        since_us: microseconds since 1970. A process that NVML knows and that has no sample has done
+        nothing since; the driver takes one every second or more often. None: there is a sample that
+        cannot be, as drivers have given for processes that ended.
         """
         fresh = self._samples(uuid, since_us)
         return {one.pid: one.smUtil if one.smUtil <= 100 else None for one in fresh}
 
-    def use_samples(self, uuid: str, pids: Container[int], since_us: int) -> tuple[tuple[int, int], ...]:
-        """When each sample of these processes' use was taken, in microseconds since 1970, and the larger of its use of
-        the SMs and of the memory's bandwidth, in percent; those after `since_us`, the oldest first. None of a MIG
-        instance (nvml.h)."""
+    def use_samples(
+        self, uuid: str, pids: Container[int], since_us: int
+    ) -> tuple[tuple[int, int], ...]:
+        """When each sample of these processes' use was taken, in microseconds since 1970, and the
+        larger of its use of the SMs and of the memory's bandwidth, in percent; those after
+        `since_us`, the oldest first. None of a MIG instance (nvml.h)."""
         if is_instance(uuid):
             return ()
         fresh = [one for one in self._samples(uuid, since_us) if one.pid in pids]
@@ -225,10 +271,13 @@ class Nvml:
             if isinstance(error.__cause__, self._library.NVMLError_NotFound):  # nobody has one
                 return []
             raise
-        return sorted((one for one in samples if one.timeStamp > since_us), key=lambda one: one.timeStamp)
+        return sorted(
+            (one for one in samples if one.timeStamp > since_us), key=lambda one: one.timeStamp
+        )
 
     def mig_enabled(self, uuid: str) -> bool:
-        """Whether MIG is on, so that its instances are GPUs in its place. A MIG instance has none in turn."""
+        """Whether MIG is on, so that its instances are GPUs in its place. A MIG instance has none
+        in turn."""
         if is_instance(uuid):
             return False
         try:
@@ -240,22 +289,24 @@ class Nvml:
         return bool(current)
 
     def compute_mode(self, uuid: str) -> int:
-        """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance its parent's."""
+        """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance
+        its parent's."""
         handle = self._handle(uuid)
         if is_instance(uuid):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         return int(self._ask("nvmlDeviceGetComputeMode", handle))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS: "not supported on a MIG-enabled device"
-        (nvidia-smi, in NVIDIA/DCGM#82)."""
+        """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS: "not supported on a
+        MIG-enabled device" (nvidia-smi, in NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
 
-    # -- memory limits of a cgroup (nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed) --------
+    # -- memory limits of a cgroup (nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not
+    #   observed) ---
 
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
-        """Whether the driver, and what calls it, have these functions at all. cgroup: any. NvmlFailed for a GPU that
-        is lost; what the functions answer is for whoever sets a limit."""
+        """Whether the driver, and what calls it, have these functions at all. cgroup: any.
+        NvmlFailed for a GPU that is lost; what the functions answer is for whoever sets a limit."""
         if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
             return False
         try:
@@ -267,19 +318,22 @@ class Nvml:
         return True
 
     def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
-        """What the processes below this cgroup of v2 may have of this GPU together; None where it sets no limit, or
-        there is no such cgroup. NvmlFailed."""
+        """What the processes below this cgroup of v2 may have of this GPU together; None where it
+        sets no limit, or there is no such cgroup. NvmlFailed."""
         try:
             hard = int(self._memory_limits(uuid, cgroup).hardLimit)
         except NvmlFailed as error:
-            if isinstance(error.__cause__, (self._library.NVMLError_NotFound, self._library.NVMLError_NotSupported)):
+            if isinstance(
+                error.__cause__,
+                (self._library.NVMLError_NotFound, self._library.NVMLError_NotSupported),
+            ):
                 return None
             raise
         return None if hard == self._library.NVML_DEVICE_MEMORY_LIMIT_MAX else hard // 1024**2
 
     def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
-        """Sets the hard limit, and no soft one; None takes it away. cgroup: its folder, which NVML opens. NvmlFailed:
-        also for a MIG instance, whose handles it rejects."""
+        """Sets the hard limit, and no soft one; None takes it away. cgroup: its folder, which NVML
+        opens. NvmlFailed: also for a MIG instance, whose handles it rejects."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()
         limits.nameSpace, limits.softLimit = str(cgroup).encode(), 0
         unlimited = self._library.NVML_DEVICE_MEMORY_LIMIT_MAX

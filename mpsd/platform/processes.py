@@ -1,6 +1,8 @@
-"""Processes of this machine: who one is, whether it still is, what it carries, and signals that cannot hit another.
+"""Processes of this machine: who one is, whether it still is, what it carries, and signals that
+cannot hit another.
 
-Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it is sent.
+Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it
+is sent.
 """
 
 import errno
@@ -24,12 +26,16 @@ from mpsd.model.identity import ProcessIdentity
 _PROC = Path("/proc")
 
 
-_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}  # the last: fork's
+# the last: fork's
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether this failed for want of descriptors, memory, space or processes, which says nothing of what was asked."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES)
+    """Whether this failed for want of descriptors, memory, space or processes, which says nothing
+    of what was asked."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno in _SHORTAGES
+    )
 
 
 _MOST_FILES = 65_536
@@ -37,7 +43,8 @@ _files_at_start: int | None = None  # the soft limit; None where it was not rais
 
 
 def raise_file_limit() -> None:
-    """The soft limit of this process to its hard one, or to 65 536: each connection and each holder takes a file."""
+    """The soft limit of this process to its hard one, or to 65 536: each connection and each holder
+    takes a file."""
     global _files_at_start
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < (wanted := min(hard, _MOST_FILES)):
@@ -46,7 +53,8 @@ def raise_file_limit() -> None:
 
 
 def restore_file_limit(pid: int) -> None:
-    """Gives a child that has just begun the soft limit that it would have without mpsd: select(2) takes 1024 files."""
+    """Gives a child that has just begun the soft limit that it would have without mpsd: select(2)
+    takes 1024 files."""
     if _files_at_start is not None:
         with suppress(OSError):  # it has ended
             _soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -59,12 +67,14 @@ def boot_id() -> str:
 
 
 def boot_time_s() -> float:
-    """Seconds since the boot, those in which the machine slept included: for what is recorded and waited for."""
+    """Seconds since the boot, those in which the machine slept included: for what is recorded and
+    waited for."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Who has this pid now; None when nobody that lives. A process whose first thread has ended lives by the others."""
+    """Who has this pid now; None when nobody that lives. A process whose first thread has ended
+    lives by the others."""
     fields = _stat_fields(pid)
     if fields is None or (fields[0] in b"ZXx" and int(fields[17]) < 2):
         return None
@@ -72,15 +82,15 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from field 3 (state) to 22, then all others as one; the command's name before them may hold
-    anything, brackets too."""
+    """/proc/PID/stat from field 3 (state) to 22, then all others as one; the command's name before
+    them may hold anything, brackets too."""
     stat = _read_start(pid, "stat")
     return stat[stat.rindex(b")") + 2 :].split(None, 20) if stat else None
 
 
 def _read_start(pid: int | str, name: str, size: int = 4096) -> bytes:
-    """The first bytes of a file in /proc/PID; none when the process is gone, or /proc hides it from this user. pid: or
-    the path of a thread."""
+    """The first bytes of a file in /proc/PID; none when the process is gone, or /proc hides it from
+    this user. pid: or the path of a thread."""
     try:  # not by Path or `open`: this is read for every client at every look
         descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
@@ -102,7 +112,8 @@ _EXITING = 0x4  # PF_EXITING of linux/sched.h
 
 
 def is_ending(identity: ProcessIdentity) -> bool:
-    """Whether this very process has been killed or exits, which takes a while where a device has to let go of it.
+    """Whether this very process has been killed or exits, which takes a while where a device has to
+    let go of it.
 
     proc(5): fields 9 and 31 of stat, flags and signal, of its first thread.
     """
@@ -121,7 +132,8 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
         return None
     alive = False
     try:
-        alive = is_alive(identity)  # asked while the pidfd holds the pid, so that it cannot change hands in between
+        # asked while the pidfd holds the pid, so that it cannot change hands in between
+        alive = is_alive(identity)
     finally:
         if not alive:
             os.close(descriptor)
@@ -170,7 +182,10 @@ def _zombie_status(identity: ProcessIdentity) -> int | None:
 
 def _may_trace(pid: int) -> bool:
     """Whether /proc hides nothing of it from us: `personality` is as secret as its exit code."""
-    with suppress(OSError), open(f"/proc/{pid}/personality", "rb") as file:  # noqa: PTH123 (as `_read_start`)
+    with (
+        suppress(OSError),
+        open(f"/proc/{pid}/personality", "rb") as file,  # noqa: PTH123 (as `_read_start`)
+    ):
         return bool(file.read())
     return False
 
@@ -196,7 +211,8 @@ def how_ended(status: int | None) -> str:
 
 
 def signal_held(descriptor: int, signum: signal.Signals) -> bool:
-    """Signals the process of a pidfd; False when it has ended. PermissionError where it is not ours to signal."""
+    """Signals the process of a pidfd; False when it has ended. PermissionError where it is not ours
+    to signal."""
     try:
         signal.pidfd_send_signal(descriptor, signum)
     except ProcessLookupError:
@@ -205,9 +221,11 @@ def signal_held(descriptor: int, signum: signal.Signals) -> bool:
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
-    """What the process was started with; None when it is gone or not ours to read, empty in the middle of an exec.
+    """What the process was started with; None when it is gone or not ours to read, empty in the
+    middle of an exec.
 
-    Of a variable that is there twice the first counts, as for getenv(3). OSError for a shortage alone.
+    Of a variable that is there twice the first counts, as for getenv(3). OSError for a shortage
+    alone.
     """
     block: bytes | None
     try:
@@ -229,7 +247,8 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def _environment_in_memory(pid: int) -> bytes | None:
-    """The same bytes by process_vm_readv(2), for which CAP_SYS_PTRACE suffices; None where it does not, or it is gone.
+    """The same bytes by process_vm_readv(2), for which CAP_SYS_PTRACE suffices; None where it does
+    not, or it is gone.
 
     proc(5): fields 50 and 51 of stat, env_start and env_end, 0 for who may not trace it.
     """
@@ -240,21 +259,30 @@ def _environment_in_memory(pid: int) -> bytes | None:
     if not start or end < start:
         return None
     read = ctypes.create_string_buffer(end - start)
-    pieces = (ctypes.c_size_t * 2)(ctypes.addressof(read), end - start), (ctypes.c_size_t * 2)(start, end - start)
-    count = ctypes.CDLL(None, use_errno=True).process_vm_readv(pid, pieces[0], 1, pieces[1], 1, ctypes.c_ulong(0))
+    pieces = (
+        (ctypes.c_size_t * 2)(ctypes.addressof(read), end - start),
+        (ctypes.c_size_t * 2)(start, end - start),
+    )
+    count = ctypes.CDLL(None, use_errno=True).process_vm_readv(
+        pid, pieces[0], 1, pieces[1], 1, ctypes.c_ulong(0)
+    )
     return read.raw[:count] if count >= 0 else None
 
 
 def address_space_pages(pid: int) -> int | None:
-    """How large the process's address space is: another number where what it maps has changed. None when it is gone."""
+    """How large the process's address space is: another number where what it maps has changed. None
+    when it is gone."""
     pages = _read_start(pid, "statm").partition(b" ")[0]
     return int(pages) if pages else None
 
 
 def mappings(pid: int) -> Iterator[bytes]:
-    """The lines of /proc/PID/maps, in the order of their addresses, read as far as they are asked for; none when it is
-    gone or not ours to read."""
-    with suppress(OSError), open(f"/proc/{pid}/maps", "rb", buffering=4096) as file:  # noqa: PTH123 (as `_read_start`)
+    """The lines of /proc/PID/maps, in the order of their addresses, read as far as they are asked
+    for; none when it is gone or not ours to read."""
+    with (
+        suppress(OSError),
+        open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
+    ):
         yield from file
 
 
@@ -264,13 +292,18 @@ def mapped_bytes(pid: int, device: bytes) -> int | None:
         maps = (_PROC / str(pid) / "maps").read_bytes()
     except OSError:
         return None
-    ranges = (line.partition(b" ")[0].split(b"-") for line in maps.splitlines() if b"/" + device in line)
+    ranges = (
+        line.partition(b" ")[0].split(b"-") for line in maps.splitlines() if b"/" + device in line
+    )
     return sum(int(end, 16) - int(start, 16) for start, end in ranges)
 
 
 def command_of(pid: int) -> str:
-    """The command line, or the kernel's name for it where there is none; empty when it is gone; valid Unicode."""
-    words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ") or _read_start(pid, "comm").rstrip(b"\n")
+    """The command line, or the kernel's name for it where there is none; empty when it is gone;
+    valid Unicode."""
+    words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ") or _read_start(
+        pid, "comm"
+    ).rstrip(b"\n")
     return words.decode(errors="replace")
 
 
@@ -290,7 +323,8 @@ def line_of(pid: int) -> Iterator[int]:
 
 
 def state_of(identity: ProcessIdentity) -> str:
-    """The kernel's letter for what this very process does (D waits for a device, Z is dead); empty when it is gone."""
+    """The kernel's letter for what this very process does (D waits for a device, Z is dead); empty
+    when it is gone."""
     fields = _stat_fields(identity.pid)
     return fields[0].decode() if fields and int(fields[19]) == identity.start_ticks else ""
 
@@ -302,16 +336,19 @@ def user_of(pid: int) -> int | None:
 
 
 def pid_inside(pid: int) -> int:
-    """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is gone."""
+    """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is
+    gone."""
     status = _status(str(pid))
     return int(status.get("NSpid", str(pid)).split()[-1]) if status else 0
 
 
-_STATUS_BYTES = 64 * 1024  # a process may be in thousands of groups, which are listed before its signals
+# a process may be in thousands of groups, which are listed before its signals
+_STATUS_BYTES = 64 * 1024
 
 
 def _status(path: str) -> dict[str, str]:
-    """/proc/PATH/status by its fields; none when it is gone. The kernel writes a line break in a name as \\n."""
+    """/proc/PATH/status by its fields; none when it is gone. The kernel writes a line break in a
+    name as \\n."""
     found: dict[str, str] = {}
     for line in _read_start(path, "status", _STATUS_BYTES).decode(errors="replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -321,7 +358,8 @@ def _status(path: str) -> dict[str, str]:
 
 
 _MOST_TASKS = 1024  # that are looked at: a stop stops all of them alike
-_HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}  # where nobody handles them: signal(7)
+# where nobody handles them: signal(7)
+_HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 _STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 
@@ -335,7 +373,8 @@ def _tasks(pid: int) -> list[str]:
 def is_stopped(identity: ProcessIdentity) -> bool:
     """Whether each thread of this very process is stopped, by a signal or a debugger, or has ended.
 
-    A process whose first thread has ended shows that thread's state alone; a frozen one is not stopped.
+    A process whose first thread has ended shows that thread's state alone; a frozen one is not
+    stopped.
     """
     stats = [_read_start(task, "stat") for task in _tasks(identity.pid)]
     states = {stat[stat.rindex(b")") + 2 :][:1] for stat in stats if stat}
@@ -343,9 +382,10 @@ def is_stopped(identity: ProcessIdentity) -> bool:
 
 
 def dies_of(identity: ProcessIdentity, signum: int) -> bool:
-    """Whether this signal would end this very process at once: it neither handles, ignores nor blocks it, and is not
-    the first of its pid namespace, which the kernel spares (pid_namespaces(7)). False when it is gone; True where the
-    kernel does not say what it handles."""
+    """Whether this signal would end this very process at once: it neither handles, ignores nor
+    blocks it, and is not the first of its pid namespace, which the kernel spares
+    (pid_namespaces(7)). False when it is gone; True where the kernel does not say what it
+    handles."""
     if signum in _HARMLESS | _STOPPING:
         return False
     status, bit = _status(str(identity.pid)), _bit(signum)
@@ -357,13 +397,15 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
 
 
 def handles(identity: ProcessIdentity, signum: int) -> bool:
-    """Whether this very process does something of its own about this signal: it has a handler, or each of its threads
-    blocks it or waits for it. False when it is gone, or the kernel does not say."""
+    """Whether this very process does something of its own about this signal: it has a handler, or
+    each of its threads blocks it or waits for it. False when it is gone, or the kernel does not
+    say."""
     return _handles(identity.pid, _status(str(identity.pid)), _bit(signum)) and is_alive(identity)
 
 
 def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
-    """Whether a signal, by its bit, is handled, or each thread blocks it or waits for it (sigwait(3))."""
+    """Whether a signal, by its bit, is handled, or each thread blocks it or waits for it
+    (sigwait(3))."""
     if _mask(status, "SigCgt") & bit:
         return True
     is_known = False
@@ -375,12 +417,13 @@ def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
     return is_known
 
 
-_SIGWAIT = {"x86_64": b"128", "aarch64": b"137"}.get(os.uname().machine)  # rt_sigtimedwait(2) in asm/unistd.h
+# rt_sigtimedwait(2) in asm/unistd.h
+_SIGWAIT = {"x86_64": b"128", "aarch64": b"137"}.get(os.uname().machine)
 
 
 def _awaited(task: str) -> int:
-    """The signals that a thread waits for now, which the kernel leaves out of its SigBlk meanwhile; 0 for none, and
-    where it is not ours to read."""
+    """The signals that a thread waits for now, which the kernel leaves out of its SigBlk meanwhile;
+    0 for none, and where it is not ours to read."""
     with suppress(OSError):
         call = _read_start(task, "syscall").split()
         if len(call) > 1 and call[0] == _SIGWAIT:
@@ -402,7 +445,8 @@ def _mask(status: Mapping[str, str], name: str) -> int:
 
 
 def descendants_of(pid: int) -> tuple[int, ...]:
-    """The processes that it has started, and theirs, as long as each one's parent lives; empty when it is gone."""
+    """The processes that it has started, and theirs, as long as each one's parent lives; empty when
+    it is gone."""
     import psutil  # what runs on a laptop does without it
 
     try:
@@ -412,19 +456,22 @@ def descendants_of(pid: int) -> tuple[int, ...]:
 
 
 class ProcessSet:
-    """Those of many processes that lived when `ask` was called last, which is one question to the kernel.
+    """Those of many processes that lived when `ask` was called last, which is one question to the
+    kernel.
 
     Each is in here by a pidfd of its own, so a later one with the same pid never stands for it.
     """
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()  # poll(2) takes no more than the soft limit of files, which may be lowered
+        # poll(2) takes no more than the soft limit of files, which may be lowered
+        self._epoll = select.epoll()
         self._pids: dict[int, int] = {}  # by pidfd
         self._pidfds: dict[int, int] = {}  # by pid
         weakref.finalize(self, lambda pidfds: [*map(os.close, pidfds)], self._pids)
 
     def add(self, process: ProcessIdentity) -> None:
-        """Nothing happens where it is gone, or where there are no pidfds left: then it is not in here."""
+        """Nothing happens where it is gone, or where there are no pidfds left: then it is not in
+        here."""
         try:
             if process.pid not in self._pidfds and (pidfd := open_pidfd(process)) is not None:
                 self._pids[pidfd], self._pidfds[process.pid] = process.pid, pidfd

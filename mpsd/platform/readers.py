@@ -1,8 +1,8 @@
 """The TCP ports on which readers (Prometheus, a browser) are served.
 
-On a loopback address whoever is on this machine may read; on any other nobody is served without TLS and a Kubernetes
-token whose owner may get the path, by TokenReview and SubjectAccessReview. A token goes to the API server and nowhere
-else: into no log, no answer and no message of an error.
+On a loopback address whoever is on this machine may read; on any other nobody is served without TLS
+and a Kubernetes token whose owner may get the path, by TokenReview and SubjectAccessReview. A token
+goes to the API server and nowhere else: into no log, no answer and no message of an error.
 """
 
 import asyncio
@@ -35,16 +35,19 @@ _LOOK_S = 10.0  # between two looks at the folder of a certificate
 _LONGEST_BODY = 4096
 _LAST_REQUESTS_S = 1.0  # a scrape that is cut is made again, and a stream has no end to wait for
 _CONNECTIONS = 128  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
-# Where others get in; on a loopback address whoever is on this machine is one. Several readers may share an address
-# (NAT): one of them can have all 32 streams of the page and be told so, with 16 connections left for the others.
+# Where others get in; on a loopback address whoever is on this machine is one. Several readers may
+# share an address (NAT): one of them can have all 32 streams of the page and be told so, with 16
+# connections left for the others.
 _OF_ONE_ADDRESS = 48
 _LONGEST_ANSWER_S = 600.0  # of a stream; who asks anew is looked at anew
 
 
 class TokenReviewer:
-    """It has a connection of its own, so that whoever sends many tokens holds up none of mpsd's other questions.
+    """It has a connection of its own, so that whoever sends many tokens holds up none of mpsd's
+    other questions.
 
-    kubeconfig None: the service account of this pod. Unavailable where neither can be read; nobody is asked yet.
+    kubeconfig None: the service account of this pod. Unavailable where neither can be read; nobody
+    is asked yet.
     """
 
     def __init__(self, kubeconfig: Path | None) -> None:
@@ -77,8 +80,9 @@ class ReadersPort:
     """The same routes on each of these addresses, from `GET /path` to handler.
 
     reviewer: says who may read where others get in; None where every address is a loopback one.
-    certificate: what readers are shown where others get in: the folder of tls.crt and tls.key, where one that cannot be
-    used leaves the last good one in force; None: one is made at start, whose key is in memory alone.
+    certificate: what readers are shown where others get in: the folder of tls.crt and tls.key,
+    where one that cannot be used leaves the last good one in force; None: one is made at start,
+    whose key is in memory alone.
     """
 
     def __init__(
@@ -100,7 +104,8 @@ class ReadersPort:
         self._log = logger(role="readers' port")
 
     async def start(self) -> None:
-        """CannotListen where a port is taken or the certificate cannot be used; nothing is open then."""
+        """CannotListen where a port is taken or the certificate cannot be used; nothing is open
+        then."""
         try:
             if not all(one.is_loopback for one in self._addresses):
                 await self._show_certificate()
@@ -109,7 +114,9 @@ class ReadersPort:
                 await self._open(one)
         except (CannotListen, UnusableCertificate) as error:
             await self.stop()
-            option = "--listen-certificate" if isinstance(error, UnusableCertificate) else "--listen"
+            option = (
+                "--listen-certificate" if isinstance(error, UnusableCertificate) else "--listen"
+            )
             raise CannotListen(f"{option}: {error}") from None
 
     async def stop(self) -> None:
@@ -125,20 +132,37 @@ class ReadersPort:
 
     async def _open(self, one: ListenAddress) -> None:
         if one.is_loopback:
-            routes, context, who = {route: _at_home(do) for route, do in self._routes.items()}, None, "this machine"
+            routes, context, who = (
+                {route: _at_home(do) for route, do in self._routes.items()},
+                None,
+                "this machine",
+            )
         elif self._reviewer is None:
-            raise CannotListen(f"{one}: other machines reach it, and no API server reviews the tokens of readers")
+            raise CannotListen(
+                f"{one}: other machines reach it, and no API server reviews the tokens of readers"
+            )
         else:
-            routes = {route: self._for_reviewed(route, do, self._reviewer) for route, do in self._routes.items()}
+            routes = {
+                route: self._for_reviewed(route, do, self._reviewer)
+                for route, do in self._routes.items()
+            }
             context, who = self._context, "whom the API server lets"
         most_of_peer = _OF_ONE_ADDRESS if context else _CONNECTIONS
-        settings = ListenerSettings(_LONGEST_BODY, _LAST_REQUESTS_S, True, _CONNECTIONS, most_of_peer, context)
+        settings = ListenerSettings(
+            _LONGEST_BODY, _LAST_REQUESTS_S, True, _CONNECTIONS, most_of_peer, context
+        )
         server = Listener(routes, one, settings)
         await server.start()
         self._servers.append(server)
-        self._log.info("serving readers", address=one.address, port=server.port, tls=context is not None, readers=who)
+        self._log.info(
+            "serving readers",
+            address=one.address,
+            port=server.port,
+            tls=context is not None,
+            readers=who,
+        )
 
-    # -- the certificate -------------------------------------------------------------------------------------------
+    # -- the certificate --------------------------------------------------------------------------
 
     async def _show_certificate(self) -> None:
         """UnusableCertificate where the folder's cannot be used."""
@@ -154,7 +178,8 @@ class ReadersPort:
             self._log.info("certificate for readers", sha256=sha256, made=self._folder is None)
 
     async def _renew(self) -> None:
-        """Shows what is renewed in the folder, until it is cancelled; a change of what is wrong is logged once."""
+        """Shows what is renewed in the folder, until it is cancelled; a change of what is wrong is
+        logged once."""
         trouble = ""
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -166,7 +191,7 @@ class ReadersPort:
                 if trouble != before:
                     self._log.warning("certificate for readers cannot be used", reason=trouble)
 
-    # -- requests --------------------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def _for_reviewed(self, route: str, handler: Handler, reviewer: TokenReviewer) -> Handler:
         path = route.split()[1]
@@ -201,7 +226,8 @@ def _at_home(handler: Handler) -> Handler:
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Ends what lasts too long by closing its connection: a right that was taken away must not last in a stream."""
+    """Ends what lasts too long by closing its connection: a right that was taken away must not last
+    in a stream."""
     transport = request.transport
     if transport is None:  # it has hung up while we asked
         return await handler(request)

@@ -1,7 +1,8 @@
 """The run directory: its lock, its identity, and the files of each domain in it.
 
-It belongs to one `mpsd control` (or `mpsd up`) at a time, since two would restart each other's daemons. The lock is the
-kernel's, on the directory itself, so it is released however its holder ends.
+It belongs to one `mpsd control` (or `mpsd up`) at a time, since two would restart each other's
+daemons. The lock is the kernel's, on the directory itself, so it is released however its holder
+ends.
 """
 
 import errno
@@ -32,14 +33,22 @@ class Vanished(Exception):
     """The directory, or what is needed in it, was removed by somebody while mpsd runs."""
 
     def __init__(self, path: Path) -> None:
-        what = f"{path} was removed while mpsd ran: no GPU can be granted, and daemons can no longer be controlled"
-        remedy = "kill each nvidia-cuda-mps-control whose pid mpsd doctor reports, and start mpsd again"
-        super().__init__(f"{what}. They and all programs still run; once the programs have ended, {remedy}")
+        what = (
+            f"{path} was removed while mpsd ran: no GPU can be granted, and daemons can no longer"
+            " be controlled"
+        )
+        remedy = (
+            "kill each nvidia-cuda-mps-control whose pid mpsd doctor reports, and start mpsd again"
+        )
+        super().__init__(
+            f"{what}. They and all programs still run; once the programs have ended, {remedy}"
+        )
         self.path = path
 
 
 class DirectoryIdentity:
-    """The directory as it was when it was first seen; open, so that no other can have its number."""
+    """The directory as it was when it was first seen; open, so that no other can have its
+    number."""
 
     def __init__(self, directory: Path, descriptor: int) -> None:
         self.directory = directory
@@ -84,7 +93,8 @@ def in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
 def held(directory: Path) -> Iterator[None]:
     """Holds the directory, which is made if need be; AlreadyHeld where another process does.
 
-    InvalidInput where it cannot be made, or another user may put files into it, who could then answer in our name.
+    InvalidInput where it cannot be made, or another user may put files into it, who could then
+    answer in our name.
     """
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -98,7 +108,8 @@ def held(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             why = f"another `mpsd up` or `mpsd control` holds {directory}; stop it first"
             raise AlreadyHeld(f"mpsd runs here already: {why}") from None
-        try:  # one that is full may be used all the same: daemons that run there are only taken over
+        # one that is full may be used all the same: daemons that run there are only taken over
+        try:
             tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
@@ -109,7 +120,8 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def _ours_alone(directory: Path, descriptor: int) -> None:
-    """InvalidInput where somebody else may replace what is in it, such as a domain's client/, or has done so already.
+    """InvalidInput where somebody else may replace what is in it, such as a domain's client/, or
+    has done so already.
 
     A group loses its right to write: under a umask of 002 an older mpsd gave it one.
     """
@@ -119,8 +131,14 @@ def _ours_alone(directory: Path, descriptor: int) -> None:
     if directory.is_symlink() and directory.lstat().st_uid not in {0, ours}:
         raise _unusable(directory, "is a symbolic link of another user")
     if seen.st_mode & stat.S_IWOTH:
-        remedy = f"chmod go-w {directory}, after a look at what is in it; or name a folder of your own"
-        raise _unusable(directory, f"may be written by every user (mode {stat.S_IMODE(seen.st_mode):04o})", remedy)
+        remedy = (
+            f"chmod go-w {directory}, after a look at what is in it; or name a folder of your own"
+        )
+        raise _unusable(
+            directory,
+            f"may be written by every user (mode {stat.S_IMODE(seen.st_mode):04o})",
+            remedy,
+        )
     if seen.st_mode & stat.S_IWGRP:
         os.fchmod(descriptor, stat.S_IMODE(seen.st_mode) & ~stat.S_IWGRP)
     for folder in directory.glob("gpu*"):
@@ -129,18 +147,27 @@ def _ours_alone(directory: Path, descriptor: int) -> None:
                 found = path.lstat()
                 if stat.S_ISLNK(found.st_mode) or found.st_uid != ours:
                     what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "of another user"
-                    raise _unusable(directory, f"has {path.relative_to(directory)}, which is {what}", f"remove {path}")
+                    raise _unusable(
+                        directory,
+                        f"has {path.relative_to(directory)}, which is {what}",
+                        f"remove {path}",
+                    )
 
 
-def _unusable(directory: Path, message: str, remedy: str = "name a folder of your own") -> InvalidInput:
-    return InvalidInput.of("settings", "run-dir-unusable", "--run-dir", str(directory), message, remedy)
+def _unusable(
+    directory: Path, message: str, remedy: str = "name a folder of your own"
+) -> InvalidInput:
+    return InvalidInput.of(
+        "settings", "run-dir-unusable", "--run-dir", str(directory), message, remedy
+    )
 
 
 def holder(directory: Path) -> int | None:
-    """The pid of the process that holds the directory, by the kernel's word; None while nobody does, or it is not told.
+    """The pid of the process that holds the directory, by the kernel's word; None while nobody
+    does, or it is not told.
 
-    OSError for a shortage alone. A pid as this process sees it: where the two are in different pid namespaces, there is
-    none.
+    OSError for a shortage alone. A pid as this process sees it: where the two are in different pid
+    namespaces, there is none.
     """
     try:
         at = directory.stat()
@@ -150,7 +177,8 @@ def holder(directory: Path) -> int | None:
             raise
         return None
     place = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
-    for line in locks.splitlines():  # proc(5): number, FLOCK, ADVISORY, WRITE, pid, device and inode, from, to
+    # proc(5): number, FLOCK, ADVISORY, WRITE, pid, device and inode, from, to
+    for line in locks.splitlines():
         fields = line.split()
         if fields[1:2] == ["FLOCK"] and fields[5:6] == [place]:
             return int(fields[4]) if int(fields[4]) > 0 else None
@@ -159,20 +187,22 @@ def holder(directory: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a Unix socket. pid 0: in a pid namespace that cannot be seen from here."""
+    """Who is at the other end of a Unix socket. pid 0: in a pid namespace that cannot be seen from
+    here."""
 
     pid: int
     uid: int
 
 
 def peer_of(connection: Any) -> Peer:
-    """As the kernel says (SO_PEERCRED of unix(7)), never the peer. connection: a socket, or what stands for one."""
+    """As the kernel says (SO_PEERCRED of unix(7)), never the peer. connection: a socket, or what
+    stands for one."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _gid = _CREDENTIALS.unpack(found)
     return Peer(pid, uid)
 
 
-# -- the files of a domain ---------------------------------------------------------------------------------------------
+# -- the files of a domain -----------------------------------------------------------------------
 
 LONGEST_SOCKET_PATH = 107  # sun_path of unix(7), without its closing zero
 
@@ -189,9 +219,11 @@ class _Inside:
 
 @dataclass(frozen=True, slots=True)
 class DomainFolder:
-    """Where a domain's files are: pipe/ is mpsd's alone, client/ holds the one socket that programs may reach.
+    """Where a domain's files are: pipe/ is mpsd's alone, client/ holds the one socket that programs
+    may reach.
 
-    gate: there while the domain serves. drain: there while the agent asks for a drain; it outlives a stop of mpsd.
+    gate: there while the domain serves. drain: there while the agent asks for a drain; it outlives
+    a stop of mpsd.
     """
 
     path: Path
@@ -212,12 +244,18 @@ class DomainFolder:
         return self.path, self.log.parent
 
     def make(self) -> None:
-        for folder, mode in ((self.path, 0o755), (self.pipe, 0o700), (self.client, 0o755), (self.log.parent, 0o700)):
+        for folder, mode in (
+            (self.path, 0o755),
+            (self.pipe, 0o700),
+            (self.client, 0o755),
+            (self.log.parent, 0o700),
+        ):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
 
     def clear(self, *, with_pipe: bool) -> None:
-        """Removes what a stopped daemon leaves; client/ stays for containers that have it mounted, log/ for people."""
+        """Removes what a stopped daemon leaves; client/ stays for containers that have it mounted,
+        log/ for people."""
         if with_pipe:
             shutil.rmtree(self.pipe, ignore_errors=True)
         for file in (self.record, self.limits, self.commands):

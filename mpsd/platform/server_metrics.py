@@ -6,12 +6,20 @@ Their names and meanings are in `model.metrics`.
 from collections.abc import Mapping
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 from mpsd.model import metrics as names
 from mpsd.model.metrics import Metric
 
-_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # of a request
+# of a request
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class ServerMetrics:
@@ -30,7 +38,9 @@ class ServerMetrics:
         return Gauge(metric.name, metric.help, metric.labels, registry=self.registry)
 
     def histogram(self, metric: Metric) -> Histogram:
-        return Histogram(metric.name, metric.help, metric.labels, buckets=_SECONDS, registry=self.registry)
+        return Histogram(
+            metric.name, metric.help, metric.labels, buckets=_SECONDS, registry=self.registry
+        )
 
     def certificates(self, expiries: Mapping[str, float]) -> None:
         """expiries: by what the certificate is for, seconds since 1970."""

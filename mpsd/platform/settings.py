@@ -1,7 +1,9 @@
-"""The settings of mpsd's processes: each declared once, with its flag, its variable, its default and its help.
+"""The settings of mpsd's processes: each declared once, with its flag, its variable, its default
+and its help.
 
-A flag takes precedence over its variable, and that over the default; every problem is reported at once. No other module
-reads the environment for settings. What pods may have is not a setting: that is in limits/policy.yaml.
+A flag takes precedence over its variable, and that over the default; every problem is reported at
+once. No other module reads the environment for settings. What pods may have is not a setting: that
+is in limits/policy.yaml.
 """
 
 import ipaddress
@@ -25,10 +27,11 @@ _UNIX = "unix://"  # how docker writes a socket
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """read: turns text into the value; a ValueError says what to write instead. metavar, help: for the command line.
+    """read: turns text into the value; a ValueError says what to write instead. metavar, help: for
+    the command line.
 
-    otherwise: what holds where nothing is given and `default` does not say it. other_variable: where it is not named
-    after the flag.
+    otherwise: what holds where nothing is given and `default` does not say it. other_variable:
+    where it is not named after the flag.
     """
 
     flag: str
@@ -42,16 +45,25 @@ class Setting:
     @property
     def variable(self) -> str:
         """Such as MPSD_RUN_DIR, of --run-dir."""
-        return self.other_variable or f"MPSD_{self.flag.removeprefix('--').replace('-', '_').upper()}"
+        return (
+            self.other_variable or f"MPSD_{self.flag.removeprefix('--').replace('-', '_').upper()}"
+        )
 
     def problem(self, value: str, message: str, remedy: str) -> Problem:
-        return Problem("setting", f"{self.flag} ({self.variable})", shown(value) if value else "", message, remedy)
+        return Problem(
+            "setting",
+            f"{self.flag} ({self.variable})",
+            shown(value) if value else "",
+            message,
+            remedy,
+        )
 
 
 def read_settings(
     settings: Mapping[str, Setting], flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The values by the names of the settings. flags: None where not given. InvalidInput with every problem."""
+    """The values by the names of the settings. flags: None where not given. InvalidInput with every
+    problem."""
     read, problems = {}, []
     for name, setting in settings.items():
         text = flags.get(name) or environment.get(setting.variable) or setting.default
@@ -68,7 +80,7 @@ def refuse(problems: Iterable[Problem]) -> None:
         raise InvalidInput("settings", found)
 
 
-# -- what turns text into values ---------------------------------------------------------------------------------------
+# -- what turns text into values -----------------------------------------------------------------
 
 
 def port(text: str) -> int:
@@ -114,29 +126,39 @@ def log_format(text: str) -> str:
     return text or "auto"
 
 
-# -- a node's processes: `up`, `control`, `agent`, and those that ask them ---------------------------------------------
+# -- a node's processes: `up`, `control`, `agent`, and those that ask them -----------------------
 
 
 def _run_directory(text: str) -> Path:
     directory = Path(text).absolute()
-    if len(os.fsencode(DomainFolder(directory / "gpu0-1-2-3-4-5-6-7").longest_socket)) > LONGEST_SOCKET_PATH:
+    if (
+        len(os.fsencode(DomainFolder(directory / "gpu0-1-2-3-4-5-6-7").longest_socket))
+        > LONGEST_SOCKET_PATH
+    ):
         raise ValueError(
-            f"choose a shorter path, such as /run/mpsd: sockets in it would have over {LONGEST_SOCKET_PATH} bytes, "
-            "which is all that Unix allows"
+            "choose a shorter path, such as /run/mpsd: sockets in it would have over"
+            f" {LONGEST_SOCKET_PATH} bytes, which is all that Unix allows"
         )
     return directory
 
 
-RUN_DIRECTORY = Setting("--run-dir", "DIR", "Sockets and records", _run_directory, otherwise="/run/mpsd for root")
-LIMITS_DIRECTORY = Setting("--limits", "DIR", "policy.yaml and gpus.yaml", path, otherwise="else those shipped")
+RUN_DIRECTORY = Setting(
+    "--run-dir", "DIR", "Sockets and records", _run_directory, otherwise="/run/mpsd for root"
+)
+LIMITS_DIRECTORY = Setting(
+    "--limits", "DIR", "policy.yaml and gpus.yaml", path, otherwise="else those shipped"
+)
 SIMULATE = Setting(
-    "--simulate", "MODEL×N", "Simulated GPUs, such as H200×2 or A30x2,T4; MIG instances as A100:3g.40gb×2"
+    "--simulate",
+    "MODEL×N",
+    "Simulated GPUs, such as H200×2 or A30x2,T4; MIG instances as A100:3g.40gb×2",
 )
 LOG_FORMAT = Setting("--log-format", "FORMAT", "json, console or auto", log_format)
 DAEMON_CGROUP = Setting(
     "--daemon-cgroup",
     "DIR",
-    "The host's /sys/fs/cgroup: there each daemon gets a cgroup of its own, so that it outlives this container",
+    "The host's /sys/fs/cgroup: there each daemon gets a cgroup of its own, so that it outlives"
+    " this container",
     path,
     otherwise="else it stays in this one's",
 )
@@ -152,11 +174,13 @@ NODE_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """run_directory: sockets, records, pipes; by_default: nobody chose it. limits_directory None: those shipped.
+    """run_directory: sockets, records, pipes; by_default: nobody chose it. limits_directory None:
+    those shipped.
 
-    simulate: "" for real GPUs. daemon_cgroup: where the host's cgroups are mounted, among which each daemon gets one
-    of its own, so that it outlives the container of `mpsd control`; None where it stays in mpsd's. engines: the sockets
-    of docker and podman, which know the names of their containers.
+    simulate: "" for real GPUs. daemon_cgroup: where the host's cgroups are mounted, among which
+    each daemon gets one of its own, so that it outlives the container of `mpsd control`; None where
+    it stays in mpsd's. engines: the sockets of docker and podman, which know the names of their
+    containers.
     """
 
     run_directory: Path
@@ -173,9 +197,14 @@ class Settings:
 
     @property
     def socket_to_ask(self) -> Path:
-        """The socket of the caller's own mpsd, else that of root's, which serves every user of the machine."""
+        """The socket of the caller's own mpsd, else that of root's, which serves every user of the
+        machine."""
         system = SYSTEM_DIRECTORY / self.socket.name
-        return system if self.by_default and not self.socket.exists() and system.exists() else self.socket
+        return (
+            system
+            if self.by_default and not self.socket.exists() and system.exists()
+            else self.socket
+        )
 
     @property
     def grants(self) -> Path:
@@ -198,7 +227,8 @@ def settings(
     daemon_cgroup: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """The settings from flags (None where not given) and the environment. InvalidInput with every problem."""
+    """The settings from flags (None where not given) and the environment. InvalidInput with every
+    problem."""
     asked = run_directory or environment.get(RUN_DIRECTORY.variable)
     own = environment.get("XDG_RUNTIME_DIR")
     by_default = f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108 - whose it is, is checked
@@ -211,16 +241,19 @@ def settings(
     }
     if simulate is not None and not simulate.strip():
         remedy = "write a card and how many, such as H200x2, or leave it out for real GPUs"
-        raise InvalidInput.of("settings", "simulates-nothing", SIMULATE.flag, '""', "names no GPUs", remedy)
+        raise InvalidInput.of(
+            "settings", "simulates-nothing", SIMULATE.flag, '""', "names no GPUs", remedy
+        )
     of_docker = environment.get("DOCKER_HOST", "")  # the engine that `docker` itself would ask
     sockets = (Path(of_docker.removeprefix(_UNIX)),) if of_docker.startswith(_UNIX) else ()
     read = read_settings(NODE_SETTINGS, flags, environment)
     return Settings(by_default=not asked, engines=sockets if of_docker else ENGINES, **read)
 
 
-# -- where readers are served: `up`, `agent` and `scheduler` -----------------------------------------------------------
+# -- where readers are served: `up`, `agent` and `scheduler` -------------------------------------
 #
-# Nothing is served on a network unless somebody asked for it, and never where nobody can be asked who may read.
+# Nothing is served on a network unless somebody asked for it, and never where nobody can be asked
+# who may read.
 
 
 class CannotListen(Exception):
@@ -239,12 +272,17 @@ class ListenAddress:
         return ipaddress.ip_address(self.address).is_loopback
 
     def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """certificate: the folder of tls.crt and tls.key for what is no loopback address; None: one is made at start."""
+    """certificate: the folder of tls.crt and tls.key for what is no loopback address; None: one is
+    made at start."""
 
     addresses: tuple[ListenAddress, ...] = ()
     certificate: Path | None = None
@@ -259,41 +297,60 @@ def _addresses(text: str) -> tuple[ListenAddress, ...]:
         return tuple(map(_address, text.split(","))) if text else ()
     except ValueError:
         raise ValueError(
-            "write addresses of this machine, each with a port, such as 127.0.0.1:9447 or 127.0.0.1:9448,[::]:9447"
+            "write addresses of this machine, each with a port, such as 127.0.0.1:9447 or"
+            " 127.0.0.1:9448,[::]:9447"
         ) from None
 
 
 def _address(text: str) -> ListenAddress:
     host, _colon, number = text.strip().rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host[1:-1] if bracketed else host)
-    if (address.version == 6) != bracketed:  # without brackets nobody can tell where the port begins
+    address = ipaddress.ip_address(
+        "127.0.0.1" if host == "localhost" else host[1:-1] if bracketed else host
+    )
+    # without brackets nobody can tell where the port begins
+    if (address.version == 6) != bracketed:
         raise ValueError
     return ListenAddress(str(address), port(number))
 
 
 LISTEN_SETTINGS = {
     "listen": Setting(
-        "--listen", "ADDRESS:PORT,…", "Serve the page and metrics there; others bring a token", _addresses
+        "--listen",
+        "ADDRESS:PORT,…",
+        "Serve the page and metrics there; others bring a token",
+        _addresses,
     ),
     "listen_certificate": Setting(
-        "--listen-certificate", "DIR", "tls.crt and tls.key to be shown there; else one is made", path
+        "--listen-certificate",
+        "DIR",
+        "tls.crt and tls.key to be shown there; else one is made",
+        path,
     ),
 }
 
 
 def listen_settings(
-    flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ, *, in_cluster: bool
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str] = os.environ,
+    *,
+    in_cluster: bool,
 ) -> Listen:
-    """flags: by the names of LISTEN_SETTINGS, None where not given. in_cluster: whether an API server can be asked who
-    may read.
+    """flags: by the names of LISTEN_SETTINGS, None where not given. in_cluster: whether an API
+    server can be asked who may read.
 
-    InvalidInput for what is no address and port, and for one that others reach where nobody can be asked.
+    InvalidInput for what is no address and port, and for one that others reach where nobody can be
+    asked.
     """
     read = read_settings(LISTEN_SETTINGS, flags, environment)
     listen = Listen(read["listen"], read["listen_certificate"])
-    message = "other machines reach it, and without a cluster no API server reviews the tokens of readers"
-    remedy = "listen on a loopback address, such as 127.0.0.1:{0}, and connect with `ssh -L {0}:127.0.0.1:{0} MACHINE`"
+    message = (
+        "other machines reach it, and without a cluster no API server reviews the tokens of readers"
+    )
+    remedy = (
+        "listen on a loopback address, such as 127.0.0.1:{0}, and connect with `ssh -L"
+        " {0}:127.0.0.1:{0} MACHINE`"
+    )
     refuse(
         LISTEN_SETTINGS["listen"].problem(str(one), message, remedy.format(one.port))
         for one in listen.addresses

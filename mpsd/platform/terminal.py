@@ -25,20 +25,28 @@ from mpsd.platform.imports import INTERRUPTED
 if TYPE_CHECKING:  # only a watch draws over what it drew
     from rich.live import Live
 
-# -- a screen with keys ----------------------------------------------------------------------------------------------
+# -- a screen with keys ---------------------------------------------------------------------------
 
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor; and back
+# another screen, without a cursor; and back
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _SMALLEST = os.terminal_size((20, 4))
-UP, DOWN, PAGE_UP, PAGE_DOWN, FIRST = "up", "down", "page up", "page down", "first"  # keys that are no letter
-_SEQUENCES = {"\x1b[A": UP, "\x1b[B": DOWN, "\x1b[5~": PAGE_UP, "\x1b[6~": PAGE_DOWN, "\x1b[H": FIRST}
+# keys that are no letter
+UP, DOWN, PAGE_UP, PAGE_DOWN, FIRST = "up", "down", "page up", "page down", "first"
+_SEQUENCES = {
+    "\x1b[A": UP,
+    "\x1b[B": DOWN,
+    "\x1b[5~": PAGE_UP,
+    "\x1b[6~": PAGE_DOWN,
+    "\x1b[H": FIRST,
+}
 _SEQUENCES |= {"\x1bOA": UP, "\x1bOB": DOWN, "\x1b[1~": FIRST}  # of other terminals
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Standard output. keys: the file they are read from, None where there are none. resized: has something to read
-    after a signal, such as that of another size."""
+    """Standard output. keys: the file they are read from, None where there are none. resized: has
+    something to read after a signal, such as that of another size."""
 
     keys: int | None
     resized: int
@@ -56,7 +64,8 @@ class Terminal:
         _write(_HOME + "\r\n".join(f"{line}{_REST_OF_LINE}" for line in lines) + _REST)
 
     def wait(self, news: int, longest_s: float) -> tuple[Sequence[str], bool]:
-        """The keys that were pressed, and whether the file `news` has something to read: after `longest_s` at most.
+        """The keys that were pressed, and whether the file `news` has something to read: after
+        `longest_s` at most.
 
         EOFError where the keys have ended.
         """
@@ -64,7 +73,9 @@ class Terminal:
         ready, _, _ = select.select(watched, (), (), longest_s)
         if self.resized in ready:
             os.read(self.resized, 64)
-        return (_pressed(self.keys) if self.keys in ready and self.keys is not None else ()), news in ready
+        return (
+            _pressed(self.keys) if self.keys in ready and self.keys is not None else ()
+        ), news in ready
 
 
 def _pressed(keys: int) -> Sequence[str]:
@@ -92,7 +103,8 @@ def own_terminal() -> Iterator[Terminal]:
         if keys is not None:
             tty.setcbreak(keys)
             quiet: list[Any] = termios.tcgetattr(keys)
-            quiet[6][termios.VSUSP] = b"\0"  # Ctrl-Z would leave the terminal to a shell that cannot see its cursor
+            # Ctrl-Z would leave the terminal to a shell that cannot see its cursor
+            quiet[6][termios.VSUSP] = b"\0"
             termios.tcsetattr(keys, termios.TCSANOW, quiet)
         _write(_ENTER)
         yield Terminal(keys, resized)
@@ -113,15 +125,15 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-# -- a status, once or again at every change -------------------------------------------------------------------------
+# -- a status, once or again at every change -----------------------------------------------------
 
 WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it does with kubectl's
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One look. record: for programs, plain values; None where none of them reads. parts: for people, from top to
-    bottom, asked for once."""
+    """One look. record: for programs, plain values; None where none of them reads. parts: for
+    people, from top to bottom, asked for once."""
 
     record: object
     parts: Iterable[RenderableType]
@@ -147,7 +159,8 @@ def print_frame(frame: Frame, output: StatusFormat, to: Console) -> None:
 
 
 def print_part(part: RenderableType, to: Console) -> None:
-    """A text or a sheet, neither of which is ever wider than `to`: to look for lines to crop takes half of the time."""
+    """A text or a sheet, neither of which is ever wider than `to`: to look for lines to crop takes
+    half of the time."""
     to.print(part, crop=False)
 
 
@@ -161,7 +174,8 @@ def drawn(parts: Iterable[RenderableType], width: int) -> list[str]:
 
 
 class Screen:
-    """Shows one frame after the other: over each other on a terminal, else below each other, JSON one a line."""
+    """Shows one frame after the other: over each other on a terminal, else below each other, JSON
+    one a line."""
 
     def __init__(self, output: StatusFormat) -> None:
         self._output = output
@@ -194,7 +208,9 @@ class Screen:
             if sys.stdout.isatty() and self._output in {StatusFormat.TEXT, StatusFormat.WIDE}:
                 from rich.live import Live
 
-                with Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis") as self._live:
+                with Live(
+                    console=console(), auto_refresh=False, vertical_overflow="ellipsis"
+                ) as self._live:
                     yield
             else:
                 yield

@@ -1,7 +1,9 @@
-"""Reads YAML that anybody may have written, from a file or standard input, the way Kubernetes reads it.
+"""Reads YAML that anybody may have written, from a file or standard input, the way Kubernetes reads
+it.
 
-Whatever the bytes are, the answer is values that JSON can hold or an InvalidInput with a place and a remedy. What a
-document costs is bounded before it is built: an alias counts as much as what it stands for.
+Whatever the bytes are, the answer is values that JSON can hold or an InvalidInput with a place and
+a remedy. What a document costs is bounded before it is built: an alias counts as much as what it
+stands for.
 """
 
 import sys
@@ -19,11 +21,13 @@ LARGEST_BYTES = 3 * 1024**2  # what an API server takes in one request
 MOST_NODES = 500_000  # 3 MiB of pods, the most that is read, were counted to hold 380 000
 DEEPEST = 100
 STANDARD_INPUT = "-"
-_TEXT_A_NODE = 32  # characters of text that count as one node more, so that aliases cannot multiply long text either
+# characters of text that count as one node more, so that aliases cannot multiply long text either
+_TEXT_A_NODE = 32
 _LONGEST_NUMBER = 70  # characters; what is longer stays text, as no reader could use the number
 _TAG = "tag:yaml.org,2002:"
 
-try:  # the parser in C is ten times as fast; PyYAML has it wherever its wheel was built with libyaml
+# the parser in C is ten times as fast; PyYAML has it wherever its wheel was built with libyaml
+try:
     from yaml import CSafeLoader as _SafeLoader
 except ImportError:
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
@@ -36,8 +40,16 @@ class UnreadableFile(InvalidInput):
 _CANNOT_OPEN: dict[type[Exception], tuple[str, str, str]] = {
     FileNotFoundError: ("file-missing", "there is no such file", "check the path"),
     IsADirectoryError: ("file-is-a-directory", "is a directory", "name a file in it"),
-    NotADirectoryError: ("file-missing", "there is no such file", "check the path: one of its folders is a file"),
-    PermissionError: ("file-forbidden", "may not be read by this user", "change its mode, or use another user"),
+    NotADirectoryError: (
+        "file-missing",
+        "there is no such file",
+        "check the path: one of its folders is a file",
+    ),
+    PermissionError: (
+        "file-forbidden",
+        "may not be read by this user",
+        "change its mode, or use another user",
+    ),
 }
 
 
@@ -54,12 +66,14 @@ def name_of(source: str) -> str:
 
 
 def read_yaml(source: str) -> tuple[Document, ...]:
-    """The documents in a file, or in standard input for `-`; raises InvalidInput, or UnreadableFile, which is one."""
+    """The documents in a file, or in standard input for `-`; raises InvalidInput, or
+    UnreadableFile, which is one."""
     return parse_yaml(read_bytes(source), name_of(source))
 
 
 def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
-    """The documents in `data`, leaving out those with nothing in them; InvalidInput names `subject`."""
+    """The documents in `data`, leaving out those with nothing in them; InvalidInput names
+    `subject`."""
     text = _text(data, subject)
     loader = _Loader(text)
     try:
@@ -90,7 +104,10 @@ def read_bytes(source: str) -> bytes:
         rule, message, remedy = _CANNOT_OPEN.get(type(error), unknown)
         raise UnreadableFile.of(subject, rule, "the file", "", message, remedy) from None
     if len(data) > LARGEST_BYTES:
-        message, remedy = f"is larger than {LARGEST_BYTES // 1024**2} MiB", "split it into several files"
+        message, remedy = (
+            f"is larger than {LARGEST_BYTES // 1024**2} MiB",
+            "split it into several files",
+        )
         raise InvalidInput.of(subject, "file-too-large", "the file", "", message, remedy)
     return data
 
@@ -102,20 +119,28 @@ def _text(data: bytes, subject: str) -> str:
         where = _place_of(data[: error.start].decode("utf-8", "replace"))
         value = f"byte 0x{data[error.start]:02x}"
         remedy = "save the file as UTF-8"
-        raise InvalidInput.of(subject, "not-utf-8", where, value, "is not UTF-8 text", remedy) from None
+        raise InvalidInput.of(
+            subject, "not-utf-8", where, value, "is not UTF-8 text", remedy
+        ) from None
     if unprintable := yaml.reader.Reader.NON_PRINTABLE.search(text):
         where = _place_of(text[: unprintable.start()])
         value = f"character U+{ord(unprintable[0]):04X}"
-        raise InvalidInput.of(subject, "control-character", where, value, "is not allowed in YAML", "remove it")
+        raise InvalidInput.of(
+            subject, "control-character", where, value, "is not allowed in YAML", "remove it"
+        )
     return text
 
 
 def _place_of(text_before: str) -> str:
-    return f"line {text_before.count(chr(10)) + 1}, column {len(text_before.rpartition(chr(10))[2]) + 1}"
+    return (
+        f"line {text_before.count(chr(10)) + 1}, column"
+        f" {len(text_before.rpartition(chr(10))[2]) + 1}"
+    )
 
 
 def _place(mark: Any) -> str:
-    """A position for people, counted from 1. mark: counted from 0; None where PyYAML does not know it."""
+    """A position for people, counted from 1. mark: counted from 0; None where PyYAML does not know
+    it."""
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
 
 
@@ -128,7 +153,9 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
         return _too_deep(mark)
     tab = "tab" in message or "\\t" in message
     remedy = "indent with spaces" if tab else "check quotes, brackets, colons and indentation there"
-    return Problem("yaml-syntax", _place(mark), "", " ".join(filter(None, (message, error.context))), remedy)
+    return Problem(
+        "yaml-syntax", _place(mark), "", " ".join(filter(None, (message, error.context))), remedy
+    )
 
 
 def _too_deep(mark: Any) -> Problem:
@@ -136,7 +163,7 @@ def _too_deep(mark: Any) -> Problem:
     return Problem("yaml-too-deep", _place(mark), "", message, "check the brackets")
 
 
-# -- bounds ----------------------------------------------------------------------------------------------------------
+# -- bounds --------------------------------------------------------------------------------------
 
 
 class _BrokenDocument(Exception):
@@ -148,9 +175,11 @@ def _broken(rule: str, event: yaml.Event, value: str, message: str, remedy: str)
 
 
 def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
-    """The line each document starts on; _BrokenDocument where they nest too deep or hold too much for being built."""
+    """The line each document starts on; _BrokenDocument where they nest too deep or hold too much
+    for being built."""
     lines, nodes = list[int](), 0
-    around: list[tuple[str | None, int]] = []  # of each open collection the anchor, and the nodes before it
+    # of each open collection the anchor, and the nodes before it
+    around: list[tuple[str | None, int]] = []
     anchored: dict[str, int | None] = {}  # the nodes that an alias stands for; None inside of them
     for event in events:
         if isinstance(event, yaml.NodeEvent):
@@ -183,7 +212,8 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
 
 
 def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
-    """_BrokenDocument where an alias stands for nothing or for what it is in, or an anchor or a tag is ambiguous."""
+    """_BrokenDocument where an alias stands for nothing or for what it is in, or an anchor or a tag
+    is ambiguous."""
     name, is_alias = str(event.anchor), isinstance(event, yaml.AliasEvent)
     if is_alias and name not in anchored:
         message, remedy = "refers to no anchor", f"define &{printable(name)} before it"
@@ -198,14 +228,19 @@ def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> 
         raise _broken("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
+# -- values --------------------------------------------------------------------------------------
 
 
 class _Loader(_SafeLoader):
-    """PyYAML's safe loader with what differs in Kubernetes: keys are text and unlike each other, dates are text."""
+    """PyYAML's safe loader with what differs in Kubernetes: keys are text and unlike each other,
+    dates are text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in {f"{_TAG}timestamp", f"{_TAG}value"}]
+        first: [
+            (tag, pattern)
+            for tag, pattern in resolvers
+            if tag not in {f"{_TAG}timestamp", f"{_TAG}value"}
+        ]
         for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -218,7 +253,9 @@ class _Loader(_SafeLoader):
 
     def mapping(self, node: yaml.Node) -> dict[str, object]:
         if not isinstance(node, yaml.MappingNode):
-            raise yaml.constructor.ConstructorError(problem="expected a mapping node", problem_mark=node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                problem="expected a mapping node", problem_mark=node.start_mark
+            )
         own, merged = dict[str, object](), dict[str, object]()
         for key_node, value_node in node.value:
             value = self.construct_object(value_node, deep=True)
@@ -238,7 +275,13 @@ class _Loader(_SafeLoader):
         merged: dict[str, object] = {}
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
-                self.note("yaml-merge", node, "", "is merged with <<, and is not a mapping", "merge a mapping")
+                self.note(
+                    "yaml-merge",
+                    node,
+                    "",
+                    "is merged with <<, and is not a mapping",
+                    "merge a mapping",
+                )
                 return {}
             merged = source | merged
         return merged
@@ -253,7 +296,13 @@ class _Loader(_SafeLoader):
             case int() | float() as number:
                 return str(number)
             case _:
-                self.note("yaml-key", node, "", "is a key that is not text", "write a word before the colon")
+                self.note(
+                    "yaml-key",
+                    node,
+                    "",
+                    "is a key that is not text",
+                    "write a word before the colon",
+                )
                 return None
 
     def scalar(self, node: yaml.ScalarNode) -> object:
@@ -266,11 +315,23 @@ class _Loader(_SafeLoader):
         except (ValueError, KeyError, IndexError):
             return text
         if isinstance(value, float) and not isfinite(value):
-            self.note("yaml-number", node, printable(text), "is not a number that JSON knows", "write a finite number")
+            self.note(
+                "yaml-number",
+                node,
+                printable(text),
+                "is not a number that JSON knows",
+                "write a finite number",
+            )
         return value
 
     def unknown(self, node: yaml.Node) -> None:
-        self.note("yaml-tag", node, printable(str(node.tag)), "is a tag that Kubernetes does not read", "remove it")
+        self.note(
+            "yaml-tag",
+            node,
+            printable(str(node.tag)),
+            "is a tag that Kubernetes does not read",
+            "remove it",
+        )
 
     yaml_multi_constructors: ClassVar = {}
     yaml_constructors: ClassVar = {

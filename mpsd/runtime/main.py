@@ -1,3 +1,4 @@
-"""The entry point that launchers and hooks on users' machines import, whichever version wrote them."""
+"""The entry point that launchers and hooks on users' machines import, whichever version wrote
+them."""
 
 from mpsd.containers.runtime.main import main as main

@@ -1,7 +1,8 @@
 """The HTTP API for kube-scheduler and for clients of gpushare, its listener and its metrics.
 
-While the ledger cannot be used, requests fail instead of being answered with a guess, so pods wait. What cannot be read
-is answered 400 with the problem. Labels of metrics come from closed sets, never from a request.
+While the ledger cannot be used, requests fail instead of being answered with a guess, so pods wait.
+What cannot be read is answered 400 with the problem. Labels of metrics come from closed sets, never
+from a request.
 """
 
 import asyncio
@@ -22,7 +23,15 @@ from prometheus_client import Gauge
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model import metrics as names
 from mpsd.platform.imports import lasting
-from mpsd.platform.listener import BodyRefused, Handler, Listener, ListenerSettings, json_answer, read_json, tls_context
+from mpsd.platform.listener import (
+    BodyRefused,
+    Handler,
+    Listener,
+    ListenerSettings,
+    json_answer,
+    read_json,
+    tls_context,
+)
 from mpsd.platform.logs import logger
 from mpsd.platform.server_metrics import ServerMetrics
 from mpsd.platform.settings import ListenAddress
@@ -81,7 +90,9 @@ class SchedulerMetrics(ServerMetrics):
             total[self._nodes] += 1
             total[self._gpus] += len(ledger.totals)
             total[self._open] += len(ledger.rooms)
-            total[self._reservations] += sum(one.source is AssignmentSource.RESERVED for one in ledger.taken)
+            total[self._reservations] += sum(
+                one.source is AssignmentSource.RESERVED for one in ledger.taken
+            )
         for gauge in (self._nodes, self._gpus, self._open, self._reservations):
             gauge.set(total[gauge])
         self._usable.set(usable_s)
@@ -108,13 +119,19 @@ class ExtenderApi:
         routes: dict[str, Handler] = {}
         for prefix in ("", "/gpushare-scheduler"):  # gpushare's, so that its configurations work
             routes[f"POST {prefix}/filter"] = self._handler(ExtenderVerb.FILTER, self._filter)
-            routes[f"POST {prefix}/prioritize"] = self._handler(ExtenderVerb.PRIORITIZE, self._prioritize)
+            routes[f"POST {prefix}/prioritize"] = self._handler(
+                ExtenderVerb.PRIORITIZE, self._prioritize
+            )
             routes[f"POST {prefix}/preempt"] = self._handler(ExtenderVerb.PREEMPT, self._preempt)
             routes[f"POST {prefix}/bind"] = self._handler(ExtenderVerb.BIND, self._bind)
-            routes[f"GET {prefix}/inspect"] = routes[f"GET {prefix}/inspect/{{node}}"] = self._inspect
+            routes[f"GET {prefix}/inspect"] = routes[f"GET {prefix}/inspect/{{node}}"] = (
+                self._inspect
+            )
         return routes
 
-    def _handler(self, verb: ExtenderVerb, answer_to: Callable[[bytes], Awaitable[_Answered]]) -> Handler:
+    def _handler(
+        self, verb: ExtenderVerb, answer_to: Callable[[bytes], Awaitable[_Answered]]
+    ) -> Handler:
         async def handle(request: web.Request) -> web.Response:
             began = time.perf_counter()
             try:
@@ -143,7 +160,9 @@ class ExtenderApi:
             return RequestVerdict.TROUBLE, wire.filter_error(str(error))
         if pod is None:
             return RequestVerdict.NOT_OURS, wire.filter_answer(asked, asked.nodes, {}, {})
-        found = filtered(pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid))
+        found = filtered(
+            pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid)
+        )
         answer = wire.filter_answer(asked, found.passing, found.failed, found.never)
         return (RequestVerdict.DONE if found.passing else RequestVerdict.NO_NODE), answer
 
@@ -152,7 +171,9 @@ class ExtenderApi:
         pod = self._asking(asked.pod)
         if pod is None:
             return RequestVerdict.NOT_OURS, wire.prioritize_answer(asked.nodes, repeat(0))
-        found = scores(pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid))
+        found = scores(
+            pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid)
+        )
         return RequestVerdict.DONE, wire.prioritize_answer(asked.nodes, found)
 
     async def _preempt(self, body: bytes) -> _Answered:
@@ -164,12 +185,17 @@ class ExtenderApi:
         helped = {}
         for node, proposed in asked.nodes.items():
             ledger = own.get(node) or self._ledger.table.ledger(node)
-            uids = victims(pod, ledger, self._ledger.pods_on(node), proposed.victims) if ledger else ()
+            uids = (
+                victims(pod, ledger, self._ledger.pods_on(node), proposed.victims) if ledger else ()
+            )
             # A scheduler that gets a node without victims gives up the whole preemption.
             if uids:
                 helped[node] = wire.Proposed(uids, proposed.budgets_broken)
-            await asyncio.sleep(0)  # dozens of pods with odd shares of each GPU take tenths of a second
-        return (RequestVerdict.DONE if helped else RequestVerdict.NO_NODE), wire.preempt_answer(helped)
+            # dozens of pods with odd shares of each GPU take tenths of a second
+            await asyncio.sleep(0)
+        return (RequestVerdict.DONE if helped else RequestVerdict.NO_NODE), wire.preempt_answer(
+            helped
+        )
 
     async def _bind(self, body: bytes) -> _Answered:
         reason = await self._binder.bind(wire.read_binding(body))
@@ -190,8 +216,11 @@ class ExtenderApi:
         return read_asking(pod, self._ledger.policy)
 
 
-async def each_capacity(table: GpuTable, nodes: Sequence[str] | None = None) -> AsyncIterator[NodeCapacity]:
-    """The capacity of these nodes, None for all. Other requests are served in between: thousands take a second."""
+async def each_capacity(
+    table: GpuTable, nodes: Sequence[str] | None = None
+) -> AsyncIterator[NodeCapacity]:
+    """The capacity of these nodes, None for all. Other requests are served in between: thousands
+    take a second."""
     for place, node in enumerate(table.nodes if nodes is None else nodes, 1):
         if ledger := table.ledger(node):
             yield ledger
@@ -207,19 +236,23 @@ _LOOK_S = 2.0
 
 
 class ExtenderListener:
-    """A port that only kube-scheduler reaches, or one that takes only client certificates: without both a certificate
-    of its own and an authority for those of clients, a port that others reach is never open. What is renewed on disk
-    counts within seconds, and what cannot be used leaves the last good in force.
+    """A port that only kube-scheduler reaches, or one that takes only client certificates: without
+    both a certificate of its own and an authority for those of clients, a port that others reach is
+    never open. What is renewed on disk counts within seconds, and what cannot be used leaves the
+    last good in force.
 
     trouble: why it is not open, or why the files on disk do not count; empty for neither.
     """
 
-    def __init__(self, routes: Mapping[str, Handler], settings: SchedulerSettings, metrics: SchedulerMetrics) -> None:
+    def __init__(
+        self, routes: Mapping[str, Handler], settings: SchedulerSettings, metrics: SchedulerMetrics
+    ) -> None:
         self._routes = routes
         self._settings = settings
         self._metrics = metrics
         self._server: Listener | None = None  # None until it is open
-        self._context: ssl.SSLContext | None = None  # None without TLS, and before the first certificates
+        # None without TLS, and before the first certificates
+        self._context: ssl.SSLContext | None = None
         self._shown: Certificates | None = None
         self._authorities = ""  # PEM: whose client certificates are taken
         self.trouble = "not open yet"
@@ -265,7 +298,9 @@ class ExtenderListener:
             try:
                 context = tls_context(authorities)
             except ssl.SSLError as error:
-                raise UnusableCertificate(f"the authority for clients cannot be used: {error}") from None
+                raise UnusableCertificate(
+                    f"the authority for clients cannot be used: {error}"
+                ) from None
             load_into(context, found.serving)
             # Clients of an authority that is no longer trusted must not stay connected.
             await self.close()
@@ -283,7 +318,9 @@ class ExtenderListener:
         server = Listener(self._routes, address, ListenerSettings(LONGEST_BODY, context=context))
         await server.start()
         self._server, self._context, self.trouble = server, context, ""
-        self._log.info("serving", address=settings.address, port=server.port, tls=context is not None)
+        self._log.info(
+            "serving", address=settings.address, port=server.port, tls=context is not None
+        )
 
     def _say(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:

@@ -1,9 +1,10 @@
-"""Binds a pod to a node and to GPUs of it, with a reservation first, so that no scheduler gives them away twice.
+"""Binds a pod to a node and to GPUs of it, with a reservation first, so that no scheduler gives
+them away twice.
 
-The reservation is written with the resourceVersion by which the capacity was counted; after a conflict it is counted
-again. It counts here from the moment a bind comes, and those of all binds to a node that wait are written at once. An
-interruption before the binding leaves a reservation, which ends by itself; one after it leaves a pod whose annotations
-say which GPUs it has.
+The reservation is written with the resourceVersion by which the capacity was counted; after a
+conflict it is counted again. It counts here from the moment a bind comes, and those of all binds to
+a node that wait are written at once. An interruption before the binding leaves a reservation, which
+ends by itself; one after it leaves a pod whose annotations say which GPUs it has.
 
 Rights: get and patch mpsnodes; get pods; create pods/binding.
 """
@@ -21,7 +22,17 @@ from mpsd.kubelet.rules.gpu_choice import SharedPod, annotations_at_bind
 from mpsd.model.grants import GpuName
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
-from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
+from mpsd.platform.kube import (
+    MPS_NODES,
+    PODS,
+    Conflict,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+    PatchKind,
+    Unavailable,
+)
 from mpsd.platform.logs import logger
 from mpsd.scheduler.ledger import ClusterLedger, KnownNode
 from mpsd.scheduler.rules.capacity import can_ever, has_domain
@@ -31,16 +42,17 @@ from mpsd.scheduler.wire import BindArgs
 
 _TRIES = 5  # agents and other schedulers write the same object
 _TURN_S = 5.0  # how long a bind waits for others to the same node
-# kube-scheduler asks for binds without waiting for the last ones, and gives each up after its httpTimeout. So that none
-# waits so long, it gets no further nodes while more are under way than the API server answers in a second or two.
+# kube-scheduler asks for binds without waiting for the last ones, and gives each up after its
+# httpTimeout. So that none waits so long, it gets no further nodes while more are under way than
+# the API server answers in a second or two.
 _MOST_BINDS = 64
 _HELD_S = 2.0
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """A bind that needs a reservation. chosen: None where nothing fits any more, and `refusal` says why. is_reserved:
-    the server has `chosen`."""
+    """A bind that needs a reservation. chosen: None where nothing fits any more, and `refusal` says
+    why. is_reserved: the server has `chosen`."""
 
     pod: SharedPod
     chosen: "Chosen | None" = None
@@ -50,7 +62,8 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The GPUs for a pod. dev_mib: what the first may give away in all. since: when chosen, by the ledger's clock."""
+    """The GPUs for a pod. dev_mib: what the first may give away in all. since: when chosen, by the
+    ledger's clock."""
 
     gpus: tuple[GpuName, ...]
     memory_mib: int
@@ -95,8 +108,8 @@ class _IsBound(Exception):
 
 
 class Binder:
-    """Binds pods. Any number of binds may run at once; those of one pod wait for each other. Of those to one node, one
-    at a time writes reservations, for all that wait."""
+    """Binds pods. Any number of binds may run at once; those of one pod wait for each other. Of
+    those to one node, one at a time writes reservations, for all that wait."""
 
     def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
@@ -104,7 +117,8 @@ class Binder:
         self._wanted: dict[str, dict[str, _Wanted]] = {}  # by node, by uid
         self._under_way = 0
         self._fewer = asyncio.Condition()
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by uid of a pod being bound
+        # by uid of a pod being bound
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._log = logger(role="scheduler")
 
     async def bind(self, args: BindArgs) -> str:
@@ -154,7 +168,9 @@ class Binder:
             raise
         await self._confirm(args, known, chosen)
         gpus = ",".join(gpu.label for gpu in chosen.gpus)
-        self._log.info("bound", pod=args.pod, node=args.node, gpus=gpus, memory_mib=chosen.memory_mib)
+        self._log.info(
+            "bound", pod=args.pod, node=args.node, gpus=gpus, memory_mib=chosen.memory_mib
+        )
 
     @asynccontextmanager
     async def _turn(self, turn: asyncio.Lock, node: str) -> AsyncIterator[None]:
@@ -179,8 +195,8 @@ class Binder:
             raise _NotBound(str(error)) from None
 
     async def _unbound(self, args: BindArgs) -> Object:
-        """The pod as the server has it now, if it can be bound. Else _NotBound, _Unsure where the server does not
-        answer, _IsBound where it is bound to this node already."""
+        """The pod as the server has it now, if it can be bound. Else _NotBound, _Unsure where the
+        server does not answer, _IsBound where it is bound to this node already."""
         try:
             pod = await self._kube.get(PODS, args.pod_name, args.pod_namespace)
         except NotFound:
@@ -201,7 +217,8 @@ class Binder:
         return pod
 
     async def _reserve(self, pod: SharedPod, known: KnownNode) -> Chosen:
-        """The GPUs that the pod gets, once the server has the reservation. _NotReserved where it gets none."""
+        """The GPUs that the pod gets, once the server has the reservation. _NotReserved where it
+        gets none."""
         wanted, uid = self._wanted.setdefault(known.name, {}), pod.name.uid
         wanted[uid] = one = _Wanted(pod)
         try:
@@ -241,19 +258,26 @@ class Binder:
         found = find_gpus(request, ledger.rooms, ledger.policy, earlier.gpus if earlier else None)
         if ledger.shut or found is None:
             fits_when_empty = can_ever(request, ledger) and has_domain(request, ledger)
-            failure = BindFailure.OVERTAKEN if fits_when_empty and not ledger.shut else BindFailure.NO_ROOM
+            failure = (
+                BindFailure.OVERTAKEN
+                if fits_when_empty and not ledger.shut
+                else BindFailure.NO_ROOM
+            )
             failure = BindFailure.HELD if earlier and not ledger.shut else failure
             raise _NotReserved(failure.format(node=known.name, why=why_not(request, ledger)))
         rooms = {room.gpu.uuid: room for room in ledger.rooms}
         amounts = request.memory_mib, request.thread_percent or 0
         reservation = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()))
         known.reservations.pending[uid] = reservation
-        gpus, dev_mib = tuple(rooms[uuid].gpu for uuid in found.gpus), rooms[found.gpus[0]].memory_mib_total
+        gpus, dev_mib = (
+            tuple(rooms[uuid].gpu for uuid in found.gpus),
+            rooms[found.gpus[0]].memory_mib_total,
+        )
         return Chosen(gpus, request.memory_mib, dev_mib, ledger.policy, self._ledger.now())
 
     async def _write(self, known: KnownNode) -> bool:
-        """Writes the reservations that count, and those of all binds that wait, once more by what is known of the node
-        now. False after a conflict; the new MPSNode is known then."""
+        """Writes the reservations that count, and those of all binds that wait, once more by what
+        is known of the node now. False after a conflict; the new MPSNode is known then."""
         waiting = [one for one in self._wanted.get(known.name, {}).values() if not one.is_reserved]
         for one in waiting:
             self._choose(one, known)
@@ -265,7 +289,9 @@ class Binder:
             try:
                 answer = await self._kube.patch(MPS_NODES, known.name, patch, PatchKind.MERGE)
             except Conflict:
-                self._ledger.take_answer(known, await self._kube.get(MPS_NODES, known.name), refused=version)
+                self._ledger.take_answer(
+                    known, await self._kube.get(MPS_NODES, known.name), refused=version
+                )
                 return False
         except NotFound:
             raise _NotReserved(BindFailure.NO_GPUS.format(node=known.name)) from None
@@ -294,7 +320,9 @@ class Binder:
             raise _NotBound(BindFailure.TOO_LATE.format(node=known.name))
         amounts = chosen.memory_mib, chosen.dev_mib
         try:
-            await self._post(args, annotations_at_bind(chosen.gpus, *amounts, chosen.policy, time.time_ns()))
+            await self._post(
+                args, annotations_at_bind(chosen.gpus, *amounts, chosen.policy, time.time_ns())
+            )
         except _NotBound as error:
             if not isinstance(error, _Unsure):  # else the reservation ends by itself
                 await self._withdraw(args.pod_uid, known)

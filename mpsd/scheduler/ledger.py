@@ -1,7 +1,7 @@
 """The capacity of all GPUs of a cluster, kept up to date by watches on MPSNodes, Nodes and pods.
 
-A row of the table is written when something of its node changes, not when it is read. An answer to a write of this
-scheduler is not undone by an older message of a watch.
+A row of the table is written when something of its node changes, not when it is read. An answer to
+a write of this scheduler is not undone by an older message of a watch.
 
 Rights: list and watch mpsnodes, nodes and pods, and get pods.
 """
@@ -40,8 +40,9 @@ from mpsd.scheduler.rules.reservations import Fates, NodeReservations, Reservati
 
 
 class KnownPods:
-    """The pods of a cluster that request GPUs, and those that have ended. remembered_s: how long an end is remembered.
-    A pod has ended only if it was there and is gone; one that was never seen may still come."""
+    """The pods of a cluster that request GPUs, and those that have ended. remembered_s: how long an
+    end is remembered. A pod has ended only if it was there and is gone; one that was never seen may
+    still come."""
 
     def __init__(self, remembered_s: float) -> None:
         self._remembered_s = remembered_s
@@ -79,13 +80,14 @@ class KnownPods:
         return ReservationFate.BOUND if pod.node == node else ReservationFate.ELSEWHERE
 
 
-_AHEAD_S = 30.0  # that an answer goes before an older watch: longer than watches lag while nobody notices
+# that an answer goes before an older watch: longer than watches lag while nobody notices
+_AHEAD_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedNode:
-    """An MPSNode, without what does not affect capacity. version: its resourceVersion. reservations: the annotation's
-    text."""
+    """An MPSNode, without what does not affect capacity. version: its resourceVersion.
+    reservations: the annotation's text."""
 
     version: str
     node: ClusterNode
@@ -98,7 +100,8 @@ class ReportedNode:
         )
 
     def is_older_than(self, other: "ReportedNode") -> bool:
-        """False where it is not known. Servers guarantee that versions count up since 1.35; they always did."""
+        """False where it is not known. Servers guarantee that versions count up since 1.35; they
+        always did."""
         mine, others = self.version, other.version
         return mine.isdecimal() and others.isdecimal() and int(mine) < int(others)
 
@@ -107,13 +110,16 @@ def read_reported(thing: Object) -> ReportedNode:
     metadata = thing["metadata"]
     text = (metadata.get("annotations") or {}).get(rules.KEY, "")
     node = read_mpsnode(thing, time.time())
-    # What changes while the capacity stays the same goes, so that busy programs cause no work here. A UUID is reported
-    # of a GPU, of its domain and of each pod there, and the names of GPUs and domains of every node: each is kept once.
+    # What changes while the capacity stays the same goes, so that busy programs cause no work here.
+    # A UUID is reported of a GPU, of its domain and of each pod there, and the names of GPUs and
+    # domains of every node: each is kept once.
     pods = node.pods and tuple(
-        structs.replace(pod, used_mib=None, clients=None, gpus=_once(pod.gpus), violations=None) for pod in node.pods
+        structs.replace(pod, used_mib=None, clients=None, gpus=_once(pod.gpus), violations=None)
+        for pod in node.pods
     )
     gpus = tuple(
-        structs.replace(gpu, **{name: intern(getattr(gpu, name)) for name in _NAMES}, **_UNREAD) for gpu in node.gpus
+        structs.replace(gpu, **{name: intern(getattr(gpu, name)) for name in _NAMES}, **_UNREAD)
+        for gpu in node.gpus
     )
     # A GPU says which domain it is of. Of domains only the kind counts, so those of a kind are one.
     of_kind: dict[str, list[str]] = {}
@@ -121,13 +127,18 @@ def read_reported(thing: Object) -> ReportedNode:
         if one.kind:
             of_kind.setdefault(one.kind, []).extend(one.gpus)
     domains = tuple(DomainReport(gpus=_once(held), kind=kind) for kind, held in of_kind.items())
-    still = replace(node, ready=False, stale=False, driver="", version="", domains=domains, unreadable=())
+    still = replace(
+        node, ready=False, stale=False, driver="", version="", domains=domains, unreadable=()
+    )
     lean = replace(still, gpus=gpus, pods=pods, conditions=(), violations=None)
-    return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else "")
+    return ReportedNode(
+        str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else ""
+    )
 
 
 _NAMES = ("uuid", "label", "name")
-_UNREAD = dict.fromkeys(("restarts", "granted_mib", "granted_percent", "used_mib", "clients"))  # None for each
+# None for each
+_UNREAD = dict.fromkeys(("restarts", "granted_mib", "granted_percent", "used_mib", "clients"))
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:
@@ -135,8 +146,8 @@ def _once(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 class KnownNode:
-    """One node. turn: the lock of whoever writes reservations. binds: how many are under way. placement: the Node's
-    label, empty where not known."""
+    """One node. turn: the lock of whoever writes reservations. binds: how many are under way.
+    placement: the Node's label, empty where not known."""
 
     def __init__(self, name: str, longest_s: float) -> None:
         self.name = name
@@ -145,7 +156,8 @@ class KnownNode:
         self.pods: dict[str, SharedPod] = {}  # by uid, those that are bound here
         self.reservations = NodeReservations(longest_s)
         self.indexed: frozenset[str] = frozenset()  # uids of pods by whose reservations it is found
-        self.granted: frozenset[str | PodName] = frozenset()  # uids; names without one where none is reported
+        # uids; names without one where none is reported
+        self.granted: frozenset[str | PodName] = frozenset()
         self.turn = asyncio.Lock()
         self.binds = 0
         self._shown_stale = False  # in its last capacity
@@ -165,17 +177,29 @@ class KnownNode:
         return self._take(reported, now)
 
     def take_answer(self, reported: ReportedNode, now: float, refused: str = "") -> bool:
-        """As `take_watched`, for an answer. refused: the version with which the server refused a write."""
-        if self.reported and reported.is_older_than(self.reported) and self.reported.version != refused:
+        """As `take_watched`, for an answer. refused: the version with which the server refused a
+        write."""
+        if (
+            self.reported
+            and reported.is_older_than(self.reported)
+            and self.reported.version != refused
+        ):
             return False
         self._answered_at = now
         return self._take(reported, now)
 
     def _take(self, reported: ReportedNode | None, now: float) -> bool:
         before, self.reported = self.reported, reported
-        if reported and before and reported.says_the_same(before) and self._is_stale == self._shown_stale:
+        if (
+            reported
+            and before
+            and reported.says_the_same(before)
+            and self._is_stale == self._shown_stale
+        ):
             return False
-        self.reservations.update(rules.read_reservations(reported.reservations) if reported else (), now)
+        self.reservations.update(
+            rules.read_reservations(reported.reservations) if reported else (), now
+        )
         self.granted = frozenset(
             held.uid or PodName(held.namespace, held.name, "")
             for held in (reported.node.pods if reported else None) or ()
@@ -211,12 +235,16 @@ _COARSE_S = 1.0  # that a row may be late where only time has passed
 
 
 class Rows:
-    """The rows of a table that have to be written. Each is written once for all changes, before it is read or soon.
-    write: writes one row, and returns when it changes if nothing else happens; None: never. now: of the same clock.
-    is_due: whether they are wanted yet; until then changes are only noted."""
+    """The rows of a table that have to be written. Each is written once for all changes, before it
+    is read or soon. write: writes one row, and returns when it changes if nothing else happens;
+    None: never. now: of the same clock. is_due: whether they are wanted yet; until then changes are
+    only noted."""
 
     def __init__(
-        self, write: Callable[[str], float | None], now: Callable[[], float], is_due: Callable[[], bool]
+        self,
+        write: Callable[[str], float | None],
+        now: Callable[[], float],
+        is_due: Callable[[], bool],
     ) -> None:
         self._write, self._now, self._is_due = write, now, is_due
         self._changed: set[str] = set()
@@ -260,13 +288,14 @@ class NodeFields(TypedDict, total=False):
     metadata: _NodeMetadata
 
 
-_Labelled = tuple[str, str]  # of a Node with GPUs of ours, its name and PLACEMENT_LABEL, empty where it has none
+# of a Node with GPUs of ours, its name and PLACEMENT_LABEL, empty where it has none
+_Labelled = tuple[str, str]
 
 
 class ClusterLedger:
-    """The ledger of one scheduler, with its own reservations. clients: of a GPU whose node does not report how many it
-    serves. now: the clock by which reservations end. out_of_sync_s: how long a watch may be broken before the ledger
-    cannot be used."""
+    """The ledger of one scheduler, with its own reservations. clients: of a GPU whose node does not
+    report how many it serves. now: the clock by which reservations end. out_of_sync_s: how long a
+    watch may be broken before the ledger cannot be used."""
 
     def __init__(
         self,
@@ -287,10 +316,13 @@ class ClusterLedger:
         self.known = self._nodes.get  # None for a node of which nothing has been heard
         # Ends are remembered so long that a reservation seen after its pod's end never counts.
         self._pods = KnownPods(2 * rules.LONGEST_S)
-        self.pod = self._pods.pod  # None for one that asks for no GPU, has finished, or is not heard of yet
-        self._reserved: dict[str, set[str]] = {}  # by uid of a pod, the nodes with a reservation for it
+        # None for one that asks for no GPU, has finished, or is not heard of yet
+        self.pod = self._pods.pod
+        # by uid of a pod, the nodes with a reservation for it
+        self._reserved: dict[str, set[str]] = {}
         self._rows = Rows(self._write, now, lambda: self._is_listed)
-        self._is_listed = False  # whether all that a row is made of has been: before that each would be written thrice
+        # whether all that a row is made of has been: before that each would be written thrice
+        self._is_listed = False
         self.mirrors: Sequence[Mirror[Any]] = (
             Mirror(kube, Selection(MPS_NODES), read_reported, each=self._mpsnode_changed),
             Mirror(kube, Selection(NODES, fields=NodeFields), _read_node, each=self._node_changed),
@@ -304,15 +336,18 @@ class ClusterLedger:
             tasks.create_task(self._ask_for_unseen())
 
     async def _ask_for_unseen(self) -> None:
-        """Asks once for each pod of a reservation that the first list of pods lacks: one that ended before this process
-        began would count as one that may still come. Where the server gives no answer, it does."""
+        """Asks once for each pod of a reservation that the first list of pods lacks: one that ended
+        before this process began would count as one that may still come. Where the server gives no
+        answer, it does."""
         while not all(mirror.synced for mirror in self.mirrors):  # noqa: ASYNC110 - they set no event
             await asyncio.sleep(_SYNC_LOOK_S)
         self._is_listed = True
         self._rows.settle()
         for known in tuple(self._nodes.values()):
             for one in self.reservations(known):
-                if self._fate(known, one) is ReservationFate.UNSEEN and await self._has_ended(one.pod):
+                if self._fate(known, one) is ReservationFate.UNSEEN and await self._has_ended(
+                    one.pod
+                ):
                     self._pods.ended(one.pod.uid, self.now())
                     self._rows.mark(known.name)
 
@@ -347,9 +382,13 @@ class ClusterLedger:
         """Why the ledger cannot be used now, a sentence; empty where it can."""
         if not self._is_listed:
             unheard = [mirror.plural for mirror in self.mirrors if not mirror.synced]
-            return f"the cluster's {' and '.join(unheard) or 'nodes and pods'} have not been listed yet"
+            return (
+                f"the cluster's {' and '.join(unheard) or 'nodes and pods'} have not been"
+                " listed yet"
+            )
         for mirror in self.mirrors:
-            age_s = time.time() - (mirror.out_of_sync_since or math.inf)  # below zero while it is in sync
+            # below zero while it is in sync
+            age_s = time.time() - (mirror.out_of_sync_since or math.inf)
             if age_s > self._out_of_sync_s:
                 why = mirror.trouble or "its watch broke"
                 return f"no news of the cluster's {mirror.plural} for {lasting(age_s)}: {why}"
@@ -358,16 +397,26 @@ class ClusterLedger:
     def pods_on(self, node: str) -> Sequence[SharedPod]:
         """Those bound there that have not finished, the oldest first."""
         known = self._nodes.get(node)
-        return sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid)) if known else ()
+        return (
+            sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid))
+            if known
+            else ()
+        )
 
     def reserved_for(self, uid: str) -> Mapping[str, NodeCapacity]:
-        """By node with a reservation for this pod, the capacity without it: an interrupted bind may have left it."""
-        found = ((name, self.without(self._nodes[name], uid)) for name in self._reserved.get(uid, ()))
+        """By node with a reservation for this pod, the capacity without it: an interrupted bind may
+        have left it."""
+        found = (
+            (name, self.without(self._nodes[name], uid)) for name in self._reserved.get(uid, ())
+        )
         return {name: ledger for name, ledger in found if ledger}
 
     def without(self, known: KnownNode, uid: str) -> NodeCapacity | None:
-        """The node's capacity now, without the reservation for one pod. None where it has no MPSNode."""
-        return known.ledger(self._terms, (one for one in self.reservations(known) if one.pod.uid != uid))
+        """The node's capacity now, without the reservation for one pod. None where it has no
+        MPSNode."""
+        return known.ledger(
+            self._terms, (one for one in self.reservations(known) if one.pod.uid != uid)
+        )
 
     def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
         return tuple(known.reservations.counting(partial(self._fate, known), self.now()))
@@ -377,7 +426,8 @@ class ClusterLedger:
         return known.reservations.written(uid, partial(self._fate, known), self.now())
 
     def take_answer(self, known: KnownNode, thing: Object, refused: str = "") -> None:
-        """Takes an MPSNode from an answer of the server, ahead of the watch. refused: as in `KnownNode`."""
+        """Takes an MPSNode from an answer of the server, ahead of the watch. refused: as in
+        `KnownNode`."""
         if known.take_answer(read_reported(thing), self.now(), refused):
             self.reservations_changed(known)
 
@@ -427,7 +477,9 @@ class ClusterLedger:
                 self._rows.mark(name)
 
     def _fate(self, known: KnownNode, reservation: Reservation) -> ReservationFate:
-        is_granted = not known.granted.isdisjoint((reservation.pod.uid, replace(reservation.pod, uid="")))
+        is_granted = not known.granted.isdisjoint(
+            (reservation.pod.uid, replace(reservation.pod, uid=""))
+        )
         return ReservationFate.GRANTED if is_granted else self._pods.fate(reservation, known.name)
 
     def _node(self, name: str) -> KnownNode:
@@ -449,6 +501,7 @@ class ClusterLedger:
 
 
 def _read_node(thing: Object) -> _Labelled | None:
-    """None for a Node without GPUs of ours: no selector of Kubernetes knows one label or the other."""
+    """None for a Node without GPUs of ours: no selector of Kubernetes knows one label or the
+    other."""
     node = read_kubernetes_node(thing)
     return (node.name, node.labels.get(PLACEMENT_LABEL, "")) if node.is_labelled else None

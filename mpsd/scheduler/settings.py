@@ -1,7 +1,7 @@
 """The settings of `mpsd scheduler`.
 
-Whoever may send it requests can have pods bound, so an address that others reach is accepted only with TLS and an
-authority for client certificates.
+Whoever may send it requests can have pods bound, so an address that others reach is accepted only
+with TLS and an authority for client certificates.
 """
 
 import ipaddress
@@ -17,11 +17,12 @@ from mpsd.platform.settings import KUBECONFIG, Listen, Setting, address, path, p
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """port, metrics_port: 0 lets the kernel choose. kubeconfig None: the service account of this pod.
+    """port, metrics_port: 0 lets the kernel choose. kubeconfig None: the service account of this
+    pod.
 
-    certificate_directory, client_authority: both are named, for TLS with client certificates, or neither is.
-    listen: where readers are served. drain_s: from SIGTERM until nobody can connect any more.
-    in_pod: whether there is a service account.
+    certificate_directory, client_authority: both are named, for TLS with client certificates, or
+    neither is. listen: where readers are served. drain_s: from SIGTERM until nobody can connect any
+    more. in_pod: whether there is a service account.
     """
 
     address: str
@@ -38,10 +39,18 @@ class SchedulerSettings:
     in_pod: bool
 
 
-# MPSD_LISTEN_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of its namespace.
+# MPSD_LISTEN_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod
+# of its namespace.
 SCHEDULER_SETTINGS = {
     "address": Setting("--address", "IP", "The address for kube-scheduler", address, "127.0.0.1"),
-    "port": Setting("--port", "PORT", "The port for kube-scheduler", port, "12345", other_variable="MPSD_LISTEN_PORT"),
+    "port": Setting(
+        "--port",
+        "PORT",
+        "The port for kube-scheduler",
+        port,
+        "12345",
+        other_variable="MPSD_LISTEN_PORT",
+    ),
     "certificate_directory": Setting("--cert-dir", "DIR", "Folder of tls.crt and tls.key", path),
     "client_authority": Setting("--client-ca", "FILE", "CA of the accepted clients", path),
     "metrics_address": Setting(
@@ -63,7 +72,8 @@ SCHEDULER_SETTINGS = {
 def scheduler_settings(
     flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ
 ) -> SchedulerSettings:
-    """flags: by the names of SCHEDULER_SETTINGS, None where not given. InvalidInput with every problem."""
+    """flags: by the names of SCHEDULER_SETTINGS, None where not given. InvalidInput with every
+    problem."""
     read = settings.read_settings(SCHEDULER_SETTINGS, flags, environment)
     in_pod = bool(environment.get("KUBERNETES_SERVICE_HOST"))
     listen = Listen(read.pop("listen"), read.pop("listen_certificate"))
@@ -73,15 +83,24 @@ def scheduler_settings(
 
 
 def _contradictions(chosen: SchedulerSettings) -> Iterator[Problem]:
-    tls = {"certificate_directory": chosen.certificate_directory, "client_authority": chosen.client_authority}
+    tls = {
+        "certificate_directory": chosen.certificate_directory,
+        "client_authority": chosen.client_authority,
+    }
     missing = [name for name, where in tls.items() if where is None]
     if len(missing) == 1:
         (other,) = tls.keys() - set(missing)
         remedy = "give both for TLS with client certificates, or neither on a loopback address"
-        yield SCHEDULER_SETTINGS[missing[0]].problem("", f"is missing beside {SCHEDULER_SETTINGS[other].flag}", remedy)
+        yield SCHEDULER_SETTINGS[missing[0]].problem(
+            "", f"is missing beside {SCHEDULER_SETTINGS[other].flag}", remedy
+        )
     elif missing and not ipaddress.ip_address(chosen.address).is_loopback:
         message = "is reachable from other machines, and any client can have pods bound"
-        remedy = "listen on 127.0.0.1, or require client certificates with --cert-dir and --client-ca"
+        remedy = (
+            "listen on 127.0.0.1, or require client certificates with --cert-dir and --client-ca"
+        )
         yield SCHEDULER_SETTINGS["address"].problem(chosen.address, message, remedy)
     if not (chosen.in_pod or chosen.kubeconfig):
-        yield KUBECONFIG.problem("", "there is no API server", "run it in a pod, or name a --kubeconfig")
+        yield KUBECONFIG.problem(
+            "", "there is no API server", "run it in a pod, or name a --kubeconfig"
+        )

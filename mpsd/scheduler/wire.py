@@ -1,6 +1,8 @@
-"""The messages between kube-scheduler and its extenders: k8s.io/kube-scheduler/extender/v1, as JSON.
+"""The messages between kube-scheduler and its extenders: k8s.io/kube-scheduler/extender/v1, as
+JSON.
 
-Kubernetes names these fields as their Go structs, and reads them in any case, and so does this module.
+Kubernetes names these fields as their Go structs, and reads them in any case, and so does this
+module.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,13 +79,16 @@ _POD: Decoder[dict[str, Any]] = Decoder(dict[str, Any])
 _NAMES: Decoder[tuple[str, ...] | None] = Decoder(tuple[str, ...] | None)
 _NODES: Decoder[_NodeList | None] = Decoder(_NodeList | None)
 _NODE: Decoder[_WireNode] = Decoder(_WireNode)
-_VICTIMS: Decoder[dict[str, dict[str, Any] | None] | None] = Decoder(dict[str, dict[str, Any] | None] | None)
+_VICTIMS: Decoder[dict[str, dict[str, Any] | None] | None] = Decoder(
+    dict[str, dict[str, Any] | None] | None
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A pod, as Kubernetes writes it, and the names of the nodes that it may go to. whole: the nodes as they came, in
-    the order of `nodes`, where the scheduler is not nodeCacheCapable; else None."""
+    """A pod, as Kubernetes writes it, and the names of the nodes that it may go to. whole: the
+    nodes as they came, in the order of `nodes`, where the scheduler is not nodeCacheCapable; else
+    None."""
 
     pod: Mapping[str, Any]
     nodes: tuple[str, ...]
@@ -92,7 +97,8 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """Whom the scheduler would stop on a node: their uids, and how many disruption budgets that would break."""
+    """Whom the scheduler would stop on a node: their uids, and how many disruption budgets that
+    would break."""
 
     victims: tuple[str, ...]
     budgets_broken: int
@@ -106,8 +112,8 @@ class Preemption(NamedTuple):
 
 
 class CandidatesReader:
-    """Reads requests to filter and prioritize. The names of thousands of nodes come again and again: the same bytes
-    give the very same tuple, by which the table keeps its results."""
+    """Reads requests to filter and prioritize. The names of thousands of nodes come again and
+    again: the same bytes give the very same tuple, by which the table keeps its results."""
 
     def __init__(self) -> None:
         self._names: RecentValues[bytes, tuple[str, ...]] = RecentValues(_KEPT)
@@ -128,14 +134,16 @@ class CandidatesReader:
         if listed is None:
             raise MalformedRequest("both Nodes and NodeNames are null")
         whole = tuple(listed.items or ())
-        return Candidates(pod, tuple(_decoded(node, "Nodes", _NODE).metadata.name for node in whole), whole)
+        return Candidates(
+            pod, tuple(_decoded(node, "Nodes", _NODE).metadata.name for node in whole), whole
+        )
 
 
 def filter_answer(
     asked: Candidates, passing: Sequence[str], failed: Mapping[str, str], never: Mapping[str, str]
 ) -> bytes:
-    """passing: some of the nodes asked about. failed: why the others do not, by name. never: those of `failed` that
-    would not either if every pod there were stopped."""
+    """passing: some of the nodes asked about. failed: why the others do not, by name. never: those
+    of `failed` that would not either if every pod there were stopped."""
     whole = asked.whole
     if whole is None:
         return msgspec.json.encode(_Filtered(None, passing, failed, never, ""))
@@ -154,12 +162,15 @@ def prioritize_answer(nodes: Iterable[str], scores: Iterable[int]) -> bytes:
 
 
 def read_preemption(body: bytes) -> Preemption:
-    """What preempt is asked with, whether the victims come whole or as their uids. MalformedRequest."""
+    """What preempt is asked with, whether the victims come whole or as their uids.
+    MalformedRequest."""
     fields = _lower(_decoded(body, "the body", _FIELDS))
     pod = _field(fields, "Pod", _POD)
     for name in ("NodeNameToMetaVictims", "NodeNameToVictims"):
         if (listed := _field(fields, name, _VICTIMS)) is not None:
-            return Preemption(pod, {node: _proposed(node, one or {}) for node, one in listed.items()})
+            return Preemption(
+                pod, {node: _proposed(node, one or {}) for node, one in listed.items()}
+            )
     raise MalformedRequest("both NodeNameToVictims and NodeNameToMetaVictims are null")
 
 
@@ -175,7 +186,10 @@ def _proposed(node: str, listed: dict[str, Any]) -> Proposed:
 
 def preempt_answer(nodes: Mapping[str, Proposed]) -> bytes:
     victims = {
-        node: {"Pods": [{"UID": uid} for uid in one.victims], "NumPDBViolations": one.budgets_broken}
+        node: {
+            "Pods": [{"UID": uid} for uid in one.victims],
+            "NumPDBViolations": one.budgets_broken,
+        }
         for node, one in nodes.items()
     }
     return msgspec.json.encode({"NodeNameToMetaVictims": victims})

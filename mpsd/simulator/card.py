@@ -1,7 +1,7 @@
 """A simulated card: a small shared file that says which process holds how much of a GPU's memory.
 
-A process that is dead holds nothing. Nobody has to clean up after a SIGKILL, as on the real thing; a slot
-counts only while /proc shows its process with the same start time.
+A process that is dead holds nothing. Nobody has to clean up after a SIGKILL, as on the real thing;
+a slot counts only while /proc shows its process with the same start time.
 """
 
 import fcntl
@@ -20,8 +20,9 @@ from typing import Final
 
 from mpsd.simulator.kernel_queue import KernelQueue
 
-# -- CUDA driver results, as `code:NAME` ---------------------------------------------------------------------------
-# Source: CUDA driver API, CUresult; only those that clients were seen to get, or that a compute mode gives.
+# -- CUDA driver results, as `code:NAME` ----------------------------------------------------------
+# Source: CUDA driver API, CUresult; only those that clients were seen to get, or that a compute
+# mode gives.
 
 SUCCESS: Final = 0
 OUT_OF_MEMORY: Final = 2
@@ -70,10 +71,12 @@ DEFAULT: Final = 0
 PROHIBITED: Final = 2
 EXCLUSIVE_PROCESS: Final = 3
 
-_HEADER = struct.Struct("<QQIIII")  # bytes in all, pid namespace of the machine, compute mode, lost, MIG, quirks
+# bytes in all, pid namespace of the machine, compute mode, lost, MIG, quirks
+_HEADER = struct.Struct("<QQIIII")
 _MODE_AT, _LOST_AT, _MIG_AT, _QUIRKS_AT = 16, 20, 24, 28
 _FLAG = struct.Struct("<I")
-_SLOT = struct.Struct("<QQIHHII")  # start time in ticks, bytes, pid, kind, priority, busy SMs, MiB of managed memory
+# start time in ticks, bytes, pid, kind, priority, busy SMs, MiB of managed memory
+_SLOT = struct.Struct("<QQIHHII")
 _BYTES_AT, _BUSY_AT, _MANAGED_AT = 8, 24, 28
 _SLOTS_AT = 64
 _SLOTS = 256
@@ -135,7 +138,8 @@ class ProcessHolding:
 
 @dataclass(frozen=True, slots=True)
 class ContextClaim:
-    """What a process wants in order to have a context; most_clients bounds the MPS clients on the card."""
+    """What a process wants in order to have a context; most_clients bounds the MPS clients on the
+    card."""
 
     pid: int
     kind: int
@@ -161,8 +165,8 @@ class CardView:
         self._map = mmap.mmap(self._file, _SIZE)
         memory_bytes, namespace, *_ = _HEADER.unpack_from(self._map, 0)
         self.memory_bytes: int = memory_bytes
-        # In a pid namespace of its own a process cannot look the others up, so it takes them to be alive. Those who
-        # can, such as the MPS server, free what the dead held.
+        # In a pid namespace of its own a process cannot look the others up, so it takes them to be
+        # alive. Those who can, such as the MPS server, free what the dead held.
         self._sees_processes: bool = namespace == _pid_namespace()
 
     def is_replaced(self, path: Path) -> bool:
@@ -229,7 +233,10 @@ class CardView:
                 raise CardRefusal(DEVICE_UNAVAILABLE)
             if claim.kind == MPS_CLIENT and _clients(living) >= claim.most_clients:
                 raise CardRefusal(MPS_MAX_CLIENTS_REACHED)
-            if self.memory_bytes - sum(holding.all_bytes for holding in living) < claim.wanted_bytes:
+            if (
+                self.memory_bytes - sum(holding.all_bytes for holding in living)
+                < claim.wanted_bytes
+            ):
                 raise CardRefusal(OUT_OF_MEMORY)
             taken = {holding.slot for holding in living}
             slot = next(slot for slot in range(_SLOTS) if slot not in taken)
@@ -240,14 +247,19 @@ class CardView:
             return slot
 
     def held_bytes(self, slot: int) -> int:
-        return int.from_bytes(self._map[_at(slot) + _BYTES_AT : _at(slot) + _BYTES_AT + 8], "little")
+        return int.from_bytes(
+            self._map[_at(slot) + _BYTES_AT : _at(slot) + _BYTES_AT + 8], "little"
+        )
 
     def add(self, slot: int, more_bytes: int) -> bool:
-        """Add to what the slot holds, or take off when negative; False when the card has not that much left."""
+        """Add to what the slot holds, or take off when negative; False when the card has not that
+        much left."""
         with self._locked(fcntl.LOCK_EX):
             if not self._has_room(more_bytes):
                 return False
-            struct.pack_into("<Q", self._map, _at(slot) + _BYTES_AT, self.held_bytes(slot) + more_bytes)
+            struct.pack_into(
+                "<Q", self._map, _at(slot) + _BYTES_AT, self.held_bytes(slot) + more_bytes
+            )
             return True
 
     def managed_mib(self, slot: int) -> int:
@@ -260,33 +272,43 @@ class CardView:
 
     def be_busy(self, slot: int, pid: int, sms: int, queue: KernelQueue) -> None:
         """Say on how many SMs the slot's process computes, 0 for none, and what it has queued."""
-        _QUEUE.pack_into(self._map, _queue_at(slot), queue.ends_ns, pid, queue.kernel_us, queue.gemm)
+        _QUEUE.pack_into(
+            self._map, _queue_at(slot), queue.ends_ns, pid, queue.kernel_us, queue.gemm
+        )
         _FLAG.pack_into(self._map, _at(slot) + _BUSY_AT, sms)
 
     def queue(self, slot: int, pid: int) -> KernelQueue:
-        """What this process has queued, also once it is dead; nothing where the slot is another's."""
+        """What this process has queued, also once it is dead; nothing where the slot is
+        another's."""
         ends_ns, owner, kernel_us, gemm = _QUEUE.unpack_from(self._map, _queue_at(slot))
         return KernelQueue(ends_ns, kernel_us, bool(gemm)) if owner == pid else KernelQueue()
 
     def release(self, slot: int, pid: int) -> None:
-        """Give back what this process holds there; a dead one's place may be another's by now, who keeps it."""
+        """Give back what this process holds there; a dead one's place may be another's by now, who
+        keeps it."""
         with self._locked(fcntl.LOCK_EX):
             if _SLOT.unpack_from(self._map, _at(slot))[2] == pid:
                 self._clear(slot)
 
     def _has_room(self, more_bytes: int) -> bool:
-        """Whether that much is free; the dead are looked for only when it matters, as allocations come in thousands."""
+        """Whether that much is free; the dead are looked for only when it matters, as allocations
+        come in thousands."""
         if more_bytes <= 0:
             return True
         written = sum(holding.all_bytes for holding, _ in _holdings(self._map))
         if self.memory_bytes - written >= more_bytes:
             return True
-        return self.memory_bytes - sum(holding.all_bytes for holding in self._living_only()) >= more_bytes
+        return (
+            self.memory_bytes - sum(holding.all_bytes for holding in self._living_only())
+            >= more_bytes
+        )
 
     def _admits(self, living: list[ProcessHolding]) -> bool:
         """Whether the compute mode lets one more process have the card to itself or share it."""
         others = any(holding.kind != MPS_CLIENT for holding in living)
-        return self.compute_mode == DEFAULT or (self.compute_mode == EXCLUSIVE_PROCESS and not others)
+        return self.compute_mode == DEFAULT or (
+            self.compute_mode == EXCLUSIVE_PROCESS and not others
+        )
 
     def _living_only(self) -> list[ProcessHolding]:
         """Those of the living, after the slots of the dead were cleared."""
@@ -315,7 +337,8 @@ class CardView:
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:
-        """Without the lock where its holder is stopped: a real one would have been seen through by the kernel first."""
+        """Without the lock where its holder is stopped: a real one would have been seen through by
+        the kernel first."""
         tries = 0
         while not self._try_lock(how):
             tries += 1
@@ -373,7 +396,8 @@ def process_status(pid: int) -> ProcessStatus:
         return ProcessStatus()
     finally:
         os.close(file)
-    ended = fields[0] in {b"Z", b"X"} and int(fields[17]) < 2  # the first thread's memory stays with the others
+    # the first thread's memory stays with the others
+    ended = fields[0] in {b"Z", b"X"} and int(fields[17]) < 2
     ending = bool(int(fields[6]) & _EXITING or int(fields[28]) & 1 << signal.SIGKILL - 1)
     return ProcessStatus(0 if ended else int(fields[19]), fields[0] == b"T", ending)
 
@@ -390,7 +414,12 @@ def _holdings(content: bytes | mmap.mmap) -> Iterator[tuple[ProcessHolding, int]
         if kind:
             ends_ns, _pid, kernel_us, gemm = _QUEUE.unpack_from(content, _queue_at(slot))
             queue = KernelQueue(ends_ns, kernel_us, bool(gemm))
-            yield ProcessHolding(slot, pid, kind, held_bytes, busy_sms, managed_mib, priority, queue, False), start
+            yield (
+                ProcessHolding(
+                    slot, pid, kind, held_bytes, busy_sms, managed_mib, priority, queue, False
+                ),
+                start,
+            )
 
 
 def _clients(living: list[ProcessHolding]) -> int:

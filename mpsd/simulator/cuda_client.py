@@ -1,12 +1,14 @@
-"""The program `sim-cuda`: a CUDA process that does what its arguments say and prints what it saw, one JSON a line.
+"""The program `sim-cuda`: a CUDA process that does what its arguments say and prints what it saw,
+one JSON a line.
 
     sim-cuda [device=N] [lift=VALUE] [threads=PERCENT] [kernel=MS | gemm=N] [ACTION ...]
 
-Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top. The speed
-that it reports is simulated, with the proportions observed on an H200; a product of N × N halves lasts as long as
-there.
+Its twin on a real GPU is mpsd/bench/cuda_client.py, which has the actions and the lines at its top.
+The speed that it reports is simulated, with the proportions observed on an H200; a product of N × N
+halves lasts as long as there.
 
-Sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be started.
+Sleeping costs nothing. A held context is a blocked process, so that a hundred of them can be
+started.
 """
 
 import json
@@ -27,19 +29,23 @@ from mpsd.simulator.kernel_queue import KernelQueue, KernelsAhead, complaint_of_
 
 PIECE_MIB = 32
 
-# Launches a second that one SM does of the kernel in the measurements, and how many were in flight at once:
-# 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
+# Launches a second that one SM does of the kernel in the measurements, and how many were in flight
+# at once: 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
 LAUNCHES_PER_SM = 35.6
 IN_FLIGHT = 9.8
-BELOW_NORMAL_WEIGHT = 0.0265  # 47.6 launches/s beside 1799.3 of a client with priority 0, both filling the GPU
-SMALL_PER_S = 52754.0  # launches of 8 blocks, by a client that is alone; eight did 354 471 together under MPS
+# 47.6 launches/s beside 1799.3 of a client with priority 0, both filling the GPU
+BELOW_NORMAL_WEIGHT = 0.0265
+# launches of 8 blocks, by a client that is alone; eight did 354 471 together under MPS
+SMALL_PER_S = 52754.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWork:
-    """What is computed: its launches a second on one SM, up to so many SMs, and how many of all SMs that keeps busy.
+    """What is computed: its launches a second on one SM, up to so many SMs, and how many of all SMs
+    that keeps busy.
 
-    sliced: what is left of the launches where processes beside MPS take turns, since the GPU changes between them.
+    sliced: what is left of the launches where processes beside MPS take turns, since the GPU
+    changes between them.
     """
 
     per_sm: float
@@ -52,11 +58,14 @@ class SimulatedWork:
 
 LAUNCH = SimulatedWork(LAUNCHES_PER_SM)
 WORKS: Mapping[str, SimulatedWork] = {
-    # Read off an H200, driver 580.159.04: docs/benchmarks. 1815 a second at 132 SMs, 1564 of eight that took turns.
+    # Read off an H200, driver 580.159.04: docs/benchmarks. 1815 a second at 132 SMs, 1564 of eight
+    # that took turns.
     "arithmetic": SimulatedWork(1815 / 132, sliced=0.862, sample_launches=16),
-    # Whatever its SMs; they have room for more. 31 898 a second were left of it in eight that took turns.
+    # Whatever its SMs; they have room for more. 31 898 a second were left of it in eight that took
+    # turns.
     "small": SimulatedWork(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.605, sample_launches=10),
-    # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to others.
+    # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to
+    # others.
     "bandwidth": SimulatedWork(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
 }
 _LIFTED = {"lift": MEMORY_LIMIT, "threads": THREAD_PERCENT}
@@ -94,7 +103,8 @@ class CudaProgram:
             self.kernels = KernelsAhead.of_gemm(size)
 
     def watch(self, files: Sequence[int], timeout_s: float | None) -> Sequence[int]:
-        """Sleep until one of the files can be read or the time is up; Broke when the context is broken, or breaks."""
+        """Sleep until one of the files can be read or the time is up; Broke when the context is
+        broken, or breaks."""
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
@@ -133,7 +143,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say({"fail": failure.step, "err": shown(failure.code)})
             return 3
         except Broke:
-            _say({"broke": shown(program.cuda.error), "after_s": round(time.perf_counter() - began, 3)})
+            _say(
+                {
+                    "broke": shown(program.cuda.error),
+                    "after_s": round(time.perf_counter() - began, 3),
+                }
+            )
             return 4
     _say({"end": shown(program.cuda.synchronize())})
     return 0
@@ -148,7 +163,10 @@ def _complaint(actions: Sequence[tuple[str, str]]) -> str:
         if name == "prepare" and value not in WORKS:
             return f"prepare={value} is not one of {', '.join(WORKS)}"
         if name in {"measure", "serve"} and not prepared:
-            return f"{name}={value} has nothing prepared before it; write prepare=WORK first: {', '.join(WORKS)}"
+            return (
+                f"{name}={value} has nothing prepared before it; write prepare=WORK first:"
+                f" {', '.join(WORKS)}"
+            )
         if name in {"prepare", "reconnect"}:  # another context has nothing prepared
             prepared = name == "prepare"
     return ""
@@ -215,7 +233,13 @@ def _free(program: CudaProgram, _: str) -> None:
 
 def _managed(program: CudaProgram, value: str) -> None:
     result = program.cuda.allocate_managed(int(value))
-    _say({"managed_MiB": int(value) if result == SUCCESS else 0, "rc": shown(result), **_memory(program)})
+    _say(
+        {
+            "managed_MiB": int(value) if result == SUCCESS else 0,
+            "rc": shown(result),
+            **_memory(program),
+        }
+    )
 
 
 def _hold(program: CudaProgram, value: str) -> None:
@@ -258,7 +282,14 @@ def _launch(program: CudaProgram, value: str) -> None:
     rate = launches / max(took_s, 1e-9)
     in_flight = 1 if program.kernels else IN_FLIGHT
     median_ms = round(1000 * in_flight / rate, 3) if rate else 0.0
-    _say({"launches_per_s": round(rate, 1), "n": int(launches), "p50_ms": median_ms, "p99_ms": median_ms})
+    _say(
+        {
+            "launches_per_s": round(rate, 1),
+            "n": int(launches),
+            "p50_ms": median_ms,
+            "p99_ms": median_ms,
+        }
+    )
 
 
 def _work(program: CudaProgram, value: str) -> None:
@@ -266,7 +297,9 @@ def _work(program: CudaProgram, value: str) -> None:
     launches = 0.0
     with _termination() as terminated:
         while time.monotonic() < ends and not select.select([terminated], [], [], 0)[0]:
-            launches += _compute(program, LAUNCH, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated])[0]
+            launches += _compute(
+                program, LAUNCH, min(_SAY_EVERY_S, ends - time.monotonic()), [terminated]
+            )[0]
             _say({"launches": int(launches), "at": round(time.time(), 3)})
 
 
@@ -300,7 +333,8 @@ def _measure(program: CudaProgram, value: str) -> None:
 
 
 def _serve(program: CudaProgram, value: str) -> None:
-    """Pretend requests. One that comes while others are served waits for as long as their number makes it."""
+    """Pretend requests. One that comes while others are served waits for as long as their number
+    makes it."""
     work, (per_s, seconds) = WORKS[program.prepared], [float(part) for part in value.split(",")]
     wanted = max(1, round(per_s * seconds))
     launches, took_s = _compute_short(program, work, max(seconds, 1e-3), ())
@@ -318,7 +352,9 @@ def _serve(program: CudaProgram, value: str) -> None:
     )
 
 
-def _compute(program: CudaProgram, work: SimulatedWork, asked_s: float, files: Sequence[int]) -> tuple[float, float]:
+def _compute(
+    program: CudaProgram, work: SimulatedWork, asked_s: float, files: Sequence[int]
+) -> tuple[float, float]:
     """Launches in this time, or until a file can be read; and the seconds that they took."""
     if program.kernels:
         return _compute_ahead(program, program.kernels, asked_s, files)
@@ -330,7 +366,8 @@ def _compute_short(
 ) -> tuple[float, float]:
     """Of this work, with a synchronise behind each few.
 
-    What a processor takes to begin and to end them is not among these: rates are a GPU's, whatever else runs here.
+    What a processor takes to begin and to end them is not among these: rates are a GPU's, whatever
+    else runs here.
     """
     context = program.cuda.context
     if context is None or program.cuda.synchronize() != SUCCESS:
@@ -339,7 +376,9 @@ def _compute_short(
     launches = 0.0
     began = then = time.monotonic()
     while then < began + asked_s:
-        program.cuda.compute(_busy_sms(work, context), KernelQueue(int((then + _LOOK_EVERY_S) * 1e9)))
+        program.cuda.compute(
+            _busy_sms(work, context), KernelQueue(int((then + _LOOK_EVERY_S) * 1e9))
+        )
         asked_to_end = program.watch(files, min(_LOOK_EVERY_S, began + asked_s - then))
         now = time.monotonic()
         launches += (now - then) * work.per_sm * sms * _share(work, context)
@@ -380,8 +419,9 @@ def _busy_sms(work: SimulatedWork, context: SimulatedContext) -> int:
 def _share(work: SimulatedWork, context: SimulatedContext) -> float:
     """What it has now of its launches alone.
 
-    Processes beside MPS and the MPS server take turns on the whole GPU. In the server's turn every client who computes
-    gets the SMs in proportion to what he may use and to his priority, once they are all taken.
+    Processes beside MPS and the MPS server take turns on the whole GPU. In the server's turn every
+    client who computes gets the SMs in proportion to what he may use and to his priority, once they
+    are all taken.
     """
     now_ns = time.monotonic_ns()
     computing = [holding for holding in context.card.holdings() if holding.computes(now_ns)]

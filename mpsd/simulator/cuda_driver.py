@@ -1,7 +1,8 @@
 """libcuda as a simulated process has it: cuInit, one context, memory, and the error that stays.
 
-Whether the process is an MPS client is decided as the driver decides it, by whether something answers at the
-pipe directory; if nothing does it runs beside MPS, without limits and without a word.
+Whether the process is an MPS client is decided as the driver decides it, by whether something
+answers at the pipe directory; if nothing does it runs beside MPS, without limits and without a
+word.
 """
 
 import mmap
@@ -44,8 +45,9 @@ from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.simulator.mps.messages import Message
 
-# What a context outside MPS costs beyond an MPS client's, and what the first process on an idle card costs beside:
-# 142629 MiB free alone on an H200, 142558 beside an MPS server (driver 580.159.04).
+# What a context outside MPS costs beyond an MPS client's, and what the first process on an idle
+# card costs beside: 142629 MiB free alone on an H200, 142558 beside an MPS server (driver
+# 580.159.04).
 OUTSIDE_MIB = 7
 FIRST_MIB = 5
 
@@ -61,7 +63,8 @@ class CudaFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedContext:
-    """A context: its GPU, its place on the card, and what it may use; limit_bytes None where nothing limits it."""
+    """A context: its GPU, its place on the card, and what it may use; limit_bytes None where
+    nothing limits it."""
 
     gpu: SimulatedGpu
     card: CardView
@@ -86,7 +89,9 @@ class CudaProcess:
         self._folder = simulated_folder(environment)
         present = present_gpus(self._folder, environment)
         self._pid = os.getpid()  # as who looks after the cards knows it
-        self._connection = messages.connect(f"{environment.get(PIPE_DIRECTORY) or USUAL_PIPE_DIRECTORY}/control")
+        self._connection = messages.connect(
+            f"{environment.get(PIPE_DIRECTORY) or USUAL_PIPE_DIRECTORY}/control"
+        )
         if self._connection:
             present = self._greet(self._connection, present)
         self._on_mps = self._connection is not None
@@ -97,16 +102,20 @@ class CudaProcess:
         self.error = SUCCESS
         self._limits = MemoryLimits(self._folder)
         self._managed: list[mmap.mmap] = []
-        self._reservation: AddressRange | None = None  # of the context; None where nobody has seen what it reserves
+        # of the context; None where nobody has seen what it reserves
+        self._reservation: AddressRange | None = None
 
     def create_context(self, ordinal: int) -> int:
         """A context on the device that this process sees as `ordinal`; the result."""
         gpu = self.visible[ordinal]
-        self.error = self._create_on_mps(gpu, ordinal) if self._on_mps else self._create_outside(gpu)
+        self.error = (
+            self._create_on_mps(gpu, ordinal) if self._on_mps else self._create_outside(gpu)
+        )
         return self.error
 
     def destroy_context(self) -> int:
-        """Give everything back; a context that was terminated goes without complaint, other errors stay."""
+        """Give everything back; a context that was terminated goes without complaint, other errors
+        stay."""
         result = self.check()
         if self.context:
             if not self._on_mps or self._request({"destroy": True})["status"] != SUCCESS:
@@ -135,7 +144,11 @@ class CudaProcess:
         fits = self._is_within_limit(self.context, more_bytes) and self._has_room(
             self.context.gpu, self.context.card, more_bytes
         )
-        return SUCCESS if fits and self.context.card.add(self.context.slot, more_bytes) else OUT_OF_MEMORY
+        return (
+            SUCCESS
+            if fits and self.context.card.add(self.context.slot, more_bytes)
+            else OUT_OF_MEMORY
+        )
 
     def allocate_managed(self, mib: int) -> int:
         """Take managed memory, and write to all of it; the result."""
@@ -152,14 +165,19 @@ class CudaProcess:
             mapping.close()
         self._managed.clear()
         if self.context:
-            self.context.card.add_managed(self.context.slot, -self.context.card.managed_mib(self.context.slot))
+            self.context.card.add_managed(
+                self.context.slot, -self.context.card.managed_mib(self.context.slot)
+            )
 
     @staticmethod
     def _counted_bytes(context: SimulatedContext) -> int:
         return context.card.held_bytes(context.slot) + context.card.managed_mib(context.slot) * MIB
 
     def _is_within_limit(self, context: SimulatedContext, more_bytes: int) -> bool:
-        return context.limit_bytes is None or self._counted_bytes(context) + more_bytes <= context.limit_bytes
+        return (
+            context.limit_bytes is None
+            or self._counted_bytes(context) + more_bytes <= context.limit_bytes
+        )
 
     def _has_room(self, gpu: SimulatedGpu, card: CardView, more_bytes: int) -> bool:
         """Below a limit of its cgroup."""
@@ -174,7 +192,10 @@ class CudaProcess:
     def synchronize(self) -> int:
         """Wait until what is queued has run; the result."""
         while self.context and self.error == SUCCESS:
-            queue, now_ns = self.context.card.queue(self.context.slot, self._pid), time.monotonic_ns()
+            queue, now_ns = (
+                self.context.card.queue(self.context.slot, self._pid),
+                time.monotonic_ns(),
+            )
             if not queue.runs(now_ns):
                 self.compute(0, queue)
                 break
@@ -197,15 +218,21 @@ class CudaProcess:
         return self.error
 
     def wait(self, others: Sequence[int], timeout_s: float | None) -> Sequence[int]:
-        """Sleep until the context breaks, one of these files can be read, or the time is up; the files that can."""
-        watched: list[socket.socket | int] = [self._connection, *others] if self._connection else [*others]
+        """Sleep until the context breaks, one of these files can be read, or the time is up; the
+        files that can."""
+        watched: list[socket.socket | int] = (
+            [self._connection, *others] if self._connection else [*others]
+        )
         readable, _, _ = select.select(watched, [], [], timeout_s)
         if self._connection and self._connection in readable:
             self._listen()
         return [file for file in others if file in readable]
 
-    def _greet(self, connection: socket.socket, present: Sequence[SimulatedGpu]) -> tuple[SimulatedGpu, ...]:
-        """Become a client of the daemon; the server's devices of those present, in the server's order."""
+    def _greet(
+        self, connection: socket.socket, present: Sequence[SimulatedGpu]
+    ) -> tuple[SimulatedGpu, ...]:
+        """Become a client of the daemon; the server's devices of those present, in the server's
+        order."""
         messages.send(connection, {"client": True})
         welcome = messages.receive(connection)
         if welcome is None:
@@ -218,17 +245,23 @@ class CudaProcess:
 
     def _create_on_mps(self, gpu: SimulatedGpu, ordinal: int) -> int:
         wish = client_share.wish(self._environment, self.visible, ordinal)
-        given = self._request({"context": {"uuid": gpu.uuid, "ordinal": ordinal, "wish": asdict(wish)}})
+        given = self._request(
+            {"context": {"uuid": gpu.uuid, "ordinal": ordinal, "wish": asdict(wish)}}
+        )
         if given["status"] == SUCCESS:
             card = CardView(card_path(self._folder, gpu))
-            self.context = SimulatedContext(gpu, card, given["slot"], given["sms"], given["limit_bytes"])
+            self.context = SimulatedContext(
+                gpu, card, given["slot"], given["sms"], given["limit_bytes"]
+            )
             if gpu.reserved_kib_by_sms and (kib := gpu.reserved_kib_by_sms[given["sms"]]):
                 self._reservation = AddressRange(kib * 1024, device_path(self._folder, gpu))
         return int(given["status"])
 
     def _create_outside(self, gpu: SimulatedGpu) -> int:
         card = CardView(card_path(self._folder, gpu))
-        cost_mib = gpu.context_mib_by_sms[gpu.sms] + OUTSIDE_MIB + (0 if card.holdings() else FIRST_MIB)
+        cost_mib = (
+            gpu.context_mib_by_sms[gpu.sms] + OUTSIDE_MIB + (0 if card.holdings() else FIRST_MIB)
+        )
         if not self._has_room(gpu, card, cost_mib * MIB):
             return OUT_OF_MEMORY
         try:
@@ -273,8 +306,9 @@ def _mapped_uvm(folder: Path, size: int) -> mmap.mmap:
 
 
 class AddressRange:
-    """What a context takes of the addresses of its process: from 0x200000000 on a reservation, whose size follows from
-    its SMs, and behind it a mapping of the GPU's device node (docs/mps-observed.md, section 13)."""
+    """What a context takes of the addresses of its process: from 0x200000000 on a reservation,
+    whose size follows from its SMs, and behind it a mapping of the GPU's device node
+    (docs/mps-observed.md, section 13)."""
 
     _AT, _MAPPED, _FIXED_NOREPLACE = 0x2_0000_0000, 2 * MIB, 0x100000
 
@@ -282,14 +316,21 @@ class AddressRange:
         import ctypes  # for Python's own mmap the kernel chooses the address
 
         self._size, self._libc = size, ctypes.CDLL(None)
-        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self._libc.mmap.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            *[ctypes.c_int] * 3,
+            ctypes.c_long,
+        ]
         self._libc.mmap.restype = ctypes.c_void_p
         self._libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         flags = self._FIXED_NOREPLACE | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         self._libc.mmap(self._AT, size, 0, flags, -1, 0)
         file = os.open(device, os.O_RDWR | os.O_CLOEXEC)
         flags = self._FIXED_NOREPLACE | mmap.MAP_SHARED
-        self._libc.mmap(self._AT + size, self._MAPPED, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0)
+        self._libc.mmap(
+            self._AT + size, self._MAPPED, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, 0
+        )
         os.close(file)
 
     def unmap(self) -> None:

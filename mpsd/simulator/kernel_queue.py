@@ -1,4 +1,5 @@
-"""What a process has queued on a GPU: kernels one after the other, which run on while it is stopped.
+"""What a process has queued on a GPU: kernels one after the other, which run on while it is
+stopped.
 
 How long they are, and what an end among them does to the neighbours, is read off H200s
 (driver 580.159.04).
@@ -12,8 +13,8 @@ from typing import Final, Self
 # 1 of 24 ends in kernels of 1 and 3 ms took the neighbours along, and 11 of 12 in kernels of 10 ms.
 HARMLESS_US: Final = 5_000
 
-# What a client of `kernel=` and `gemm=` keeps queued: twice as long as mpsd/bench/cuda_client.py, as
-# it fills its queue only while it has a processor.
+# What a client of `kernel=` and `gemm=` keeps queued: twice as long as mpsd/bench/cuda_client.py,
+# as it fills its queue only while it has a processor.
 AHEAD_S: Final = 1.0
 FEWEST_AHEAD: Final = 2
 
@@ -89,11 +90,20 @@ class KernelsAhead:
 def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
     """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
     if "kernel" in chosen and "gemm" in chosen:
-        return f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write one of them"
+        return (
+            f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write"
+            " one of them"
+        )
     if "kernel" in chosen and not _is_duration(chosen["kernel"]):
-        return f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it like kernel=100"
+        return (
+            f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it"
+            " like kernel=100"
+        )
     if "gemm" in chosen and not _is_size(chosen["gemm"]):
-        return f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like gemm=4096"
+        return (
+            f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like"
+            " gemm=4096"
+        )
     return ""
 
 
@@ -105,4 +115,6 @@ def _is_duration(value: str) -> bool:
 
 
 def _is_size(value: str) -> bool:
-    return value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
+    return (
+        value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
+    )

@@ -1,7 +1,8 @@
-"""The GPUs of this machine, real or simulated, NVML, and the environment that commands and programs run in.
+"""The GPUs of this machine, real or simulated, NVML, and the environment that commands and programs
+run in.
 
-The only place that knows whether the GPUs are real; from here on it makes no difference. The simulator is imported only
-where they are not.
+The only place that knows whether the GPUs are real; from here on it makes no difference. The
+simulator is imported only where they are not.
 """
 
 import os
@@ -23,12 +24,17 @@ if TYPE_CHECKING:
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """This process's environment without what MPS would take as a setting, and with `extra`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NVIDIA_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CUDA_", "NVIDIA_"))
+    }
     return kept | dict(extra)
 
 
 def find_tools(settings: Settings) -> Tools:
-    """Those of this machine, whatever its limits files say. OSError for simulated GPUs that are not there."""
+    """Those of this machine, whatever its limits files say. OSError for simulated GPUs that are not
+    there."""
     if not settings.simulate:
         return Tools(Nvml(_pynvml()), clean_environment({}))
     from mpsd.simulator.node import open_node
@@ -39,7 +45,8 @@ def find_tools(settings: Settings) -> Tools:
 
 
 def find_node(settings: Settings, facts: GpuFacts) -> Node:
-    """The node's GPUs. NvmlFailed where the driver does not answer; InvalidInput for simulated GPUs that cannot be."""
+    """The node's GPUs. NvmlFailed where the driver does not answer; InvalidInput for simulated GPUs
+    that cannot be."""
     if settings.simulate:
         return _simulated_node(settings, facts)
     nvml = Nvml(_pynvml())
@@ -92,7 +99,8 @@ def _opened(settings: Settings, facts: GpuFacts) -> "SimulatedNode":
     if not (settings.simulation / "gpus.json").exists():
         return create_node(settings.simulation, cards, facts.capabilities)
     node = open_node(settings.simulation)
-    whole = [gpu.name for gpu in node.gpus if not gpu.parent]  # their MIG layout may have changed since
+    # their MIG layout may have changed since
+    whole = [gpu.name for gpu in node.gpus if not gpu.parent]
     if whole != [card.name for card in cards]:
         there = ", ".join(whole)
         problem = Problem(

@@ -1,8 +1,9 @@
-"""Memory limits of cgroups on a simulated machine: a file that NVML writes, and what it means for a process.
+"""Memory limits of cgroups on a simulated machine: a file that NVML writes, and what it means for a
+process.
 
-It is played as NVIDIA documents the driver's own counting (its backend `misc`; "MPS v3 Memory Partitioning", release
-615): the nearest limit above a process holds, of all processes below that cgroup together, without their managed
-memory; limits do not nest. Documented, not observed.
+It is played as NVIDIA documents the driver's own counting (its backend `misc`; "MPS v3 Memory
+Partitioning", release 615): the nearest limit above a process holds, of all processes below that
+cgroup together, without their managed memory; limits do not nest. Documented, not observed.
 """
 
 import json
@@ -50,7 +51,8 @@ class MemoryLimits:
         beside.replace(self._file)
 
     def get(self, gpu: str, cgroup: Path) -> tuple[int, int]:
-        """Soft and hard limit, of the nearest cgroup that has one. FileNotFoundError where there is no such cgroup."""
+        """Soft and hard limit, of the nearest cgroup that has one. FileNotFoundError where there is
+        no such cgroup."""
         inode, path = cgroup.stat().st_ino, cgroup_path(cgroup)
         rows = self._read().get(gpu, {})
         if path in rows and rows[path][2] != inode:  # of an earlier cgroup, with which it went
@@ -60,7 +62,9 @@ class MemoryLimits:
 
     def used(self, card: CardView, path: str) -> int:
         """What the processes below this cgroup hold."""
-        return sum(one.held_bytes for one in card.holdings() if _is_below(_cgroup_of(one.pid), path))
+        return sum(
+            one.held_bytes for one in card.holdings() if _is_below(_cgroup_of(one.pid), path)
+        )
 
     def room(self, gpu: str, pid: int, card: CardView) -> CgroupRoom | None:
         """None where nothing limits this process."""

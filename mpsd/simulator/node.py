@@ -1,7 +1,7 @@
 """A simulated machine with GPUs, in a folder.
 
-What the simulator knows about a card comes from `limits/gpus.yaml`, worked out into tables here, so that the
-programs need neither that file nor its reader.
+What the simulator knows about a card comes from `limits/gpus.yaml`, worked out into tables here, so
+that the programs need neither that file nor its reader.
 """
 
 import hashlib
@@ -18,24 +18,38 @@ import mpsd
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts, MigProfile, why_not_together
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.simulator import card
-from mpsd.simulator.gpus import FOLDER, MIB, SimulatedGpu, card_path, device_path, gpus_path, read_gpus, uvm_path
+from mpsd.simulator.gpus import (
+    FOLDER,
+    MIB,
+    SimulatedGpu,
+    card_path,
+    device_path,
+    gpus_path,
+    read_gpus,
+    uvm_path,
+)
 
-# NVML's total less CUDA's, read off an H200 (driver 580.159.04); taken to be the same on every card.
+# NVML's total less CUDA's, read off an H200 (driver 580.159.04); taken to be the same on every
+# card.
 RESERVED_MIB = 616
-# Of a MIG instance (documented, not observed): of an A100's 1g.10gb nvidia-smi shows 9856 MiB, CUDA 9728.
+# Of a MIG instance (documented, not observed): of an A100's 1g.10gb nvidia-smi shows 9856 MiB, CUDA
+# 9728.
 INSTANCE_RESERVED_MIB = 128
 
 MOST_GPUS = 16
 
 _HOME = Path(mpsd.__file__).parents[1]  # where Python finds this package
 
-_PROGRAMS = {"nvidia-cuda-mps-control": "mpsd.simulator.mps.control_daemon", "sim-cuda": "mpsd.simulator.cuda_client"}
+_PROGRAMS = {
+    "nvidia-cuda-mps-control": "mpsd.simulator.mps.control_daemon",
+    "sim-cuda": "mpsd.simulator.cuda_client",
+}
 _TIMES = r"(?:[×xX*](?P<count>[0-9]{1,9}))?"
 _ASKED = re.compile(rf"(?P<short>[A-Za-z0-9-]+?){_TIMES}")
 _PARTS = re.compile(r"(?P<short>[A-Za-z0-9-]+):(?P<parts>.+)")
 _PROFILE = re.compile(rf"(?P<profile>[0-9]+g\.[0-9]+gb){_TIMES}")
-# The ids that the driver gives to GPU instances begin here, by their compute slices ("Creating GPU instances" of the
-# MIG user guide); those of one size follow each other.
+# The ids that the driver gives to GPU instances begin here, by their compute slices ("Creating GPU
+# instances" of the MIG user guide); those of one size follow each other.
 _FIRST_ID = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}
 
 
@@ -53,13 +67,17 @@ class SimulatedNode:
         return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{path}", FOLDER: str(self.folder)}
 
     def card(self, ordinal: int) -> card.CardView:
-        """The state of one GPU: who holds what; where `lost` and `mig` can be set to rehearse a failure."""
+        """The state of one GPU: who holds what; where `lost` and `mig` can be set to rehearse a
+        failure."""
         return card.CardView(card_path(self.folder, self.gpus[ordinal]))
 
-    def divide(self, ordinal: int, profiles: Sequence[MigProfile], capability: Capability) -> "SimulatedNode":
-        """Rehearses a change of the GPU's MIG layout: it has these instances from now on, in place of those it had; MIG
-        is off where there is none. An instance of a size that was there is the same one. capability: of the GPU. What
-        processes hold of an instance that goes they keep, as no driver would let them."""
+    def divide(
+        self, ordinal: int, profiles: Sequence[MigProfile], capability: Capability
+    ) -> "SimulatedNode":
+        """Rehearses a change of the GPU's MIG layout: it has these instances from now on, in place
+        of those it had; MIG is off where there is none. An instance of a size that was there is the
+        same one. capability: of the GPU. What processes hold of an instance that goes they keep, as
+        no driver would let them."""
         whole = self.gpus[ordinal]
         others = [gpu for gpu in self.gpus if gpu.parent != whole.uuid]
         parts = tuple(instances_of(whole, profiles, capability))
@@ -79,8 +97,8 @@ class DividedCard(Card):
 
 
 def cards_asked(text: str, facts: GpuFacts) -> tuple[Card, ...]:
-    """The cards in a text such as `H200×2` or `A30x2,T4`; one with MIG instances as `A100:3g.40gb×2`, several sizes
-    with + between. InvalidInput with every problem in it."""
+    """The cards in a text such as `H200×2` or `A30x2,T4`; one with MIG instances as
+    `A100:3g.40gb×2`, several sizes with + between. InvalidInput with every problem in it."""
     cards: list[Card] = []
     problems: list[Problem] = []
     for entry in text.split(","):
@@ -102,7 +120,12 @@ def _cards_of_entry(entry: str, facts: GpuFacts) -> Sequence[Card] | Problem:
     match = _ASKED.fullmatch(entry)
     count = int(match["count"] or 1) if match else 0
     if match is None or count == 0:
-        return _problem("gpus-unreadable", entry, "is not a card and a count", "write it like H200×2 or A30x2,T4")
+        return _problem(
+            "gpus-unreadable",
+            entry,
+            "is not a card and a count",
+            "write it like H200×2 or A30x2,T4",
+        )
     if count > MOST_GPUS:
         return _too_many(entry, count)
     named = _card_named(match["short"], facts)
@@ -114,7 +137,9 @@ def _card_named(short: str, facts: GpuFacts) -> Card | Problem:
         if known.short.lower() == short.lower():
             return known
     names = ", ".join(known.short for known in facts.cards)
-    return _problem("gpu-unknown", short, "is not a card the simulator can play", f"write one of {names}")
+    return _problem(
+        "gpu-unknown", short, "is not a card the simulator can play", f"write one of {names}"
+    )
 
 
 def _divided_card(short: str, parts: str, facts: GpuFacts) -> Sequence[Card] | Problem:
@@ -133,12 +158,19 @@ def _divided_card(short: str, parts: str, facts: GpuFacts) -> Sequence[Card] | P
         count = int(match["count"] or 1) if match else 0
         if match is None or match["profile"] not in known or not 0 < count <= MOST_GPUS:
             names = ", ".join(known)
-            remedy = f"write one of {names}, and a count after it, such as {whole.short}:{next(iter(known))}×2"
-            return _problem("mig-unknown", part, f"is not a MIG instance of {whole.short} and a count", remedy)
+            remedy = (
+                f"write one of {names}, and a count after it, such as"
+                f" {whole.short}:{next(iter(known))}×2"
+            )
+            return _problem(
+                "mig-unknown", part, f"is not a MIG instance of {whole.short} and a count", remedy
+            )
         found += [known[match["profile"]]] * count
     if why := why_not_together(found):
         message = f"does not fit on one {whole.short}: {why}"
-        return _problem("mig-too-large", f"{whole.short}:{parts}", message, "ask for fewer or smaller instances")
+        return _problem(
+            "mig-too-large", f"{whole.short}:{parts}", message, "ask for fewer or smaller instances"
+        )
     values = {each.name: getattr(whole, each.name) for each in fields(Card)}
     return [DividedCard(**values, profiles=tuple(found))]
 
@@ -152,10 +184,15 @@ def _problem(rule: str, value: str, message: str, remedy: str) -> Problem:
     return Problem(rule=rule, where="gpus", value=shown(value), message=message, remedy=remedy)
 
 
-def create_node(folder: Path, cards: Sequence[Card], capabilities: Sequence[Capability]) -> SimulatedNode:
+def create_node(
+    folder: Path, cards: Sequence[Card], capabilities: Sequence[Capability]
+) -> SimulatedNode:
     """Make a simulated machine with these cards; the folder must not hold one yet."""
     by_name = {row.compute_capability: row for row in capabilities}
-    gpus = [_gpu(folder, ordinal, model, by_name[model.compute_capability]) for ordinal, model in enumerate(cards)]
+    gpus = [
+        _gpu(folder, ordinal, model, by_name[model.compute_capability])
+        for ordinal, model in enumerate(cards)
+    ]
     for place in ("bin", "programs"):
         (folder / place).mkdir(parents=True)
     for gpu in gpus:
@@ -212,7 +249,9 @@ def _context_mib_by_sms(sms: int, capability: Capability) -> list[int]:
     return [capability.context_cost_mib(number) for number in range(sms + 1)]
 
 
-def instances_of(whole: SimulatedGpu, profiles: Sequence[MigProfile], capability: Capability) -> Iterator[SimulatedGpu]:
+def instances_of(
+    whole: SimulatedGpu, profiles: Sequence[MigProfile], capability: Capability
+) -> Iterator[SimulatedGpu]:
     """The instances of a GPU with this layout: one compute instance in each GPU instance."""
     taken: set[int] = set()
     for row in profiles:
@@ -241,15 +280,18 @@ def instances_of(whole: SimulatedGpu, profiles: Sequence[MigProfile], capability
 
 def _uuid(kind: str, seed: str) -> str:
     digits = hashlib.sha256(seed.encode()).hexdigest()
-    return f"{kind}-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32]))
+    return f"{kind}-" + "-".join(
+        (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])
+    )
 
 
 def _write_program(folder: Path, program: str, module: str) -> None:
     """A wrapper that knows its machine, for callers with an environment of their own.
 
-    What it starts is a file of the program's own name. -S and the end without a clean-up: a question to the daemon is a
-    process each time, and a third of it would be looking for packages, of which nothing here needs any, and tidying up.
-    -P: whatever lies in the caller's current directory is not imported.
+    What it starts is a file of the program's own name. -S and the end without a clean-up: a
+    question to the daemon is a process each time, and a third of it would be looking for packages,
+    of which nothing here needs any, and tidying up. -P: whatever lies in the caller's current
+    directory is not imported.
     """
     script = folder / "programs" / program
     script.write_text(

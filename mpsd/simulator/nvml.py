@@ -1,8 +1,9 @@
 # ruff: noqa: N801, N802, N803, N815  the names are pynvml's
-"""NVML on the simulated machine: an object with those functions of the module `pynvml` that mpsd uses.
+"""NVML on the simulated machine: an object with those functions of the module `pynvml` that mpsd
+uses.
 
-Names, arguments, attributes and errors are pynvml's (nvidia-ml-py), so that nothing that uses it can tell
-the difference.
+Names, arguments, attributes and errors are pynvml's (nvidia-ml-py), so that nothing that uses it
+can tell the difference.
 """
 
 import ctypes
@@ -17,7 +18,8 @@ from mpsd.simulator.card import CardView, ProcessHolding
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, gpus_path, read_gpus
 from mpsd.simulator.memory_limits import UNLIMITED, MemoryLimits, cgroup_path
 
-# Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver 580.159.04).
+# Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver
+# 580.159.04).
 UNLISTED_SERVER_MIB = 10
 KEPT_NS = 4_000_000_000  # how long after its last kernel a server has samples
 
@@ -105,7 +107,8 @@ class DeviceAttributes:
 
 @dataclass(frozen=True, slots=True)
 class NvmlMemoryInfo:
-    """Bytes; in the first version of the call `used` holds what is reserved, and `reserved` is not to be relied on."""
+    """Bytes; in the first version of the call `used` holds what is reserved, and `reserved` is not
+    to be relied on."""
 
     total: int
     free: int
@@ -153,7 +156,11 @@ class Utilization:
 class SetMemoryLimits(ctypes.Structure):
     """nameSpace: the folder of a cgroup. Limits in bytes."""
 
-    _fields_ = [("nameSpace", ctypes.c_char_p), ("softLimit", ctypes.c_ulonglong), ("hardLimit", ctypes.c_ulonglong)]
+    _fields_ = [
+        ("nameSpace", ctypes.c_char_p),
+        ("softLimit", ctypes.c_ulonglong),
+        ("hardLimit", ctypes.c_ulonglong),
+    ]
 
 
 class GetMemoryLimits(ctypes.Structure):
@@ -246,7 +253,7 @@ class SimulatedNvml:
     def nvmlDeviceGetIndex(self, handle: Handle) -> int:
         return self._gpu(handle).ordinal
 
-    # -- MIG: nvml.h (documented, not observed) ------------------------------------------------------------------------
+    # -- MIG: nvml.h (documented, not observed) ---------------------------------------------------
 
     def nvmlDeviceGetMigMode(self, device: Handle) -> list[int]:
         """[current, pending]; before compute capability 8.0 there is none."""
@@ -293,7 +300,11 @@ class SimulatedNvml:
             for uuid in self._instances.keys() - now.keys():
                 self._instances.pop(uuid)[1].close()
             for uuid, gpu in now.items():
-                view = self._instances[uuid][1] if uuid in self._instances else CardView(card_path(self._folder, gpu))
+                view = (
+                    self._instances[uuid][1]
+                    if uuid in self._instances
+                    else CardView(card_path(self._folder, gpu))
+                )
                 self._instances[uuid] = gpu, view
             self._layout = layout
         return [gpu for gpu, _view in self._instances.values()]
@@ -333,14 +344,16 @@ class SimulatedNvml:
             raise NVMLError_InvalidArgument
         return self._card(handle)
 
-    # -- memory limits of cgroups: nvml.h of release 615 (documented, not observed) ------------------------------------
+    # -- memory limits of cgroups: nvml.h of release 615 (documented, not observed) ---------------
 
     def nvmlDeviceSetMemoryLimits_v1(self, device: Handle, limits: SetMemoryLimits) -> None:
         self._require_memory_limits(device)
         if os.geteuid():
             raise NVMLError_NoPermission
         try:
-            self._limits.put(self._gpu(device).uuid, Path(os.fsdecode(limits.nameSpace)), *_bounds(limits))
+            self._limits.put(
+                self._gpu(device).uuid, Path(os.fsdecode(limits.nameSpace)), *_bounds(limits)
+            )
         except FileNotFoundError:
             raise NVMLError_NotFound from None
 
@@ -371,25 +384,33 @@ class SimulatedNvml:
         return [one for one, kind in self._processes(handle) if kind == card.MPS_CLIENT]
 
     def _processes(self, handle: Handle) -> list[tuple[ProcessInfo, int]]:
-        """Those of a MIG device by its own handle; by that of its GPU those of every instance, each with the ids of its
-        own (nvml.h, nvmlDeviceGetComputeRunningProcesses_v3; documented, not observed)."""
+        """Those of a MIG device by its own handle; by that of its GPU those of every instance, each
+        with the ids of its own (nvml.h, nvmlDeviceGetComputeRunningProcesses_v3; documented, not
+        observed)."""
         if handle.instance or not self._card(handle).mig:
             parts = [handle]
         else:
-            parts = [Handle(gpu.ordinal, gpu.uuid) for gpu in self._parts() if gpu.ordinal == handle.ordinal]
+            parts = [
+                Handle(gpu.ordinal, gpu.uuid)
+                for gpu in self._parts()
+                if gpu.ordinal == handle.ordinal
+            ]
         return [
             (_listed(holding, self._gpu(part)), holding.kind)
             for part in parts
             for holding in self._card(part).holdings()
         ]
 
-    def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:
+    def nvmlDeviceGetProcessUtilization(
+        self, handle: Handle, timeStamp: int
+    ) -> list[ProcessUtilization]:
         """Those that compute now, of an MPS server's clients the server in their place, also while
-        what a stopped one had queued runs on. Who does nothing has no sample, but for a server whose
-        clients did something some seconds ago: 0. Where no process has a sample it is Not Found.
+        what a stopped one had queued runs on. Who does nothing has no sample, but for a server
+        whose clients did something some seconds ago: 0. Where no process has a sample it is Not
+        Found.
 
-        The driver keeps the samples of some seconds; here there are none but this moment's. It counts time in which a
-        kernel ran, on however many SMs.
+        The driver keeps the samples of some seconds; here there are none but this moment's. It
+        counts time in which a kernel ran, on however many SMs.
         """
         self._refuse_with_mig(handle)
         now_us, now_ns = time.time_ns() // 1000, time.monotonic_ns()
@@ -400,7 +421,11 @@ class SimulatedNvml:
         by_server = servers if len(beside) < len(busy) else []
         computing = [*beside, *by_server]
         samples = [ProcessUtilization(pid, now_us, 100 // len(computing)) for pid in computing]
-        of_late = [one for one in holdings if one.kind == card.MPS_CLIENT and one.queue.runs(now_ns - KEPT_NS)]
+        of_late = [
+            one
+            for one in holdings
+            if one.kind == card.MPS_CLIENT and one.queue.runs(now_ns - KEPT_NS)
+        ]
         if of_late and not by_server:
             samples += [ProcessUtilization(pid, now_us, 0) for pid in servers]
         if not samples or now_us <= timeStamp:
@@ -411,7 +436,9 @@ class SimulatedNvml:
         """How much of the time a kernel runs, as of this moment."""
         self._refuse_with_mig(handle)
         now_ns = time.monotonic_ns()
-        return Utilization(gpu=100 * any(one.computes(now_ns) for one in self._card(handle).holdings()), memory=0)
+        return Utilization(
+            gpu=100 * any(one.computes(now_ns) for one in self._card(handle).holdings()), memory=0
+        )
 
     def _refuse_with_mig(self, handle: Handle) -> None:
         """How busy a GPU with MIG is NVML does not say (nvml.h; documented, not observed)."""
@@ -424,7 +451,8 @@ class SimulatedNvml:
 
     def _present(self, ordinal: int) -> Handle:
         path = card_path(self._folder, self._gpus[ordinal])
-        if self._cards[ordinal].is_replaced(path):  # the holder of the machine was restarted, and made it anew
+        # the holder of the machine was restarted, and made it anew
+        if self._cards[ordinal].is_replaced(path):
             self._cards[ordinal].close()
             self._cards[ordinal] = CardView(path)
         if self._cards[ordinal].lost:
@@ -443,7 +471,9 @@ class SimulatedNvml:
 
     def _gpu(self, handle: Handle) -> SimulatedGpu:
         self._card(handle)
-        return self._instances[handle.instance][0] if handle.instance else self._gpus[handle.ordinal]
+        return (
+            self._instances[handle.instance][0] if handle.instance else self._gpus[handle.ordinal]
+        )
 
 
 def _bounds(limits: SetMemoryLimits) -> tuple[int, int]:

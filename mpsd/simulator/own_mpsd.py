@@ -29,7 +29,9 @@ _MPSD = (sys.executable, "-m", "mpsd")
 class OwnMpsd:
     """Its run directory is folder/run, its log folder/mpsd.log."""
 
-    def __init__(self, folder: Path, options: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, folder: Path, options: Sequence[str], environment: Mapping[str, str] = os.environ
+    ) -> None:
         """options: of `mpsd up`."""
         self._settings = settings(run_directory=str(folder / "run"), environment={})
         self._log = folder / "mpsd.log"
@@ -41,7 +43,8 @@ class OwnMpsd:
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stderr=log,
-                start_new_session=True,  # so that Ctrl-C in the terminal reaches mpsd by way of stop() alone
+                # so that Ctrl-C in the terminal reaches mpsd by way of stop() alone
+                start_new_session=True,
             )
 
     @property
@@ -69,9 +72,12 @@ class OwnMpsd:
         return next(domain for domain in self.node().domains if domain.name == name)
 
     def wait_until_ready(self, deadline_s: float = _DEADLINE_S) -> float:
-        """Waits until every domain takes programs; the seconds that took. TimeoutError; EOFError where it has ended."""
+        """Waits until every domain takes programs; the seconds that took. TimeoutError; EOFError
+        where it has ended."""
         began = time.monotonic()
-        wait_until(self._is_ready, deadline_s, f"every domain is ready; {self._log} says why not", 0.005)
+        wait_until(
+            self._is_ready, deadline_s, f"every domain is ready; {self._log} says why not", 0.005
+        )
         return time.monotonic() - began
 
     def _is_ready(self) -> bool:
@@ -81,7 +87,9 @@ class OwnMpsd:
             node = self.node()
         except local_api.NotRunning:
             return False
-        return len(node.domains) == len(node.gpus) and all(domain.state == "ready" for domain in node.domains)
+        return len(node.domains) == len(node.gpus) and all(
+            domain.state == "ready" for domain in node.domains
+        )
 
     def run_command(self, options: Sequence[str], command: Sequence[str]) -> JsonProgram:
         """Starts any command under `mpsd run` with these options."""
@@ -90,7 +98,8 @@ class OwnMpsd:
         return program
 
     def stop(self, deadline_s: float = _DEADLINE_S) -> int:
-        """Ends every program, then mpsd as Ctrl-C would; its exit code. subprocess.TimeoutExpired."""
+        """Ends every program, then mpsd as Ctrl-C would; its exit code.
+        subprocess.TimeoutExpired."""
         for program in self._programs:
             program.end()
         if self._up.poll() is None:
@@ -98,7 +107,8 @@ class OwnMpsd:
         return self._up.wait(deadline_s)
 
 
-# -- what a demo or measurement may leave behind, found and removed: processes, cgroups, a folder ----------
+# -- what a demo or measurement may leave behind, found and removed: processes, cgroups, a folder
+#   ---
 # Whatever it starts descends from it, even after its parent has ended, so nothing can get lost.
 
 _BECOME_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
@@ -114,7 +124,11 @@ def adopt_orphans(*, adopted: bool = True) -> None:
 def processes() -> list[psutil.Process]:
     """All descendants that run."""
     found = psutil.Process().children(recursive=True)
-    return [process for process in found if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return [
+        process
+        for process in found
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def cgroups(name: str) -> list[Path]:
@@ -125,11 +139,14 @@ def cgroups(name: str) -> list[Path]:
 
 def mounts(folder: Path) -> list[str]:
     """Those of this process's mounts that have something to do with the folder."""
-    return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+    return [
+        line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line
+    ]
 
 
 def remove(folder: Path, cgroup: str) -> None:
-    """Kills what still runs, then removes the rest. TimeoutError where something cannot be killed."""
+    """Kills what still runs, then removes the rest. TimeoutError where something cannot be
+    killed."""
     end_all()
     for each in cgroups(cgroup):
         _remove_cgroup(each)
@@ -152,11 +169,14 @@ def end_all(spared: Collection[psutil.Process] = ()) -> None:
 
 
 def _not_of(spared: Collection[psutil.Process]) -> list[psutil.Process]:
-    """The descendants that neither are among these nor descend from one of them; those that have ended too."""
+    """The descendants that neither are among these nor descend from one of them; those that have
+    ended too."""
     found = psutil.Process().children(recursive=True)
     for process in spared:
         with suppress(psutil.NoSuchProcess):
-            found = [one for one in found if one not in {process, *process.children(recursive=True)}]
+            found = [
+                one for one in found if one not in {process, *process.children(recursive=True)}
+            ]
     return found
 
 

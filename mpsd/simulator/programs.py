@@ -17,7 +17,9 @@ from typing import IO, Any
 _END_S = 20.0
 
 
-def wait_until(condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = 0.002) -> None:
+def wait_until(
+    condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = 0.002
+) -> None:
     """As `mpsd.platform.event_loop.until`, where there is no event loop."""
     ends_at = time.monotonic() + deadline_s
     while not condition():
@@ -27,20 +29,27 @@ def wait_until(condition: Callable[[], object], deadline_s: float, what: str, lo
 
 
 class JsonProgram:
-    """Started at once, in a session of its own. It must end by itself when its standard input does, or be ended."""
+    """Started at once, in a session of its own. It must end by itself when its standard input does,
+    or be ended."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], errors: Path | None = None) -> None:
-        """errors: a file for its standard error; None where `complaint` is to have it, and little of it comes."""
+    def __init__(
+        self, argv: Sequence[str], environment: Mapping[str, str], errors: Path | None = None
+    ) -> None:
+        """errors: a file for its standard error; None where `complaint` is to have it, and little
+        of it comes."""
         self.argv = tuple(argv)
         with contextlib.ExitStack() as files:
-            where: int | IO[bytes] = files.enter_context(errors.open("ab")) if errors else subprocess.PIPE
+            where: int | IO[bytes] = (
+                files.enter_context(errors.open("ab")) if errors else subprocess.PIPE
+            )
             self._process = subprocess.Popen(
                 argv,
                 env=dict(environment),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=where,
-                start_new_session=True,  # so that Ctrl-C in the terminal reaches it by way of end() alone
+                # so that Ctrl-C in the terminal reaches it by way of end() alone
+                start_new_session=True,
             )
         self._unread = b""
         self._is_over = False  # end() was called: its pid may be somebody else's by now

@@ -1,6 +1,7 @@
 """The MPSNodes of a cluster, read once or watched; and the policy that its pods are under.
 
-What is missing is reported with what there is: no such kind of objects, or no such node among these.
+What is missing is reported with what there is: no such kind of objects, or no such node among
+these.
 
 Rights of whoever looks: get, list, and to go on looking watch, of mpsnodes.mpsd.io.
 """
@@ -18,9 +19,25 @@ from mpsd.model.mpsnode import cluster_status
 from mpsd.model.names import LIMITS, NAMESPACE
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shortened, shown
-from mpsd.platform.kube import MPS_NODES, Expired, Forbidden, Kube, KubeError, NotFound, Object, Resource, Unavailable
+from mpsd.platform.kube import (
+    MPS_NODES,
+    Expired,
+    Forbidden,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+    Resource,
+    Unavailable,
+)
 from mpsd.platform.kube_mirror import Mirror, Selection, following
-from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, load_limits, read_gpu_facts, read_policy
+from mpsd.platform.limits_files import (
+    GPU_FACTS_FILE,
+    POLICY_FILE,
+    load_limits,
+    read_gpu_facts,
+    read_policy,
+)
 from mpsd.platform.yaml_files import parse_yaml
 
 _PAUSE_S, _FIRST_PAUSE_S = 1.0, 0.05  # between two looks at what was heard
@@ -33,11 +50,14 @@ class NotInstalled(KubeError):
 
 
 async def mpsnodes(kube: Kube, names: Sequence[str]) -> Sequence[Object]:
-    """Those of these names, all where none is named. NotInstalled; InvalidInput where one is not there."""
+    """Those of these names, all where none is named. NotInstalled; InvalidInput where one is not
+    there."""
     if not names:
         return await _all(kube)
     found = await asyncio.gather(*(_one(kube, name) for name in dict.fromkeys(names)))
-    missing = [name for name, thing in zip(dict.fromkeys(names), found, strict=True) if thing is None]
+    missing = [
+        name for name, thing in zip(dict.fromkeys(names), found, strict=True) if thing is None
+    ]
     if missing:
         raise await _unknown(missing, kube)
     return [thing for thing in found if thing is not None]
@@ -66,7 +86,10 @@ async def _unknown(missing: Sequence[str], kube: Kube) -> InvalidInput:
     with suppress(Forbidden):
         known = [str(thing["metadata"]["name"]) for thing in await _all(kube)]
     remedies = {name: _there(name, known) for name in missing}
-    problems = [Problem("node-unknown", f"node {shown(one)}", "", "has no MPSNode", it) for one, it in remedies.items()]
+    problems = [
+        Problem("node-unknown", f"node {shown(one)}", "", "has no MPSNode", it)
+        for one, it in remedies.items()
+    ]
     return InvalidInput("the cluster", problems)
 
 
@@ -74,18 +97,20 @@ def _there(name: str, known: Sequence[str] | None) -> str:
     if known is None:
         return "name one that has; you may not list them (right: list mpsnodes.mpsd.io)"
     if not known:
-        return "no node of this cluster has one: see whether the pods of the DaemonSet mpsd-agent run"
+        return (
+            "no node of this cluster has one: see whether the pods of the DaemonSet mpsd-agent run"
+        )
     near = get_close_matches(name, known, _MOST_NAMED, 0.4)
     return f"name one of {shortened(list(dict.fromkeys([*near, *sorted(known)])), _MOST_NAMED)}"
 
 
-# -- watching --------------------------------------------------------------------------------------------------------
+# -- watching ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The nodes as last heard of. away: why nothing is heard since `away_since`, None while the API server answers.
-    gone: nodes that were asked for and are no more."""
+    """The nodes as last heard of. away: why nothing is heard since `away_since`, None while the API
+    server answers. gone: nodes that were asked for and are no more."""
 
     status: ClusterStatus
     away: str | None
@@ -93,10 +118,14 @@ class Picture:
     gone: tuple[str, ...]
 
 
-async def pictures(kube: Kube, names: Sequence[str], beat_s: float = math.inf) -> AsyncGenerator[Picture]:
-    """The nodes now, then at every change, at most once a second, and after `beat_s` without one. It does not end.
+async def pictures(
+    kube: Kube, names: Sequence[str], beat_s: float = math.inf
+) -> AsyncGenerator[Picture]:
+    """The nodes now, then at every change, at most once a second, and after `beat_s` without one.
+    It does not end.
 
-    An API server that goes away is waited for. Raises as `mpsnodes` does, later too: a right may be taken away.
+    An API server that goes away is waited for. Raises as `mpsnodes` does, later too: a right may be
+    taken away.
     """
     changed = asyncio.Event()
     selected = {"fieldSelector": f"metadata.name={names[0]}"} if len(names) == 1 else {}
@@ -111,7 +140,9 @@ async def pictures(kube: Kube, names: Sequence[str], beat_s: float = math.inf) -
         while True:
             picture = await _picture(kube, mirror, names, begun=given is not None)
             now = time.monotonic()
-            other = picture and (given is None or picture.away != given.away or now - given_at >= beat_s)
+            other = picture and (
+                given is None or picture.away != given.away or now - given_at >= beat_s
+            )
             if picture and (other or changed.is_set()):
                 changed.clear()
                 given, given_at = picture, now
@@ -119,8 +150,11 @@ async def pictures(kube: Kube, names: Sequence[str], beat_s: float = math.inf) -
             await asyncio.sleep(_PAUSE_S if given else _FIRST_PAUSE_S)
 
 
-async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, begun: bool) -> Picture | None:
-    """None before the first one. What will not pass by waiting is raised, and before the first one everything."""
+async def _picture(
+    kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, begun: bool
+) -> Picture | None:
+    """None before the first one. What will not pass by waiting is raised, and before the first one
+    everything."""
     trouble = mirror.trouble
     if isinstance(trouble, NotFound):
         raise NotInstalled(_NO_SUCH_KIND)
@@ -133,18 +167,23 @@ async def _picture(kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, 
     if gone and not begun:
         raise await _unknown(gone, kube)
     status = cluster_status(objects, time.time())
-    return Picture(status, str(trouble) if trouble else None, mirror.out_of_sync_since if trouble else None, gone)
+    return Picture(
+        status,
+        str(trouble) if trouble else None,
+        mirror.out_of_sync_since if trouble else None,
+        gone,
+    )
 
 
-# -- the policy ------------------------------------------------------------------------------------------------------
+# -- the policy ----------------------------------------------------------------------------------
 
 OF_CLUSTER, SHIPPED = f"ConfigMap {NAMESPACE}/{LIMITS}", "shipped with this mpsd"
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """The cluster's own policy, else the one that was shipped. clients: that a GPU serves at least. source: OF_CLUSTER
-    or SHIPPED. why: it is not the cluster's; empty where it is."""
+    """The cluster's own policy, else the one that was shipped. clients: that a GPU serves at least.
+    source: OF_CLUSTER or SHIPPED. why: it is not the cluster's; empty where it is."""
 
     policy: Policy
     clients: int

@@ -1,7 +1,8 @@
 """Asks a cluster and shows it: what `mpsd status --cluster` and `kubectl mps` are.
 
 Whatever keeps a cluster from being asked is reported with what to do about it, and is no traceback.
-The client of the Kubernetes API loads when it is needed: it takes half a second, and a look by kubectl does without.
+The client of the Kubernetes API loads when it is needed: it takes half a second, and a look by
+kubectl does without.
 """
 
 import sys
@@ -42,16 +43,19 @@ Answer = TypeVar("Answer")
 
 _BEAT_S = 5.0  # between two drawings on a terminal where nothing changes but the ages
 _RIGHTS = (
-    "an administrator gives it: kubectl create clusterrole mpsd-look --verb=get,list,watch --resource=mpsnodes.mpsd.io"
-    " (patch too for cordon), and a clusterrolebinding to it"
+    "an administrator gives it: kubectl create clusterrole mpsd-look --verb=get,list,watch"
+    " --resource=mpsnodes.mpsd.io (patch too for cordon), and a clusterrolebinding to it"
 )
-_NOT_INSTALLED = "mpsd is not installed there: docs/install.md; or name another cluster with --context"
+_NOT_INSTALLED = (
+    "mpsd is not installed there: docs/install.md; or name another cluster with --context"
+)
 _AWAY = "see whether `kubectl version` gets an answer, or name another cluster with --context"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Which cluster, and who asks. program: as complaints begin. rights: how an administrator gives those it needs."""
+    """Which cluster, and who asks. program: as complaints begin. rights: how an administrator gives
+    those it needs."""
 
     program: str
     kubeconfig: str | None
@@ -68,12 +72,20 @@ class ClusterAccess:
             except KubeError as error:
                 from mpsd.status.cluster import NotInstalled
 
-                known: dict[type, str] = {NotInstalled: _NOT_INSTALLED, Unavailable: _AWAY, Forbidden: self.rights}
-                remedy = next((f"; {words}" for kind, words in known.items() if isinstance(error, kind)), "")
+                known: dict[type, str] = {
+                    NotInstalled: _NOT_INSTALLED,
+                    Unavailable: _AWAY,
+                    Forbidden: self.rights,
+                }
+                remedy = next(
+                    (f"; {words}" for kind, words in known.items() if isinstance(error, kind)), ""
+                )
                 complaints().print(f"{self.program}: {one_line(str(error))}{remedy}")
                 sys.exit(ExitCode.NO)
 
-    def answer(self, question: "Callable[[Kube], Awaitable[Answer]]", deadline_s: float | None = None) -> Answer:
+    def answer(
+        self, question: "Callable[[Kube], Awaitable[Answer]]", deadline_s: float | None = None
+    ) -> Answer:
         """KubeError where there is none; TimeoutError after `deadline_s`."""
         with lasting_imports():
             import asyncio
@@ -101,17 +113,27 @@ def _looked(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus:
 
 
 def show_cluster(
-    cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat, *, watch: bool, glance: Glance | None
+    cluster: ClusterAccess,
+    nodes: Sequence[str],
+    output: StatusFormat,
+    *,
+    watch: bool,
+    glance: Glance | None,
 ) -> NoReturn:
-    """Shows these nodes, all where none is named, and ends the program with what that answers. glance: the look that is
-    under way; None to watch, and where kubectl is not to be asked."""
+    """Shows these nodes, all where none is named, and ends the program with what that answers.
+    glance: the look that is under way; None to watch, and where kubectl is not to be asked."""
     if watch:
         _watch(cluster, nodes, output)
     with unswept():
         status = (glance.status() if glance else None) or _looked(cluster, nodes)
         if not status.nodes:
-            why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
-            complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
+            why = (
+                "no node has reported anything yet; see whether the pods of the DaemonSet"
+                " mpsd-agent run:"
+            )
+            complaints().print(
+                f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
+            )
         print_frame(cluster_frame(status, output), output, console())
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
 
@@ -123,7 +145,9 @@ def _watch(cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat) -
     screen = Screen(output)
 
     async def follow(kube: "Kube") -> None:
-        async with aclosing(pictures(kube, nodes, _BEAT_S if screen.redraws else float("inf"))) as seen:
+        async with aclosing(
+            pictures(kube, nodes, _BEAT_S if screen.redraws else float("inf"))
+        ) as seen:
             async for picture in seen:
                 screen.show(_picture_frame(picture, output))
 
@@ -167,7 +191,8 @@ def _looked_again(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus
 
 
 def cluster_frame(status: ClusterStatus, output: StatusFormat) -> Frame:
-    """The record for programs only where they are who reads: for 500 nodes it takes half a second."""
+    """The record for programs only where they are who reads: for 500 nodes it takes half a
+    second."""
     record = _record(status) if output in {StatusFormat.JSON, StatusFormat.YAML} else None
     return Frame(record, cluster_parts(status, wide=output is StatusFormat.WIDE))
 
@@ -184,26 +209,36 @@ def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
     shown = cluster_frame(picture.status, output)
     lines = [f"{name} has no MPSNode any more" for name in picture.gone]
     if picture.away is not None:
-        since = "" if picture.away_since is None else f" for {lasting(time.time() - picture.away_since)}"
-        lines.append(f"the API server has not answered{since} ({picture.away}); its last answer is shown")
+        since = (
+            ""
+            if picture.away_since is None
+            else f" for {lasting(time.time() - picture.away_since)}"
+        )
+        lines.append(
+            f"the API server has not answered{since} ({picture.away}); its last answer is shown"
+        )
     record = shown.record | {"away": picture.away} if isinstance(shown.record, dict) else None
     return Frame(record, [*shown.parts, *map(one_line, lines)])
 
 
 def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
-    """The cluster for people: nodes, GPUs, pods, and what is to be said of them. Each is made when it is asked for, so
-    that the first is on the screen while the others are made."""
+    """The cluster for people: nodes, GPUs, pods, and what is to be said of them. Each is made when
+    it is asked for, so that the first is on the screen while the others are made."""
     nodes = status.nodes
     if nodes:
         yield node_table(nodes, status.now, wide=wide)
     if any(node.gpus for node in nodes):
         yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
     if any(node.pods for node in nodes):
-        yield table(CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide)
+        yield table(
+            CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide
+        )
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
         yield from (domain_line(domain, status.now, node.name) for domain in unready)
         for domain in node.domains:
             yield from causes_lines(domain, status.now, node.name)
-        yield from (suspects_line(domain, node.name) for domain in node.domains if domain.faults.suspects)
+        yield from (
+            suspects_line(domain, node.name) for domain in node.domains if domain.faults.suspects
+        )
         yield from map(one_line, troubles(node, status.now))

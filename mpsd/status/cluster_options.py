@@ -40,11 +40,17 @@ def _nodes(given: Mapping[str, Any]) -> list[str]:
 def _gpus(given: Mapping[str, Any]) -> list[str]:
     there = given.get("gpus") or ()
     status = _look(given, [given["node"]])
-    return [label for node in status.nodes for label in (*node.labels.values(), "all") if label not in there]
+    return [
+        label
+        for node in status.nodes
+        for label in (*node.labels.values(), "all")
+        if label not in there
+    ]
 
 
 def _pods(given: Mapping[str, Any]) -> list[str]:
-    """Those of the namespace that ask for a GPU, as the policy that was shipped names such resources."""
+    """Those of the namespace that ask for a GPU, as the policy that was shipped names such
+    resources."""
     if given.get("pod"):
         return []
     from mpsd.kubelet.rules.gpu_choice import read_shared_pod
@@ -52,7 +58,9 @@ def _pods(given: Mapping[str, Any]) -> list[str]:
     from mpsd.platform.kube_access import namespace_of_user
     from mpsd.platform.limits_files import load_limits
 
-    namespace = given.get("namespace") or namespace_of_user(given.get("kubeconfig"), given.get("context"))
+    namespace = given.get("namespace") or namespace_of_user(
+        given.get("kubeconfig"), given.get("context")
+    )
     policy = load_limits(None).policy
     things = _ask(given, lambda kube: kube.list(PODS, namespace))
     return [pod.name.name for thing in things if (pod := read_shared_pod(thing, policy))]
@@ -68,7 +76,9 @@ def _ask(given: Mapping[str, Any], question: "Callable[[Kube], Awaitable[Answer]
     """TimeoutError after a moment: somebody has pressed Tab, and waits."""
     from mpsd.status.cluster_answers import ClusterAccess
 
-    return ClusterAccess("", given.get("kubeconfig"), given.get("context")).answer(question, _DEADLINE_S)
+    return ClusterAccess("", given.get("kubeconfig"), given.get("context")).answer(
+        question, _DEADLINE_S
+    )
 
 
 NODE_NAMES = option("nodes", nargs="*", metavar="NODE", help="Only these nodes.", complete=_nodes)

@@ -1,4 +1,5 @@
-"""`kubectl mps`, `kubectl mps status`, `mpsd status --cluster` and `kubectl mps top`: the GPUs of a cluster."""
+"""`kubectl mps`, `kubectl mps status`, `mpsd status --cluster` and `kubectl mps top`: the GPUs of a
+cluster."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -34,10 +35,11 @@ def status(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Show the GPUs of a cluster, as each node's MPSNode reports them: granted and used, by which pods, domain states.
+    """Show the GPUs of a cluster, as each node's MPSNode reports them: granted and used, by which
+    pods, domain states.
 
-    Exits with 0 when every GPU's domain is ready and its node has reported so of late, 1 when one is not or the cluster
-    cannot be asked, 2 when there is no such node.
+    Exits with 0 when every GPU's domain is ready and its node has reported so of late, 1 when one
+    is not or the cluster cannot be asked, 2 when there is no such node.
 
         kubectl mps
         kubectl mps gpu-a1 gpu-a2 -o wide
@@ -60,7 +62,9 @@ def show(
     with lasting():  # while kubectl asks
         from mpsd.status.cluster_answers import ClusterAccess, show_cluster
 
-    show_cluster(ClusterAccess(program, kubeconfig, context), nodes, output, watch=watch, glance=glance)
+    show_cluster(
+        ClusterAccess(program, kubeconfig, context), nodes, output, watch=watch, glance=glance
+    )
 
 
 @takes(
@@ -86,14 +90,16 @@ def top(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Show the GPUs of a cluster and the pods that use them, live, as each node's MPSNode reports them.
+    """Show the GPUs of a cluster and the pods that use them, live, as each node's MPSNode reports
+    them.
 
-    Nodes report what is granted at once and what is used at most twice a minute; they do not report how busy the SMs
-    are: on a node, `mpsd top` shows it. A pod that uses more than was granted comes first. Keys: m memory, n name,
-    arrows and PageUp and PageDown to scroll, q quits. If the API server does not answer, top waits for it.
+    Nodes report what is granted at once and what is used at most twice a minute; they do not report
+    how busy the SMs are: on a node, `mpsd top` shows it. A pod that uses more than was granted
+    comes first. Keys: m memory, n name, arrows and PageUp and PageDown to scroll, q quits. If the
+    API server does not answer, top waits for it.
 
-    In a pipe each look stands below the one before; with -o json it is one object a line. Exits with 0, 1 where the
-    cluster cannot be asked, 2 where there is no such node, 130 at Ctrl-C.
+    In a pipe each look stands below the one before; with -o json it is one object a line. Exits
+    with 0, 1 where the cluster cannot be asked, 2 where there is no such node, 130 at Ctrl-C.
 
         kubectl mps top
         kubectl mps top gpu-a1 gpu-a2 -n training
@@ -106,5 +112,17 @@ def top(
         from mpsd.status.rules.top import Sort
         from mpsd.status.top_show import TopOptions, show_top
 
-    asked = TopOptions("kubectl mps top", Sort(sort), interval, 1 if once else iterations, output is Format.JSON, once)
-    show_top(asked, cluster_tops(ClusterAccess(asked.program, kubeconfig, context), nodes or (), namespace, glance))
+    asked = TopOptions(
+        "kubectl mps top",
+        Sort(sort),
+        interval,
+        1 if once else iterations,
+        output is Format.JSON,
+        once,
+    )
+    show_top(
+        asked,
+        cluster_tops(
+            ClusterAccess(asked.program, kubeconfig, context), nodes or (), namespace, glance
+        ),
+    )

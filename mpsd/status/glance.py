@@ -1,8 +1,10 @@
-"""One look at the MPSNodes of a cluster for somebody who waits at a terminal: by kubectl, which answers first.
+"""One look at the MPSNodes of a cluster for somebody who waits at a terminal: by kubectl, which
+answers first.
 
-kubectl starts in a tenth of the time that a client of our own takes to load, works beside us meanwhile, and logs in as
-people are used to. What a status is made of loads while it asks, so nothing of it is imported before. What kubectl
-cannot answer is None here, without a word; whoever asked then asks by `platform.kube`, which says what is wrong.
+kubectl starts in a tenth of the time that a client of our own takes to load, works beside us
+meanwhile, and logs in as people are used to. What a status is made of loads while it asks, so
+nothing of it is imported before. What kubectl cannot answer is None here, without a word; whoever
+asked then asks by `platform.kube`, which says what is wrong.
 """
 
 import subprocess
@@ -46,7 +48,9 @@ class Glance:
         if found is None:
             return None
         status = cluster_status(found, now)
-        nodes = tuple([node for node in status.nodes if not self._names or node.name in self._names])
+        nodes = tuple(
+            [node for node in status.nodes if not self._names or node.name in self._names]
+        )
         return ClusterStatus(now, nodes) if self._names <= {node.name for node in nodes} else None
 
     def _answer(self) -> bytes | None:

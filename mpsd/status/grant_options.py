@@ -1,4 +1,5 @@
-"""What `mpsd smi`, `set` and `stop` share: the argument that names a grant's holder, its completion, and who is meant.
+"""What `mpsd smi`, `set` and `stop` share: the argument that names a grant's holder, its
+completion, and who is meant.
 
 Completion asks with a short deadline, and has no way to complain.
 """
@@ -31,7 +32,11 @@ def programs(given: Mapping[str, Any]) -> Iterable[str]:
     """The grants of programs that are not named yet."""
     grants = _grants(settings(run_directory=given.get("run_dir")))
     named_already = given.get("grants") or ()
-    return [one.id for one in grants if not one.container and not one.pod and one.id not in named_already]
+    return [
+        one.id
+        for one in grants
+        if not one.container and not one.pod and one.id not in named_already
+    ]
 
 
 def _grants(chosen: Settings) -> Sequence[GrantReport]:
@@ -45,16 +50,24 @@ def named(grants: Sequence[GrantReport], chosen: Settings) -> tuple[GrantReport,
         return tuple(grants)
     names = engine_names(chosen.engines)
     return tuple(
-        replace(one, container_name=names[one.container]) if one.container in names and not one.container_name else one
+        (
+            replace(one, container_name=names[one.container])
+            if one.container in names and not one.container_name
+            else one
+        )
         for one in grants
     )
 
 
 def the_one(program: str, grants: Sequence[GrantReport], word: str) -> GrantReport:
-    """The grant that is meant; else it ends the program: 1 where there is none, 2 where there are several."""
+    """The grant that is meant; else it ends the program: 1 where there is none, 2 where there are
+    several."""
     found = meant(grants, word)
     if len(found) != 1:
-        give_up(f"{program}: {why_not_one(grants, found, word)}", ExitCode.MISUSE if found else ExitCode.NO)
+        give_up(
+            f"{program}: {why_not_one(grants, found, word)}",
+            ExitCode.MISUSE if found else ExitCode.NO,
+        )
     return found[0]
 
 
@@ -63,7 +76,10 @@ def why_not_one(grants: Sequence[GrantReport], found: Sequence[GrantReport], wor
     names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
     if found:
         return f"{shown(word)} may be {names}; write more of the id"
-    return f"no container or program that holds a grant is {shown(word)}; there are: {names or 'none at all'}"
+    return (
+        f"no container or program that holds a grant is {shown(word)}; there are:"
+        f" {names or 'none at all'}"
+    )
 
 
 def give_up(message: str, code: int) -> NoReturn:
@@ -71,21 +87,24 @@ def give_up(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-# -- the grant that a word means: a container's id or its beginning, its name, a pod, or a grant's id ------------------
+# -- the grant that a word means: a container's id or its beginning, its name, a pod, or a grant's
+#   id ---
 
 
 def meant(grants: Iterable[GrantReport], word: str) -> tuple[GrantReport, ...]:
     """Those that the word may mean; none where there is no such grant.
 
-    A word in full comes before the beginning of one, and an id, also as engines show it, before a name, which whoever
-    creates a container chooses. Several that match equally are all returned.
+    A word in full comes before the beginning of one, and an id, also as engines show it, before a
+    name, which whoever creates a container chooses. Several that match equally are all returned.
     """
     among = tuple(grants)
 
     def whose(names: Callable[[GrantReport], Iterable[str]]) -> tuple[GrantReport, ...]:
         return tuple(one for one in among if word in names(one))
 
-    by_start = tuple(one for one in among if word and any(each.startswith(word) for each in _ids(one)))
+    by_start = tuple(
+        one for one in among if word and any(each.startswith(word) for each in _ids(one))
+    )
     return whose(lambda one: [*_ids(one), short_id(one)]) or whose(_names) or by_start
 
 

@@ -26,11 +26,13 @@ if TYPE_CHECKING:  # only `top` needs it
 
 _PAUSE_S = 1.0  # between two looks at this machine
 _LAST, _ALL = 5, 100  # violations that are shown
-_LASTING = ("since", "counts", "last", "unjudged")  # of the violations, what is not another at every look
+# of the violations, what is not another at every look
+_LASTING = ("since", "counts", "last", "unjudged")
 
 
 def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> NoReturn:
-    """Shows it, and ends the program with what that answers; to watch, it shows it again at every change."""
+    """Shows it, and ends the program with what that answers; to watch, it shows it again at every
+    change."""
     socket = settings(run_directory=run_dir).socket_to_ask
 
     def look() -> tuple[Frame, bool]:
@@ -38,7 +40,9 @@ def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> N
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeReport)
         ready = {domain.name for domain in node.domains if domain.state == State.READY}
-        frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=output is StatusFormat.WIDE)))
+        frame = Frame(
+            msgspec.json.decode(body), tuple(_parts(node, wide=output is StatusFormat.WIDE))
+        )
         return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
 
     if watch:
@@ -58,8 +62,8 @@ def watch_machine(
     pause_s: float,
     lasting_part: Callable[[object], object] | None = None,
 ) -> NoReturn:
-    """Shows one look after the other; an agent that is being restarted is waited for. lasting_part: of a record,
-    without which a look is not another; None: each is shown."""
+    """Shows one look after the other; an agent that is being restarted is waited for. lasting_part:
+    of a record, without which a look is not another; None: each is shown."""
     screen = Screen(output)
     shown: object = None
     with screen.until_interrupted():
@@ -79,12 +83,15 @@ def _without_time(record: object) -> object:
     if not isinstance(record, dict):
         return record
     seen = record.get("violations")
-    kept = {name: seen[name] for name in _LASTING if name in seen} if isinstance(seen, dict) else None
+    kept = (
+        {name: seen[name] for name in _LASTING if name in seen} if isinstance(seen, dict) else None
+    )
     return {**record, "reportedAt": None, "violations": kept}
 
 
 def machine_top(chosen: Settings) -> "Top":
-    """One look for `mpsd top`. NoLook where the agent does not answer in time, or not in a form that is known."""
+    """One look for `mpsd top`. NoLook where the agent does not answer in time, or not in a form
+    that is known."""
     from mpsd.status.grant_options import named
     from mpsd.status.rules.top import NoLook, node_top
 
@@ -118,9 +125,12 @@ def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
     for client in node.clients or ():
         if client.grant is None:
             how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
-            yield f"pid {client.pid} uses {tables.known_gib(client.used_mib)} {how}: {client.command}"
+            yield (
+                f"pid {client.pid} uses {tables.known_gib(client.used_mib)} {how}: {client.command}"
+            )
     for waiting in node.waiting:
-        yield f"pid {waiting.holder_pid} waits for {tables.known_gib(waiting.memory_mib)}: {waiting.command}"
+        wanted = tables.known_gib(waiting.memory_mib)
+        yield f"pid {waiting.holder_pid} waits for {wanted}: {waiting.command}"
     yield from (f"unknown: {what}" for what in node.unknown)
     yield from tables.event_lines(node.daemon_ends[-_LAST:], node.now)
     if node.violations:

@@ -1,4 +1,5 @@
-"""What the agent serves of its node: `GET /metrics` for Prometheus, and `GET /v1/use` for `mpsd smi` and `mpsd top`."""
+"""What the agent serves of its node: `GET /metrics` for Prometheus, and `GET /v1/use` for `mpsd
+smi` and `mpsd top`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,12 @@ _OPENMETRICS = "application/openmetrics-text"
 
 
 class Exposition:
-    """The node's metrics and those of this process, which are prometheus_client's, as is the choice of a format."""
+    """The node's metrics and those of this process, which are prometheus_client's, as is the choice
+    of a format."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, ProcessCollector  # 1 MiB that nobody needs who is not scraped
+        # 1 MiB that nobody needs who is not scraped
+        from prometheus_client import CollectorRegistry, ProcessCollector
 
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -32,14 +35,16 @@ class Exposition:
 
         encode, content_type = choose_encoder(accept)
         openmetrics = content_type.startswith(_OPENMETRICS)
-        if openmetrics and "version=1." not in content_type:  # a later one, whose rules nobody here has read
+        # a later one, whose rules nobody here has read
+        if openmetrics and "version=1." not in content_type:
             encode, content_type = choose_encoder(f"{_OPENMETRICS}; version=1.0.0")
         return text(samples, openmetrics=openmetrics).encode() + encode(self._process), content_type
 
 
 class MetricsApi:
-    """The metrics, on the Unix socket and on the ports for readers. calls: None without a kubelet. A scrape asks
-    neither NVML nor a daemon: it reports the last view, and what `mpsd control` has written to files.
+    """The metrics, on the Unix socket and on the ports for readers. calls: None without a kubelet.
+    A scrape asks neither NVML nor a daemon: it reports the last view, and what `mpsd control` has
+    written to files.
     """
 
     def __init__(self, sources: AgentSources, calls: PluginCalls | None) -> None:
@@ -52,7 +57,11 @@ class MetricsApi:
 
     async def _show(self, request: web.Request) -> web.Response:
         agent = self._sources.agent
-        status = node_report(agent.view, self._sources.policy, agent.watchdog.report()) if agent.view else None
+        status = (
+            node_report(agent.view, self._sources.policy, agent.watchdog.report())
+            if agent.view
+            else None
+        )
         domains = [domain.name for domain in status.domains] if status else ()
         found = [
             *samples(
@@ -69,8 +78,9 @@ class MetricsApi:
 
 
 class UseApi:
-    """Who uses what of the GPUs now; whoever may look at the node may look at this. NVML is asked for samples only
-    here: that costs 1.4 ms a GPU with 40 clients (docs/mps-observed.md, section 7).
+    """Who uses what of the GPUs now; whoever may look at the node may look at this. NVML is asked
+    for samples only here: that costs 1.4 ms a GPU with 40 clients (docs/mps-observed.md, section
+    7).
     """
 
     def __init__(self, sources: AgentSources) -> None:
@@ -81,15 +91,20 @@ class UseApi:
         return {"GET /v1/use": self._use}
 
     async def _use(self, _request: web.Request) -> web.Response:
-        since_us = time.time_ns() // 1000 - 2_000_000  # the driver takes a sample every second at least
+        # the driver takes a sample every second at least
+        since_us = time.time_ns() // 1000 - 2_000_000
         node = self._sources.node
         busy, unknown = {}, []
         if parts := [gpu.label for gpu in node.gpus if gpu.instance]:
-            unknown.append(f"how busy MIG instances are, which NVML does not report: {', '.join(parts)}")
+            unknown.append(
+                f"how busy MIG instances are, which NVML does not report: {', '.join(parts)}"
+            )
         for gpu in (gpu for gpu in node.gpus if not gpu.instance):
             try:
                 percent = node.nvml.busy_percent(gpu.uuid)
                 busy[gpu.uuid] = Busy(percent, node.nvml.sm_percents(gpu.uuid, since_us))
             except NvmlFailed as error:
                 unknown.append(f"how busy {gpu.label} is: {error}")
-        return json_answer(use_report(self._sources.agent.look(), self._sources.policy, busy, unknown))
+        return json_answer(
+            use_report(self._sources.agent.look(), self._sources.policy, busy, unknown)
+        )

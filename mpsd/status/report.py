@@ -1,9 +1,12 @@
-"""Keeps the API server informed of a node: MPSNode, node condition, number of GPUs, pods' annotations, events.
+"""Keeps the API server informed of a node: MPSNode, node condition, number of GPUs, pods'
+annotations, events.
 
-The node never waits for the API server: what is to be reported is remembered as it is now, and written by tasks of
-their own. After an hour without an API server it gets the node as it is then, once.
+The node never waits for the API server: what is to be reported is remembered as it is now, and
+written by tasks of their own. After an hour without an API server it gets the node as it is then,
+once.
 
-None of the rights that this takes (manifests/chart/templates/agent) can be limited to its own node by RBAC.
+None of the rights that this takes (manifests/chart/templates/agent) can be limited to its own node
+by RBAC.
 """
 
 import asyncio
@@ -23,10 +26,27 @@ from mpsd.model.node_report import SeenViolations
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.platform.event_loop import until_one_ends
-from mpsd.platform.kube import EVENTS, NODES, PODS, Conflict, Kube, KubeError, NotFound, Object, PatchKind, Unavailable
+from mpsd.platform.kube import (
+    EVENTS,
+    NODES,
+    PODS,
+    Conflict,
+    Kube,
+    KubeError,
+    NotFound,
+    Object,
+    PatchKind,
+    Unavailable,
+)
 from mpsd.platform.logs import Logger, logger
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode
-from mpsd.status.report_node import MPSNodeDuty, NodeConditionDuty, NodeLabelsDuty, StartupTaintDuty, ThisNode
+from mpsd.status.report_node import (
+    MPSNodeDuty,
+    NodeConditionDuty,
+    NodeLabelsDuty,
+    StartupTaintDuty,
+    ThisNode,
+)
 from mpsd.status.rules.events import EventAggregator, Writing
 from mpsd.status.rules.pods import PodAnnotations
 
@@ -34,8 +54,9 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 
 class Duty(Protocol):
-    """A thing that the API server is kept informed of. changed: set when there may be something to write. What is
-    written is true at that moment; nothing waits in a queue for the API server to return.
+    """A thing that the API server is kept informed of. changed: set when there may be something to
+    write. What is written is true at that moment; nothing waits in a queue for the API server to
+    return.
     """
 
     name: str
@@ -49,13 +70,15 @@ class Duty(Protocol):
 
 
 class Reachability:
-    """Logs once that the API server is away, and once that it is back; other troubles when they begin and end."""
+    """Logs once that the API server is away, and once that it is back; other troubles when they
+    begin and end."""
 
     def __init__(self) -> None:
         self._log = logger(role="agent", part="report")
         self._away: set[str] = set()  # the duties that do not reach it
         self._troubles: dict[str, str] = {}
-        self.away_since: float | None = None  # seconds since 1970; None while the API server answers
+        # seconds since 1970; None while the API server answers
+        self.away_since: float | None = None
 
     def failed(self, duty: str, error: BaseException | None) -> None:
         if isinstance(error, Unavailable):
@@ -83,7 +106,9 @@ async def keep(duty: Duty, reachability: Reachability) -> None:
     def note(attempt: RetryCallState) -> None:
         reachability.failed(duty.name, attempt.outcome.exception() if attempt.outcome else None)
 
-    retrying = AsyncRetrying(wait=_BACK_OFF, retry=retry_if_exception_type(KubeError), before_sleep=note)
+    retrying = AsyncRetrying(
+        wait=_BACK_OFF, retry=retry_if_exception_type(KubeError), before_sleep=note
+    )
     while True:
         duty.changed.clear()
         if (due_s := duty.due_in_s()) is not None and due_s <= 0:
@@ -96,8 +121,8 @@ async def keep(duty: Duty, reachability: Reachability) -> None:
 
 
 class EventsDuty:
-    """Writes what happened as Kubernetes Events; `status.rules.events` decides which and when. An event that the API
-    server refuses is dropped, so that it holds up no other.
+    """Writes what happened as Kubernetes Events; `status.rules.events` decides which and when. An
+    event that the API server refuses is dropped, so that it holds up no other.
     """
 
     name = "events"
@@ -113,7 +138,9 @@ class EventsDuty:
         if self._events.dropped > self._dropped:
             self._dropped = self._events.dropped
             lost = "more happened than could be reported; see the log of the agent"
-            self._events.note(Event(events.node_subject(self._node), Reason.EVENTS_DROPPED, lost), time.time())
+            self._events.note(
+                Event(events.node_subject(self._node), Reason.EVENTS_DROPPED, lost), time.time()
+            )
         self.changed.set()
 
     def due_in_s(self) -> float | None:
@@ -129,7 +156,9 @@ class EventsDuty:
             except KubeError as error:  # its namespace is being deleted, or a right is missing
                 self._events.refused(writing.seen)
                 self._dropped = self._events.dropped
-                self._log.warning("event dropped", subject=str(writing.seen.event.subject), reason=str(error))
+                self._log.warning(
+                    "event dropped", subject=str(writing.seen.event.subject), reason=str(error)
+                )
 
     async def _write(self, writing: Writing) -> None:
         seen, count = writing.seen, None
@@ -148,7 +177,8 @@ class EventsDuty:
         self._events.wrote(seen, time.time(), count)
 
     async def _count_on(self, seen: EventCount) -> int:
-        """Adds our count to the one that is there; gives the sum. The first patch changes nothing: it reads."""
+        """Adds our count to the one that is there; gives the sum. The first patch changes nothing:
+        it reads."""
         found = await self._patch(seen, {})
         if events.is_reported_by(found, seen):
             return events.count_in(found)
@@ -165,8 +195,9 @@ _AGAIN_S = 60.0  # between two writes of the same on one pod, should somebody el
 
 
 class PodAnnotationsDuty:
-    """Writes what mpsd decided for a pod as annotations of it. A pod that has gone, or whose name another has by now,
-    is left alone. They are written with its status: the right to patch a pod itself includes its image.
+    """Writes what mpsd decided for a pod as annotations of it. A pod that has gone, or whose name
+    another has by now, is left alone. They are written with its status: the right to patch a pod
+    itself includes its image.
     """
 
     name = "the pods' annotations"
@@ -176,10 +207,12 @@ class PodAnnotationsDuty:
         self._kube = kube
         self._offered: Sequence[PodAnnotations] | None = None  # None before the first offer
         self._annotations: dict[PodName, PodAnnotations] = {}
-        self._written: dict[PodName, tuple[dict[str, str], float]] = {}  # and when, by a monotonic clock
+        # and when, by a monotonic clock
+        self._written: dict[PodName, tuple[dict[str, str], float]] = {}
 
     def offer(self, annotations: Sequence[PodAnnotations]) -> None:
-        """The pods of this node as they are now, and no others. The very same annotations again are nothing new."""
+        """The pods of this node as they are now, and no others. The very same annotations again are
+        nothing new."""
         if annotations is self._offered:
             return
         self._offered = annotations
@@ -195,7 +228,9 @@ class PodAnnotationsDuty:
         for annotations in [one for one in self._annotations.values() if self._due_in_s(one) <= 0]:
             pod = annotations.pod
             with suppress(NotFound, Conflict):  # it has gone
-                await self._kube.patch(PODS, pod.name, annotations.patch, PatchKind.MERGE, pod.namespace, "status")
+                await self._kube.patch(
+                    PODS, pod.name, annotations.patch, PatchKind.MERGE, pod.namespace, "status"
+                )
             self._written[pod] = dict(annotations.wants), time.monotonic()
 
     def _due_in_s(self, annotations: PodAnnotations) -> float:
@@ -238,10 +273,13 @@ class NodeReporter:
         self.on_event: Callable[[Event], None] = lambda _event: None
 
     def report(
-        self, view: NodeView, annotations: Sequence[PodAnnotations] = (), violations: SeenViolations | None = None
+        self,
+        view: NodeView,
+        annotations: Sequence[PodAnnotations] = (),
+        violations: SeenViolations | None = None,
     ) -> None:
-        """The node as it is now. annotations: of each pod of this node that holds devices. violations: None without a
-        watchdog.
+        """The node as it is now. annotations: of each pod of this node that holds devices.
+        violations: None without a watchdog.
         """
         before, policy = self._node.view, self._policy()
         upgrade = self._node.driver_upgrade
@@ -264,8 +302,13 @@ class NodeReporter:
         self._startup_taint.see(node.taints)
 
     def add_event(self, pod: PodName | None, reason: Reason, message: str) -> None:
-        """Reports what no view shows, such as a refused allocation. pod: None for an event of the node."""
-        event = Event(events.pod_subject(pod) if pod else events.node_subject(self._node.name), reason, message)
+        """Reports what no view shows, such as a refused allocation. pod: None for an event of the
+        node."""
+        event = Event(
+            events.pod_subject(pod) if pod else events.node_subject(self._node.name),
+            reason,
+            message,
+        )
         self._events.note(event)
         self.on_event(event)
 
@@ -274,7 +317,8 @@ class NodeReporter:
         loops = (stop.wait(), *(keep(duty, self.reachability) for duty in self._duties))
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
-            await until_one_ends(tasks)  # a duty ends only by a fault of ours, which must not stay unseen
+            # a duty ends only by a fault of ours, which must not stay unseen
+            await until_one_ends(tasks)
         finally:
             for task in tasks:
                 task.cancel()
@@ -298,10 +342,11 @@ _DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
 
 @dataclass(frozen=True, slots=True)
 class ShutdownReport:
-    """Reports that nothing is free here before an agent ends, so that no pod is on its way when its plugin is gone.
-    Kubelet refuses for good what comes to it without a plugin (UnexpectedAdmissionError; a Job burns a retry), and
-    counts devices only every ten seconds. So the scheduler gets it from us, and from kubelet a little later; when the
-    next agent has registered, kubelet counts again and the node is open. node: its name in the cluster.
+    """Reports that nothing is free here before an agent ends, so that no pod is on its way when its
+    plugin is gone. Kubelet refuses for good what comes to it without a plugin
+    (UnexpectedAdmissionError; a Job burns a retry), and counts devices only every ten seconds. So
+    the scheduler gets it from us, and from kubelet a little later; when the next agent has
+    registered, kubelet counts again and the node is open. node: its name in the cluster.
     """
 
     kube: Kube
@@ -310,19 +355,25 @@ class ShutdownReport:
     log: Logger
 
     async def announce(self) -> None:
-        """While the plugin still serves. Returns when what was on its way has come; at once if that is not written."""
+        """While the plugin still serves. Returns when what was on its way has come; at once if that
+        is not written."""
         if await self.write():
             self.log.info("nothing offered", reason="the agent stops")
             await asyncio.sleep(_SETTLE_S)
 
     async def write(self) -> bool:
-        """Also when the plugin has gone: kubelet may have counted in between. False where it is not written."""
+        """Also when the plugin has gone: kubelet may have counted in between. False where it is not
+        written."""
         resources = self.policy().resources
         patch = {"status": {"allocatable": {resources.memory: "0", resources.percent: "0"}}}
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                await self.kube.patch(NODES, self.node, patch, PatchKind.STRATEGIC, subresource="status")
+                await self.kube.patch(
+                    NODES, self.node, patch, PatchKind.STRATEGIC, subresource="status"
+                )
         except (KubeError, TimeoutError) as error:
-            self.log.warning("shutdown not reported", reason=str(error) or "the Kubernetes API does not answer")
+            self.log.warning(
+                "shutdown not reported", reason=str(error) or "the Kubernetes API does not answer"
+            )
             return False
         return True

@@ -1,8 +1,9 @@
-"""Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its number of GPUs.
+"""Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its
+number of GPUs.
 
-Of the Node only our condition, our resources, our labels and the startup taint are touched; of the MPSNode never the
-spec, which is the operator's.
-The rights that it takes are among those of status.report.
+Of the Node only our condition, our resources, our labels and the startup taint are touched; of the
+MPSNode never the spec, which is the operator's. The rights that it takes are among those of
+status.report.
 """
 
 import asyncio
@@ -28,15 +29,27 @@ from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
 from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.kubernetes_objects import KubernetesNode, Taint, read_kubernetes_node, taint_removal
+from mpsd.platform.rules.kubernetes_objects import (
+    KubernetesNode,
+    Taint,
+    read_kubernetes_node,
+    taint_removal,
+)
 from mpsd.status.rules import mpsnode as rules
-from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, UPGRADE_LABEL, WrittenStatus, labels_patch, node_labels
+from mpsd.status.rules.mpsnode import (
+    CHANGE_S,
+    HEARTBEAT_S,
+    UPGRADE_LABEL,
+    WrittenStatus,
+    labels_patch,
+    node_labels,
+)
 from mpsd.status.rules.node_report import node_report
 
 
 class ThisNode:
-    """The Node that this agent runs on, as it was last seen, and its condition MPSReady, with its time of change across
-    restarts.
+    """The Node that this agent runs on, as it was last seen, and its condition MPSReady, with its
+    time of change across restarts.
     """
 
     def __init__(self, kube: Kube, name: str) -> None:
@@ -45,7 +58,8 @@ class ThisNode:
         self.violations: SeenViolations | None = None  # not reported before the watchdog has
         self._condition: Condition | None = None
         self._object: Object = {}
-        self._ours = False  # whether it has changed since we look, so that the time of the change is ours
+        # whether it has changed since we look, so that the time of the change is ours
+        self._ours = False
         self.driver_upgrade = ""  # the label by which its driver is upgraded; empty where none does
 
     def see(self, view: NodeView, violations: SeenViolations | None, *, news: bool) -> None:
@@ -54,7 +68,9 @@ class ThisNode:
         if not news:
             return
         condition = mps_ready(view, self.driver_upgrade)
-        self._ours = self._ours or (self._condition is not None and condition.status is not self._condition.status)
+        self._ours = self._ours or (
+            self._condition is not None and condition.status is not self._condition.status
+        )
         self._condition = condition
         self._object = condition_object(condition, self._object, stamp(view.now))
 
@@ -64,7 +80,8 @@ class ThisNode:
         return dict(self._object)
 
     async def uid(self, *, afresh: bool = False) -> str:
-        """Looked up when it is needed. Takes over since when the condition is so from what an earlier agent wrote."""
+        """Looked up when it is needed. Takes over since when the condition is so from what an
+        earlier agent wrote."""
         if afresh or not self._uid:
             node = await self._kube.get(NODES, self.name)
             if self._condition and not self._ours:
@@ -102,7 +119,9 @@ class NodeConditionDuty(_NodeDuty):
         assert view, "it is not due before the first view"
         now = condition, count, gpus = self._now(view)
         patch = node_status_patch(condition, count, gpus, stamp(time.time()), self._count)
-        await self._kube.patch(NODES, self._node.name, patch, PatchKind.STRATEGIC, subresource="status")
+        await self._kube.patch(
+            NODES, self._node.name, patch, PatchKind.STRATEGIC, subresource="status"
+        )
         self._reported, self._reported_at, self._count = now, time.monotonic(), count
 
     def _now(self, view: NodeView) -> tuple[Object, str, int]:
@@ -113,9 +132,9 @@ _AGAIN_S = 60.0  # between two writes of the same labels, should somebody else w
 
 
 class NodeLabelsDuty(_NodeDuty):
-    """The Node's labels about its GPUs, for pods to choose it by, and the one by which mpsd's pods leave it. They are
-    written through its status, which takes no further right, and in a request of their own: an older mpsd-agent-writes
-    refuses them, and must not refuse the condition with them.
+    """The Node's labels about its GPUs, for pods to choose it by, and the one by which mpsd's pods
+    leave it. They are written through its status, which takes no further right, and in a request of
+    their own: an older mpsd-agent-writes refuses them, and must not refuse the condition with them.
     """
 
     name = "the node's labels"
@@ -142,25 +161,33 @@ class NodeLabelsDuty(_NodeDuty):
         assert view, "it is not due before the first view"
         wanted = self._wanted(view)
         if patch := labels_patch(self._labels or {}, wanted):
-            found = await self._kube.patch(NODES, self._node.name, patch, PatchKind.MERGE, subresource="status")
+            found = await self._kube.patch(
+                NODES, self._node.name, patch, PatchKind.MERGE, subresource="status"
+            )
             self._labels = read_kubernetes_node(found).labels
             self._written, self._written_at = wanted, time.monotonic()
 
     def _wanted(self, view: NodeView) -> dict[str, str]:
-        left = is_to_be_left(view, self._node.driver_upgrade, left=UPGRADE_LABEL in (self._labels or {}))
+        left = is_to_be_left(
+            view, self._node.driver_upgrade, left=UPGRADE_LABEL in (self._labels or {})
+        )
         return node_labels(view.gpus, self._policy()) | ({UPGRADE_LABEL: "drained"} if left else {})
 
 
 class StartupTaintDuty:
-    """Removes the Node's startup taint once its GPUs are served, and never sets it: whoever makes nodes does.
+    """Removes the Node's startup taint once its GPUs are served, and never sets it: whoever makes
+    nodes does.
 
-    key: of the taint; empty for none. is_offered: whether the cluster knows what this node offers. Where it does not,
-    an autoscaler that sees no taint believes that the node offers nothing, and adds another.
+    key: of the taint; empty for none. is_offered: whether the cluster knows what this node offers.
+    Where it does not, an autoscaler that sees no taint believes that the node offers nothing, and
+    adds another.
     """
 
     name = "the startup taint"
 
-    def __init__(self, kube: Kube, node: ThisNode, key: str, is_offered: Callable[[], bool]) -> None:
+    def __init__(
+        self, kube: Kube, node: ThisNode, key: str, is_offered: Callable[[], bool]
+    ) -> None:
         self.changed = asyncio.Event()
         self._kube, self._node, self._key, self._is_offered = kube, node, key, is_offered
         self._taints: tuple[Taint, ...] = ()
@@ -214,7 +241,9 @@ class MPSNodeDuty(_NodeDuty):
         status = self._status(view)
         try:
             patch = rules.status_patch(status)
-            await self._kube.patch(MPS_NODES, self._node.name, patch, PatchKind.JSON, subresource="status")
+            await self._kube.patch(
+                MPS_NODES, self._node.name, patch, PatchKind.JSON, subresource="status"
+            )
         except NotFound:  # somebody deleted it
             self._belongs = False
             raise
@@ -222,7 +251,9 @@ class MPSNodeDuty(_NodeDuty):
         if self._written is None or rules.gave_back(status, self._written.status):
             amount = {rules.GIVEN_BACK: str(int(time.time()))}
             room: Object = {"status": {"capacity": amount, "allocatable": amount}}
-            await self._kube.patch(NODES, self._node.name, room, PatchKind.MERGE, subresource="status")
+            await self._kube.patch(
+                NODES, self._node.name, room, PatchKind.MERGE, subresource="status"
+            )
         self._written = WrittenStatus(status, time.monotonic())
 
     async def _make_belong(self) -> None:
@@ -244,7 +275,9 @@ class MPSNodeDuty(_NodeDuty):
         policy, condition, violations = self._policy(), self._node.condition, self._node.violations
         sources = view, policy, condition, violations
         if self._made[0] != sources:
-            asking = replace(view, waiting=())  # why somebody waits takes long to say, and is not reported
+            asking = replace(
+                view, waiting=()
+            )  # why somebody waits takes long to say, and is not reported
             report = node_report(asking, policy, violations, mpsd.__version__)
             self._made = sources, rules.mpsnode_status(report, condition)
         return self._made[1]

@@ -1,4 +1,5 @@
-"""The tables and sentences of a status, for people: GPUs, grants, nodes, domains, faults and violations.
+"""The tables and sentences of a status, for people: GPUs, grants, nodes, domains, faults and
+violations.
 
 A column is a line of a list here, and whoever shows rows chooses columns.
 """
@@ -51,15 +52,19 @@ class Column(Generic[Row]):
 class TextTable:
     """Thousands of rows of cells, each on one line.
 
-    It looks as rich's own table does, and costs a fiftieth of it: rich measures, wraps and pads each cell by itself,
-    which for the GPUs of 500 nodes takes half a minute. No cell is cut: what is too wide for a terminal without the
-    columns that may leave is folded by it.
+    It looks as rich's own table does, and costs a fiftieth of it: rich measures, wraps and pads
+    each cell by itself, which for the GPUs of 500 nodes takes half a minute. No cell is cut: what
+    is too wide for a terminal without the columns that may leave is folded by it.
     """
 
     def __init__(self, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Cell]]) -> None:
         self._columns, self._cells = columns, cells
-        listed = [[column.title, *map(str, those)] for column, those in zip(columns, cells, strict=True)]
-        padded = [_padded(texts, left=column.left) for column, texts in zip(columns, listed, strict=True)]
+        listed = [
+            [column.title, *map(str, those)] for column, those in zip(columns, cells, strict=True)
+        ]
+        padded = [
+            _padded(texts, left=column.left) for column, texts in zip(columns, listed, strict=True)
+        ]
         self._head, *self._rows = zip(*padded, strict=True)
 
     @property
@@ -75,7 +80,8 @@ class TextTable:
         blank, rule = Segment(" " * width), Segment(f" {'─' * (width - 2)} ")
         head = Segment(f" {_GAP.join(self._head)} ", console.get_style("table.header"))
         yield from (blank, _LINE, head, _LINE, rule, _LINE)
-        if console.color_system is None:  # a pipe: thousands of pieces, each of no style, are as good as one
+        # a pipe: thousands of pieces, each of no style, are as good as one
+        if console.color_system is None:
             yield Segment("".join([f" {_GAP.join(row)} \n" for row in self._rows]))
         else:
             for row, cells in zip(self._rows, zip(*self._cells, strict=True), strict=True):
@@ -91,7 +97,8 @@ class TextTable:
         yield from (blank, _LINE)
 
     def within(self, width: int) -> "TextTable":
-        """Without as many of the columns that may leave as it takes to be no wider; one stays in any case."""
+        """Without as many of the columns that may leave as it takes to be no wider; one stays in
+        any case."""
         left = [place for place, column in enumerate(self._columns) if column.leaves]
         shown, kept = self, [*range(len(self._columns))]
         while shown.width > width and left and len(kept) > 1:
@@ -109,7 +116,9 @@ def _padded(texts: Sequence[str], *, left: bool) -> list[str]:
     widths = [*map(len if every.isascii() and every.isprintable() else cell_len, texts)]
     most = max(widths)
     spaces = [" " * (most - width) for width in widths]
-    return [text + space if left else space + text for text, space in zip(texts, spaces, strict=True)]
+    return [
+        text + space if left else space + text for text, space in zip(texts, spaces, strict=True)
+    ]
 
 
 def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> TextTable:
@@ -119,14 +128,19 @@ def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = F
         for column in columns
         if wide or not column.wide
     )
-    shown = [(column, cells) for column, cells in asked if not column.rare or {*map(str, cells)} - {"", "?"}]
+    shown = [
+        (column, cells)
+        for column, cells in asked
+        if not column.rare or {*map(str, cells)} - {"", "?"}
+    ]
     return TextTable([column for column, _cells in shown], [cells for _column, cells in shown])
 
 
 def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
     cells = [column.cell(row) for row in rows]
     texts = [cell for cell in cells if isinstance(cell, str)]
-    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:  # as they all are, mostly
+    # as they all are, mostly
+    if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:
         return cells
     return [cell if isinstance(cell, Text) else one_line(cell) for cell in cells]
 
@@ -147,15 +161,18 @@ def part_of(part_mib: int | None, whole_mib: int | None) -> str:
     return f"{part}/{whole} GiB"
 
 
-# -- GPUs ----------------------------------------------------------------------------------------------------------
+# -- GPUs ----------------------------------------------------------------------------------------
 
-_COLOURS = {State.READY.value: "green"} | {state.value: "yellow" for state in (State.STARTING, *DRAINS)}
+_COLOURS = {State.READY.value: "green"} | {
+    state.value: "yellow" for state in (State.STARTING, *DRAINS)
+}
 
 
 def _state(gpu: GpuRow) -> Text:
     if gpu.state is None:
         return Text("no daemon", "red")
-    waits = gpu.cordoned and gpu.state not in DRAINS  # the node has not heard of it yet, or has other trouble first
+    # the node has not heard of it yet, or has other trouble first
+    waits = gpu.cordoned and gpu.state not in DRAINS
     return state_text(gpu.state, ", cordoned" if waits else "")
 
 
@@ -174,19 +191,27 @@ GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("CLIENTS", lambda gpu: known(gpu.clients), leaves=True),
     Column("RESTARTS", lambda gpu: "" if gpu.state is None else known(gpu.restarts), leaves=True),
-    Column("CONTEXT", lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB", wide=True),
+    Column(
+        "CONTEXT",
+        lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB",
+        wide=True,
+    ),
     Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
 )
-CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (Column("NODE", lambda gpu: gpu.node, left=True), *GPU_COLUMNS)
+CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+    Column("NODE", lambda gpu: gpu.node, left=True),
+    *GPU_COLUMNS,
+)
 
-# -- grants --------------------------------------------------------------------------------------------------------
+# -- grants ---------------------------------------------------------------------------------------
 
 
 def _each(row: GrantRow, amount: str) -> str:
     """One where it has as much of each GPU, else one a GPU."""
     if len({card.memory_mib for card in row.cards}) <= 1:
         return known_gib(getattr(row, amount))
-    return f"{','.join(known_gib(getattr(card, amount)).removesuffix(' GiB') for card in row.cards)} GiB"
+    each = (known_gib(getattr(card, amount)).removesuffix(" GiB") for card in row.cards)
+    return f"{','.join(each)} GiB"
 
 
 def _used(row: GrantRow) -> str | Text:
@@ -195,7 +220,13 @@ def _used(row: GrantRow) -> str | Text:
 
 
 def _ended(row: GrantRow, what: str) -> str:
-    told = "(ended, programs of it are left) " if row.ended else "(no cgroup) " if row.no_cgroup else ""
+    told = (
+        "(ended, programs of it are left) "
+        if row.ended
+        else "(no cgroup) "
+        if row.no_cgroup
+        else ""
+    )
     return f"{told}{what}"
 
 
@@ -206,7 +237,9 @@ def _holder(row: GrantRow) -> str:
 def _violations(row: GrantRow) -> str:
     if row.violations is None:
         return "?"
-    return ", ".join([f"{known(count)} {kind}" for kind, count in by_kind(row.violations.counts).items()])
+    return ", ".join(
+        [f"{known(count)} {kind}" for kind, count in by_kind(row.violations.counts).items()]
+    )
 
 
 _GRANT: tuple[Column[GrantRow], ...] = (
@@ -226,9 +259,13 @@ POD_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("POD", lambda grant: _ended(grant, _holder(grant)), left=True),
     Column("CLAIM", lambda grant: grant.claim or "", left=True, rare=True),
     *_GRANT,
-    Column("PRIORITY", lambda grant: "below normal" if grant.priority else "", left=True, rare=True),
+    Column(
+        "PRIORITY", lambda grant: "below normal" if grant.priority else "", left=True, rare=True
+    ),
     Column("UID", lambda grant: grant.id, left=True, wide=True),
-    Column("SHARED WITH", lambda grant: ", ".join(grant.shared_with), left=True, wide=True, rare=True),
+    Column(
+        "SHARED WITH", lambda grant: ", ".join(grant.shared_with), left=True, wide=True, rare=True
+    ),
 )
 CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("NODE", lambda pod: pod.node, left=True),
@@ -237,7 +274,7 @@ CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
 )
 
 
-# -- nodes ---------------------------------------------------------------------------------------------------------
+# -- nodes ---------------------------------------------------------------------------------------
 
 
 def _sum(node: "ClusterNode", field: str) -> int | None:
@@ -275,7 +312,12 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
     columns: tuple[Column[ClusterNode], ...] = (
         Column("NODE", lambda node: node.name, left=True),
         Column("READY", ready, left=True),
-        Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True, leaves=True),
+        Column(
+            "REASON",
+            lambda node: node.condition.reason if node.condition else "",
+            left=True,
+            leaves=True,
+        ),
         Column(
             "SINCE",
             lambda node: age(epoch(node.condition.last_transition_time)) if node.condition else "",
@@ -283,24 +325,36 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         ),
         Column("GPUS", lambda node: "?" if node.reported_at is None else str(len(node.gpus))),
         Column("DOMAINS", domains, leaves=True),
-        Column("GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
+        Column(
+            "GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))
+        ),
         Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
         Column("PODS", pods, leaves=True),
         Column("CLIENTS", lambda node: known(_sum(node, "clients")), leaves=True),
         Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned_labels, left=True),
-        Column("REPORTED", lambda node: "never" if node.reported_at is None else age(node.reported_at), leaves=True),
+        Column(
+            "REPORTED",
+            lambda node: "never" if node.reported_at is None else age(node.reported_at),
+            leaves=True,
+        ),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),
-        Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
+        Column(
+            "MESSAGE",
+            lambda node: node.condition.message if node.condition else "",
+            left=True,
+            wide=True,
+        ),
     )
     return table(columns, nodes, wide=wide)
 
 
-# -- domains -------------------------------------------------------------------------------------------------------
+# -- domains -------------------------------------------------------------------------------------
 
 
 def domain_line(domain: DomainReport, now: float, node: str = "") -> str:
-    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it. node: of a cluster."""
+    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it.
+    node: of a cluster."""
     where, began = f"{node}: " if node else "", epoch(domain.since)
     since = "" if began is None else f" since {clock(began)} ({lasting(now - began)})"
     what_to_do = remedy(domain.state, domain.reason)
@@ -311,7 +365,9 @@ def domain_line(domain: DomainReport, now: float, node: str = "") -> str:
 def suspects_line(domain: DomainReport, node: str = "") -> str:
     """Whom to look at when a domain has one fault after the other."""
     where = f"{node}: " if node else ""
-    each = ", ".join([f"{one.pod} ({known(one.faults)} in a row)" for one in domain.faults.suspects])
+    each = ", ".join(
+        [f"{one.pod} ({known(one.faults)} in a row)" for one in domain.faults.suspects]
+    )
     said = f"{where}{domain.name}: pods that were present at each of its last faults: {each}"
     return one_line(f"{said}; it cannot be determined which of them, if any, caused them")
 
@@ -322,7 +378,8 @@ def causes_lines(domain: DomainReport, now: float, node: str = "") -> "Iterator[
     if domain.faults.causes and last is not None and now - last < DAY_S:
         where = f"{node}: " if node else ""
         at = f"{clock(last)} ({lasting(now - last)} ago)"
-        yield one_line(f"{where}{domain.name} had a fault at {at}; {ended_before(map(str, domain.faults.causes))}")
+        causes = ended_before(map(str, domain.faults.causes))
+        yield one_line(f"{where}{domain.name} had a fault at {at}; {causes}")
 
 
 def clock(seconds: float) -> str:
@@ -333,13 +390,14 @@ def clock(seconds: float) -> str:
         return "?"
 
 
-# -- faults and violations -----------------------------------------------------------------------------------------
+# -- faults and violations -----------------------------------------------------------------------
 
 _LONGEST = 1000
 
 
 def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str]:
-    """How many faults it had, and when the last one was, whom it affected and for how long; nothing a day after it."""
+    """How many faults it had, and when the last one was, whom it affected and for how long; nothing
+    a day after it."""
     last, healed = epoch(faults.last), epoch(faults.healed)
     if last is None or now - last >= DAY_S:
         return
@@ -348,14 +406,18 @@ def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str
     had = f"a fault in this boot, at {at}; it" if faults.count == 1 else many
     who = shortened([*map(str, faults.hit)]) if faults.hit else "no known process"
     over = "is not over" if healed is None else f"was over after {max(0.0, healed - last):.1f} s"
-    yield one_line(f"{domain} had {had} hit {who} and {over}; {ended_before(map(str, faults.causes))}")
+    yield one_line(
+        f"{domain} had {had} hit {who} and {over}; {ended_before(map(str, faults.causes))}"
+    )
 
 
 def event_lines(events: "Iterable[PastEvent]", now: float) -> Iterator[str]:
     """When each was, and its message; nothing a day after it."""
     for one in events:
         if now - one.at < DAY_S:
-            yield printable(f"{one.what} at {clock(one.at)} ({lasting(now - one.at)} ago): {one.text}", _LONGEST)
+            yield printable(
+                f"{one.what} at {clock(one.at)} ({lasting(now - one.at)} ago): {one.text}", _LONGEST
+            )
 
 
 def violation_lines(seen: "ViolationsReport", *, most: int) -> Iterator[str]:
@@ -364,7 +426,8 @@ def violation_lines(seen: "ViolationsReport", *, most: int) -> Iterator[str]:
         yield printable(f"violations are not detected: {seen.unjudged}", _LONGEST)
     if seen.counts:
         counts = ", ".join(map(_counted, seen.counts))
-        yield f"violations since mpsd's agent started at {clock(epoch(seen.since) or 0.0)}: {counts}"
+        began = clock(epoch(seen.since) or 0.0)
+        yield f"violations since mpsd's agent started at {began}: {counts}"
     for one in seen.last[-most:]:
         who = f"{one.pod} " if one.pod else ""
         outcome = f"; {one.outcome}" if one.outcome else ""

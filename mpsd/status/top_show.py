@@ -1,7 +1,8 @@
 """Shows one look after the other: over each other on a terminal, with keys, else below each other.
 
-The screen never waits for a look, which a thread of its own takes; what cannot be looked at is reported, and
-since when, and what was seen last stays. What does not fit is counted, never silently left out.
+The screen never waits for a look, which a thread of its own takes; what cannot be looked at is
+reported, and since when, and what was seen last stays. What does not fit is counted, never silently
+left out.
 """
 
 import json
@@ -25,7 +26,16 @@ from mpsd.platform.console import ExitCode, complaints, one_line
 from mpsd.platform.imports import ended_by_signals
 from mpsd.platform.terminal import WIDEST, console, drawn, print_part
 from mpsd.status.rules.top import NoLook, Sort, Top, TopGpu, TopUser
-from mpsd.status.tables import Column, TextTable, clock, known, known_gib, part_of, state_text, table
+from mpsd.status.tables import (
+    Column,
+    TextTable,
+    clock,
+    known,
+    known_gib,
+    part_of,
+    state_text,
+    table,
+)
 
 _BEAT_S = 1.0  # between two drawings where nothing is heard but what is away goes on being so
 _SORTS = {"m": Sort.MEMORY, "s": Sort.SM, "n": Sort.NAME}
@@ -36,8 +46,9 @@ _SHORTEST_NAME = 24  # that a name is cut to before columns are left out
 
 @dataclass(frozen=True, slots=True)
 class TopOptions:
-    """program: as complaints begin. interval_s: between two looks. iterations: how many; None: until somebody quits.
-    as_json: an object a look and line. plain: no control codes, whatever standard output is."""
+    """program: as complaints begin. interval_s: between two looks. iterations: how many; None:
+    until somebody quits. as_json: an object a look and line. plain: no control codes, whatever
+    standard output is."""
 
     program: str
     by: Sort
@@ -69,12 +80,16 @@ def _seen(look: Callable[[], Top], last: Top) -> Top:
         return replace(last, away=str(away), away_since=last.away_since or time.time())
 
 
-# -- what is shown: GPUs above, who uses them below ------------------------------------------------------------------
+# -- what is shown: GPUs above, who uses them below ----------------------------------------------
 
 
 def _used(row: TopUser) -> str | Text:
     used = known_gib(row.used_mib)
-    return Text(f"{used}, over" if row.granted_mib is not None else f"{used}, no grant", "red") if row.over else used
+    return (
+        Text(f"{used}, over" if row.granted_mib is not None else f"{used}, no grant", "red")
+        if row.over
+        else used
+    )
 
 
 _GPUS: tuple[Column[TopGpu], ...] = (
@@ -93,16 +108,30 @@ _USERS: tuple[Column[TopUser], ...] = (
     Column("WHO", lambda user: pods_in_words(user.name, user.shared_with), left=True),
     Column("CLAIM", lambda user: user.claim or "", left=True, rare=True, leaves=True),
     Column("USED", _used),
-    Column("GRANTED", lambda user: "-" if user.granted_mib is None else known_gib(user.granted_mib), leaves=True),
+    Column(
+        "GRANTED",
+        lambda user: "-" if user.granted_mib is None else known_gib(user.granted_mib),
+        leaves=True,
+    ),
     Column("SM", lambda user: known(user.sm_percent, " %")),
-    Column("THREADS", lambda user: "-" if user.granted_mib is None else known(user.thread_percent, " %"), leaves=True),
+    Column(
+        "THREADS",
+        lambda user: "-" if user.granted_mib is None else known(user.thread_percent, " %"),
+        leaves=True,
+    ),
     Column("CLIENTS", lambda user: known(user.clients), leaves=True),
 )
 
 
-def _tables(top: Top, gpus: Sequence[TopGpu], users: Sequence[TopUser], width: int) -> tuple[TextTable, TextTable]:
+def _tables(
+    top: Top, gpus: Sequence[TopGpu], users: Sequence[TopUser], width: int
+) -> tuple[TextTable, TextTable]:
     """Those of these GPUs and users, without the columns that would say nothing."""
-    empty = "SM" if any(gpu.node for gpu in top.gpus) or any(user.node for user in top.users) else "NODE"
+    empty = (
+        "SM"
+        if any(gpu.node for gpu in top.gpus) or any(user.node for user in top.users)
+        else "NODE"
+    )
     columns = [one for one in _USERS if one.title != empty]
     of_users = table(columns, users)
     if of_users.width > width:
@@ -122,12 +151,18 @@ def _nobody(top: Top) -> str:
 def _sentences(top: Top) -> Iterator[str]:
     if top.away:
         since = "" if top.away_since is None else f" since {clock(top.away_since)}"
-        lasts = "" if top.away_since is None else f" ({lasting(max(0.0, time.time() - top.away_since))})"
-        yield one_line(f"nothing newer is known{since}{lasts}: {top.away}; shown is what was seen last")
+        lasts = (
+            ""
+            if top.away_since is None
+            else f" ({lasting(max(0.0, time.time() - top.away_since))})"
+        )
+        yield one_line(
+            f"nothing newer is known{since}{lasts}: {top.away}; shown is what was seen last"
+        )
     yield from (one_line(note) for note in top.notes)
 
 
-# -- without a terminal ----------------------------------------------------------------------------------------------
+# -- without a terminal --------------------------------------------------------------------------
 
 
 def _below_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> None:
@@ -150,12 +185,16 @@ def _print(top: Top, asked: TopOptions) -> None:
             sys.stdout.write(time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(top.now)) + "\n")
         gpus, users = _tables(top, top.gpus, top.users, WIDEST)
         shown: list[RenderableType] = [gpus] if top.gpus else []
-        for part in (*shown, users if top.users else Text(_nobody(top)), *map(Text, _sentences(top))):
+        for part in (
+            *shown,
+            users if top.users else Text(_nobody(top)),
+            *map(Text, _sentences(top)),
+        ):
             print_part(part, to)
     sys.stdout.flush()
 
 
-# -- on a terminal ---------------------------------------------------------------------------------------------------
+# -- on a terminal -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +213,20 @@ class View:
         if key == terminal.FIRST or key in _SORTS:
             return replace(self, by=_SORTS.get(key, self.by), first=0)
         page = height // 2
-        moves = {terminal.UP: -1, terminal.DOWN: 1, terminal.PAGE_UP: -page, terminal.PAGE_DOWN: page}
+        moves = {
+            terminal.UP: -1,
+            terminal.DOWN: 1,
+            terminal.PAGE_UP: -page,
+            terminal.PAGE_DOWN: page,
+        }
         return self.moved(moves.get(key, 0), top)
 
 
 def lines(top: Top, view: View, size: os.terminal_size) -> list[str]:
     """No more lines than the terminal has, none of them wider. top: in the order of the view."""
     notes = [*_sentences(top)][:_MOST_NOTES]
-    space = max(2, size.lines - len(notes) - 8)  # rows: without the title, two heads of two, two counts, and the keys
+    # rows: without the title, two heads of two, two counts, and the keys
+    space = max(2, size.lines - len(notes) - 8)
     gpus = top.gpus[: max(1, space // 3, space - len(top.users))]
     users = top.users[view.first :][: max(1, space - len(gpus))]
     of_gpus, of_users = _tables(top, gpus, users, size.columns)
@@ -200,15 +245,21 @@ def lines(top: Top, view: View, size: os.terminal_size) -> list[str]:
 def _count(what: str, first: int, shown: int, there: int) -> str:
     if shown == there:
         return ""
-    return f" {what} {first + 1} to {first + shown} of {there}" if shown else f" none of {there} {what} fit"
+    return (
+        f" {what} {first + 1} to {first + shown} of {there}"
+        if shown
+        else f" none of {there} {what} fit"
+    )
 
 
 class _Looks:
-    """Looks again and again, in a thread. heard: a file that has something to read when there is a new one."""
+    """Looks again and again, in a thread. heard: a file that has something to read when there is a
+    new one."""
 
     def __init__(self, look: Callable[[], Top], first: Top, interval_s: float) -> None:
         self._top = first
-        self._failed: BaseException | None = None  # None while nothing has gone wrong that nobody foresaw
+        # None while nothing has gone wrong that nobody foresaw
+        self._failed: BaseException | None = None
         self.heard, self._tell = os.pipe()
         self._look, self._interval_s = look, interval_s
         threading.Thread(target=self._go_on, daemon=True).start()
@@ -218,7 +269,8 @@ class _Looks:
             time.sleep(self._interval_s)
             try:
                 self._top = _seen(self._look, self._top)
-            except BaseException as error:  # whatever it is, the screen must not stand still as if all were well
+            # whatever it is, the screen must not stand still as if all were well
+            except BaseException as error:
                 self._failed = error
             os.write(self._tell, b".")
 

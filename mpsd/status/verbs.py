@@ -27,10 +27,12 @@ def status(
     context: str | None = None,
     run_dir: str | None = None,
 ) -> None:
-    """Show who has what of the GPUs here: granted and used memory, threads, domain states, and who waits.
+    """Show who has what of the GPUs here: granted and used memory, threads, domain states, and who
+    waits.
 
-    Exits with 0 when every GPU's domain is ready, 1 when one is not or mpsd does not run here. With --cluster, or with
-    the names of nodes, it asks a cluster instead, as `kubectl mps` does; 2 when there is no such node.
+    Exits with 0 when every GPU's domain is ready, 1 when one is not or mpsd does not run here. With
+    --cluster, or with the names of nodes, it asks a cluster instead, as `kubectl mps` does; 2 when
+    there is no such node.
 
         mpsd status
         mpsd status -o json | jq .grants
@@ -39,10 +41,22 @@ def status(
     """
     if cluster or nodes or kubeconfig or context:
         if run_dir:
-            remedy = "leave it out to ask a cluster, or leave --cluster and nodes out to ask this machine"
-            raise InvalidInput("mpsd status", [Problem("setting", "--run-dir", "", "is of this machine", remedy)])
+            remedy = (
+                "leave it out to ask a cluster, or leave --cluster and nodes out to ask this"
+                " machine"
+            )
+            raise InvalidInput(
+                "mpsd status", [Problem("setting", "--run-dir", "", "is of this machine", remedy)]
+            )
         with extra_needed("mpsd status --cluster", "kubectl"):
-            show("mpsd status", nodes or (), output, watch=watch, kubeconfig=kubeconfig, context=context)
+            show(
+                "mpsd status",
+                nodes or (),
+                output,
+                watch=watch,
+                kubeconfig=kubeconfig,
+                context=context,
+            )
     with lasting():
         from mpsd.status.machine import show_machine
     show_machine(run_dir, output, watch=watch)
@@ -65,15 +79,16 @@ def top(
     output: Format = Format.TEXT,
     run_dir: str | None = None,
 ) -> None:
-    """Show the GPUs of this machine and who uses them now, live: a row a GPU, then a row a pod, container or program.
+    """Show the GPUs of this machine and who uses them now, live: a row a GPU, then a row a pod,
+    container or program.
 
-    Who uses more than was granted, or a GPU without a grant, comes first. SM is how much of the time kernels run, by
-    NVML's samples of the last two seconds; ? where that is not known, as of one of several programs on one GPU, which
-    MPS counts as one. Keys: m memory, s SM use, n name, arrows and PageUp and PageDown to scroll, q quits. If mpsd is
-    being restarted, top waits for it.
+    Who uses more than was granted, or a GPU without a grant, comes first. SM is how much of the
+    time kernels run, by NVML's samples of the last two seconds; ? where that is not known, as of
+    one of several programs on one GPU, which MPS counts as one. Keys: m memory, s SM use, n name,
+    arrows and PageUp and PageDown to scroll, q quits. If mpsd is being restarted, top waits for it.
 
-    In a pipe each look stands below the one before; with -o json it is one object a line. Exits with 0, 1 where mpsd
-    does not run here, 130 at Ctrl-C.
+    In a pipe each look stands below the one before; with -o json it is one object a line. Exits
+    with 0, 1 where mpsd does not run here, 130 at Ctrl-C.
 
         mpsd top
         mpsd top --sort sm --interval 0.5
@@ -87,5 +102,7 @@ def top(
         from mpsd.status.top_show import TopOptions, show_top
 
     chosen = settings(run_directory=run_dir)
-    asked = TopOptions("mpsd top", Sort(sort), interval, 1 if once else iterations, output is Format.JSON, once)
+    asked = TopOptions(
+        "mpsd top", Sort(sort), interval, 1 if once else iterations, output is Format.JSON, once
+    )
     show_top(asked, lambda: machine_top(chosen))

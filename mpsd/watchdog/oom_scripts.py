@@ -14,16 +14,22 @@ from mpsd.grants.ledger import ContainerGrant
 from mpsd.platform import processes
 from mpsd.platform.logs import Logger
 
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}  # of the runtime
+# of the runtime
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _REAP_S = 1.0
 
 
 async def run_in_container(
-    grant: ContainerGrant, program: str, variables: Mapping[str, str], pid_file: Path, deadline_s: float
+    grant: ContainerGrant,
+    program: str,
+    variables: Mapping[str, str],
+    pid_file: Path,
+    deadline_s: float,
 ) -> int | None:
-    """Runs a program by the runtime that made the container, so that it has the container's user, capabilities, seccomp
-    and cgroups; no shell is involved. pid_file: where the runtime writes its pid; removed at the end. Its exit code;
-    None where it was still running at the deadline, and then it is ended. OSError where there is no such runtime."""
+    """Runs a program by the runtime that made the container, so that it has the container's user,
+    capabilities, seccomp and cgroups; no shell is involved. pid_file: where the runtime writes its
+    pid; removed at the end. Its exit code; None where it was still running at the deadline, and
+    then it is ended. OSError where there is no such runtime."""
     added = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
     process = await asyncio.create_subprocess_exec(
         *(grant.runtime, "--root", grant.holder.root, "exec", "--pid-file", str(pid_file)),
@@ -52,7 +58,8 @@ async def run_in_container(
 
 
 def _end_program(pid_file: Path, runtime: int) -> None:
-    """SIGKILL for the program itself, which lives on without its runtime: only where it is the runtime's child."""
+    """SIGKILL for the program itself, which lives on without its runtime: only where it is the
+    runtime's child."""
     with contextlib.suppress(OSError, ValueError):
         found = processes.identity_of(int(pid_file.read_text()))
         if found and processes.parent_of(found.pid) == runtime:
@@ -66,8 +73,9 @@ _AGAIN_S = 5.0  # between two calls for one container
 
 @dataclass(slots=True)
 class OomScripts:
-    """Calls a container's script, of ALIYUN_COM_GPU_OOM_SCRIPT, before a process of it is ended for its memory.
-    Whatever the script does, the process is ended when the time is over. directory: mpsd's own, for pid files."""
+    """Calls a container's script, of ALIYUN_COM_GPU_OOM_SCRIPT, before a process of it is ended for
+    its memory. Whatever the script does, the process is ended when the time is over. directory:
+    mpsd's own, for pid files."""
 
     directory: Path
     log: Logger
@@ -75,12 +83,15 @@ class OomScripts:
     _called_at: dict[str, float] = field(default_factory=dict)
 
     async def call(self, grant: ContainerGrant, pid: int, used_mib: int, granted_mib: int) -> None:
-        """Returns when the script has ended or its time to be waited for is over. pid: of the process that is to end.
-        Nothing is called while an earlier call goes on, or soon after it."""
+        """Returns when the script has ended or its time to be waited for is over. pid: of the
+        process that is to end. Nothing is called while an earlier call goes on, or soon after
+        it."""
         now = time.monotonic()
         if grant.id in self._running or now - self._called_at.get(grant.id, -math.inf) < _AGAIN_S:
             return
-        self._called_at = {one: at for one, at in self._called_at.items() if now - at < _AGAIN_S} | {grant.id: now}
+        self._called_at = {
+            one: at for one, at in self._called_at.items() if now - at < _AGAIN_S
+        } | {grant.id: now}
         variables = {
             "MPSD_OOM_PID": str(processes.pid_inside(pid)),
             "MPSD_OOM_USED_MIB": str(used_mib),
@@ -102,7 +113,11 @@ class OomScripts:
         try:
             code = await run_in_container(grant, grant.oom_script, variables, pid_file, _LIFE_S)
         except OSError as error:
-            self.log.warning("script not called", **about, reason=f"{grant.runtime}: {error.strerror}")
+            self.log.warning(
+                "script not called", **about, reason=f"{grant.runtime}: {error.strerror}"
+            )
         else:
             fate = "ended at its deadline" if code is None else f"exit code {code}"
-            self.log.info("script called", **about, outcome=fate, took_s=round(time.monotonic() - began, 3))
+            self.log.info(
+                "script called", **about, outcome=fate, took_s=round(time.monotonic() - began, 3)
+            )

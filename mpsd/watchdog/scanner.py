@@ -1,12 +1,14 @@
-"""Scans the processes on the GPUs: who they are, under which grant they run, and which of them are mpsd's own.
+"""Scans the processes on the GPUs: who they are, under which grant they run, and which of them are
+mpsd's own.
 
-What a process was started with, and in which pod or container, is read once and kept while that very process lives,
-except that a process of one machine may go into the cgroup of another grant, which it has asked for. A process in a
-pod, a container or a program's cgroup belongs to the grant of that alone, and beside a kubelet nothing else counts: a
-process that could choose its mark could hide behind another's grant.
+What a process was started with, and in which pod or container, is read once and kept while that
+very process lives, except that a process of one machine may go into the cgroup of another grant,
+which it has asked for. A process in a pod, a container or a program's cgroup belongs to the grant
+of that alone, and beside a kubelet nothing else counts: a process that could choose its mark could
+hide behind another's grant.
 
-Memory that a process took through a graphics interface counts as its use too. A scan that finds nothing new costs two
-calls to NVML a GPU, and returns the very same clients.
+Memory that a process took through a graphics interface counts as its use too. A scan that finds
+nothing new costs two calls to NVML a GPU, and returns the very same clients.
 """
 
 import os
@@ -26,12 +28,15 @@ from mpsd.platform.processes import ProcessSet
 from mpsd.watchdog.rules.escapes import RESERVED_APART_S, reserved_kib
 
 _MIB = 1024 * 1024
-_ON_MPS_S = 2.0  # how long the lists of processes on MPS, and of those that draw, count while no process comes
-_TRIES = 10  # to read an environment that is empty, as it is during an exec, and what a context reserves
+# how long the lists of processes on MPS, and of those that draw, count while no process comes
+_ON_MPS_S = 2.0
+# to read an environment that is empty, as it is during an exec, and what a context reserves
+_TRIES = 10
 _UVM = b"nvidia-uvm"
 _UVM_OF_CONTEXT_MIB = 2  # docs/mps-observed.md, section 10
 _LOOK_MIB = 64  # unexplained, from which on some of it may be managed memory
-_LOOK_S = 0.25  # at least, between two looks at what the processes map while more of the GPU comes into use
+# at least, between two looks at what the processes map while more of the GPU comes into use
+_LOOK_S = 0.25
 _LOOK_AGAIN_S = 1.0  # and while it does not: one process may have freed what another took
 _STEADY_S = 1.0  # how long a figure must stay before anything is concluded from it
 _REPORT_MIB = 1024  # contexts cost up to 350 MiB of a GPU that NVML counts for no process
@@ -40,9 +45,10 @@ _ROUND_MIB = 64
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose a process can be. servers: the pids of MPS servers, which are skipped. grants: those that a mark may name,
-    which are programs' without a cgroup. holders: from a holder's pid to its grant. pods: from what `Whereabouts` says
-    of a process to its grant. capped: the grants of whose clients it is read what their contexts reserve."""
+    """Whose a process can be. servers: the pids of MPS servers, which are skipped. grants: those
+    that a mark may name, which are programs' without a cgroup. holders: from a holder's pid to its
+    grant. pods: from what `Whereabouts` says of a process to its grant. capped: the grants of whose
+    clients it is read what their contexts reserve."""
 
     servers: frozenset[int] = frozenset()
     grants: frozenset[str] = frozenset()
@@ -53,8 +59,9 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why some could not be.
-    unseen: the UUIDs of those. unexplained_mib: by GPU, where for a second that much was in use of no known process."""
+    """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why
+    some could not be. unseen: the UUIDs of those. unexplained_mib: by GPU, where for a second that
+    much was in use of no known process."""
 
     clients: tuple[Client, ...]
     unknown: tuple[str, ...]
@@ -64,9 +71,9 @@ class Scan:
 
 @dataclass(slots=True)
 class _Reservation:
-    """What a process was last read to reserve, and since when. used_bytes: what it used of its GPU then, since it is on
-    the GPU long before it has a context. tries: that are left while that stays. is_final: it was the same for long
-    enough, and stays for the life of the process."""
+    """What a process was last read to reserve, and since when. used_bytes: what it used of its GPU
+    then, since it is on the GPU long before it has a context. tries: that are left while that
+    stays. is_final: it was the same for long enough, and stays for the life of the process."""
 
     kib: int = 0
     since: float = 0.0
@@ -88,21 +95,26 @@ class _KnownProcess:
 
 @dataclass(frozen=True, slots=True)
 class UvmMapping:
-    """What a process maps of `nvidia-uvm` beyond what its contexts do. gpus: how many it uses. It says how much managed
-    memory the process allocated, but not on which GPU, and of a managed pool only the range of addresses."""
+    """What a process maps of `nvidia-uvm` beyond what its contexts do. gpus: how many it uses. It
+    says how much managed memory the process allocated, but not on which GPU, and of a managed pool
+    only the range of addresses."""
 
     mib: int
     gpus: int
 
 
-def managed_mib(mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int) -> dict[int, int]:
+def managed_mib(
+    mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int
+) -> dict[int, int]:
     """How much managed memory is proven of each process on a GPU with this memory, by pid.
 
-    unexplained_mib: in use there, and of no process by NVML. Of a process on one GPU that maps no more than it has, all
-    that it allocated counts, as it does for MPS. Of any other only what nobody else can have: what is unexplained, less
-    all that the others map.
+    unexplained_mib: in use there, and of no process by NVML. Of a process on one GPU that maps no
+    more than it has, all that it allocated counts, as it does for MPS. Of any other only what
+    nobody else can have: what is unexplained, less all that the others map.
     """
-    proven = {pid: one.mib for pid, one in mapped.items() if one.gpus == 1 and one.mib <= memory_mib}
+    proven = {
+        pid: one.mib for pid, one in mapped.items() if one.gpus == 1 and one.mib <= memory_mib
+    }
     all_mib = sum(one.mib for one in mapped.values())
     for pid, one in mapped.items():
         if pid not in proven:
@@ -113,9 +125,9 @@ def managed_mib(mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_m
 class ManagedMemory:
     """The managed memory of the processes on one GPU, with so much memory for programs.
 
-    NVML counts it for no process. It shows in what is in use of the GPU in all, and only where that grows is anything
-    read of the processes. of: MiB by pid. unexplained_mib: what for a second has been in use of nobody that is known; 0
-    where that is too little to report.
+    NVML counts it for no process. It shows in what is in use of the GPU in all, and only where that
+    grows is anything read of the processes. of: MiB by pid. unexplained_mib: what for a second has
+    been in use of nobody that is known; 0 where that is too little to report.
     """
 
     def __init__(self, memory_mib: int) -> None:
@@ -125,13 +137,16 @@ class ManagedMemory:
         self._over_since = float("inf")
         self._over_mib = 0  # of nobody's, beyond the least that was
         self._rest_mib = 0  # in use, and not counted by NVML for any process
-        self._least_mib: int | None = None  # of it, with no managed memory in use; None before that is known
-        self._mapped: dict[int, tuple[int, int]] = {}  # by pid, pages of its address space and MiB mapped with these
+        # of it, with no managed memory in use; None before that is known
+        self._least_mib: int | None = None
+        # by pid, pages of its address space and MiB mapped with these
+        self._mapped: dict[int, tuple[int, int]] = {}
         self.of: Mapping[int, int] = {}
         self.unexplained_mib = 0
 
     def look(self, used_mib: int, uses: Uses, count_gpus: Callable[[int], int], now: float) -> None:
-        """used_mib: of the whole GPU. count_gpus: how many GPUs a process uses. now: monotonic seconds."""
+        """used_mib: of the whole GPU. count_gpus: how many GPUs a process uses. now: monotonic
+        seconds."""
         counted = [used_bytes for _pid, used_bytes in uses if used_bytes is not None]
         if len(counted) < len(uses):  # NVML does not know all, so nothing is known of the rest
             return
@@ -141,8 +156,12 @@ class ManagedMemory:
         self._find(frozenset([pid for pid, _ in uses]), count_gpus, now)
         nobodys_mib = rest_mib - sum(self.of.values())
         if now - self._steady_since >= _STEADY_S:
-            self._least_mib = min(max(0, nobodys_mib), rest_mib if self._least_mib is None else self._least_mib)
-        self._over_mib = over_mib = nobodys_mib - (nobodys_mib if self._least_mib is None else self._least_mib)
+            self._least_mib = min(
+                max(0, nobodys_mib), rest_mib if self._least_mib is None else self._least_mib
+            )
+        self._over_mib = over_mib = nobodys_mib - (
+            nobodys_mib if self._least_mib is None else self._least_mib
+        )
         self._over_since = float("inf") if over_mib < _REPORT_MIB else min(self._over_since, now)
         stays = now - self._over_since >= _STEADY_S
         self.unexplained_mib = over_mib // _ROUND_MIB * _ROUND_MIB if stays else 0
@@ -150,13 +169,23 @@ class ManagedMemory:
     def _find(self, pids: frozenset[int], count_gpus: Callable[[int], int], now: float) -> None:
         grown_mib = self._rest_mib - (self._least_mib or 0)
         is_told = self._over_mib < _LOOK_MIB  # else one may map other things with as many pages
-        self._mapped = {pid: known for pid, known in self._mapped.items() if pid in pids and is_told}
+        self._mapped = {
+            pid: known for pid, known in self._mapped.items() if pid in pids and is_told
+        }
         if grown_mib < _LOOK_MIB:
             self.of, self._seen_mib = {}, self._rest_mib
-        elif now - self._looked_at >= (_LOOK_S if self._rest_mib >= self._seen_mib + _LOOK_MIB else _LOOK_AGAIN_S):
+        elif now - self._looked_at >= (
+            _LOOK_S if self._rest_mib >= self._seen_mib + _LOOK_MIB else _LOOK_AGAIN_S
+        ):
             self._seen_mib, self._looked_at = self._rest_mib, now
-            found = {pid: UvmMapping(self._mapped_mib(pid, gpus), gpus) for pid in pids for gpus in [count_gpus(pid)]}
-            self.of = managed_mib(found, 0 if self._least_mib is None else grown_mib, self._memory_mib)
+            found = {
+                pid: UvmMapping(self._mapped_mib(pid, gpus), gpus)
+                for pid in pids
+                for gpus in [count_gpus(pid)]
+            }
+            self.of = managed_mib(
+                found, 0 if self._least_mib is None else grown_mib, self._memory_mib
+            )
 
     def _mapped_mib(self, pid: int, gpus: int) -> int:
         """Beyond what its contexts map. 0 of one that is gone: it holds nothing."""
@@ -169,8 +198,8 @@ class ManagedMemory:
 
 @dataclass(slots=True)
 class _GpuScan:
-    """The last scan of a GPU. managed: MiB by pid, and what is unexplained beside it. uses: of who computes, and of who
-    only draws. pids: of who computes."""
+    """The last scan of a GPU. managed: MiB by pid, and what is unexplained beside it. uses: of who
+    computes, and of who only draws. pids: of who computes."""
 
     memory: ManagedMemory
     managed: tuple[Mapping[int, int], int] = ({}, 0)
@@ -185,31 +214,42 @@ class _GpuScan:
 
 
 class GpuProcessScanner:
-    """mark: the variable in whose value a process carries the id of its grant, through every child it starts; None
-    where programs have none. whereabouts: None where nobody is in a pod or container."""
+    """mark: the variable in whose value a process carries the id of its grant, through every child
+    it starts; None where programs have none. whereabouts: None where nobody is in a pod or
+    container."""
 
     def __init__(
-        self, nvml: Nvml, gpus: Iterable[Gpu], mark: str | None, whereabouts: Whereabouts | None = None
+        self,
+        nvml: Nvml,
+        gpus: Iterable[Gpu],
+        mark: str | None,
+        whereabouts: Whereabouts | None = None,
     ) -> None:
         self._nvml = nvml
-        self._of, self._gpus = gpus, {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
+        self._of, self._gpus = (
+            gpus,
+            {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus},
+        )
         self._mark = mark
         self._whereabouts = whereabouts
         self._owners = Owners()
         self._known: dict[int, _KnownProcess] = {}
         self._living = ProcessSet()  # of those that are known
-        self._settled = True  # whether nothing about them is left to read, and each is held by a pidfd
+        # whether nothing about them is left to read, and each is held by a pidfd
+        self._settled = True
         self.last = Scan((), ())
 
     def follow(self, gpus: Iterable[Gpu]) -> None:
-        """Scans these GPUs from now on: MIG instances come and go. Processes on one that is gone are not seen."""
+        """Scans these GPUs from now on: MIG instances come and go. Processes on one that is gone
+        are not seen."""
         if gpus is not self._of:
             new = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
             self._gpus = {uuid: self._gpus.get(uuid, one) for uuid, one in new.items()}
             self._of, self._settled = gpus, False
 
     def scan(self, owners: Owners, *, sure: bool = False) -> Scan:
-        """The very same as before where nothing has changed. sure: asks NVML who is on MPS in any case."""
+        """The very same as before where nothing has changed. sure: asks NVML who is on MPS in any
+        case."""
         ended = self._living.ask()
         for pid in ended:
             self._known.pop(pid, None)
@@ -219,7 +259,9 @@ class GpuProcessScanner:
         if self._mark is not None and owners.pods.keys() - self._owners.pods.keys():
             self._find_again()
         self._settled, self._owners = True, owners
-        changed = [self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()]
+        changed = [
+            self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()
+        ]
         if anew or any(changed):
             self.last = Scan(
                 tuple([client for one in self._gpus.values() for client in one.clients.values()]),
@@ -238,45 +280,80 @@ class GpuProcessScanner:
         try:
             return self._look(uuid, one, now, sure=sure, anew=anew)
         except (NvmlFailed, OSError) as error:
-            why = f"{uuid}: {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else str(error)
+            why = (
+                f"{uuid}: {os.strerror(error.errno)}"
+                if isinstance(error, OSError) and error.errno
+                else str(error)
+            )
             same = one.failed == why
             self._gpus[uuid] = _GpuScan(one.memory, failed=why)
             return not same
 
     def _look(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
-        """NvmlFailed; OSError where a process cannot be looked at for want of descriptors or memory."""
+        """NvmlFailed; OSError where a process cannot be looked at for want of descriptors or
+        memory."""
         uses, on_mps = self._ask(uuid, one, now, sure=sure)
         one.memory.look(self._nvml.used_mib(uuid), uses, self._count_gpus, now)
         managed = one.memory.of, one.memory.unexplained_mib
-        if uses == one.uses and on_mps == one.on_mps and managed == one.managed and not anew and not one.failed:
+        if (
+            uses == one.uses
+            and on_mps == one.on_mps
+            and managed == one.managed
+            and not anew
+            and not one.failed
+        ):
             return False
         before, one.clients = one.clients, {}
         one.uses, one.on_mps, one.managed, one.failed = uses, on_mps, managed, ""
         for pid, used_bytes in _each_once(uses).items():
             known = None if pid in self._owners.servers else self._who(pid)
             if known:
-                used_mib = None if used_bytes is None else used_bytes // _MIB + managed[0].get(pid, 0)
+                used_mib = (
+                    None if used_bytes is None else used_bytes // _MIB + managed[0].get(pid, 0)
+                )
                 grant, is_on = self._grant_of(known), pid in on_mps
                 who, env, only_draws = known.identity, known.environment, pid not in one.pids
                 is_read = is_on and grant in self._owners.capped and self._count_gpus(pid) == 1
                 kib = self._reserved_kib(known, used_bytes, now) if is_read else 0
                 if pid not in before and self._count_gpus(pid) > 1:
                     self._settled = False  # what its other GPUs said of it was of one GPU
-                client = Client(who, uuid, used_mib, is_on, known.command, grant, known.pod, env, only_draws, kib)
+                client = Client(
+                    who,
+                    uuid,
+                    used_mib,
+                    is_on,
+                    known.command,
+                    grant,
+                    known.pod,
+                    env,
+                    only_draws,
+                    kib,
+                )
                 one.clients[pid] = before[pid] if before.get(pid) == client else client
         return True
 
     def _count_gpus(self, pid: int) -> int:
-        return sum(pid in one.pids or any(pid == other for other, _ in one.drawing) for one in self._gpus.values())
+        return sum(
+            pid in one.pids or any(pid == other for other, _ in one.drawing)
+            for one in self._gpus.values()
+        )
 
-    def _ask(self, uuid: str, one: _GpuScan, now: float, *, sure: bool) -> tuple[Uses, frozenset[int]]:
-        """Who uses the GPU, and who of them is on MPS; the latter is asked first, where it may have changed."""
+    def _ask(
+        self, uuid: str, one: _GpuScan, now: float, *, sure: bool
+    ) -> tuple[Uses, frozenset[int]]:
+        """Who uses the GPU, and who of them is on MPS; the latter is asked first, where it may have
+        changed."""
         if not sure and now - one.mps_asked_at < _ON_MPS_S:
             computing = self._nvml.uses(uuid)
             if computing == one.computing:
                 return one.uses, one.on_mps
-            before, one.pids, one.computing = one.pids, frozenset([pid for pid, _ in computing]), computing
-            if before >= one.pids:  # one that leaves and comes back, as at an exec, is asked for again
+            before, one.pids, one.computing = (
+                one.pids,
+                frozenset([pid for pid, _ in computing]),
+                computing,
+            )
+            # one that leaves and comes back, as at an exec, is asked for again
+            if before >= one.pids:
                 return self._with_drawing(one), one.on_mps & one.pids
         one.mps_asked_at = now
         on_mps = self._nvml.mps_pids(uuid)
@@ -290,7 +367,11 @@ class GpuProcessScanner:
     def _grant_of(self, known: _KnownProcess) -> str | None:
         if known.pod is not None or self._mark is None:
             return self._owners.pods.get(known.pod or "")
-        return known.mark if known.mark in self._owners.grants else self._owners.holders.get(known.identity.pid)
+        return (
+            known.mark
+            if known.mark in self._owners.grants
+            else self._owners.holders.get(known.identity.pid)
+        )
 
     def _find_again(self) -> None:
         """After new grants: one that is in no cgroup of a grant any more stays in the last."""
@@ -335,7 +416,9 @@ class GpuProcessScanner:
             mark=(found or {}).get(self._mark or ""),
             command=processes.command_of(identity.pid),
             pod=self._whereabouts.owner_of(identity.pid) if self._whereabouts else None,
-            environment={name: found[name] for name in VARIABLES if name in found} if found else None,
+            environment=(
+                {name: found[name] for name in VARIABLES if name in found} if found else None
+            ),
             tries=tries - 1 if found == {} else 0,
         )
 
@@ -350,16 +433,19 @@ def _each_once(uses: Uses) -> dict[int, int | None]:
 
 
 class OwnProcesses:
-    """Which processes on the GPUs are mpsd's own: MPS servers that just started, and clients of the canary. Own is what
-    descends from mpsd or from a control daemon of its records, by the kernel's word, and whatever mpsd itself descends
-    from. directory: mpsd's run directory, whose holder is `mpsd control`."""
+    """Which processes on the GPUs are mpsd's own: MPS servers that just started, and clients of the
+    canary. Own is what descends from mpsd or from a control daemon of its records, by the kernel's
+    word, and whatever mpsd itself descends from. directory: mpsd's run directory, whose holder is
+    `mpsd control`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._above = frozenset(processes.line_of(os.getpid()))
         self._known: frozenset[ProcessIdentity] = frozenset()
 
-    def among(self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]) -> frozenset[ProcessIdentity]:
+    def among(
+        self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]
+    ) -> frozenset[ProcessIdentity]:
         """Those of `asked` that are mpsd's own. One that was is as long as it lives."""
         asked = frozenset(asked)
         if unknown := asked - self._known:
@@ -367,6 +453,8 @@ class OwnProcesses:
             for record in records:
                 roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
             lines = {one: processes.line_of(one.pid) for one in unknown}
-            self._known |= {one for one in unknown if one.pid in self._above or not roots.isdisjoint(lines[one])}
+            self._known |= {
+                one for one in unknown if one.pid in self._above or not roots.isdisjoint(lines[one])
+            }
         self._known &= asked
         return self._known

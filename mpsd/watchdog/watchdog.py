@@ -1,7 +1,8 @@
-"""The watchdog: scans the processes on the GPUs several times a second, and ends those that exceed their grant.
+"""The watchdog: scans the processes on the GPUs several times a second, and ends those that exceed
+their grant.
 
-It waits for nothing else: while an agent's cycle waits for kubelet or for a daemon that does not answer, scans go on by
-what the ledger knew last; and ending one process never delays another.
+It waits for nothing else: while an agent's cycle waits for kubelet or for a daemon that does not
+answer, scans go on by what the ledger knew last; and ending one process never delays another.
 """
 
 import asyncio
@@ -57,8 +58,9 @@ class ClusterReporter:
 
 @dataclass(slots=True)
 class ViolationRecord:
-    """at: seconds since 1970. outcome: how it ended; empty until it is known. reported: its outcome, as reported last.
-    response: the policy's at the time; a policy that has changed since changes no count."""
+    """at: seconds since 1970. outcome: how it ended; empty until it is known. reported: its
+    outcome, as reported last. response: the policy's at the time; a policy that has changed since
+    changes no count."""
 
     violation: Violation
     at: float
@@ -77,7 +79,8 @@ class _Tally:
 
 
 class ViolationHistory:
-    """How often it scanned, how often what happened, and the last of it. since: seconds since 1970, when it began."""
+    """How often it scanned, how often what happened, and the last of it. since: seconds since 1970,
+    when it began."""
 
     def __init__(self, since: float) -> None:
         self._since = since
@@ -86,7 +89,9 @@ class ViolationHistory:
         self._last: deque[ViolationRecord] = deque(maxlen=20)
         self._of_grants: dict[str, _Tally] = {}  # the one with the last violation is last
         # What was seen last is last.
-        self._known: OrderedDict[tuple[ViolationKind, ProcessIdentity], ViolationRecord] = OrderedDict()
+        self._known: OrderedDict[tuple[ViolationKind, ProcessIdentity], ViolationRecord] = (
+            OrderedDict()
+        )
         self._scans = 0
         self._scanned_at: float | None = None  # None before the first scan
         self._longest_pause_s = 0.0
@@ -138,11 +143,16 @@ class ViolationHistory:
 
     def seen(self) -> SeenViolations:
         """What happened, to whom; not how often it looked, which is more at every look."""
-        node = ViolationsReport(since=utc(self._since), counts=self._node_counts(), last=self._last_ones())
-        return SeenViolations(node, {grant: _of_grant(own) for grant, own in self._of_grants.items()})
+        node = ViolationsReport(
+            since=utc(self._since), counts=self._node_counts(), last=self._last_ones()
+        )
+        return SeenViolations(
+            node, {grant: _of_grant(own) for grant, own in self._of_grants.items()}
+        )
 
     def whole(self, nvml_s: float, unjudged: str) -> SeenViolations:
-        """nvml_s: processor time spent in NVML. unjudged: why no process is judged; empty while all are."""
+        """nvml_s: processor time spent in NVML. unjudged: why no process is judged; empty while all
+        are."""
         seen = self.seen()
         node = msgspec.structs.replace(
             seen.node,
@@ -165,7 +175,9 @@ class ViolationHistory:
 
 
 def _of_grant(own: _Tally) -> GrantViolations:
-    counts = [ViolationCount(kind=kind.value, count=own.counts[kind]) for kind in sorted(own.counts)]
+    counts = [
+        ViolationCount(kind=kind.value, count=own.counts[kind]) for kind in sorted(own.counts)
+    ]
     return GrantViolations(tuple(counts), _report(own.last))
 
 
@@ -186,10 +198,16 @@ def _report(entry: ViolationRecord) -> ViolationReport:
 
 
 class Watchdog:
-    """It owns the scanner: whoever else needs the clients calls `scan`. records: of this node's domains."""
+    """It owns the scanner: whoever else needs the clients calls `scan`. records: of this node's
+    domains."""
 
     def __init__(
-        self, settings: Settings, node: Node, policy: Callable[[], Policy], ledger: Ledger, records: DomainRecords
+        self,
+        settings: Settings,
+        node: Node,
+        policy: Callable[[], Policy],
+        ledger: Ledger,
+        records: DomainRecords,
     ) -> None:
         self._node = node
         self._policy = policy
@@ -260,7 +278,10 @@ class Watchdog:
             return False
         grants = {held.grant.id: held.grant for held in ledger.held}
         self._history.keep(grants)
-        gpus, domains = {gpu.uuid for gpu in self._node.gpus}, {record.domain: record.gpus for record in records}
+        gpus, domains = (
+            {gpu.uuid for gpu in self._node.gpus},
+            {record.domain: record.gpus for record in records},
+        )
         doubtful = {uuid for one in ledger.unreadable for uuid in one.gpus(domains, gpus)}
         doubtful |= gpus if self._records.unreadable else set()  # whose servers are not known
         judged = (scan, grants, ledger.ungranted, doubtful, self._policy())
@@ -316,8 +337,8 @@ class Watchdog:
             self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
 
     async def _end_process(self, entry: ViolationRecord, view: WatchdogView) -> None:
-        """Ends the process, reports it, and waits until its memory is back. One that cannot be ended is tried again as
-        long as it is there, and reported once, and again once it can be."""
+        """Ends the process, reports it, and waits until its memory is back. One that cannot be
+        ended is tried again as long as it is there, and reported once, and again once it can be."""
         violation, client = entry.violation, entry.violation.client
         about = {"kind": violation.kind.value, "pid": client.pid}
         is_proven = False
@@ -339,7 +360,9 @@ class Watchdog:
         else:
             self._history.ended(entry, took_s)
             stopped_s = round(end.stopped_at - view.now, 3)
-            self._log.info("ended", **about, used_mib=client.used_mib, stopped_s=stopped_s, took_s=took_s)
+            self._log.info(
+                "ended", **about, used_mib=client.used_mib, stopped_s=stopped_s, took_s=took_s
+            )
         evict = is_proven and violation.response is Response.EVICT and not violation.again
         if evict and violation.pod and self.cluster:
             await self.cluster.evict(violation.pod, str(violation))
@@ -353,8 +376,12 @@ class Watchdog:
         grant, gpu = view.grants.get(violation.grant or ""), violation.gpu
         is_first = violation.kind is ViolationKind.MEMORY_OVER_GRANT and not violation.again
         if is_first and isinstance(grant, ContainerGrant) and grant.oom_script:
-            used_mib = sum(client.used_mib or 0 for client in view.by_share().get((grant.id, gpu), ()))
-            await self._scripts.call(grant, violation.client.pid, used_mib, grant.part_of(gpu).memory_mib)
+            used_mib = sum(
+                client.used_mib or 0 for client in view.by_share().get((grant.id, gpu), ())
+            )
+            await self._scripts.call(
+                grant, violation.client.pid, used_mib, grant.part_of(gpu).memory_mib
+            )
 
     def _report_once(self, entry: ViolationRecord, outcome: str) -> None:
         if entry.reported != outcome:
@@ -378,7 +405,8 @@ class Watchdog:
         servers = frozenset(server for record in records for server in record.servers)
         if ledger is not self._counted:
             grants = [held.grant for held in ledger.held]
-            self._marks = frozenset(one.id for one in grants) - ledger.pods.keys()  # of those the kernel says who is in
+            # of those the kernel says who is in
+            self._marks = frozenset(one.id for one in grants) - ledger.pods.keys()
             self._capped = frozenset(one.id for one in grants if shows_lifted(one, self._gpus))
             self._counted = ledger
         return Owners(servers, self._marks, ledger.holders, ledger.pods, self._capped)

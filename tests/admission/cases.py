@@ -11,13 +11,19 @@ NOBODY = RequestContext()
 PLACED = {"mpsd.io/gpu": "GPU-1", "scheduler.framework.gpushare.allocation": "{}"}
 
 
-def found(thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY) -> tuple[RuleFinding, ...]:
+def found(
+    thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY
+) -> tuple[RuleFinding, ...]:
     return judge(read_object(thing), policy, FACTS, known)
 
 
-def broken(thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY) -> list[tuple[str, str, str]]:
+def broken(
+    thing: object, policy: Policy = POLICY, known: RequestContext = NOBODY
+) -> list[tuple[str, str, str]]:
     """What is found, as rule, place and value."""
-    return [(str(one.rule), one.problem.where, one.problem.value) for one in found(thing, policy, known)]
+    return [
+        (str(one.rule), one.problem.where, one.problem.value) for one in found(thing, policy, known)
+    ]
 
 
 def in_kind(kind: str, asks: bool = True, **fields: object) -> Fields:

@@ -3,7 +3,13 @@
 import copy
 from typing import Any
 
-from mpsd.admission.rules.review import AdmissionAnswer, AdmissionContext, mutate, read_review, validate
+from mpsd.admission.rules.review import (
+    AdmissionAnswer,
+    AdmissionContext,
+    mutate,
+    read_review,
+    validate,
+)
 from mpsd.model.policy import Policy
 from tests.model.manifests import FACTS, POLICY, Fields
 
@@ -11,7 +17,9 @@ UNSEEN = AdmissionContext()
 ALLOWED = AdmissionAnswer("705ab4f5")
 
 
-def review_of(thing: Fields, operation: str = "CREATE", old: Fields | None = None, **request: object) -> Fields:
+def review_of(
+    thing: Fields, operation: str = "CREATE", old: Fields | None = None, **request: object
+) -> Fields:
     """The review of an object that is created, or becomes `thing` from `old`."""
     group, _, version = thing["apiVersion"].rpartition("/")
     return {
@@ -31,11 +39,15 @@ def review_of(thing: Fields, operation: str = "CREATE", old: Fields | None = Non
     }
 
 
-def validated(review: object, policy: Policy = POLICY, seen: AdmissionContext = UNSEEN) -> AdmissionAnswer:
+def validated(
+    review: object, policy: Policy = POLICY, seen: AdmissionContext = UNSEEN
+) -> AdmissionAnswer:
     return validate(read_review(review), policy, FACTS, seen)
 
 
-def mutated(review: object, policy: Policy = POLICY, seen: AdmissionContext = UNSEEN) -> AdmissionAnswer:
+def mutated(
+    review: object, policy: Policy = POLICY, seen: AdmissionContext = UNSEEN
+) -> AdmissionAnswer:
     return mutate(read_review(review), policy, FACTS, seen)
 
 
@@ -48,12 +60,14 @@ def rules_refusing(answer: AdmissionAnswer) -> list[str]:
 
 
 def patched(thing: Fields, answer: AdmissionAnswer) -> Fields:
-    """The object after the patch, by the part of RFC 6902 that mpsd uses: add to a mapping or a list,
-    and remove from a mapping."""
+    """The object after the patch, by the part of RFC 6902 that mpsd uses: add to a mapping or a
+    list, and remove from a mapping."""
     after: Any = copy.deepcopy(thing)
     for change in answer.patch:
         assert change.keys() == {"op", "path", *(["value"] if change["op"] == "add" else [])}
-        *steps, last = (step.replace("~1", "/") for step in str(change["path"]).removeprefix("/").split("/"))
+        *steps, last = (
+            step.replace("~1", "/") for step in str(change["path"]).removeprefix("/").split("/")
+        )
         place = after
         for step in steps:
             place = place[int(step)] if isinstance(place, list) else place[step]

@@ -1,4 +1,5 @@
-"""Where GPUs are served by claims, a pod that requests memory of one gets a claim, of a template that is there."""
+"""Where GPUs are served by claims, a pod that requests memory of one gets a claim, of a template
+that is there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,11 +14,31 @@ from mpsd.admission.rules.requests import template_wanted
 from mpsd.admission.rules.review import AdmissionContext, needed_to_mutate, read_review
 from mpsd.model.names import MIRROR, NAME_LABEL, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
-from mpsd.platform.kube import CLAIM_TEMPLATES, Forbidden, Kube, KubeError, Object, PatchKind, Rejected, Resource
+from mpsd.platform.kube import (
+    CLAIM_TEMPLATES,
+    Forbidden,
+    Kube,
+    KubeError,
+    Object,
+    PatchKind,
+    Rejected,
+    Resource,
+)
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
-from tests.model.manifests import COUNT, FACTS, MEMORY, PERCENT, POLICY, Fields, container, inside, pod, with_admission
+from tests.model.manifests import (
+    COUNT,
+    FACTS,
+    MEMORY,
+    PERCENT,
+    POLICY,
+    Fields,
+    container,
+    inside,
+    pod,
+    with_admission,
+)
 from tests.simulated_api import simulated_api
 
 CLAIMING = with_admission(claims_for_requests=True)
@@ -43,17 +64,25 @@ def test_a_pod_gets_a_claim_for_what_it_requests_and_requests_it_no_longer() -> 
     entry = {"name": "mpsd-gpu", "resourceClaimTemplateName": answer.template.name}
     assert after["spec"]["resourceClaims"] == [entry]
     assert MEMORY in answer.warnings[0]
-    seen = AdmissionContext(claims={ClaimName(CLAIM_TEMPLATE, answer.template.name): ("mps.mpsd.io",)})
+    seen = AdmissionContext(
+        claims={ClaimName(CLAIM_TEMPLATE, answer.template.name): ("mps.mpsd.io",)}
+    )
     assert validated(review_of(after), CLAIMING, seen) == ALLOWED
     assert mutated(review_of(after), CLAIMING, seen) == ALLOWED, "and is changed once"
 
 
 def test_requests_go_with_the_limits_and_other_claims_stay() -> None:
     own = {"limits": {MEMORY: 7}, "requests": {MEMORY: 7}, "claims": [{"name": "net"}]}
-    thing = pod(container(resources=own), resourceClaims=[{"name": "net", "resourceClaimName": "net"}])
+    thing = pod(
+        container(resources=own), resourceClaims=[{"name": "net", "resourceClaimName": "net"}]
+    )
     after = patched(thing, mutated(review_of(thing), CLAIMING))
     claims = [{"name": "net"}, {"name": "mpsd-gpu"}]
-    assert after["spec"]["containers"][0]["resources"] == {"limits": {}, "requests": {}, "claims": claims}
+    assert after["spec"]["containers"][0]["resources"] == {
+        "limits": {},
+        "requests": {},
+        "claims": claims,
+    }
     assert [one["name"] for one in after["spec"]["resourceClaims"]] == ["net", "mpsd-gpu"]
 
 
@@ -80,10 +109,16 @@ def test_several_gpus_are_as_many_devices_of_one_domain() -> None:
 @pytest.mark.parametrize(
     ("thing", "code"),
     [
-        (pod(container("a", limits={MEMORY: 3}), container("b", limits={MEMORY: 4})), "claim-of-several"),
+        (
+            pod(container("a", limits={MEMORY: 3}), container("b", limits={MEMORY: 4})),
+            "claim-of-several",
+        ),
         (pod(container(limits={MEMORY: 14}), labels={COUNT: "2"}), "claim-without-domain"),
         (
-            pod(container(limits={MEMORY: 7}), resourceClaims=[{"name": "mpsd-gpu", "resourceClaimName": "x"}]),
+            pod(
+                container(limits={MEMORY: 7}),
+                resourceClaims=[{"name": "mpsd-gpu", "resourceClaimName": "x"}],
+            ),
             "claim-name-taken",
         ),
         (pod(container(limits={MEMORY: 7000})), "memory-over-card"),
@@ -102,7 +137,9 @@ def test_what_no_claim_can_hold_is_refused_and_left_as_it_is(thing: Fields, code
 
 def test_a_pod_with_a_claim_of_its_own_gets_no_second_one_and_is_refused() -> None:
     own = {"limits": {MEMORY: 7}, "claims": [{"name": "gpu"}]}
-    thing = pod(container(resources=own), resourceClaims=[{"name": "gpu", "resourceClaimName": "share"}])
+    thing = pod(
+        container(resources=own), resourceClaims=[{"name": "gpu", "resourceClaimName": "share"}]
+    )
     name = ClaimName(CLAIM, "share")
     seen = AdmissionContext(claims={name: ("mps.mpsd.io",)})
     assert needed_to_mutate(read_review(review_of(thing)), CLAIMING, FACTS).claims == (name,)
@@ -120,7 +157,9 @@ TRUE = {"key": LABEL, "operator": "In", "values": ["true"]}
 
 def required(*terms: object) -> Fields:
     required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
-    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    }
 
 
 @pytest.mark.parametrize(
@@ -137,13 +176,17 @@ def required(*terms: object) -> Fields:
         (required(), False),
     ],
 )
-def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_get_one(spec: Fields, gets: bool) -> None:
+def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_get_one(
+    spec: Fields, gets: bool
+) -> None:
     by_label = replace(CLAIMING, claim_nodes="labelled")
     thing = pod(container(limits={MEMORY: 7}), **spec)
     assert bool(mutated(review_of(thing), by_label).template) is gets
     assert mutated(review_of(thing), CLAIMING).template
     two = pod(container("a", limits={MEMORY: 3}), container("b", limits={MEMORY: 4}), **spec)
-    assert validated(review_of(two), by_label).allowed is not gets, "what no claim can hold the device plugin can"
+    assert validated(review_of(two), by_label).allowed is not gets, (
+        "what no claim can hold the device plugin can"
+    )
 
 
 @pytest.mark.parametrize("enforce", ["none", None])
@@ -203,7 +246,7 @@ def test_templates_of_pods_and_updates_are_left_alone() -> None:
     assert mutated(review_of(thing, old=pod(container(limits={MEMORY: 6}))), CLAIMING) == ALLOWED
 
 
-# -- the templates ------------------------------------------------------------------------------------------------
+# -- the templates -------------------------------------------------------------------------------
 
 
 def with_api(folder: Path, act: Callable[[Kube, ClaimTemplates], Awaitable[None]]) -> None:
@@ -233,9 +276,16 @@ async def used_at(kube: Kube) -> float:
     return float(thing["metadata"]["annotations"][USED_AT])
 
 
-def test_pods_of_the_same_request_share_a_template_which_many_replicas_make_once(tmp_path: Path) -> None:
+def test_pods_of_the_same_request_share_a_template_which_many_replicas_make_once(
+    tmp_path: Path,
+) -> None:
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
-        assert await asyncio.gather(*(templates.keep("default", wanted(), 1000.0) for _turn in range(8))) == [""] * 8
+        assert (
+            await asyncio.gather(
+                *(templates.keep("default", wanted(), 1000.0) for _turn in range(8))
+            )
+            == [""] * 8
+        )
         assert await names(kube) == [wanted().name]
         assert await templates.keep("default", wanted(4), 1000.0) == ""
         assert len(await names(kube)) == 2
@@ -289,11 +339,15 @@ def test_templates_of_others_are_neither_used_nor_removed(tmp_path: Path) -> Non
     with_api(tmp_path, act)
 
 
-def test_a_template_of_another_with_the_same_contents_is_used_and_not_written(tmp_path: Path) -> None:
+def test_a_template_of_another_with_the_same_contents_is_used_and_not_written(
+    tmp_path: Path,
+) -> None:
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
         typed = {"apiVersion": CLAIM_TEMPLATES.api, "kind": CLAIM_TEMPLATE}
         made = await kube.create(
-            CLAIM_TEMPLATES, {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": wanted().spec}}, "default"
+            CLAIM_TEMPLATES,
+            {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": wanted().spec}},
+            "default",
         )
         assert await templates.keep("default", wanted(), DAY_S) == ""
         assert await kube.get(CLAIM_TEMPLATES, wanted().name, "default") == made
@@ -302,17 +356,27 @@ def test_a_template_of_another_with_the_same_contents_is_used_and_not_written(tm
 
 
 @pytest.mark.parametrize("error", [Forbidden, Rejected])
-def test_a_template_that_may_not_be_removed_keeps_no_other(tmp_path: Path, error: type[KubeError]) -> None:
+def test_a_template_that_may_not_be_removed_keeps_no_other(
+    tmp_path: Path, error: type[KubeError]
+) -> None:
     """Any tenant may write the label, and a policy keeps the webhook to names of its own."""
 
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
         labels = {NAME_LABEL: WEBHOOK}
-        typed = {"apiVersion": CLAIM_TEMPLATES.api, "kind": CLAIM_TEMPLATE, "spec": {"spec": wanted().spec}}
-        await kube.create(CLAIM_TEMPLATES, {**typed, "metadata": {"name": "a", "labels": labels}}, "default")
+        typed = {
+            "apiVersion": CLAIM_TEMPLATES.api,
+            "kind": CLAIM_TEMPLATE,
+            "spec": {"spec": wanted().spec},
+        }
+        await kube.create(
+            CLAIM_TEMPLATES, {**typed, "metadata": {"name": "a", "labels": labels}}, "default"
+        )
         await templates.keep("default", wanted(), 0.0)
         deleted = kube.delete
 
-        async def refusing(resource: Resource, name: str, namespace: str = "", **meant: str) -> Object:
+        async def refusing(
+            resource: Resource, name: str, namespace: str = "", **meant: str
+        ) -> Object:
             if name == "a":
                 raise error("own-templates")
             return await deleted(resource, name, namespace, **meant)

@@ -19,10 +19,21 @@ from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import HostIPC, RuleId
 from tests.admission.cases import broken
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
-from tests.model.manifests import FACTS, MEMORY, POLICY, Fields, container, inside, pod, with_admission
+from tests.model.manifests import (
+    FACTS,
+    MEMORY,
+    POLICY,
+    Fields,
+    container,
+    inside,
+    pod,
+    with_admission,
+)
 
 SHARE = ClaimName(CLAIM_TEMPLATE, "share")
-OURS, ANOTHER = (AdmissionContext(claims={SHARE: (name,)}) for name in ("mps.mpsd.io", "gpu.nvidia.com"))
+OURS, ANOTHER = (
+    AdmissionContext(claims={SHARE: (name,)}) for name in ("mps.mpsd.io", "gpu.nvidia.com")
+)
 UNKNOWN = AdmissionContext()
 
 
@@ -49,7 +60,10 @@ def test_a_pod_with_a_claim_of_mpsd_meets_the_rules_for_gpus(change: Fields, rul
 
 
 def test_a_container_with_a_claim_of_mpsd_sets_no_variable_that_lifts_its_limits() -> None:
-    main = container(resources={"claims": [{"name": "gpu"}]}, env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}])
+    main = container(
+        resources={"claims": [{"name": "gpu"}]},
+        env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}],
+    )
     assert rules_refusing(validated(review_of(claimed(main)), seen=OURS)) == ["environment-blocked"]
 
 
@@ -81,11 +95,15 @@ def test_a_claim_that_no_container_uses_gives_nobody_a_gpu() -> None:
 def test_a_device_class_that_is_requested_as_a_resource_counts() -> None:
     thing = pod(container(limits={f"{BY_CLASS}mps.mpsd.io": 1}), hostIPC=None)
     assert rules_refusing(validated(review_of(thing))) == ["host-ipc-missing"]
-    assert validated(review_of(pod(container(limits={f"{BY_CLASS}gpu.nvidia.com": 1}), hostIPC=None))) == ALLOWED
+    assert (
+        validated(review_of(pod(container(limits={f"{BY_CLASS}gpu.nvidia.com": 1}), hostIPC=None)))
+        == ALLOWED
+    )
 
 
 def several(*entries: tuple[str, str], **resources: object) -> Fields:
-    """A pod with these claims, each with a name and the template that it is made of; its container uses the first."""
+    """A pod with these claims, each with a name and the template that it is made of; its container
+    uses the first."""
     claims = [{"name": name, "resourceClaimTemplateName": template} for name, template in entries]
     main = container(resources={"claims": [{"name": entries[0][0]}], **resources})
     return pod(main, resourceClaims=claims)
@@ -98,7 +116,12 @@ def test_a_pod_with_two_claims_of_mpsd_is_refused_though_it_uses_one() -> None:
     answer = validated(review, seen=both)
     assert rules_refusing(answer) == ["request-impossible"]
     assert "spec is gpu and more" in answer.message
-    assert validated(review, seen=AdmissionContext(claims={**OURS.claims, other: ("nic.example.com",)})) == ALLOWED
+    assert (
+        validated(
+            review, seen=AdmissionContext(claims={**OURS.claims, other: ("nic.example.com",)})
+        )
+        == ALLOWED
+    )
     assert validated(review, seen=OURS) == ALLOWED, "nobody knows what the other one is for"
     assert "request-impossible" in rules_refusing(
         validated(review_of(several(("a", "share"), ("b", "share"))), seen=OURS)
@@ -134,15 +157,25 @@ def test_the_policy_names_the_classes() -> None:
 
 def test_the_hosts_ipc_namespace_is_added_only_for_a_claim_that_is_known() -> None:
     inject, review = with_admission(host_ipc=HostIPC.INJECT), review_of(claimed(hostIPC=None))
-    assert [change["path"] for change in mutated(review, inject, OURS).patch if change["path"] == "/spec/hostIPC"]
+    assert [
+        change["path"]
+        for change in mutated(review, inject, OURS).patch
+        if change["path"] == "/spec/hostIPC"
+    ]
     for seen in (ANOTHER, UNKNOWN):
-        assert not [change for change in mutated(review, inject, seen).patch if change["path"] == "/spec/hostIPC"]
+        assert not [
+            change
+            for change in mutated(review, inject, seen).patch
+            if change["path"] == "/spec/hostIPC"
+        ]
 
 
 def test_the_grace_is_lengthened_only_for_a_claim_that_is_known() -> None:
     thing = claimed(terminationGracePeriodSeconds=60)
     graces = [
-        patched(thing, mutated(review_of(thing), seen=seen))["spec"]["terminationGracePeriodSeconds"]
+        patched(thing, mutated(review_of(thing), seen=seen))["spec"][
+            "terminationGracePeriodSeconds"
+        ]
         for seen in (OURS, ANOTHER, UNKNOWN)
     ]
     assert graces == [64, 60, 60]
@@ -158,28 +191,48 @@ def test_what_is_needed_of_claims_is_said_beforehand() -> None:
 
 
 def test_without_a_look_at_claims_nobody_is_judged_by_them() -> None:
-    assert RuleId.HOST_IPC_MISSING not in [rule for rule, _where, _value in broken(claimed(hostIPC=None))]
+    assert RuleId.HOST_IPC_MISSING not in [
+        rule for rule, _where, _value in broken(claimed(hostIPC=None))
+    ]
 
 
 def test_the_classes_of_a_claim_and_of_a_template_are_found_whatever_else_is_in_them() -> None:
     first = {"firstAvailable": [{"deviceClassName": "b"}, {"deviceClassName": "c"}, 1]}
-    spec = {"devices": {"requests": [{"exactly": {"deviceClassName": "a"}}, first, {"exactly": None}, "x"]}}
-    assert classes_of({"spec": spec}, CLAIM) == classes_of({"spec": {"spec": spec}}, CLAIM_TEMPLATE) == ("a", "b", "c")
+    spec = {
+        "devices": {
+            "requests": [{"exactly": {"deviceClassName": "a"}}, first, {"exactly": None}, "x"]
+        }
+    }
+    assert (
+        classes_of({"spec": spec}, CLAIM)
+        == classes_of({"spec": {"spec": spec}}, CLAIM_TEMPLATE)
+        == ("a", "b", "c")
+    )
     assert classes_of({"spec": {"devices": []}}, CLAIM) == classes_of({}, CLAIM_TEMPLATE) == ()
 
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from(["7Gi", "30", "mps.mpsd.io"]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=6), inner, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=6)
+    | st.sampled_from(["7Gi", "30", "mps.mpsd.io"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=6), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 _OPTION = st.dictionaries(
     st.sampled_from(["deviceClassName", "count", "allocationMode", "adminAccess", "capacity"]),
     _JSON | st.just({"requests": {"memory": "7Gi", "mem": "1"}}),
 )
-_REQUEST = st.dictionaries(st.sampled_from(["name", "exactly", "firstAvailable"]), _JSON | _OPTION | st.lists(_OPTION))
+_REQUEST = st.dictionaries(
+    st.sampled_from(["name", "exactly", "firstAvailable"]), _JSON | _OPTION | st.lists(_OPTION)
+)
 _DEVICES = st.dictionaries(
-    st.sampled_from(["requests", "constraints", "config"]), _JSON | st.lists(_REQUEST, max_size=2), max_size=3
+    st.sampled_from(["requests", "constraints", "config"]),
+    _JSON | st.lists(_REQUEST, max_size=2),
+    max_size=3,
 )
 
 
@@ -189,7 +242,11 @@ def test_any_claim_is_read_and_judged(devices: Fields, kind: str) -> None:
     thing = {"spec": {"spec": spec} if kind == CLAIM_TEMPLATE else spec}
     for facts in (FACTS, None):
         wrong = wrong_in_claim(thing, kind, POLICY, facts)
-        assert all(one.where and one.message and one.remedy for one in (*wrong.problems, *wrong.warnings))
+        assert all(
+            one.where and one.message and one.remedy for one in (*wrong.problems, *wrong.warnings)
+        )
     asked = asked_of(thing, kind, POLICY)
-    assert (asked is None) is set(classes_of(thing, kind)).isdisjoint(POLICY.admission.device_classes)
+    assert (asked is None) is set(classes_of(thing, kind)).isdisjoint(
+        POLICY.admission.device_classes
+    )
     assert asked is None or str(asked)

@@ -1,4 +1,5 @@
-"""What a webhook configuration must say: repaired, never locked out, left alone once it is right."""
+"""What a webhook configuration must say: repaired, never locked out, left alone once it is
+right."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -27,9 +28,13 @@ from mpsd.admission.rules.review import ReviewNeeds, needed_to_validate, read_re
 from tests.admission.reviews import review_of, validated
 from tests.model.manifests import FACTS, POLICY, with_admission
 
-WANTED = WebhookRegistration("mpsd-webhook", "mpsd-system", "/validate", "", "QUJD", FailurePolicy.FAIL)
+WANTED = WebhookRegistration(
+    "mpsd-webhook", "mpsd-system", "/validate", "", "QUJD", FailurePolicy.FAIL
+)
 EXEMPTION = {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}
-RULES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+RULES = [
+    {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+]
 Fields = dict[str, Any]
 
 
@@ -37,7 +42,9 @@ def shipped(**fields: object) -> Fields:
     """A configuration as the manifests have it."""
     webhook = {
         "name": "pods.mpsd.io",
-        "clientConfig": {"service": {"name": "mpsd-webhook", "namespace": "mpsd-system", "path": "/validate"}},
+        "clientConfig": {
+            "service": {"name": "mpsd-webhook", "namespace": "mpsd-system", "path": "/validate"}
+        },
         "failurePolicy": "Ignore",
         "namespaceSelector": {"matchExpressions": [EXEMPTION]},
         "rules": RULES,
@@ -46,7 +53,9 @@ def shipped(**fields: object) -> Fields:
     return {"metadata": {"name": "mpsd-webhook", "resourceVersion": "7"}, "webhooks": [webhook]}
 
 
-def settled(configuration: Fields, wanted: WebhookRegistration = WANTED, *, may_fail: bool = True) -> Fields:
+def settled(
+    configuration: Fields, wanted: WebhookRegistration = WANTED, *, may_fail: bool = True
+) -> Fields:
     """The configuration after every repair."""
     for _look in range(3):
         change = repair(configuration, wanted, may_fail=may_fail)
@@ -88,19 +97,34 @@ def test_fail_is_taken_back_where_no_api_server_can_call() -> None:
 
 
 WORD = "0123456789abcdef"
-OURS = 'Internal error occurred: failed calling webhook "validate.mpsd.io": Post "https://x": dial tcp: i/o timeout'
+OURS = (
+    'Internal error occurred: failed calling webhook "validate.mpsd.io": Post "https://x": dial'
+    " tcp: i/o timeout"
+)
 
 
 @pytest.mark.parametrize(
     ("refusal", "fails", "expected"),
     [
-        (f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}', False, Called.YES),
-        (f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}', True, Called.YES),
+        (
+            f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}',
+            False,
+            Called.YES,
+        ),
+        (
+            f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}',
+            True,
+            Called.YES,
+        ),
         ("", False, Called.NO),
         ("", True, Called.UNKNOWN),
         (OURS, True, Called.NO),
         (OURS.replace("validate.mpsd.io", "kyverno.svc"), True, Called.UNKNOWN),
-        ("mpsd lacks the right to create podtemplates mpsd-probe in default", False, Called.UNKNOWN),
+        (
+            "mpsd lacks the right to create podtemplates mpsd-probe in default",
+            False,
+            Called.UNKNOWN,
+        ),
         ("create podtemplates: no answer from the Kubernetes API in 10 s", True, Called.UNKNOWN),
         ('admission webhook "other.io" denied the request: no', False, Called.UNKNOWN),
     ],
@@ -112,7 +136,9 @@ def test_only_the_word_of_a_probe_proves_a_call_and_only_a_failed_call_disproves
 
 
 @given(st.lists(st.tuples(st.sampled_from(Called), st.floats(0.1, 40)), max_size=12))
-def test_fail_is_taken_back_only_after_a_time_without_one_call(steps: list[tuple[Called, float]]) -> None:
+def test_fail_is_taken_back_only_after_a_time_without_one_call(
+    steps: list[tuple[Called, float]],
+) -> None:
     calls, now, failing_since = Calls(), 0.0, None
     for found, later_s in steps:
         now += later_s
@@ -121,7 +147,9 @@ def test_fail_is_taken_back_only_after_a_time_without_one_call(steps: list[tuple
             failing_since = None
         elif found is Called.NO and failing_since is None:
             failing_since = now
-        assert calls.must_ignore(now, 60.0) is (failing_since is not None and now - failing_since >= 60.0)
+        assert calls.must_ignore(now, 60.0) is (
+            failing_since is not None and now - failing_since >= 60.0
+        )
 
 
 def test_a_probe_is_refused_with_its_word_whatever_counts_in_its_namespace() -> None:
@@ -152,7 +180,16 @@ def test_ignore_is_set_at_once_where_the_operator_wants_it() -> None:
     [
         {"clientConfig": {}},
         {"clientConfig": {"url": "https://elsewhere/validate", "caBundle": "QUJD"}},
-        {"clientConfig": {"service": {"name": "other", "namespace": "mpsd-system", "path": "/validate", "port": 443}}},
+        {
+            "clientConfig": {
+                "service": {
+                    "name": "other",
+                    "namespace": "mpsd-system",
+                    "path": "/validate",
+                    "port": 443,
+                }
+            }
+        },
         {
             "clientConfig": {
                 "service": {"name": "mpsd-webhook", "namespace": "x", "path": "/mutate"},
@@ -161,8 +198,16 @@ def test_ignore_is_set_at_once_where_the_operator_wants_it() -> None:
         },
         {"namespaceSelector": {}},
         {"namespaceSelector": None},
-        {"namespaceSelector": {"matchExpressions": [{"key": EXEMPT, "operator": "In", "values": ["true"]}]}},
-        {"namespaceSelector": {"matchExpressions": [{"key": EXEMPT, "operator": "NotIn", "values": ["false"]}]}},
+        {
+            "namespaceSelector": {
+                "matchExpressions": [{"key": EXEMPT, "operator": "In", "values": ["true"]}]
+            }
+        },
+        {
+            "namespaceSelector": {
+                "matchExpressions": [{"key": EXEMPT, "operator": "NotIn", "values": ["false"]}]
+            }
+        },
     ],
 )
 def test_what_somebody_breaks_is_put_right(broken: Fields) -> None:
@@ -178,13 +223,23 @@ def test_what_somebody_breaks_is_put_right(broken: Fields) -> None:
 def test_an_exemption_in_other_words_and_what_stands_beside_it_are_left_alone() -> None:
     selector = {
         "matchLabels": {"team": "a"},
-        "matchExpressions": [{"key": EXEMPT, "operator": "DoesNotExist"}, {"key": "x", "operator": "Exists"}],
+        "matchExpressions": [
+            {"key": EXEMPT, "operator": "DoesNotExist"},
+            {"key": "x", "operator": "Exists"},
+        ],
     }
-    assert settled(shipped(namespaceSelector=selector))["webhooks"][0]["namespaceSelector"] == selector
+    assert (
+        settled(shipped(namespaceSelector=selector))["webhooks"][0]["namespaceSelector"] == selector
+    )
 
 
 def test_a_port_of_the_service_that_the_manifests_chose_stays() -> None:
-    service = {"name": "mpsd-webhook", "namespace": "mpsd-system", "path": "/validate", "port": 8443}
+    service = {
+        "name": "mpsd-webhook",
+        "namespace": "mpsd-system",
+        "path": "/validate",
+        "port": 8443,
+    }
     (webhook,) = settled(shipped(clientConfig={"service": service}))["webhooks"]
     assert webhook["clientConfig"]["service"]["port"] == 8443
 
@@ -204,7 +259,9 @@ def test_authorities_that_somebody_else_writes_stay() -> None:
 
 def test_rules_and_every_other_webhook_are_repaired_alone() -> None:
     two = shipped()
-    two["webhooks"].append({**two["webhooks"][0], "name": "templates.mpsd.io", "timeoutSeconds": 5, "rules": []})
+    two["webhooks"].append(
+        {**two["webhooks"][0], "name": "templates.mpsd.io", "timeoutSeconds": 5, "rules": []}
+    )
     before = deepcopy(two)
     change = repair(two, WANTED, may_fail=False)
     assert two == before
@@ -218,7 +275,9 @@ def test_a_configuration_without_webhooks_asks_nobody() -> None:
     assert not is_registered({"webhooks": []}, WANTED)
 
 
-@pytest.mark.parametrize(("labels", "is_exempt"), [(None, False), ({EXEMPT: "false"}, False), ({EXEMPT: "true"}, True)])
+@pytest.mark.parametrize(
+    ("labels", "is_exempt"), [(None, False), ({EXEMPT: "false"}, False), ({EXEMPT: "true"}, True)]
+)
 def test_a_namespace_is_exempt_by_its_label(labels: Fields | None, is_exempt: bool) -> None:
     patch = exemption({"metadata": {"labels": labels} if labels is not None else {}})
     assert patch == (None if is_exempt else {"metadata": {"labels": {EXEMPT: "true"}}})
@@ -227,7 +286,10 @@ def test_a_namespace_is_exempt_by_its_label(labels: Fields | None, is_exempt: bo
 VALUES = st.none() | st.booleans() | st.text(max_size=5) | st.lists(st.text(max_size=3), max_size=2)
 EXPRESSIONS = st.lists(
     st.fixed_dictionaries(
-        {"key": st.sampled_from([EXEMPT, "a"]), "operator": st.sampled_from(["In", "NotIn", "DoesNotExist"])},
+        {
+            "key": st.sampled_from([EXEMPT, "a"]),
+            "operator": st.sampled_from(["In", "NotIn", "DoesNotExist"]),
+        },
         optional={"values": st.lists(st.sampled_from(["true", "false"]), max_size=2)},
     ),
     max_size=3,
@@ -235,8 +297,12 @@ EXPRESSIONS = st.lists(
 WEBHOOKS = st.fixed_dictionaries(
     {"name": st.text(max_size=5)},
     optional={
-        "clientConfig": st.dictionaries(st.sampled_from(["url", "caBundle"]), st.text(max_size=5))
-        | st.fixed_dictionaries({"service": st.dictionaries(st.sampled_from(["name", "path", "port"]), VALUES)}),
+        "clientConfig": (
+            st.dictionaries(st.sampled_from(["url", "caBundle"]), st.text(max_size=5))
+            | st.fixed_dictionaries(
+                {"service": st.dictionaries(st.sampled_from(["name", "path", "port"]), VALUES)}
+            )
+        ),
         "failurePolicy": st.sampled_from(["Ignore", "Fail"]),
         "namespaceSelector": st.fixed_dictionaries({}, optional={"matchExpressions": EXPRESSIONS}),
         "rules": VALUES,
@@ -245,7 +311,9 @@ WEBHOOKS = st.fixed_dictionaries(
 
 
 @given(st.lists(WEBHOOKS, max_size=3), st.booleans())
-def test_every_configuration_is_right_after_its_repairs_and_then_left_alone(webhooks: list[Fields], may: bool) -> None:
+def test_every_configuration_is_right_after_its_repairs_and_then_left_alone(
+    webhooks: list[Fields], may: bool
+) -> None:
     configuration = {"webhooks": webhooks}
     steps = [configuration]
     while (change := repair(steps[-1], WANTED, may_fail=may)) is not None:
@@ -255,5 +323,7 @@ def test_every_configuration_is_right_after_its_repairs_and_then_left_alone(webh
         for old, new in zip(before["webhooks"], after["webhooks"], strict=True):
             assert old.get("rules") == new.get("rules")
             turned = old.get("failurePolicy") != "Fail" and new.get("failurePolicy") == "Fail"
-            assert not turned or is_registered({"webhooks": [old]}, WANTED), "Fail before it could be reached"
+            assert not turned or is_registered({"webhooks": [old]}, WANTED), (
+                "Fail before it could be reached"
+            )
     assert not webhooks or is_registered(steps[-1], WANTED)

@@ -16,7 +16,17 @@ _WITHOUT_HOST_IPC = with_admission(host_ipc=HostIPC.OFF)
 
 
 @pytest.mark.parametrize(
-    "name", ["ALL", "all", "CAP_ALL", "SYS_ADMIN", "cap_sys_admin", "Cap_Sys_Ptrace", "MKNOD", "CAP_SYS_RAWIO"]
+    "name",
+    [
+        "ALL",
+        "all",
+        "CAP_ALL",
+        "SYS_ADMIN",
+        "cap_sys_admin",
+        "Cap_Sys_Ptrace",
+        "MKNOD",
+        "CAP_SYS_RAWIO",
+    ],
 )
 def test_capabilities_are_known_in_every_spelling(name: str) -> None:
     thing = in_kind("containers", securityContext={"capabilities": {"add": ["NET_RAW", name]}})
@@ -26,7 +36,9 @@ def test_capabilities_are_known_in_every_spelling(name: str) -> None:
 
 
 def test_host_pid_is_for_pods_without_a_gpu() -> None:
-    assert broken(pod(container(limits={MEMORY: 7}), hostPID=True)) == [("host-pid", "spec.hostPID", "true")]
+    assert broken(pod(container(limits={MEMORY: 7}), hostPID=True)) == [
+        ("host-pid", "spec.hostPID", "true")
+    ]
     assert broken(pod(container(), hostPID=True)) == []
 
 
@@ -49,7 +61,9 @@ def test_who_may_be_root_on_the_host_is_read_as_kubernetes_reads_it(
     of_pod: object, of_container: object, where: str
 ) -> None:
     asking = container(limits={MEMORY: 7}, securityContext=of_container or {})
-    thing = pod(asking, container("beside", securityContext={"runAsUser": 1}), securityContext=of_pod)
+    thing = pod(
+        asking, container("beside", securityContext={"runAsUser": 1}), securityContext=of_pod
+    )
     expected = [("host-root", f"spec.containers[main].{where}")] if where else []
     assert [one[:2] for one in broken(thing)] == expected
     thing["spec"] |= {"hostUsers": False, "hostIPC": False}
@@ -88,7 +102,9 @@ def test_no_container_of_a_gpu_pod_may_become_root_also_one_without_a_gpu(
 def test_containers_of_a_gpu_pod_do_not_share_their_processes() -> None:
     shared = pod(container(limits={MEMORY: 7}), shareProcessNamespace=True)
     assert broken(shared) == [("host-root", "spec.shareProcessNamespace", "true")]
-    own = pod(container(limits={MEMORY: 7}), shareProcessNamespace=True, hostIPC=False, hostUsers=False)
+    own = pod(
+        container(limits={MEMORY: 7}), shareProcessNamespace=True, hostIPC=False, hostUsers=False
+    )
     assert broken(own, _WITHOUT_HOST_IPC) == []
     assert broken(pod(container(limits={MEMORY: 7}), shareProcessNamespace=False)) == []
     assert broken(pod(container(), shareProcessNamespace=True)) == []
@@ -111,14 +127,21 @@ def test_a_pod_with_its_own_users_is_the_remedy_only_where_kubernetes_takes_it()
     (without,) = found(root | {"spec": {**root["spec"], "hostIPC": False}}, _WITHOUT_HOST_IPC)
     assert "hostUsers" not in with_host_ipc.problem.remedy
     assert without.problem.remedy.endswith("in every container, or hostUsers: false on the pod")
-    assert all("allowPrivilegeEscalation: false" in one.problem.remedy for one in (with_host_ipc, without))
+    assert all(
+        "allowPrivilegeEscalation: false" in one.problem.remedy for one in (with_host_ipc, without)
+    )
     shared = found(root | {"spec": {**root["spec"], "hostPID": True}}, _WITHOUT_HOST_IPC)
-    assert shared[-1].problem.remedy.endswith("or hostUsers: false on the pod without hostIPC and hostPID")
+    assert shared[-1].problem.remedy.endswith(
+        "or hostUsers: false on the pod without hostIPC and hostPID"
+    )
 
 
 @pytest.mark.parametrize("mode", [HostIPC.REQUIRE, HostIPC.INJECT])
 def test_host_ipc_is_not_added_to_a_pod_with_its_own_users(mode: HostIPC) -> None:
-    policy, thing = with_admission(host_ipc=mode), pod(container(limits={MEMORY: 7}), hostIPC=None, hostUsers=False)
+    policy, thing = (
+        with_admission(host_ipc=mode),
+        pod(container(limits={MEMORY: 7}), hostIPC=None, hostUsers=False),
+    )
     (one,) = found(thing, policy)
     assert one.rule == RuleId.HOST_IPC_MISSING
     assert "Kubernetes forbids it together with hostUsers: false" in one.problem.message
@@ -128,7 +151,10 @@ def test_host_ipc_is_not_added_to_a_pod_with_its_own_users(mode: HostIPC) -> Non
 
 @pytest.mark.parametrize("mode", [HostIPC.REQUIRE, HostIPC.INJECT])
 def test_host_ipc_beside_own_users_which_kubernetes_forbids_is_refused(mode: HostIPC) -> None:
-    policy, thing = with_admission(host_ipc=mode), pod(container(limits={MEMORY: 7}), hostIPC=True, hostUsers=False)
+    policy, thing = (
+        with_admission(host_ipc=mode),
+        pod(container(limits={MEMORY: 7}), hostIPC=True, hostUsers=False),
+    )
     assert broken(thing, policy) == [("host-ipc-missing", "spec.hostIPC", "")]
     del thing["spec"]["hostUsers"]
     assert broken(thing, policy) == []
@@ -138,30 +164,76 @@ def test_host_ipc_beside_own_users_which_kubernetes_forbids_is_refused(mode: Hos
 @pytest.mark.parametrize(
     "path",
     [
-        *("/", "//", "/.", "/dev", "/dev/", "/dev/.//", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-caps/x"),
+        *(
+            "/",
+            "//",
+            "/.",
+            "/dev",
+            "/dev/",
+            "/dev/.//",
+            "/dev/nvidia0",
+            "/dev/nvidiactl",
+            "/dev/nvidia-caps/x",
+        ),
         *("/dev/char/195:0", "/proc", "/proc/1/root", "/proc/1/root/dev/nvidia0", "/proc/self/cwd"),
-        *("/run", "/var", "/var/run", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/crio"),
-        *("/sys", "/sys/fs/cgroup", "/run/systemd/private", "/run/dbus", "/var/lib/kubelet/pods/x", "/run/k0s"),
+        *(
+            "/run",
+            "/var",
+            "/var/run",
+            "/var/run/docker.sock",
+            "/run/containerd/containerd.sock",
+            "/run/crio",
+        ),
+        *(
+            "/sys",
+            "/sys/fs/cgroup",
+            "/run/systemd/private",
+            "/run/dbus",
+            "/var/lib/kubelet/pods/x",
+            "/run/k0s",
+        ),
         *("/var/snap/microk8s/common", "/etc/cron.d", "/etc/crontab"),
-        *("/var/lib", "/var/lib/kubelet", "/var/lib/kubelet/device-plugins/kubelet.sock", "/etc", "/etc/cdi"),
+        *(
+            "/var/lib",
+            "/var/lib/kubelet",
+            "/var/lib/kubelet/device-plugins/kubelet.sock",
+            "/etc",
+            "/etc/cdi",
+        ),
         *("/srv/..", "/srv/../dev", "/var/lock/../mpsd", "/a/b/../../c", "..", "dev/nvidia0", ""),
     ],
 )
-def test_a_path_of_the_host_that_leads_to_a_gpu_is_found_however_it_is_written(path: str, asks: bool) -> None:
+def test_a_path_of_the_host_that_leads_to_a_gpu_is_found_however_it_is_written(
+    path: str, asks: bool
+) -> None:
     rule = "host-path" if asks else "unasked-host-path"
-    assert (rule, "spec.volumes[data].hostPath.path") in [one[:2] for one in broken(with_volume(path, asks))]
+    assert (rule, "spec.volumes[data].hostPath.path") in [
+        one[:2] for one in broken(with_volume(path, asks))
+    ]
 
 
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize(
-    "path", ["/data", "/dev/shm", "/dev/infiniband", "/srv/dev", "/runs", "/var/log", "/etc/localtime", "/..data"]
+    "path",
+    [
+        "/data",
+        "/dev/shm",
+        "/dev/infiniband",
+        "/srv/dev",
+        "/runs",
+        "/var/log",
+        "/etc/localtime",
+        "/..data",
+    ],
 )
 def test_other_paths_of_the_host_are_left_alone(path: str, asks: bool) -> None:
     assert broken(with_volume(path, asks)) == []
 
 
 @pytest.mark.parametrize("asks", [True, False])
-@pytest.mark.parametrize("path", ["/run/mpsd", "/var/run//mpsd/", "/run/mpsd/gpu0/pipe", "/run/./mpsd/gpu0/client"])
+@pytest.mark.parametrize(
+    "path", ["/run/mpsd", "/var/run//mpsd/", "/run/mpsd/gpu0/pipe", "/run/./mpsd/gpu0/client"]
+)
 def test_mpsds_own_files_are_nobody_elses(path: str, asks: bool) -> None:
     assert [rule for rule, _, _ in broken(with_volume(path, asks))] == ["mpsd-files"]
 
@@ -182,10 +254,16 @@ def test_mpsds_own_files_are_nobody_elses(path: str, asks: bool) -> None:
         ("/data", {"subPathExpr": "$(A)"}, ""),
     ],
 )
-def test_a_part_of_a_volume_does_not_lead_to_mpsds_own_files(path: str, mount: Fields, key: str, asks: bool) -> None:
+def test_a_part_of_a_volume_does_not_lead_to_mpsds_own_files(
+    path: str, mount: Fields, key: str, asks: bool
+) -> None:
     thing = with_volume(path, asks)
-    thing["spec"]["initContainers"] = [container("x", volumeMounts=[{"name": "data", "mountPath": "/x", **mount}])]
-    thing["spec"]["containers"][0]["volumeMounts"] = [{"name": "other", "mountPath": "/y", "subPath": "mpsd"}]
+    thing["spec"]["initContainers"] = [
+        container("x", volumeMounts=[{"name": "data", "mountPath": "/x", **mount}])
+    ]
+    thing["spec"]["containers"][0]["volumeMounts"] = [
+        {"name": "other", "mountPath": "/y", "subPath": "mpsd"}
+    ]
     places = [where for rule, where, _ in broken(thing) if rule == "mpsd-files"]
     assert places == ([f"spec.initContainers[x].volumeMounts[0].{key}"] if key else [])
 
@@ -207,13 +285,18 @@ def test_a_list_of_host_paths_allows_no_others_and_no_blocked_ones(
     allowed: tuple[str, ...] | None, path: str, is_found: bool, asks: bool
 ) -> None:
     rule = "host-path" if asks else "unasked-host-path"
-    assert [one[0] for one in broken(with_volume(path, asks), with_admission(allowed_host_paths=allowed))] == (
-        [rule] if is_found else []
-    )
+    assert [
+        one[0]
+        for one in broken(with_volume(path, asks), with_admission(allowed_host_paths=allowed))
+    ] == ([rule] if is_found else [])
 
 
 def test_other_volumes_are_left_alone() -> None:
-    volumes = [{"name": "a", "emptyDir": {}}, {"name": "b", "persistentVolumeClaim": {"claimName": "x"}}, {"name": "c"}]
+    volumes = [
+        {"name": "a", "emptyDir": {}},
+        {"name": "b", "persistentVolumeClaim": {"claimName": "x"}},
+        {"name": "c"},
+    ]
     assert broken(pod(container(limits={MEMORY: 7}), volumes=volumes)) == []
 
 
@@ -230,9 +313,9 @@ def test_other_volumes_are_left_alone() -> None:
 )
 def test_the_policy_says_what_becomes_of_host_ipc(mode: HostIPC, host_ipc: bool, rule: str) -> None:
     policy = with_admission(host_ipc=mode)
-    assert [one[0] for one in broken(pod(container(limits={MEMORY: 7}), hostIPC=host_ipc), policy)] == [
-        *([rule] if rule else [])
-    ]
+    assert [
+        one[0] for one in broken(pod(container(limits={MEMORY: 7}), hostIPC=host_ipc), policy)
+    ] == [*([rule] if rule else [])]
     assert broken(pod(container(), hostIPC=host_ipc), policy) == []
 
 
@@ -241,7 +324,9 @@ def test_a_pod_that_should_have_been_given_host_ipc_and_was_not_is_refused() -> 
     thing = pod(container(limits={MEMORY: 7}), hostIPC=None)
     assert [rule for rule, _, _ in broken(thing, policy, late)] == ["host-ipc-missing"]
     job = inside("batch/v1", "Job", thing)
-    assert [rule for rule, _, _ in broken(job, policy, late)] == ["host-ipc-added"], "its pods are still to be created"
+    assert [rule for rule, _, _ in broken(job, policy, late)] == ["host-ipc-added"], (
+        "its pods are still to be created"
+    )
 
 
 # Whether a path leads to another, as far as its text can say.
@@ -271,7 +356,9 @@ PATTERNS = ("/dev/nvidia*", "/run/mpsd", "/var/lib/kubelet/device-plugins")
         ("/DEV", ()),
     ],
 )
-def test_a_path_of_the_host_leads_to_what_is_above_and_below_it(path: str, places: tuple[str, ...]) -> None:
+def test_a_path_of_the_host_leads_to_what_is_above_and_below_it(
+    path: str, places: tuple[str, ...]
+) -> None:
     assert reached(path, PATTERNS) == places
 
 

@@ -1,4 +1,5 @@
-"""What is changed in a pod: only what is missing, once, and never so that a rule is broken by it."""
+"""What is changed in a pod: only what is missing, once, and never so that a rule is broken by
+it."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,18 @@ from mpsd.admission.rules.review import AdmissionContext
 from mpsd.model.policy import HostIPC, Policy
 from tests.admission.cases import broken
 from tests.admission.reviews import mutated, patched, review_of
-from tests.model.manifests import COUNT, MEMORY, PERCENT, POLICY, STEPS, Fields, container, inside, pod, with_admission
+from tests.model.manifests import (
+    COUNT,
+    MEMORY,
+    PERCENT,
+    POLICY,
+    STEPS,
+    Fields,
+    container,
+    inside,
+    pod,
+    with_admission,
+)
 
 KINDS = ["containers", "initContainers"]
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -42,14 +54,21 @@ def environment(thing: Fields, kind: str = "containers", position: int = -1) -> 
 def test_a_container_that_asks_for_no_gpu_sees_none_whatever_its_image_says(
     kind: str, env: Fields, expected: object
 ) -> None:
-    thing = pod(container("first", {MEMORY: 7}), **{kind: [container("first", {MEMORY: 7}), container("x", **env)]})
+    thing = pod(
+        container("first", {MEMORY: 7}),
+        **{kind: [container("first", {MEMORY: 7}), container("x", **env)]},
+    )
     assert environment(after(thing), kind) == expected
     assert environment(after(thing), kind, 0) is None
 
 
 @pytest.mark.parametrize(
     "entry",
-    [{"value": "all"}, {"value": "GPU-1"}, {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}],
+    [
+        {"value": "all"},
+        {"value": "GPU-1"},
+        {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},
+    ],
 )
 def test_a_variable_that_somebody_wrote_is_for_the_rules_and_is_left(entry: Fields) -> None:
     thing = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", **entry}]))
@@ -73,14 +92,20 @@ def test_a_variable_that_somebody_wrote_is_for_the_rules_and_is_left(entry: Fiel
         ({"amd.com/gpu": 1}, True),
     ],
 )
-def test_a_container_keeps_the_devices_that_a_plugin_gives_it(key: str, resources: Fields, is_void: bool) -> None:
+def test_a_container_keeps_the_devices_that_a_plugin_gives_it(
+    key: str, resources: Fields, is_void: bool
+) -> None:
     thing = pod(container(resources={key: resources}))
     assert (environment(after(thing)) == [VOID]) is is_void
 
 
 def test_a_resource_claim_that_may_be_empty_spares_no_container() -> None:
     """What a claim gives comes by CDI, whatever the variable says."""
-    thing = pod(container("a", resources={"claims": [{"name": "gpu"}]}), container("b"), resourceClaims=[{"name": "x"}])
+    thing = pod(
+        container("a", resources={"claims": [{"name": "gpu"}]}),
+        container("b"),
+        resourceClaims=[{"name": "x"}],
+    )
     assert environment(after(thing), position=0) == environment(after(thing), position=1) == [VOID]
 
 
@@ -101,7 +126,9 @@ def test_new_ephemeral_containers_are_changed_and_nothing_else() -> None:
 @pytest.mark.parametrize("subresource", ["", "status", "resize"])
 def test_an_update_changes_nothing(subresource: str) -> None:
     thing = pod(container("main", image="new"))
-    assert mutated(review_of(thing, old=pod(container("main")), subResource=subresource)).patch == ()
+    assert (
+        mutated(review_of(thing, old=pod(container("main")), subResource=subresource)).patch == ()
+    )
 
 
 @pytest.mark.parametrize(("version", "kind"), [step for step in STEPS if step != ("v1", "Pod")])
@@ -110,7 +137,9 @@ def test_templates_are_left_as_they_were_written(version: str, kind: str) -> Non
 
 
 def test_void_can_be_switched_off() -> None:
-    assert mutated(review_of(pod(container())), with_admission(void_visible_devices=False)).patch == ()
+    assert (
+        mutated(review_of(pod(container())), with_admission(void_visible_devices=False)).patch == ()
+    )
 
 
 @pytest.mark.parametrize("host_ipc", [{}, {"hostIPC": False}])
@@ -126,7 +155,9 @@ def test_host_ipc_is_added_where_the_policy_says_so_and_the_user_is_told(host_ip
 
 
 def draining(end_drain_s: float, *, pod_ends: bool = True) -> Policy:
-    return replace(POLICY, graces=replace(POLICY.graces, end_drain_s=end_drain_s), pod_ends=pod_ends)
+    return replace(
+        POLICY, graces=replace(POLICY.graces, end_drain_s=end_drain_s), pod_ends=pod_ends
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,9 +184,14 @@ def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
         thing["metadata"] |= annotations
         now = patched(thing, mutated(review_of(thing), policy))
         seen = now["metadata"].get("annotations") or {}
-        assert (now["spec"]["terminationGracePeriodSeconds"], seen.get("mpsd.io/grace-added")) == expected
+        assert (
+            now["spec"]["terminationGracePeriodSeconds"],
+            seen.get("mpsd.io/grace-added"),
+        ) == expected
         assert seen.get("note") == (annotations.get("annotations") or {}).get("note")
-        assert patched(now, mutated(review_of(now), policy)) == now, "a copy of it keeps its grace too"
+        assert patched(now, mutated(review_of(now), policy)) == now, (
+            "a copy of it keeps its grace too"
+        )
 
 
 @pytest.mark.parametrize("annotation", ["mpsd.io/grace-added", "kubernetes.io/config.mirror"])
@@ -188,26 +224,39 @@ def test_what_cannot_be_read_is_not_changed() -> None:
 ENVIRONMENTS = st.none() | st.lists(
     st.fixed_dictionaries(
         {"name": st.sampled_from(["A", "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_X"])},
-        optional={"value": st.sampled_from(["all", "void", ""]), "valueFrom": st.just({"fieldRef": {}})},
+        optional={
+            "value": st.sampled_from(["all", "void", ""]),
+            "valueFrom": st.just({"fieldRef": {}}),
+        },
     ),
     max_size=3,
 )
 AMOUNTS = st.dictionaries(
-    st.sampled_from([MEMORY, PERCENT, "cpu", "nvidia.com/gpu", "nvidia.com/hostdev"]), st.integers(0, 40), max_size=2
+    st.sampled_from([MEMORY, PERCENT, "cpu", "nvidia.com/gpu", "nvidia.com/hostdev"]),
+    st.integers(0, 40),
+    max_size=2,
 )
 CONTAINERS = st.lists(
     st.fixed_dictionaries(
         {"name": st.sampled_from("abcdef")},
         optional={
             "env": ENVIRONMENTS,
-            "resources": st.none() | st.fixed_dictionaries({}, optional={"limits": AMOUNTS, "requests": AMOUNTS}),
+            "resources": (
+                st.none()
+                | st.fixed_dictionaries({}, optional={"limits": AMOUNTS, "requests": AMOUNTS})
+            ),
             "securityContext": st.just({"privileged": True}),
         },
     ),
     max_size=3,
 )
 PODS = st.builds(
-    lambda spec: {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "a-"}, "spec": spec},
+    lambda spec: {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "a-"},
+        "spec": spec,
+    },
     st.fixed_dictionaries(
         {"containers": CONTAINERS},
         optional={

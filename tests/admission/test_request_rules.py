@@ -14,8 +14,12 @@ from tests.model.manifests import MEMORY, POLICY, Fields, container, pod
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
 @pytest.mark.parametrize("key", ["limits", "requests"])
-@pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
-def test_gpu_memory_and_a_gpu_of_other_books_do_not_go_together(kind: str, key: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"]
+)
+def test_gpu_memory_and_a_gpu_of_other_books_do_not_go_together(
+    kind: str, key: str, name: str
+) -> None:
     assert broken(in_kind(kind, resources={key: {name: "1"}})) == [
         ("other-gpu-too", f"spec.{kind}[x].resources.{key}[{name}]", '"1"')
     ]
@@ -40,7 +44,9 @@ def test_nothing_of_another_gpu_is_no_other_gpu(amount: object) -> None:
         ("runtimeClassName", "nvidia", ""),
     ],
 )
-def test_who_decides_where_a_pod_runs_must_know_the_books(field: str, value: str, rule: str) -> None:
+def test_who_decides_where_a_pod_runs_must_know_the_books(
+    field: str, value: str, rule: str
+) -> None:
     expected = [(rule, f"spec.{field}", f'"{value}"')] if rule else []
     assert broken(pod(container(limits={MEMORY: 7}), **{field: value})) == expected
     assert broken(pod(container(), **{field: value})) == []
@@ -74,10 +80,16 @@ def test_a_pod_that_a_node_runs_already_keeps_its_node() -> None:
         (PLACED, {**PLACED, "mpsd.io/gpu": "GPU-2"}, {"mpsd.io/gpu": '"GPU-2"'}),
         (PLACED, {}, {"mpsd.io/gpu": "gone", "scheduler.framework.gpushare.allocation": "gone"}),
         ({}, {"note": "x", "mpsd.io/gpus": "x"}, {}),
-        ({"mpsd.io/gpu": "x" * 500 + "a"}, {"mpsd.io/gpu": "x" * 500 + "b"}, {"mpsd.io/gpu": f'"{"x" * 58}…'}),
+        (
+            {"mpsd.io/gpu": "x" * 500 + "a"},
+            {"mpsd.io/gpu": "x" * 500 + "b"},
+            {"mpsd.io/gpu": f'"{"x" * 58}…'},
+        ),
     ],
 )
-def test_only_those_who_keep_the_books_write_placements(before: Fields, now: Fields, values: Mapping[str, str]) -> None:
+def test_only_those_who_keep_the_books_write_placements(
+    before: Fields, now: Fields, values: Mapping[str, str]
+) -> None:
     thing = pod(container(limits={MEMORY: 7}))
     thing["metadata"]["annotations"] = now
     by_ann = broken(thing, known=RequestContext(writer="ann", annotations_before=before))
@@ -102,7 +114,9 @@ def test_every_form_of_a_placement_is_known() -> None:
 
 @pytest.mark.parametrize("value", ["void", "none", ""])
 def test_a_container_may_not_hide_the_gpu_it_asks_for(value: str) -> None:
-    thing = pod(container(limits={MEMORY: 7}, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]))
+    thing = pod(
+        container(limits={MEMORY: 7}, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}])
+    )
     (one,) = found(thing)
     assert one.rule is RuleId.ENVIRONMENT_BLOCKED
     assert "hides" in one.problem.message
@@ -127,22 +141,31 @@ def test_keys_of_a_known_config_map_are_variables_behind_their_prefix(
     known = RequestContext(config_maps={"train": frozenset(keys)})
     thing = in_kind(kind, envFrom=[{**source, "configMapRef": {"name": "train"}}])
     assert broken(thing, known=known) == [
-        ("environment-blocked", f"spec.{kind}[x].envFrom[0]", f'ConfigMap "train" with the key "{key}"')
+        (
+            "environment-blocked",
+            f"spec.{kind}[x].envFrom[0]",
+            f'ConfigMap "train" with the key "{key}"',
+        )
         for key in blocked
     ]
-    assert broken(in_kind(kind, envFrom=[{**source, "secretRef": {"name": "train"}}]), known=known) == []
+    assert (
+        broken(in_kind(kind, envFrom=[{**source, "secretRef": {"name": "train"}}]), known=known)
+        == []
+    )
 
 
 def test_a_config_map_that_is_known_is_not_warned_of() -> None:
     thing = pod(container(limits={MEMORY: 7}, envFrom=[{"configMapRef": {"name": "train"}}]))
     assert broken(thing, known=RequestContext(config_maps={"train": frozenset()})) == []
-    assert [rule for rule, _, _ in broken(thing, known=RequestContext(config_maps={"other": frozenset()}))] == [
-        "environment-unseen"
-    ]
+    assert [
+        rule
+        for rule, _, _ in broken(thing, known=RequestContext(config_maps={"other": frozenset()}))
+    ] == ["environment-unseen"]
 
 
 @pytest.mark.parametrize(
-    ("written", "is_refused"), [("normal", False), ("below-normal", False), ("low", True), ("", True), ("1", True)]
+    ("written", "is_refused"),
+    [("normal", False), ("below-normal", False), ("low", True), ("", True), ("1", True)],
 )
 def test_a_priority_is_a_word_that_the_policy_knows_where_it_goes_by_annotations(
     written: str, is_refused: bool
@@ -153,5 +176,7 @@ def test_a_priority_is_a_word_that_the_policy_knows_where_it_goes_by_annotations
     by_annotation = replace(POLICY, gpu_priority=GpuPriority("annotation"))
     expected = [("request-impossible", where, f'"{written}"')] if is_refused else []
     assert broken(thing, by_annotation) == expected
-    assert [one.problem.rule for one in found(thing, by_annotation)] == (["priority-unknown"] if is_refused else [])
+    assert [one.problem.rule for one in found(thing, by_annotation)] == (
+        ["priority-unknown"] if is_refused else []
+    )
     assert broken(thing) == [], "an annotation that nobody goes by says nothing"

@@ -63,15 +63,21 @@ def test_the_published_sample_is_admitted_as_it_is_with_a_word_about_root() -> N
 def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
     answer = validated(review_of(without_host_ipc()))
     assert rules_refusing(answer) == ["host-ipc-missing"]
-    assert answer.message == (
-        "Job team/mps-sample is refused, 1 problem\n"
+    assert (
+        answer.message == "Job team/mps-sample is refused, 1 problem\n"
         "  spec.template.spec.hostIPC: MPS clients need it; set spec.hostIPC: true"
     )
 
 
 def test_everything_wrong_is_said_at_once_and_in_the_words_of_explain() -> None:
-    thing = inside("apps/v1", "Deployment", in_kind("initContainers", env=[{"name": "EGPU", "value": "1"}]))
-    thing["spec"]["template"]["spec"] |= {"hostIPC": False, "nodeName": "a", "volumes": [{"hostPath": {"path": "/"}}]}
+    thing = inside(
+        "apps/v1", "Deployment", in_kind("initContainers", env=[{"name": "EGPU", "value": "1"}])
+    )
+    thing["spec"]["template"]["spec"] |= {
+        "hostIPC": False,
+        "nodeName": "a",
+        "volumes": [{"hostPath": {"path": "/"}}],
+    }
     answer, verdict = validated(review_of(thing)), review(thing, POLICY, FACTS)
     assert len(verdict.problems) == 4
     assert answer.message.splitlines()[1:] == [f"  {problem}" for problem in verdict.problems]
@@ -111,13 +117,21 @@ def test_what_is_needed_is_said_beforehand() -> None:
     assert needed_to_validate(other, POLICY, FACTS) == ReviewNeeds("team")
     assert needed_to_mutate(other, POLICY, FACTS) == ReviewNeeds("team")
     exempt = read_review(review_of(with_volume("/"), namespace="kube-system"))
-    assert needed_to_validate(exempt, POLICY, FACTS) == needed_to_mutate(exempt, POLICY, FACTS) == ReviewNeeds()
+    assert (
+        needed_to_validate(exempt, POLICY, FACTS)
+        == needed_to_mutate(exempt, POLICY, FACTS)
+        == ReviewNeeds()
+    )
 
 
 def test_keys_that_were_looked_up_count_and_those_of_other_config_maps_do_not() -> None:
-    review = review_of(pod(container(limits={MEMORY: 7}, envFrom=[{"configMapRef": {"name": "a"}}])))
+    review = review_of(
+        pod(container(limits={MEMORY: 7}, envFrom=[{"configMapRef": {"name": "a"}}]))
+    )
     seen = {"a": ["EGPU"], "b": ["BATCH"]}
-    assert rules_refusing(validated(review, seen=AdmissionContext(config_maps=seen))) == ["environment-blocked"]
+    assert rules_refusing(validated(review, seen=AdmissionContext(config_maps=seen))) == [
+        "environment-blocked"
+    ]
     elsewhere = validated(review, seen=AdmissionContext(config_maps={"b": ["EGPU"]}))
     assert elsewhere.audit == {"warn": "environment-unseen"}
 
@@ -145,7 +159,10 @@ def test_labels_of_the_namespace_change_how_hard_rules_are_taken() -> None:
     quiet = {"mpsd.io/enforce": "none", "mpsd.io/warn": "none", "mpsd.io/audit": "none"}
     assert validated(review, seen=AdmissionContext(quiet)) == ALLOWED
     odd = validated(review, seen=AdmissionContext({"mpsd.io/warn": "loud"}))
-    assert odd.warnings[-1] == 'the namespace\'s label mpsd.io/warn is "loud": write all, none or default'
+    assert (
+        odd.warnings[-1]
+        == 'the namespace\'s label mpsd.io/warn is "loud": write all, none or default'
+    )
 
 
 @pytest.mark.parametrize("mode", list(RuleMode))
@@ -154,13 +171,18 @@ def test_a_rule_is_taken_as_hard_as_the_policy_says(mode: RuleMode) -> None:
     answer = validated(review_of(pod(container(limits={MEMORY: 7}), hostPID=True)), policy)
     assert answer.verdicts == (("host-pid", str(mode)),)
     assert answer.audit == {str(mode): "host-pid"}
-    assert (answer.allowed, bool(answer.warnings)) == (mode is not RuleMode.ENFORCE, mode is RuleMode.WARN)
+    assert (answer.allowed, bool(answer.warnings)) == (
+        mode is not RuleMode.ENFORCE,
+        mode is RuleMode.WARN,
+    )
 
 
 def test_warnings_are_short_and_each_says_its_rule() -> None:
     name = "x" * 63
     env_from = [{"prefix": "CUDA_", "secretRef": {"name": "y" * 253}}]
-    thing = inside("batch/v1", "CronJob", pod(container(name, {MEMORY: 7}, envFrom=env_from), hostPID=True))
+    thing = inside(
+        "batch/v1", "CronJob", pod(container(name, {MEMORY: 7}, envFrom=env_from), hostPID=True)
+    )
     answer = validated(review_of(thing))
     assert len(answer.warnings) > 3
     assert all(len(warning) < 120 for warning in answer.warnings)
@@ -187,7 +209,10 @@ def test_the_record_is_an_admission_review_that_answers_the_uid() -> None:
     assert response["status"].keys() == {"code", "reason", "message"}
     assert response["status"]["code"] == 403
     assert response["warnings"]
-    assert response["auditAnnotations"] == {"enforce": "host-ipc-missing", "warn": "host-pid,host-root"}
+    assert response["auditAnnotations"] == {
+        "enforce": "host-ipc-missing",
+        "warn": "host-pid,host-root",
+    }
 
 
 def test_a_patch_is_sent_as_json_patch_in_base64() -> None:
@@ -277,11 +302,17 @@ def test_what_is_called_faultless_before_anything_is_looked_up_is_allowed_withou
     thing: Fields, old: Fields | None
 ) -> None:
     named = {**thing, "apiVersion": "v1", "kind": "Pod"}
-    for asked in (review_of(named, old=old), review_of(pod(container()), old=named), review_of(named)):
+    for asked in (
+        review_of(named, old=old),
+        review_of(pod(container()), old=named),
+        review_of(named),
+    ):
         with suppress(MalformedReview):
             question = read_review(asked)
             if needed_to_validate(question, POLICY, FACTS).is_faultless:
-                assert validate(question, POLICY, FACTS, AdmissionContext()) == AdmissionAnswer(question.uid)
+                assert validate(question, POLICY, FACTS, AdmissionContext()) == AdmissionAnswer(
+                    question.uid
+                )
 
 
 def test_only_what_has_no_fault_and_asks_for_no_gpu_is_called_faultless() -> None:
@@ -294,8 +325,14 @@ def test_only_what_has_no_fault_and_asks_for_no_gpu_is_called_faultless() -> Non
 
 
 @given(broken_objects(), broken_objects() | st.none(), ANY_JSON)
-def test_any_object_in_a_review_is_answered(thing: Fields, old: Fields | None, junk: object) -> None:
-    named = {**thing, "apiVersion": "v1", "kind": thing["kind"] if isinstance(thing.get("kind"), str) else "Pod"}
+def test_any_object_in_a_review_is_answered(
+    thing: Fields, old: Fields | None, junk: object
+) -> None:
+    named = {
+        **thing,
+        "apiVersion": "v1",
+        "kind": thing["kind"] if isinstance(thing.get("kind"), str) else "Pod",
+    }
     answered(review_of(named, old=old))
     answered(review_of(named, old=old, subResource="ephemeralcontainers", userInfo=junk))
     answered(review_of({**named, "kind": "Pod"}, old=named))
@@ -306,8 +343,12 @@ def test_json_as_deep_as_a_parser_takes_is_answered() -> None:
     deep: Any = {}
     for _ in range(900):
         deep = {"spec": deep}
-    answered(review_of({"apiVersion": "v1", "kind": "Pod", "metadata": {}, **deep}, old=copy.copy(deep)))
-    list_of = review_of(pod(container(args=[deep])), old=pod(container(args=[json.loads(json.dumps(deep))])))
+    answered(
+        review_of({"apiVersion": "v1", "kind": "Pod", "metadata": {}, **deep}, old=copy.copy(deep))
+    )
+    list_of = review_of(
+        pod(container(args=[deep])), old=pod(container(args=[json.loads(json.dumps(deep))]))
+    )
     answered(list_of)
 
 
@@ -331,7 +372,9 @@ def test_what_was_wrong_before_stops_no_update() -> None:
     for now in (
         BAD,
         changed(BAD, labels={"a": "b"}, finalizers=[]),
-        template(securityContext={"privileged": True}, env=[{"name": "EGPU", "value": "1"}], image="new"),
+        template(
+            securityContext={"privileged": True}, env=[{"name": "EGPU", "value": "1"}], image="new"
+        ),
         template(env=[{"name": "EGPU", "value": "1"}]),
     ):
         assert validated(review_of(now, old=BAD)) == ALLOWED
@@ -347,8 +390,14 @@ def test_an_object_of_too_many_fields_is_not_changed_because_it_was_so_before() 
 @pytest.mark.parametrize(
     ("now", "rules"),
     [
-        (template(securityContext={"privileged": True}, env=[{"name": "EGPU", "value": "2"}]), ["environment-blocked"]),
-        (template(env=[{"name": "EGPU", "value": "1"}, {"name": "CUDA_MPS_X"}]), ["environment-blocked"]),
+        (
+            template(securityContext={"privileged": True}, env=[{"name": "EGPU", "value": "2"}]),
+            ["environment-blocked"],
+        ),
+        (
+            template(env=[{"name": "EGPU", "value": "1"}, {"name": "CUDA_MPS_X"}]),
+            ["environment-blocked"],
+        ),
     ],
 )
 def test_what_an_update_makes_wrong_is_rules_refusing(now: Fields, rules: list[str]) -> None:
@@ -359,7 +408,11 @@ def test_what_an_update_makes_wrong_is_rules_refusing(now: Fields, rules: list[s
 
 def test_a_pod_that_asks_only_now_is_judged_as_one_that_asks() -> None:
     old = inside("apps/v1", "Deployment", pod(container(securityContext={"privileged": True})))
-    now = inside("apps/v1", "Deployment", pod(container(limits={MEMORY: 7}, securityContext={"privileged": True})))
+    now = inside(
+        "apps/v1",
+        "Deployment",
+        pod(container(limits={MEMORY: 7}, securityContext={"privileged": True})),
+    )
     assert rules_refusing(validated(review_of(now, old=old))) == ["privileged"]
 
 
@@ -370,10 +423,19 @@ def test_a_pod_that_runs_can_always_be_labelled_bound_and_finished() -> None:
 
 
 def test_an_object_that_goes_may_be_changed_in_any_way() -> None:
-    old = changed(pod(container(limits={MEMORY: 7})), deletionTimestamp="2026-11-21T00:00:00Z", finalizers=["a"])
-    now = changed(in_kind("containers", securityContext={"privileged": True}), deletionTimestamp="2026-11-21T00:00:00Z")
+    old = changed(
+        pod(container(limits={MEMORY: 7})),
+        deletionTimestamp="2026-11-21T00:00:00Z",
+        finalizers=["a"],
+    )
+    now = changed(
+        in_kind("containers", securityContext={"privileged": True}),
+        deletionTimestamp="2026-11-21T00:00:00Z",
+    )
     assert validated(review_of(now, old=old)) == ALLOWED
-    assert rules_refusing(validated(review_of(now, old=pod(container())))), "only the API server's own word counts"
+    assert rules_refusing(validated(review_of(now, old=pod(container())))), (
+        "only the API server's own word counts"
+    )
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
@@ -384,7 +446,9 @@ def test_deleting_and_connecting_are_never_rules_refusing(operation: str) -> Non
 
 
 def test_a_placement_is_changed_by_the_scheduler_alone() -> None:
-    old, now = (changed(pod(container(limits={MEMORY: 7})), annotations=notes) for notes in ({}, PLACED))
+    old, now = (
+        changed(pod(container(limits={MEMORY: 7})), annotations=notes) for notes in ({}, PLACED)
+    )
     for before, after in ((old, now), (now, old)):
         assert rules_refusing(validated(review_of(after, old=before))) == ["placement-annotation"]
         scheduler = {"username": "system:serviceaccount:mpsd-system:mpsd-scheduler"}
@@ -394,7 +458,9 @@ def test_a_placement_is_changed_by_the_scheduler_alone() -> None:
 
 def test_an_ephemeral_container_is_held_to_the_rules_of_its_pod() -> None:
     old = pod(container(limits={MEMORY: 7}), nodeName="node-1")
-    debug = container("debug", env=[{"name": "CUDA_MPS_X", "value": "1"}], securityContext={"privileged": True})
+    debug = container(
+        "debug", env=[{"name": "CUDA_MPS_X", "value": "1"}], securityContext={"privileged": True}
+    )
     now = copy.deepcopy(old)
     now["spec"]["ephemeralContainers"] = [debug]
     answer = validated(review_of(now, old=old, subResource="ephemeralcontainers"))
@@ -402,7 +468,11 @@ def test_an_ephemeral_container_is_held_to_the_rules_of_its_pod() -> None:
 
 
 # What `kubectl debug --profile` writes into its container (profiles.go of kubectl).
-_RESTRICTED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_RESTRICTED = {
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
 _PROFILES: dict[str, tuple[Fields | None, list[str]]] = {
     "restricted": (_RESTRICTED | {"seccompProfile": {"type": "RuntimeDefault"}}, []),
     "baseline": (None, []),
@@ -418,12 +488,23 @@ def test_a_debugger_of_a_gpu_pod_is_admitted_by_its_profile_as_the_page_says(pro
     security, refusing = _PROFILES[profile]
     old = pod(container(limits={MEMORY: 7}), nodeName="node-1")
     now = copy.deepcopy(old)
-    now["spec"]["ephemeralContainers"] = [{"name": "debugger", "image": "busybox", "securityContext": security}]
+    now["spec"]["ephemeralContainers"] = [
+        {"name": "debugger", "image": "busybox", "securityContext": security}
+    ]
     review = review_of(now, old=old, subResource="ephemeralcontainers")
     assert rules_refusing(validated(review)) == refusing
     strict = [*refusing, *([] if profile == "restricted" else ["host-root"])]
-    assert rules_refusing(validated(review, seen=AdmissionContext({"mpsd.io/enforce": "all"}))) == strict
-    (row,) = (line for line in page("docs/admission.md").text.splitlines() if re.match(rf"\| .*`{profile}`.* \|", line))
+    assert (
+        rules_refusing(validated(review, seen=AdmissionContext({"mpsd.io/enforce": "all"})))
+        == strict
+    )
+    (row,) = (
+        line
+        for line in page("docs/admission.md").text.splitlines()
+        if re.match(rf"\| .*`{profile}`.* \|", line)
+    )
     _name, shipped, hostile = (cell.strip() for cell in row.strip("|").split("|"))
-    assert [rule for rule in ("capabilities", "privileged") if f"refused by `{rule}`" in shipped] == refusing
+    assert [
+        rule for rule in ("capabilities", "privileged") if f"refused by `{rule}`" in shipped
+    ] == refusing
     assert ("`host-root`" in hostile) == ("host-root" in strict)

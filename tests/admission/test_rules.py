@@ -10,7 +10,17 @@ from mpsd.admission.rules.verdict import RULES
 from mpsd.model.policy import HostIPC, Policy, RuleId
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.admission.cases import KINDS, PLACED, broken, found, in_kind, with_volume
-from tests.model.manifests import COUNT, MEMORY, POLICY, STEPS, Fields, container, inside, pod, with_admission
+from tests.model.manifests import (
+    COUNT,
+    MEMORY,
+    POLICY,
+    STEPS,
+    Fields,
+    container,
+    inside,
+    pod,
+    with_admission,
+)
 
 SIDECAR = {"restartPolicy": "Always"}
 
@@ -20,7 +30,8 @@ def test_a_sound_pod_breaks_no_rule() -> None:
     assert broken(pod(container())) == []
 
 
-# Fields of a container, the rules they break on a pod that asks for a GPU and on one that does not, place and value.
+# Fields of a container, the rules they break on a pod that asks for a GPU and on one that does not,
+# place and value.
 FIELDS: list[tuple[Fields, str, str, str, str]] = [
     (
         {"securityContext": {"privileged": True}},
@@ -44,7 +55,14 @@ FIELDS: list[tuple[Fields, str, str, str, str]] = [
         '" void"',
     ),
     (
-        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]},
+        {
+            "env": [
+                {
+                    "name": "NVIDIA_VISIBLE_DEVICES",
+                    "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}},
+                }
+            ]
+        },
         "environment-blocked",
         "unasked-visible-devices",
         "env[NVIDIA_VISIBLE_DEVICES]",
@@ -71,7 +89,13 @@ FIELDS: list[tuple[Fields, str, str, str, str]] = [
         "volumeDevices[0].devicePath",
         '"//dev/./nvidia0/"',
     ),
-    ({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}, "capabilities", "", "securityContext", ""),
+    (
+        {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}},
+        "capabilities",
+        "",
+        "securityContext",
+        "",
+    ),
 ]
 
 
@@ -86,20 +110,32 @@ def test_a_container_of_any_kind_is_held_to_the_rules(
     assert broken_rule == rule
     assert place.startswith(f"spec.{kind}[x].{where}")
     assert seen == value or not value
-    assert [one[0] for one in broken(in_kind(kind, asks=False, **fields))] == ([unasked] if unasked else [])
+    assert [one[0] for one in broken(in_kind(kind, asks=False, **fields))] == (
+        [unasked] if unasked else []
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "fields",
     [
-        {"securityContext": {"privileged": False, "capabilities": {"add": ["NET_ADMIN", "IPC_LOCK"], "drop": ["ALL"]}}},
+        {
+            "securityContext": {
+                "privileged": False,
+                "capabilities": {"add": ["NET_ADMIN", "IPC_LOCK"], "drop": ["ALL"]},
+            }
+        },
         {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]},
         {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]},
         {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": ""}]},
         {"env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]},
         {"env": [{"name": "nvidia_visible_devices", "value": "all"}]},
-        {"volumeMounts": [{"name": "data", "mountPath": "/run"}, {"name": "shm", "mountPath": "/dev/shm"}]},
+        {
+            "volumeMounts": [
+                {"name": "data", "mountPath": "/run"},
+                {"name": "shm", "mountPath": "/dev/shm"},
+            ]
+        },
         {"volumeDevices": [{"name": "data", "devicePath": "/dev/xvda"}]},
         {"resources": {"limits": {"cpu": 2, "nvidia.com/hostdev": 1, "nvidia.com/gpu": 0}}},
     ],
@@ -123,8 +159,14 @@ BREAKERS: dict[RuleId, tuple[Fields, Policy]] = {
         pod(container(limits={MEMORY: 7}), hostIPC=None),
         with_admission(host_ipc=HostIPC.INJECT),
     ),
-    RuleId.HOST_IPC_UNNEEDED: (pod(container(limits={MEMORY: 7})), with_admission(host_ipc=HostIPC.OFF)),
-    RuleId.ENVIRONMENT_BLOCKED: (pod(container(limits={MEMORY: 7}, env=[{"name": "EGPU", "value": "1"}])), POLICY),
+    RuleId.HOST_IPC_UNNEEDED: (
+        pod(container(limits={MEMORY: 7})),
+        with_admission(host_ipc=HostIPC.OFF),
+    ),
+    RuleId.ENVIRONMENT_BLOCKED: (
+        pod(container(limits={MEMORY: 7}, env=[{"name": "EGPU", "value": "1"}])),
+        POLICY,
+    ),
     RuleId.ENVIRONMENT_SECRET: (
         pod(container(limits={MEMORY: 7}, envFrom=[{"secretRef": {"name": "keys"}}])),
         POLICY,
@@ -134,7 +176,10 @@ BREAKERS: dict[RuleId, tuple[Fields, Policy]] = {
         POLICY,
     ),
     RuleId.PRIVILEGED: (in_kind("containers", securityContext={"privileged": True}), POLICY),
-    RuleId.CAPABILITIES: (in_kind("containers", securityContext={"capabilities": {"add": ["ALL"]}}), POLICY),
+    RuleId.CAPABILITIES: (
+        in_kind("containers", securityContext={"capabilities": {"add": ["ALL"]}}),
+        POLICY,
+    ),
     RuleId.HOST_PID: (pod(container(limits={MEMORY: 7}), hostPID=True), POLICY),
     RuleId.HOST_ROOT: (pod(container(limits={MEMORY: 7}), securityContext=None), POLICY),
     RuleId.HOST_PATH: (with_volume("/dev"), POLICY),
@@ -145,14 +190,20 @@ BREAKERS: dict[RuleId, tuple[Fields, Policy]] = {
         pod(container(limits={MEMORY: 7})) | {"metadata": {"name": "train", "annotations": PLACED}},
         POLICY,
     ),
-    RuleId.GRACE_ZERO: (pod(container(limits={MEMORY: 7}), terminationGracePeriodSeconds=0), POLICY),
+    RuleId.GRACE_ZERO: (
+        pod(container(limits={MEMORY: 7}), terminationGracePeriodSeconds=0),
+        POLICY,
+    ),
     RuleId.MOUNT_PATH: (in_kind("containers", volumeMounts=[{"mountPath": "/run/mpsd"}]), POLICY),
     RuleId.MPSD_FILES: (with_volume("/run/mpsd"), POLICY),
     RuleId.UNASKED_VISIBLE_DEVICES: (
         in_kind("containers", asks=False, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
         POLICY,
     ),
-    RuleId.UNASKED_PRIVILEGED: (in_kind("containers", asks=False, securityContext={"privileged": True}), POLICY),
+    RuleId.UNASKED_PRIVILEGED: (
+        in_kind("containers", asks=False, securityContext={"privileged": True}),
+        POLICY,
+    ),
     RuleId.UNASKED_HOST_PATH: (with_volume("/", asks=False), POLICY),
 }
 
@@ -190,7 +241,10 @@ def test_a_rule_is_for_the_pods_that_its_row_says() -> None:
 def test_lists_of_the_policy_can_be_empty() -> None:
     lists = [name for name, value in vars_of(POLICY.admission).items() if isinstance(value, tuple)]
     policy = with_admission(**dict.fromkeys(lists, ()))
-    for thing in (with_volume("/run/mpsd"), in_kind("containers", env=[{"name": "EGPU", "value": "1"}])):
+    for thing in (
+        with_volume("/run/mpsd"),
+        in_kind("containers", env=[{"name": "EGPU", "value": "1"}]),
+    ):
         found(thing, policy)
     assert broken(in_kind("containers", env=[{"name": "EGPU", "value": "1"}]), policy) == []
 

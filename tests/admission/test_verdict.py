@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from mpsd.admission.rules.verdict import RULES, AdmissionVerdict, label_of, modes_in, review, review_all
+from mpsd.admission.rules.verdict import (
+    RULES,
+    AdmissionVerdict,
+    label_of,
+    modes_in,
+    review,
+    review_all,
+)
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem
@@ -76,19 +83,33 @@ def test_what_asks_for_no_gpu_is_admitted_with_a_word_that_says_so(thing: Fields
         (None, "RayJob"),
     ],
 )
-def test_of_a_kind_that_is_not_read_nobody_says_that_it_asks_for_no_gpu(version: str | None, kind: str) -> None:
-    verdict = judge({"apiVersion": version, "kind": kind, "spec": {"template": pod(container(limits={MEMORY: 7}))}})
+def test_of_a_kind_that_is_not_read_nobody_says_that_it_asks_for_no_gpu(
+    version: str | None, kind: str
+) -> None:
+    verdict = judge(
+        {
+            "apiVersion": version,
+            "kind": kind,
+            "spec": {"template": pod(container(limits={MEMORY: 7}))},
+        }
+    )
     assert verdict.admitted
     named = f"{kind} of {version or 'no apiVersion'}"
-    assert verdict.remark.startswith(f"mpsd does not know {named}, and has looked for no pods in it; it reads Pod, ")
+    assert verdict.remark.startswith(
+        f"mpsd does not know {named}, and has looked for no pods in it; it reads Pod, "
+    )
 
 
 HUGE = {
     "containers": pod(*[container(f"c{number}", {MEMORY: 7}) for number in range(30_000)]),
     "what is no container": pod(*[7] * 700_000),  # type: ignore[arg-type]
     "variables": pod(container(limits={MEMORY: 7}, env=[{"name": "EGPU"}] * 100_000)),
-    "resources": pod(container(limits={MEMORY: 7, **{f"nvidia.com/gpu{number}": 1 for number in range(80_000)}})),
-    "labels": pod(container(limits={MEMORY: 7}), labels={f"a{number}": "b" for number in range(80_000)}),
+    "resources": pod(
+        container(limits={MEMORY: 7, **{f"nvidia.com/gpu{number}": 1 for number in range(80_000)}})
+    ),
+    "labels": pod(
+        container(limits={MEMORY: 7}), labels={f"a{number}": "b" for number in range(80_000)}
+    ),
     "volumes": pod(container(), volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}] * 50_000),
 }
 
@@ -103,14 +124,19 @@ def test_an_object_of_too_many_fields_is_refused_in_one_sentence(thing: Fields) 
 
 def test_every_container_of_a_large_pod_is_judged() -> None:
     hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-    many = [container(f"c{number}", {MEMORY: 1}, env=[hidden], securityContext=None) for number in range(2000)]
+    many = [
+        container(f"c{number}", {MEMORY: 1}, env=[hidden], securityContext=None)
+        for number in range(2000)
+    ]
     found = judge(pod(*many)).problems
     assert rules(found).count("environment-blocked") == 2000
 
 
 @pytest.mark.parametrize("spec", [{"hostIPC": None}, {"hostIPC": False}])
 @pytest.mark.parametrize(("version", "kind"), STEPS)
-def test_a_gpu_pod_without_host_ipc_is_refused_in_words_that_name_it(version: str, kind: str, spec: Fields) -> None:
+def test_a_gpu_pod_without_host_ipc_is_refused_in_words_that_name_it(
+    version: str, kind: str, spec: Fields
+) -> None:
     verdict = judge(inside(version, kind, pod(container(limits={MEMORY: 7}), **spec)))
     (found,) = verdict.problems
     assert found.rule == "host-ipc-missing"
@@ -121,7 +147,11 @@ def test_a_gpu_pod_without_host_ipc_is_refused_in_words_that_name_it(version: st
 
 @pytest.mark.parametrize(
     ("mode", "problems", "warnings"),
-    [(HostIPC.REQUIRE, ["host-ipc-missing"], []), (HostIPC.INJECT, [], ["host-ipc-added"]), (HostIPC.OFF, [], [])],
+    [
+        (HostIPC.REQUIRE, ["host-ipc-missing"], []),
+        (HostIPC.INJECT, [], ["host-ipc-added"]),
+        (HostIPC.OFF, [], []),
+    ],
 )
 def test_the_policy_says_what_becomes_of_a_missing_host_ipc(
     mode: HostIPC, problems: list[str], warnings: list[str]
@@ -140,8 +170,12 @@ def test_of_a_pod_that_runs_already_it_is_said_which_rules_a_new_one_would_break
     assert runs.admitted
     assert "status.startTime" in runs.remark
     assert runs.remark.endswith("node-name, placement-annotation")
-    assert not validated(review_of({**thing, "status": {"startTime": "2026-11-20T06:12:01Z"}})).allowed
-    plain = judge({**pod(container(), nodeName="node-1"), "status": {"startTime": "2026-11-20T06:12:01Z"}})
+    assert not validated(
+        review_of({**thing, "status": {"startTime": "2026-11-20T06:12:01Z"}})
+    ).allowed
+    plain = judge(
+        {**pod(container(), nodeName="node-1"), "status": {"startTime": "2026-11-20T06:12:01Z"}}
+    )
     assert plain.remark == "asks for no GPU"
 
 
@@ -172,7 +206,10 @@ BLOCKED = [
         ({"value": "all"}, '"all"'),
         ({"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}, "taken from elsewhere"),
         ({"valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}, "taken from elsewhere"),
-        ({"value": "void", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, "taken from elsewhere"),
+        (
+            {"value": "void", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            "taken from elsewhere",
+        ),
     ],
 )
 def test_blocked_environment_is_refused_in_every_kind_of_container(
@@ -185,7 +222,8 @@ def test_blocked_environment_is_refused_in_every_kind_of_container(
 
 
 @pytest.mark.parametrize(
-    "name", ["CUDA_MPS", "cuda_mps_pipe_directory", "EGPU_X", "MY_EGPU", "NVIDIA_DRIVER_CAPABILITIES_X"]
+    "name",
+    ["CUDA_MPS", "cuda_mps_pipe_directory", "EGPU_X", "MY_EGPU", "NVIDIA_DRIVER_CAPABILITIES_X"],
 )
 def test_other_environment_is_the_pods_own(name: str) -> None:
     assert judge(gpu_pod("containers", env=[{"name": name, "value": "x"}])).admitted
@@ -207,24 +245,34 @@ def test_a_pod_may_ask_for_the_libraries_whose_memory_is_counted(value: str) -> 
     ],
 )
 def test_a_pod_may_ask_for_no_library_whose_memory_is_not_counted(entry: Fields) -> None:
-    (found,) = judge(gpu_pod("initContainers", env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", **entry}])).problems
+    (found,) = judge(
+        gpu_pod("initContainers", env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", **entry}])
+    ).problems
     assert found.rule == "environment-blocked"
     assert found.remedy == "remove it, or write compute,utility"
 
 
 def test_the_container_toolkits_own_memory_limits_are_blocked() -> None:
-    (found,) = judge(gpu_pod("containers", env=[{"name": "NVIDIA_GPU_MEMORY_LIMIT", "value": "1"}])).problems
+    (found,) = judge(
+        gpu_pod("containers", env=[{"name": "NVIDIA_GPU_MEMORY_LIMIT", "value": "1"}])
+    ).problems
     assert found.rule == "environment-blocked"
 
 
 @pytest.mark.parametrize("value", ["void", "none", ""])
 def test_asking_for_no_device_is_harmless(value: str) -> None:
-    assert judge(gpu_pod("containers", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}])).admitted
-    assert not judge(gpu_pod("containers", env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": value}])).admitted
+    assert judge(
+        gpu_pod("containers", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}])
+    ).admitted
+    assert not judge(
+        gpu_pod("containers", env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": value}])
+    ).admitted
 
 
 def test_blocked_environment_in_a_pod_without_a_gpu_is_not_ours_to_judge() -> None:
-    assert judge(pod(container(env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/tmp"}]))).admitted
+    assert judge(
+        pod(container(env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/tmp"}]))
+    ).admitted
 
 
 @pytest.mark.parametrize("beside", ["containers", "initContainers"])
@@ -233,8 +281,18 @@ def test_blocked_environment_in_a_pod_without_a_gpu_is_not_ours_to_judge() -> No
     [
         ({"configMapRef": {"name": "train"}}, "environment-unseen", 'ConfigMap "train"', "EGPU"),
         ({"secretRef": {"name": "keys"}}, "environment-secret", 'Secret "keys"', "EGPU"),
-        ({"prefix": "CUDA_", "secretRef": {"name": "x"}}, "environment-secret", 'Secret "x"', "CUDA_MPS_*"),
-        ({"prefix": "CUDA_MPS_P", "configMapRef": {"name": "x"}}, "environment-unseen", 'ConfigMap "x"', "CUDA_MPS_*"),
+        (
+            {"prefix": "CUDA_", "secretRef": {"name": "x"}},
+            "environment-secret",
+            'Secret "x"',
+            "CUDA_MPS_*",
+        ),
+        (
+            {"prefix": "CUDA_MPS_P", "configMapRef": {"name": "x"}},
+            "environment-unseen",
+            'ConfigMap "x"',
+            "CUDA_MPS_*",
+        ),
     ],
 )
 def test_environment_that_is_not_seen_is_warned_of(
@@ -256,7 +314,9 @@ def test_what_a_container_without_a_gpu_takes_from_elsewhere_is_no_matter(beside
 
 
 def test_a_prefix_that_leads_to_no_blocked_name_is_no_matter() -> None:
-    assert not judge(gpu_pod("containers", envFrom=[{"prefix": "MY_", "configMapRef": {"name": "train"}}])).warnings
+    assert not judge(
+        gpu_pod("containers", envFrom=[{"prefix": "MY_", "configMapRef": {"name": "train"}}])
+    ).warnings
 
 
 def test_several_gpus_are_warned_of_where_the_policy_lists_fewer_together() -> None:
@@ -267,14 +327,25 @@ def test_several_gpus_are_warned_of_where_the_policy_lists_fewer_together() -> N
 
 
 def test_everything_wrong_with_an_object_is_said_at_once() -> None:
-    asking = container(limits={MEMORY: "40Gb"}, env=[{"name": "CUDA_MPS_X", "value": "1"}], resources=None)
+    asking = container(
+        limits={MEMORY: "40Gb"}, env=[{"name": "CUDA_MPS_X", "value": "1"}], resources=None
+    )
     asking |= {"resources": {"limits": {MEMORY: "40Gb"}}}
     verdict = judge(pod(asking, hostIPC=None, initContainers="x"))
-    assert rules(verdict.problems) == ["wrong-type", "quantity-malformed", "host-ipc-missing", "environment-blocked"]
+    assert rules(verdict.problems) == [
+        "wrong-type",
+        "quantity-malformed",
+        "host-ipc-missing",
+        "environment-blocked",
+    ]
 
 
 def test_each_object_of_a_list_has_its_own_verdict() -> None:
-    things = [pod(container(limits={MEMORY: 7})), pod(container(limits={MEMORY: 0})), {"kind": "Secret"}]
+    things = [
+        pod(container(limits={MEMORY: 7})),
+        pod(container(limits={MEMORY: 0})),
+        {"kind": "Secret"},
+    ]
     verdicts = review_all({"kind": "List", "items": things}, POLICY, FACTS)
     assert [verdict.admitted for verdict in verdicts] == [True, False, True]
 
@@ -305,7 +376,11 @@ def check_verdicts(document: object) -> None:
 
 # How hard each rule is taken: the policy, and what a namespace's labels make of it.
 
-MODES = {RuleId.PRIVILEGED: RuleMode.ENFORCE, RuleId.HOST_PID: RuleMode.WARN, RuleId.HOST_ROOT: RuleMode.AUDIT}
+MODES = {
+    RuleId.PRIVILEGED: RuleMode.ENFORCE,
+    RuleId.HOST_PID: RuleMode.WARN,
+    RuleId.HOST_ROOT: RuleMode.AUDIT,
+}
 ENFORCED, WARNED, AUDITED = MODES
 
 
@@ -334,7 +409,9 @@ def test_a_namespace_that_says_nothing_gets_the_policy() -> None:
         ({"enforce": "default", "warn": "default"}, ["enforce", "warn", "audit"]),
     ],
 )
-def test_each_label_says_which_rules_are_taken_so(labels: dict[str, str], expected: list[str]) -> None:
+def test_each_label_says_which_rules_are_taken_so(
+    labels: dict[str, str], expected: list[str]
+) -> None:
     assert modes(**labels) == expected
 
 
@@ -343,7 +420,9 @@ def test_a_label_that_says_nothing_known_is_the_default_and_is_told(value: str) 
     there = modes_in({"mpsd.io/enforce": value}, MODES)
     assert there.modes == MODES
     assert there.changes_pods
-    assert there.remarks == (f'the namespace\'s label mpsd.io/enforce is "{value}": write all, none or default',)
+    assert there.remarks == (
+        f'the namespace\'s label mpsd.io/enforce is "{value}": write all, none or default',
+    )
 
 
 def test_a_stronger_label_never_makes_a_rule_weaker() -> None:
@@ -353,9 +432,15 @@ def test_a_stronger_label_never_makes_a_rule_weaker() -> None:
         labels = dict(zip(map(str, RuleMode), combination, strict=True))
         for mode, value in labels.items():
             for stronger in values[values.index(value) :]:
-                for weak, strong in zip(modes(**labels), modes(**labels | {mode: stronger}), strict=True):
+                for weak, strong in zip(
+                    modes(**labels), modes(**labels | {mode: stronger}), strict=True
+                ):
                     assert strength.index(strong) >= strength.index(weak)
 
 
 def test_labels_are_named_after_the_modes() -> None:
-    assert [label_of(mode) for mode in RuleMode] == ["mpsd.io/enforce", "mpsd.io/warn", "mpsd.io/audit"]
+    assert [label_of(mode) for mode in RuleMode] == [
+        "mpsd.io/enforce",
+        "mpsd.io/warn",
+        "mpsd.io/audit",
+    ]

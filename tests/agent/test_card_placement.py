@@ -1,4 +1,5 @@
-"""Containers get the very cards that they name, all of them or none, and no card is promised beyond its size."""
+"""Containers get the very cards that they name, all of them or none, and no card is promised beyond
+its size."""
 
 from dataclasses import replace
 
@@ -34,9 +35,13 @@ def granted(node: Node, environment: dict[str, str]) -> Grant:
 
 def test_d4_memory_over_one_of_three_cards_is_refused_and_the_others_stay_free() -> None:
     node = Node(cards())
-    reading = read_dialect(egpu((0, 20480, 10), (1, 20480, 10), (2, 40960, 10)), node.gpus, POLICY.compute)
+    reading = read_dialect(
+        egpu((0, 20480, 10), (1, 20480, 10), (2, 40960, 10)), node.gpus, POLICY.compute
+    )
     assert isinstance(reading, InvalidDialect)
-    assert [(one.where, one.value) for one in reading.problems] == [("EGPU MEM on gpu2", "40960 MiB")]
+    assert [(one.where, one.value) for one in reading.problems] == [
+        ("EGPU MEM on gpu2", "40960 MiB")
+    ]
     assert granted(node, egpu(*((gpu, V100_MIB, 10) for gpu in range(3))))
 
 
@@ -50,7 +55,7 @@ def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved() -> None
     assert len(node.grants) == 3
 
 
-def test_d4_on_a_card_of_32768_mib_the_third_is_refused_already_because_the_mps_server_takes_some() -> None:
+def test_d4_the_third_is_refused_since_the_mps_server_takes_memory_too() -> None:
     node = Node(cards(V100_MIB))
     granted(node, FIRST)
     granted(node, SECOND)
@@ -58,7 +63,9 @@ def test_d4_on_a_card_of_32768_mib_the_third_is_refused_already_because_the_mps_
     assert f"gpu0 has {2048 - SERVER_MIB} of {V100_MIB - SERVER_MIB} MiB free" in answer.reason
 
 
-def test_d4_a_weight_over_100_is_refused_while_parsing_so_that_nothing_is_asked_of_the_books() -> None:
+def test_d4_a_weight_over_100_is_refused_while_parsing_so_that_nothing_is_asked_of_the_books() -> (
+    None
+):
     environment = egpu((0, 20480, 10), (1, 20480, 10), (2, 10240, 110))
     reading = read_dialect(environment, cards(), POLICY.compute)
     assert isinstance(reading, InvalidDialect)
@@ -110,9 +117,13 @@ def test_b2_shares_of_1_in_max_inst_are_reserved_and_one_container_too_many_is_r
     assert "gpu0 has 1 % of its threads" in answer.reason
 
 
-def test_b3_weights_never_come_to_more_than_max_inst_whatever_the_policy_and_none_is_bound_without_it() -> None:
+def test_b3_weights_never_exceed_max_inst_whatever_the_policy() -> None:
     (t4,) = cards(T4_MIB, 1)
-    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "1", "ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_SCHD_WEIGHT": "8"}
+    share = {
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT": "8",
+    }
     bound = Node((t4,), policy=replace(POLICY, compute=Compute(5, None, {"0": CardCompute(1, 10)})))
     granted(bound, share)
     assert "gpu0 has a weight of 2 of 10" in refused(bound, share).reason
@@ -120,7 +131,9 @@ def test_b3_weights_never_come_to_more_than_max_inst_whatever_the_policy_and_non
     assert [granted(unbound, share).reserved_percent for _ in range(4)] == [0, 0, 0, 0]
 
 
-def test_cards_of_different_domains_are_refused_for_ever_with_what_to_write_into_the_policy() -> None:
+def test_cards_of_different_domains_are_refused_for_ever_with_what_to_write_into_the_policy() -> (
+    None
+):
     gpus = cards()
     node = Node(gpus, apart(gpus))
     answer = refused(node, FIRST)
@@ -131,9 +144,14 @@ def test_cards_of_different_domains_are_refused_for_ever_with_what_to_write_into
 
 
 @pytest.mark.parametrize("state", [State.STARTING, State.DRAINED, State.FAULT])
-def test_cards_whose_domain_does_not_serve_are_named_with_why_and_others_are_not(state: State) -> None:
+def test_cards_whose_domain_does_not_serve_are_named_with_why_and_others_are_not(
+    state: State,
+) -> None:
     gpus = cards()
-    serving, away = one_domain(gpus[:2]), replace(one_domain(gpus[2:], state, "a reason"), domain="gpu2")
+    serving, away = (
+        one_domain(gpus[:2]),
+        replace(one_domain(gpus[2:], state, "a reason"), domain="gpu2"),
+    )
     node = Node(gpus, (serving, away))
     answer = refused(node, egpu((2, 1024, 10)))
     assert answer.reason.startswith("gpu2 ")
@@ -169,7 +187,9 @@ CGPUS = st.builds(
     st.integers(1, 10),
 )
 ENDS = st.integers(0, 5)
-COMPUTES = st.sampled_from([Compute(5, None, {}), Compute(3, 10, {}), Compute(0, 20, {"1": CardCompute(3, 12)})])
+COMPUTES = st.sampled_from(
+    [Compute(5, None, {}), Compute(3, 10, {}), Compute(0, 20, {"1": CardCompute(3, 12)})]
+)
 
 
 @given(st.lists(EGPUS | CGPUS | ENDS, max_size=20), COMPUTES)
@@ -186,16 +206,28 @@ def test_whatever_comes_and_goes_no_card_is_promised_beyond_its_size_and_each_ha
             continue
         answer = node.ask(step)
         named = [
-            gpu.uuid for n in step["NVIDIA_VISIBLE_DEVICES"].split(",") for gpu in node.gpus if gpu.label == f"gpu{n}"
+            gpu.uuid
+            for n in step["NVIDIA_VISIBLE_DEVICES"].split(",")
+            for gpu in node.gpus
+            if gpu.label == f"gpu{n}"
         ]
         if isinstance(answer, Grant):
             assert list(answer.gpus) == named
         else:
             assert node.grants == before
-        left = rooms(node.gpus, dict.fromkeys((gpu.uuid for gpu in node.gpus), "all"), node.grants, node.policy)
+        left = rooms(
+            node.gpus,
+            dict.fromkeys((gpu.uuid for gpu in node.gpus), "all"),
+            node.grants,
+            node.policy,
+        )
         for room, gpu in zip(left, node.gpus, strict=True):
             held = [grant.part_of(gpu.uuid) for grant in node.grants]
-            assert sum(part.memory_mib for part in held) <= promised_mib(gpu, node.policy) <= gpu.memory_mib
+            assert (
+                sum(part.memory_mib for part in held)
+                <= promised_mib(gpu, node.policy)
+                <= gpu.memory_mib
+            )
             assert sum(part.reserved_percent for part in held) <= 100
             assert min(room.memory_mib, room.thread_percent, room.clients) >= 0
             assert room.weight is None or room.weight >= 0

@@ -1,4 +1,5 @@
-"""Decisions about a node, over enumerated small worlds: after every action of every list the ledger still hold."""
+"""Decisions about a node, over enumerated small worlds: after every action of every list the ledger
+still hold."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,22 +28,36 @@ from tests.model.worlds import GPUS, NOW, POLICY, SPREAD, UUIDS, grant, record, 
 
 
 def limits_of(actions: tuple[Action, ...], domain: str) -> list[int]:
-    return [action.limit.memory_mib for action in actions if isinstance(action, SetLimit) and action.domain == domain]
+    return [
+        action.limit.memory_mib
+        for action in actions
+        if isinstance(action, SetLimit) and action.domain == domain
+    ]
 
 
 def client_of(grant_id: str | None, gpu: int = 0) -> Client:
-    return Client(ProcessIdentity(900, 1, "boot"), UUIDS[gpu], 600, True, "python train.py", grant_id)
+    return Client(
+        ProcessIdentity(900, 1, "boot"), UUIDS[gpu], 600, True, "python train.py", grant_id
+    )
 
 
 def test_a_request_that_fits_is_admitted_on_one_gpu() -> None:
-    (admit,) = [action for action in decide(view(waits=(waiting("a", 7),)), POLICY) if isinstance(action, Admit)]
+    (admit,) = [
+        action
+        for action in decide(view(waits=(waiting("a", 7),)), POLICY)
+        if isinstance(action, Admit)
+    ]
     assert (admit.grant.id, admit.grant.gpus, admit.grant.memory_mib) == ("a", (UUIDS[0],), 7168)
 
 
 def test_the_server_limit_is_raised_before_the_program_is_answered() -> None:
     actions = decide(view(waits=(waiting("a", 7),)), POLICY)
     admitted = next(n for n, action in enumerate(actions) if isinstance(action, Admit))
-    raised = [n for n, action in enumerate(actions) if isinstance(action, SetLimit) and action.limit.memory_mib == 7168]
+    raised = [
+        n
+        for n, action in enumerate(actions)
+        if isinstance(action, SetLimit) and action.limit.memory_mib == 7168
+    ]
     assert raised
     assert max(raised) < admitted
 
@@ -66,7 +81,11 @@ def test_the_limit_is_lowered_after_the_largest_grant_has_ended() -> None:
 
 def test_a_grant_outlives_its_holder_while_a_client_of_it_lives() -> None:
     held = (HeldGrant(grant("a", 7), False),)
-    assert not [a for a in decide(view(grants=held, clients=(client_of("a"),)), POLICY) if isinstance(a, EndGrant)]
+    assert not [
+        a
+        for a in decide(view(grants=held, clients=(client_of("a"),)), POLICY)
+        if isinstance(a, EndGrant)
+    ]
     assert EndGrant(held[0].grant) in decide(view(grants=held, clients=(client_of("b"),)), POLICY)
 
 
@@ -77,12 +96,18 @@ def test_a_grant_outlives_its_holder_while_its_cgroup_has_a_process() -> None:
 
 def test_no_grant_ends_while_nvml_cannot_say_who_is_there() -> None:
     held = (HeldGrant(grant("a", 7), False),)
-    assert not [a for a in decide(view(grants=held, clients=None), POLICY) if isinstance(a, EndGrant)]
+    assert not [
+        a for a in decide(view(grants=held, clients=None), POLICY) if isinstance(a, EndGrant)
+    ]
 
 
 def test_what_fits_no_single_gpu_is_refused_though_the_sum_would_do() -> None:
     held = (HeldGrant(grant("a", 15), True), HeldGrant(grant("b", 15, gpu=1), True))
-    (refused,) = [a for a in decide(view(grants=held, waits=(waiting("c", 10),)), POLICY) if isinstance(a, Refuse)]
+    (refused,) = [
+        a
+        for a in decide(view(grants=held, waits=(waiting("c", 10),)), POLICY)
+        if isinstance(a, Refuse)
+    ]
     assert refused == Refuse("c", refused.reason, for_ever=False)
     assert "together they have enough" in refused.reason
 
@@ -109,7 +134,9 @@ def test_nobody_overtakes_a_request_that_waits() -> None:
     waits = (waiting("large", 10, deadline=NOW + 60), waiting("small", 1))
     actions = decide(view(grants=held, waits=waits), POLICY)
     answers = [action for action in actions if isinstance(action, Admit | Refuse)]
-    assert [(one.id, one.for_ever) for one in answers if isinstance(one, Refuse)] == [("small", False)]
+    assert [(one.id, one.for_ever) for one in answers if isinstance(one, Refuse)] == [
+        ("small", False)
+    ]
     assert len(answers) == 1
 
 
@@ -128,32 +155,53 @@ def test_a_request_whose_program_is_gone_is_forgotten() -> None:
 @pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
 def test_only_a_ready_domain_takes_new_programs(state: State) -> None:
     records = (record(0, state, reason="because"), record(1, state))
-    (refused,) = [a for a in decide(view(records=records, waits=(waiting("a", 1),)), POLICY) if isinstance(a, Refuse)]
-    assert refused.reason.endswith(f"; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}")
+    (refused,) = [
+        a
+        for a in decide(view(records=records, waits=(waiting("a", 1),)), POLICY)
+        if isinstance(a, Refuse)
+    ]
+    assert refused.reason.endswith(
+        f"; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}"
+    )
     assert not refused.for_ever
 
 
-@pytest.mark.parametrize("state", [State.WEDGED, State.DOWN, State.STARTING, State.REFUSED, State.DRAINED])
+@pytest.mark.parametrize(
+    "state", [State.WEDGED, State.DOWN, State.STARTING, State.REFUSED, State.DRAINED]
+)
 def test_a_daemon_that_may_not_answer_is_told_nothing(state: State) -> None:
     assert decide(view(records=(record(0, state),)), POLICY) == ()
 
 
 def test_a_grant_too_small_for_a_context_is_refused_for_ever() -> None:
     tiny = replace(waiting("a", 1), request=replace(waiting("a", 1).request, memory_mib=100))
-    (refused,) = [action for action in decide(view(waits=(tiny,)), POLICY) if isinstance(action, Refuse)]
+    (refused,) = [
+        action for action in decide(view(waits=(tiny,)), POLICY) if isinstance(action, Refuse)
+    ]
     assert refused.for_ever
     assert "234 MiB" in refused.reason
 
 
 def small_worlds() -> Iterator[NodeView]:
-    """Every mix of two grants (alive or not, with a client or not), two requests, and the limits that may be known."""
-    confirmed = [frozenset[ServerLimit](), frozenset({ServerLimit(None, 0, 12288), ServerLimit(500, 0, DENY_MIB)})]
+    """Every mix of two grants (alive or not, with a client or not), two requests, and the limits
+    that may be known."""
+    confirmed = [
+        frozenset[ServerLimit](),
+        frozenset({ServerLimit(None, 0, 12288), ServerLimit(500, 0, DENY_MIB)}),
+    ]
     for first, second, alive, has_client, asks, limits, state in product(
-        (0, 3, 12), (0, 11, 20), (False, True), (False, True), ((), (2,), (12, 12), (23, 1)), confirmed,
+        (0, 3, 12),
+        (0, 11, 20),
+        (False, True),
+        (False, True),
+        ((), (2,), (12, 12), (23, 1)),
+        confirmed,
         (State.READY, State.FAULT),
-    ):  # fmt: skip
+    ):
         held = tuple(
-            HeldGrant(grant(name, gib, gpu), alive) for name, gib, gpu in (("x", first, 0), ("y", second, 1)) if gib
+            HeldGrant(grant(name, gib, gpu), alive)
+            for name, gib, gpu in (("x", first, 0), ("y", second, 1))
+            if gib
         )
         yield view(
             grants=held,
@@ -195,7 +243,9 @@ def assert_no_gpu_is_promised_twice(grants: tuple[Grant, ...]) -> None:
         assert sum(one.clients for one in here) <= gpu.capability.clients
 
 
-def assert_every_server_lets_it_in(admitted: Grant, in_force: dict[tuple[str, int | None, int], int]) -> None:
+def assert_every_server_lets_it_in(
+    admitted: Grant, in_force: dict[tuple[str, int | None, int], int]
+) -> None:
     for server in (None, 500):
         assert in_force[admitted.domain, server, 0] >= admitted.memory_mib
 
@@ -204,13 +254,21 @@ def test_once_everything_was_done_there_is_nothing_left_to_do() -> None:
     for world in small_worlds():
         actions = decide(world, POLICY)
         ended = {action.grant.id for action in actions if isinstance(action, EndGrant)}
-        admitted = tuple(HeldGrant(action.grant, True) for action in actions if isinstance(action, Admit))
+        admitted = tuple(
+            HeldGrant(action.grant, True) for action in actions if isinstance(action, Admit)
+        )
         kept = tuple(held for held in world.grants if held.grant.id not in ended)
-        after = {domain.name: {(one.server, one.ordinal): one for one in domain.limits} for domain in world.domains}
+        after = {
+            domain.name: {(one.server, one.ordinal): one for one in domain.limits}
+            for domain in world.domains
+        }
         for action in actions:
             if isinstance(action, SetLimit):
                 after[action.domain][action.limit.server, action.limit.ordinal] = action.limit
-        domains = tuple(replace(domain, limits=frozenset(after[domain.name].values())) for domain in world.domains)
+        domains = tuple(
+            replace(domain, limits=frozenset(after[domain.name].values()))
+            for domain in world.domains
+        )
         settled = replace(world, grants=(*kept, *admitted), waiting=(), domains=domains)
         assert decide(settled, POLICY) == ()
 
@@ -221,7 +279,9 @@ def test_limits_of_several_domains_are_set_at_once_and_nothing_else_is() -> None
         done = list(stages(actions))
         flat = [action for stage in done for own in stage.values() for action in own]
         for domain in {domain_of(action) for action in actions}:
-            assert [a for a in flat if domain_of(a) == domain] == [a for a in actions if domain_of(a) == domain]
+            assert [a for a in flat if domain_of(a) == domain] == [
+                a for a in actions if domain_of(a) == domain
+            ]
         for stage in done:
             several = [action for own in stage.values() for action in own]
             assert len(several) == 1 or all(isinstance(action, SetLimit) for action in several)
@@ -236,9 +296,15 @@ def test_no_limit_is_set_while_it_is_not_known_who_holds_what() -> None:
 
 @pytest.mark.parametrize("free_gib", [0, 3, 23])
 @pytest.mark.parametrize("gib", [(3, 3), (10, 1), (23, 23), (1, 1)])
-def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(gib: tuple[int, int], free_gib: int) -> None:
-    held = tuple(HeldGrant(grant(f"held{gpu}", 23 - free_gib, gpu), True) for gpu in (0, 1) if free_gib < 23)
-    queue = tuple(waiting(f"w{place}", wanted, deadline=NOW + 60) for place, wanted in enumerate(gib))
+def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(
+    gib: tuple[int, int], free_gib: int
+) -> None:
+    held = tuple(
+        HeldGrant(grant(f"held{gpu}", 23 - free_gib, gpu), True) for gpu in (0, 1) if free_gib < 23
+    )
+    queue = tuple(
+        waiting(f"w{place}", wanted, deadline=NOW + 60) for place, wanted in enumerate(gib)
+    )
     seen = view(grants=held, waits=queue)
     answered = {a.grant.id for a in decide(seen, POLICY) if isinstance(a, Admit)}
     assert why_waiting(seen, POLICY).keys() == {one.id for one in queue} - answered
@@ -251,7 +317,9 @@ def test_who_is_gone_waits_for_nothing() -> None:
     assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}
 
 
-def test_while_mpsd_tries_a_gpu_a_request_for_it_waits_and_one_that_fits_elsewhere_does_not() -> None:
+def test_while_mpsd_tries_a_gpu_a_request_for_it_waits_and_one_that_fits_elsewhere_does_not() -> (
+    None
+):
     tried = replace(record(0), held_until=NOW + 1)
     alone = view(waits=(waiting("a", 7),), records=(tried,))
     assert [one for one in decide(alone, POLICY) if isinstance(one, (Admit, Refuse))] == []

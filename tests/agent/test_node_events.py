@@ -33,7 +33,10 @@ def told(before: NodeView | None, now: NodeView) -> list[tuple[str, Reason]]:
     return [(str(one.subject), one.reason) for one in node_events(before, now, "node1")]
 
 
-BUSY = node(grants=(held("a"), held("idle"), held("other", gpu=1)), clients=(client("a", 1), client("other", 2, gpu=1)))
+BUSY = node(
+    grants=(held("a"), held("idle"), held("other", gpu=1)),
+    clients=(client("a", 1), client("other", 2, gpu=1)),
+)
 DOWN = {"state": State.DOWN, "daemon": None, "restarts_total": 1}
 DEAR = Canary("a-boot", "580.1", 1.0, "", 172, 12, "gpu0: a context on 12 SMs takes 172 MiB")
 
@@ -69,14 +72,19 @@ def test_pods_are_looked_up_by_their_uids_for_faults_alone_and_once_for_all_doma
     assert len(looked) == 2  # once in each of the views
 
 
-def test_a_daemon_that_goes_down_is_told_on_the_node_and_on_each_pod_that_had_clients_there() -> None:
+def test_a_daemon_that_goes_down_is_told_on_the_node_and_on_each_pod_that_had_clients_there() -> (
+    None
+):
     gone = replace(like(BUSY, **DOWN), clients=())
-    assert told(BUSY, gone) == [("Node node1", Reason.DAEMON_DOWN), ("Pod default/a", Reason.DAEMON_DOWN)]
+    assert told(BUSY, gone) == [
+        ("Node node1", Reason.DAEMON_DOWN),
+        ("Pod default/a", Reason.DAEMON_DOWN),
+    ]
 
 
 def test_the_pod_hears_how_many_processes_it_lost_and_what_to_do() -> None:
     before = replace(BUSY, clients=(client("a", 1), client("a", 2)))
-    (_node, pod) = node_events(before, like(before, **DOWN), "node1")
+    _node, pod = node_events(before, like(before, **DOWN), "node1")
     assert "2 GPU processes of this pod" in pod.message
 
 
@@ -89,24 +97,36 @@ def test_a_daemon_that_ended_and_came_back_between_two_looks_is_told_all_the_sam
     ]
 
 
-def test_a_fault_of_which_an_older_mpsd_control_says_no_more_is_told_on_every_pod_of_the_gpu() -> None:
-    assert told(BUSY, like(BUSY, state=State.FAULT)) == [("Node node1", Reason.FAULT), ("Pod default/a", Reason.FAULT)]
+def test_a_fault_of_which_an_older_mpsd_control_says_no_more_is_told_on_every_pod_of_the_gpu() -> (
+    None
+):
+    assert told(BUSY, like(BUSY, state=State.FAULT)) == [
+        ("Node node1", Reason.FAULT),
+        ("Pod default/a", Reason.FAULT),
+    ]
 
 
 def test_the_node_hears_which_pods_lost_processes() -> None:
     before = replace(BUSY, clients=(client("idle", 3), client("a", 1)))
-    (on_node, *_pods) = node_events(before, like(before, **DOWN, reason="killed by signal 9"), "node1")
+    on_node, *_pods = node_events(
+        before, like(before, **DOWN, reason="killed by signal 9"), "node1"
+    )
     assert "killed by signal 9" in on_node.message
     assert on_node.message.endswith(": default/a, default/idle")
-    (on_node, *_pods) = node_events(before, like(before, restarts_total=1), "node1")
+    on_node, *_pods = node_events(before, like(before, restarts_total=1), "node1")
     assert on_node.message.endswith(": default/a, default/idle")
 
 
 def test_without_kubernetes_the_programs_and_containers_that_lost_processes_are_named() -> None:
     program = replace(grant("run", 7), holder=identity(61), command="python train.py --key=secret")
-    boxed = replace(grant("boxed", 7), holder=HostContainer("/run/runc", "c0ffee", "web", identity(62), is_made=True))
+    boxed = replace(
+        grant("boxed", 7),
+        holder=HostContainer("/run/runc", "c0ffee", "web", identity(62), is_made=True),
+    )
     holders = tuple(HeldGrant(one, holder_alive=True) for one in (program, boxed, grant("idle", 7)))
-    clients = tuple(replace(client("x", pid), grant=one.id) for pid, one in ((61, program), (63, boxed)))
+    clients = tuple(
+        replace(client("x", pid), grant=one.id) for pid, one in ((61, program), (63, boxed))
+    )
     before = replace(BUSY, grants=holders, clients=clients)
     (on_node,) = node_events(before, like(before, **DOWN), "node1")
     assert on_node.message.endswith(": container web, pid 61 (python)")
@@ -130,7 +150,9 @@ def test_a_daemon_that_is_restarted_because_it_was_wedged_says_who_lost_clients(
 
 def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> None:
     blind = replace(BUSY, clients=None)
-    pods = [one for one in node_events(blind, like(blind, **DOWN), "node1") if one.subject.kind == "Pod"]
+    pods = [
+        one for one in node_events(blind, like(blind, **DOWN), "node1") if one.subject.kind == "Pod"
+    ]
     assert [one.subject.name for one in pods] == ["a", "idle"]
     assert all("any GPU processes of this pod" in one.message for one in pods)
 
@@ -138,7 +160,7 @@ def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.STARTING])
 def test_every_state_that_is_reached_is_told_on_the_node(state: State) -> None:
     before = like(BUSY, state=State.STARTING)
-    (one, *_rest) = node_events(before, like(BUSY, state=state, reason="because"), "node1")
+    one, *_rest = node_events(before, like(BUSY, state=state, reason="because"), "node1")
     assert one.subject.kind == "Node"
     assert ": because" in one.message
 
@@ -155,7 +177,8 @@ def test_the_same_change_is_the_same_happening_so_that_it_can_be_counted() -> No
     assert changes() == changes()
 
 
-# What is told of a fault: to the node and to every pod that was hit, once, by what is written down of it.
+# What is told of a fault: to the node and to every pod that was hit, once, by what is written down
+# of it.
 
 PODS = (held("a", 2), held("b", 2), held("idle", 2), held("other", gpu=1))
 
@@ -201,7 +224,9 @@ def test_a_fault_that_had_healed_before_anybody_looked_is_told_like_any_other() 
 def test_a_fault_is_told_once() -> None:
     assert events(seen(FAULT), seen(FAULT, now=NOW + 1)) == []
     after = replace(FAULT, healed_at=NOW + 5)
-    assert [one.reason for one in events(seen(FAULT), seen(after, state=State.READY))] == [Reason.READY]
+    assert [one.reason for one in events(seen(FAULT), seen(after, state=State.READY))] == [
+        Reason.READY
+    ]
 
 
 def test_a_fault_is_told_once_it_is_known_who_ended_before_it_and_then_with_that() -> None:
@@ -240,7 +265,11 @@ def test_the_pod_of_a_process_that_was_ended_hears_so_once() -> None:
 
 @pytest.mark.parametrize(
     ("healed_at", "age_s", "tells"),
-    [(None, 2 * OLD_FAULT_S, True), (NOW + 1, OLD_FAULT_S / 2, True), (NOW + 1, OLD_FAULT_S + 1, False)],
+    [
+        (None, 2 * OLD_FAULT_S, True),
+        (NOW + 1, OLD_FAULT_S / 2, True),
+        (NOW + 1, OLD_FAULT_S + 1, False),
+    ],
     ids=["still open", "healed of late", "long healed"],
 )
 def test_an_agent_that_starts_tells_a_fault_that_lasts_or_is_of_late(
@@ -262,7 +291,7 @@ def test_whoever_finds_a_fault_again_says_the_same_of_it_and_sees_that_it_was_sa
 
 @pytest.mark.parametrize("event", [{}, {"lastTimestamp": None}])
 def test_an_event_without_a_time_tells_nothing(event: dict[str, object]) -> None:
-    (one, *_rest) = events(QUIET, seen(FAULT))
+    one, *_rest = events(QUIET, seen(FAULT))
     assert not is_reported_by(event, EventCount(one, NOW, NOW, 1))
 
 
@@ -298,7 +327,10 @@ def test_what_kubelet_tries_again_and_again_pushes_nothing_out_and_is_as_of_the_
     book.add(held_back("other", 1.0))
     for at in range(1000):
         book.add(held_back("train", float(at)))
-    assert [(one.where, one.at) for one in book.all()] == [("default/other", 1.0), ("default/train", 999.0)]
+    assert [(one.where, one.at) for one in book.all()] == [
+        ("default/other", 1.0),
+        ("default/train", 999.0),
+    ]
 
 
 def test_a_tenant_who_breaks_limits_all_the_time_pushes_nothing_else_out() -> None:
@@ -311,7 +343,9 @@ def test_a_tenant_who_breaks_limits_all_the_time_pushes_nothing_else_out() -> No
     assert seen[-1].text == "pid 999 runs beside MPS"
 
 
-def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_nor_each_others() -> None:
+def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_nor_each_others() -> (
+    None
+):
     book = EventHistory()
     book.compare(node(), node(state=State.DOWN))
     book.add(held_back("quiet", 1.0))
@@ -345,20 +379,31 @@ def test_a_refusal_is_forgotten_once_its_process_has_joined_the_queue() -> None:
     assert [one.where for one in book.all()] == ["other"]
 
 
-def test_of_pods_that_share_a_claim_those_that_lost_processes_are_told_and_named_to_the_node() -> None:
+def test_of_pods_that_share_a_claim_those_that_lost_processes_are_told_and_named_to_the_node() -> (
+    None
+):
     pods = pod("a"), pod("b"), pod("idle")
-    clients = [client_of_claim("share", one, pid) for pid, one in enumerate((*pods[:2], pods[1]), 1)]
+    clients = [
+        client_of_claim("share", one, pid) for pid, one in enumerate((*pods[:2], pods[1]), 1)
+    ]
     before = node(grants=(held_claim("share", *pods),), clients=tuple(clients))
     on_node, *on_pods = node_events(before, like(before, **DOWN), "node1")
     assert on_node.message.endswith("pods that lost GPU processes: default/a, default/b")
     assert [str(one.subject) for one in on_pods] == ["Pod default/a", "Pod default/b"]
-    assert ["1 GPU process of" in on_pods[0].message, "2 GPU processes of" in on_pods[1].message] == [True, True]
+    assert [
+        "1 GPU process of" in on_pods[0].message,
+        "2 GPU processes of" in on_pods[1].message,
+    ] == [True, True]
 
 
 def test_a_pod_that_holds_no_grant_any_more_is_still_named_for_a_while() -> None:
     before = replace(QUIET, clients=(replace(client("a", 1), pod="0" * 32),))
     after = replace(QUIET, grants=(), past_pods=past_pods(before))
     assert pod_names(after) == pod_names(before)
-    others = replace(QUIET, grants=tuple(held(f"p{number}", 1) for number in range(300)), past_pods=past_pods(before))
+    others = replace(
+        QUIET,
+        grants=tuple(held(f"p{number}", 1) for number in range(300)),
+        past_pods=past_pods(before),
+    )
     assert pod("p299") in past_pods(others).values()
     assert pod("idle") not in past_pods(others).values()

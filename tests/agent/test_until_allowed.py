@@ -34,12 +34,15 @@ _DEADLINE_S = 0.05  # of who would wait for ever
 
 
 class World:
-    """A domain whose servers are known to admit 8 GiB, and a ledger with one grant there, of 4 GiB."""
+    """A domain whose servers are known to admit 8 GiB, and a ledger with one grant there, of 4
+    GiB."""
 
     def __init__(self, folder: Path) -> None:
         limits = load_limits(None)
         self._settings = settings(run_directory=str(folder / "run"), environment={})
-        machine = create_node(folder / "simulation", cards_asked("A30", limits.facts), limits.facts.capabilities)
+        machine = create_node(
+            folder / "simulation", cards_asked("A30", limits.facts), limits.facts.capabilities
+        )
         nvml = Nvml(SimulatedNvml(machine.folder))
         nvml.open()
         self.stack = ExitStack()
@@ -50,12 +53,15 @@ class World:
         pods, nowhere = cast("Any", None), folder / "nowhere"
         self.ledger = KubeletGrants(nowhere, nowhere, pods, domains, lambda: POLICY, logger())
         self.hold(HeldGrant(grant("held", _HELD_GIB), holder_alive=True))
-        self.agent = AgentRole(self._settings, node, lambda: POLICY, self.ledger, domains, asyncio.Event())
+        self.agent = AgentRole(
+            self._settings, node, lambda: POLICY, self.ledger, domains, asyncio.Event()
+        )
         daemon = processes.identity_of(1)
         assert daemon
         self.record = replace(record(), gpus=(node.gpus[0].uuid,), daemon=daemon, servers=(500,))
         self.write(self.record)
-        self.agent.view = replace(view(), domains=(DomainView(self.record, frozenset()),))  # as of the last cycle
+        # as of the last cycle
+        self.agent.view = replace(view(), domains=(DomainView(self.record, frozenset()),))
         self.confirm(_ADMITTED_GIB, time.time())
 
     def hold(self, *held: HeldGrant, unknown: tuple[str, ...] = ()) -> None:
@@ -84,12 +90,16 @@ def world() -> Iterator[World]:
         made.stack.close()
 
 
-def test_what_the_limit_in_force_admits_and_the_ledger_holds_waits_for_no_cycle(world: World) -> None:
+def test_what_the_limit_in_force_admits_and_the_ledger_holds_waits_for_no_cycle(
+    world: World,
+) -> None:
     assert world.why_not() == ""
     assert world.why_not(_HELD_GIB - 1) == ""
 
 
-def test_what_the_ledger_does_not_hold_waits_for_the_cycle_in_which_limits_may_be_lowered(world: World) -> None:
+def test_what_the_ledger_does_not_hold_waits_for_the_cycle_in_which_limits_may_be_lowered(
+    world: World,
+) -> None:
     assert world.why_not(_HELD_GIB + 1)
     world.hold()
     assert world.why_not()
@@ -98,7 +108,10 @@ def test_what_the_ledger_does_not_hold_waits_for_the_cycle_in_which_limits_may_b
 def test_beside_grants_that_end_or_are_not_known_a_cycle_is_waited_for(world: World) -> None:
     world.hold(HeldGrant(grant("held", _HELD_GIB), holder_alive=False))
     assert world.why_not()
-    world.hold(HeldGrant(grant("held", _HELD_GIB), holder_alive=True), unknown=("kubelet has not answered yet",))
+    world.hold(
+        HeldGrant(grant("held", _HELD_GIB), holder_alive=True),
+        unknown=("kubelet has not answered yet",),
+    )
     assert world.why_not()
 
 
@@ -114,7 +127,9 @@ def test_a_limit_that_is_lower_or_was_read_back_long_ago_is_waited_for(world: Wo
     [{"state": State.WEDGED}, {"servers": (500, 501)}, {"daemon": None, "servers": ()}],
     ids=["not served", "a server whose limit is not known", "no daemon"],
 )
-def test_a_domain_that_has_changed_since_the_last_cycle_is_waited_for(world: World, change: dict[str, Any]) -> None:
+def test_a_domain_that_has_changed_since_the_last_cycle_is_waited_for(
+    world: World, change: dict[str, Any]
+) -> None:
     world.write(replace(world.record, **change))
     assert world.why_not()
 

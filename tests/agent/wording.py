@@ -1,4 +1,5 @@
-"""The sentences of a node's events and of refused requests, as people read them: `wording.txt` has them all."""
+"""The sentences of a node's events and of refused requests, as people read them: `wording.txt` has
+them all."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +25,10 @@ def changes() -> Iterator[tuple[NodeView, NodeView]]:
     yield BUSY, like(BUSY, restarts_total=1)
     yield QUIET, seen(FAULT)
     yield QUIET, seen(replace(FAULT, causes=(KILLED,)))
-    yield seen(replace(FAULT, at=NOW - 60), state=State.READY), seen(replace(FAULT, at=NOW - 60), FAULT)
+    yield (
+        seen(replace(FAULT, at=NOW - 60), state=State.READY),
+        seen(replace(FAULT, at=NOW - 60), FAULT),
+    )
     yield seen(FAULT), seen(replace(FAULT, hit=(hit(1, "a", NOW + 5), *FAULT.hit[1:])))
     yield QUIET, seen(replace(FAULT, hit=(hit(1, "gone"),)))
     yield QUIET, seen(replace(FAULT, hit=()))

@@ -1,4 +1,5 @@
-"""Runs the benchmarks, prints the table, writes build/bench.json; exits with 1 where a limit does not hold.
+"""Runs the benchmarks, prints the table, writes build/bench.json; exits with 1 where a limit does
+not hold.
 
 `--against last` compares with the last record in docs/benchmarks.
 """
@@ -38,7 +39,8 @@ _RECORDS, _LAST = Path("docs/benchmarks"), "last"
 
 
 def _limits(folder: Path) -> Path:
-    """The limits shipped, but for the back-off: killing a daemon again and again is what is measured."""
+    """The limits shipped, but for the back-off: killing a daemon again and again is what is
+    measured."""
     shutil.copytree(shipped_folder(), folder)
     policy = folder / "policy.yaml"
     policy.write_text(re.sub(r"stable_after_s: \d+", "stable_after_s: 0.1", policy.read_text()))
@@ -62,7 +64,9 @@ ALONE = (
 ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2", idle: "H200×8"}
 
 
-def _on_a_machine(gpus: str, measure: Callable[[DemoMachine], Iterable[tuple[str, Row]]]) -> Iterator[tuple[str, Row]]:
+def _on_a_machine(
+    gpus: str, measure: Callable[[DemoMachine], Iterable[tuple[str, Row]]]
+) -> Iterator[tuple[str, Row]]:
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
         machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))
         try:
@@ -79,10 +83,14 @@ def _before(against: str) -> dict[str, Row]:
 
 
 def main() -> int:
-    on_a_machine = {one.__name__: partial(_on_a_machine, gpus, one) for one, gpus in ON_A_MACHINE.items()}
+    on_a_machine = {
+        one.__name__: partial(_on_a_machine, gpus, one) for one, gpus in ON_A_MACHINE.items()
+    }
     groups = {one.__name__: one for one in ALONE} | on_a_machine
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"all unless named: {', '.join(groups)}")
+    parser.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"all unless named: {', '.join(groups)}"
+    )
     parser.add_argument("--against", metavar="FILE", help=f"what an earlier run wrote, or {_LAST}")
     asked = parser.parse_args()
     chosen, before = asked.groups, _before(asked.against) if asked.against else None

@@ -1,8 +1,10 @@
-"""What `mpsd agent` costs beside a kubelet: 8 simulated H200, 40 clients on each, 250 pods on the node.
+"""What `mpsd agent` costs beside a kubelet: 8 simulated H200, 40 clients on each, 250 pods on the
+node.
 
-`mpsd control` and `mpsd agent` are processes as they always are, and 160 of the pods run two programs that each hold a
-context under its limit, in a cgroup of the pod where the machine lets cgroups be made. Simplified: the GPUs, kubelet,
-the API server and the containers are the simulator's; kubelet speaks as 1.36 does, with an entry for each device.
+`mpsd control` and `mpsd agent` are processes as they always are, and 160 of the pods run two
+programs that each hold a context under its limit, in a cgroup of the pod where the machine lets
+cgroups be made. Simplified: the GPUs, kubelet, the API server and the containers are the
+simulator's; kubelet speaks as 1.36 does, with an entry for each device.
 """
 
 import asyncio
@@ -43,8 +45,8 @@ DEADLINE_S = 240.0
 
 
 def agent() -> Iterator[tuple[str, Row]]:
-    """The agent's share of a core, its memory and what it asks of the API server, with everything there and nothing
-    changing, then with changes."""
+    """The agent's share of a core, its memory and what it asks of the API server, with everything
+    there and nothing changing, then with changes."""
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
         yield from asyncio.run(measured(Path(folder))).items()
 
@@ -55,7 +57,12 @@ async def measured(folder: Path) -> dict[str, Row]:
         counting(folder, simulated) as (cluster, server),
         serving(folder, cluster) as node,
     ):
-        await until(node.is_ready, DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
+        await until(
+            node.is_ready,
+            DEADLINE_S,
+            f"every domain serves and is registered; see {folder}/*.log",
+            0.2,
+        )
         empty = await _cost(node, EMPTY_S)
         await fill(cluster, node)
         await asyncio.sleep(_SETTLE_S)
@@ -66,29 +73,51 @@ async def measured(folder: Path) -> dict[str, Row]:
         of_api = steadily(server.traffic.since(traffic), took_s, PODS)
         resident_mib = control.memory_info().rss / 1024**2
         of_api |= await after_server(server)
-        guests, served = asyncio.create_task(_let_guests_come_and_go(cluster)), node.logged("allocated")
+        guests, served = (
+            asyncio.create_task(_let_guests_come_and_go(cluster)),
+            node.logged("allocated"),
+        )
         busy = await _cost(node, CHURN_S)
         rate = (node.logged("allocated") - served) / (CHURN_S + _SETTLE_S)
         guests.cancel()
         await asyncio.gather(guests, return_exceptions=True)
         of_api |= await after_roll(server, partial(_roll, node))
     about = f"mpsd agent, {GPUS} GPUs × {_CLIENTS // GPUS} clients, {PODS} pods"
-    still, changing = "nothing changes; baseline: no pods", f"{rate:.1f} pods/s come and go; baseline: no change"
+    still, changing = (
+        "nothing changes; baseline: no pods",
+        f"{rate:.1f} pods/s come and go; baseline: no change",
+    )
     return {
         "agent_cpu": Row(steady.cores, "of a core", 0.02, empty.cores, f"{about}, {still}"),
         "agent_nvml": Row(
-            steady.nvml_cores, "of a core", None, empty.nvml_cores, "the same, in simulated NVML: not in the row above"
+            steady.nvml_cores,
+            "of a core",
+            None,
+            empty.nvml_cores,
+            "the same, in simulated NVML: not in the row above",
         ),
         "agent_memory": Row(
-            steady.resident_mib, "MiB", None, empty.resident_mib, f"{about}, resident; baseline: no pods"
+            steady.resident_mib,
+            "MiB",
+            None,
+            empty.resident_mib,
+            f"{about}, resident; baseline: no pods",
         ),
         "agent_memory_share": Row(
             steady.share_mib, "MiB", None, empty.share_mib, "the same, shared pages by their part"
         ),
-        "control_cpu": Row(at_rest, "of a core", 0.005, None, f"mpsd control, {GPUS} GPUs, nothing changes"),
-        "control_memory": Row(resident_mib, "MiB", 40, None, "the same, resident; without NVML's library"),
-        "agent_cpu_churn": Row(busy.cores, "of a core", None, steady.cores, f"the same, {changing}"),
-        "agent_memory_churn": Row(busy.resident_mib, "MiB", None, steady.resident_mib, "the same, resident"),
+        "control_cpu": Row(
+            at_rest, "of a core", 0.005, None, f"mpsd control, {GPUS} GPUs, nothing changes"
+        ),
+        "control_memory": Row(
+            resident_mib, "MiB", 40, None, "the same, resident; without NVML's library"
+        ),
+        "agent_cpu_churn": Row(
+            busy.cores, "of a core", None, steady.cores, f"the same, {changing}"
+        ),
+        "agent_memory_churn": Row(
+            busy.resident_mib, "MiB", None, steady.resident_mib, "the same, resident"
+        ),
         **of_api,
         "api_herd": herd(),
     }
@@ -102,8 +131,8 @@ async def _roll(node: "_Node") -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """cores: mean share of one, but for nvml_cores, which simulated NVML took. resident_mib, share_mib: at the end; in
-    the second a page that n processes use counts 1/n."""
+    """cores: mean share of one, but for nvml_cores, which simulated NVML took. resident_mib,
+    share_mib: at the end; in the second a page that n processes use counts 1/n."""
 
     cores: float
     nvml_cores: float
@@ -130,19 +159,32 @@ def _spent_s(before: Any, after: Any) -> float:
 
 async def fill(cluster: OneNode, node: "_Node") -> None:
     """160 pods with two clients each, and 90 that ask for no GPU."""
-    await until(lambda: cluster.is_offered(MEMORY, PERCENT), DEADLINE_S, "kubelet has every device to give", 0.1)
-    clients = ["sh", "-c", " & ".join([*[node.client] * (CLIENTS_A_POD - 1), f"exec {node.client}"])]
+    await until(
+        lambda: cluster.is_offered(MEMORY, PERCENT),
+        DEADLINE_S,
+        "kubelet has every device to give",
+        0.1,
+    )
+    clients = [
+        "sh",
+        "-c",
+        " & ".join([*[node.client] * (CLIENTS_A_POD - 1), f"exec {node.client}"]),
+    ]
     for number in range(_HOLDERS):
         await cluster.create(pod(f"client-{number}", clients, {MEMORY: UNITS, PERCENT: SHARE}))
     for number in range(PODS - _HOLDERS):
         await cluster.create(pod(f"other-{number}", ["sleep", "infinity"], {}))
-    await until(lambda: set(cluster.phases().values()) == {"Running"}, DEADLINE_S, "every pod runs", 0.5)
+    await until(
+        lambda: set(cluster.phases().values()) == {"Running"}, DEADLINE_S, "every pod runs", 0.5
+    )
 
     def all_seen() -> bool:
         clients = node.status().clients or ()
         return len(clients) == _CLIENTS and all(client.grant for client in clients)
 
-    await until(all_seen, DEADLINE_S, f"{_CLIENTS} clients are seen, each under the grant of its pod", 0.5)
+    await until(
+        all_seen, DEADLINE_S, f"{_CLIENTS} clients are seen, each under the grant of its pod", 0.5
+    )
 
 
 async def _let_guests_come_and_go(cluster: OneNode) -> None:
@@ -155,14 +197,18 @@ async def _let_guests_come_and_go(cluster: OneNode) -> None:
 
 
 class _Node:
-    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: the command of one. resources:
-    how many of the agent's kubelet has to register."""
+    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: the command of one.
+    resources: how many of the agent's kubelet has to register."""
 
-    def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]], resources: int) -> None:
+    def __init__(
+        self, folder: Path, programs: dict[str, subprocess.Popen[bytes]], resources: int
+    ) -> None:
         self._folder = folder
         self._programs, self._resources = programs, resources
         self._before = 0  # how many resources earlier agents have registered
-        self.agent, self.control = (psutil.Process(programs[name].pid) for name in ("agent", "control"))
+        self.agent, self.control = (
+            psutil.Process(programs[name].pid) for name in ("agent", "control")
+        )
         self.client = f"{folder}/run/simulation/bin/sim-cuda hold"
 
     def status(self) -> NodeReport:
@@ -206,21 +252,41 @@ class _Node:
 
 
 @asynccontextmanager
-async def serving(folder: Path, cluster: OneNode, *words: str, resources: int = 2) -> AsyncIterator[_Node]:
-    """Both programs of the node. words: on the agent's command line. resources: how many kubelet has to register."""
+async def serving(
+    folder: Path, cluster: OneNode, *words: str, resources: int = 2
+) -> AsyncIterator[_Node]:
+    """Both programs of the node. words: on the agent's command line. resources: how many kubelet
+    has to register."""
     limits = _limits(folder / "limits")
-    common = ["--simulate", f"H200x{GPUS}", "--run-dir", str(folder / "run"), "--limits", str(limits)]
-    of_cluster = ["--node", NODE, "--kubelet-dir", str(cluster.kubelet_folder), "--kubeconfig", str(cluster.kubeconfig)]
+    common = [
+        "--simulate",
+        f"H200x{GPUS}",
+        "--run-dir",
+        str(folder / "run"),
+        "--limits",
+        str(limits),
+    ]
+    of_cluster = [
+        "--node",
+        NODE,
+        "--kubelet-dir",
+        str(cluster.kubelet_folder),
+        "--kubeconfig",
+        str(cluster.kubeconfig),
+    ]
     probes = ["--address", "127.0.0.1", "--metrics-port", "0"]
     programs = {"control": _start("control", common, folder)}
     try:
         # Where both start at once, both make the simulated machine.
-        await until((folder / "run/simulation/gpus.json").exists, DEADLINE_S, "the GPUs are there", 0.05)
+        await until(
+            (folder / "run/simulation/gpus.json").exists, DEADLINE_S, "the GPUs are there", 0.05
+        )
         programs["agent"] = _start("agent", [*common, *of_cluster, *probes, *words], folder)
         yield _Node(folder, programs, resources)
     finally:
         for program in reversed(programs.values()):
-            with suppress(TimeoutError):  # from the second signal on `mpsd control` waits for no client any more
+            # from the second signal on `mpsd control` waits for no client any more
+            with suppress(TimeoutError):
                 await until(partial(_has_ended, program), DEADLINE_S, "it has ended", 0.5)
             program.kill()
             program.wait()
@@ -233,12 +299,19 @@ def _has_ended(program: subprocess.Popen[bytes]) -> bool:
 
 def _start(verb: str, arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
     with (folder / f"{verb}.log").open("wb") as log:
-        return subprocess.Popen([sys.executable, "-m", "mpsd", verb, *arguments, "--log-format", "json"], stderr=log)
+        return subprocess.Popen(
+            [sys.executable, "-m", "mpsd", verb, *arguments, "--log-format", "json"], stderr=log
+        )
 
 
 def _limits(folder: Path) -> Path:
-    """The limits shipped, but for the number of clients that a pod may have, of which a GPU has 60 in all."""
+    """The limits shipped, but for the number of clients that a pod may have, of which a GPU has 60
+    in all."""
     shutil.copytree(shipped_folder(), folder)
     policy = folder / "policy.yaml"
-    policy.write_text(re.sub(r"clients_per_grant: \d+", f"clients_per_grant: {60 // PODS_A_GPU}", policy.read_text()))
+    policy.write_text(
+        re.sub(
+            r"clients_per_grant: \d+", f"clients_per_grant: {60 // PODS_A_GPU}", policy.read_text()
+        )
+    )
     return folder

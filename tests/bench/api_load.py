@@ -1,8 +1,9 @@
-"""What agents ask of the API server: one of them, counted there while tests.bench.agent runs it, and a thousand.
+"""What agents ask of the API server: one of them, counted there while tests.bench.agent runs it,
+and a thousand.
 
-Requests are counted as they come, with the bytes of their bodies and answers; a watch counts as one, with the bytes of
-what it brings. The kubelet beside it reads pods through another server, so that nothing here is its own. An agent has
-no other traffic to the API server than what is counted.
+Requests are counted as they come, with the bytes of their bodies and answers; a watch counts as
+one, with the bytes of what it brings. The kubelet beside it reads pods through another server, so
+that nothing here is its own. An agent has no other traffic to the API server than what is counted.
 """
 
 import asyncio
@@ -26,17 +27,23 @@ AGENTS = 1000
 WATCHES = 3  # of an agent: its pods, its MPSNode, its Node
 AWAY_S = 10.0
 SETTLE_S = 20.0
-_LEASE_S = 10.0  # how often a kubelet renews its Node's lease: nodeLeaseDurationSeconds 40 of its configuration, by 4
+# how often a kubelet renews its Node's lease: nodeLeaseDurationSeconds 40 of its configuration, by
+# 4
+_LEASE_S = 10.0
 
 
 def herd() -> Row:
     every = AGENTS * WATCHES
-    about = f"of {AGENTS} agents' {every} watches, in the busiest second once a server is back after {AWAY_S:g} s"
+    about = (
+        f"of {AGENTS} agents' {every} watches, in the busiest second once a server is back after"
+        f" {AWAY_S:g} s"
+    )
     return Row(_herd(every) / every, "of them", 0.25, 1.0, f"{about}; baseline: all at once")
 
 
 def _herd(watches: int) -> int:
-    """How many try again in the same second, the first time that there is a server, by the pauses of the mirrors."""
+    """How many try again in the same second, the first time that there is a server, by the pauses
+    of the mirrors."""
     found = Counter[int]()
     for _watch in range(watches):
         state, at_s = RetryCallState(AsyncRetrying(), None, (), {}), random.uniform(0, 1)
@@ -57,7 +64,9 @@ class Traffic:
         return replace(self)
 
     def since(self, before: "Traffic") -> "Traffic":
-        return Traffic(self.requests - before.requests, self.lists - before.lists, self.bytes - before.bytes)
+        return Traffic(
+            self.requests - before.requests, self.lists - before.lists, self.bytes - before.bytes
+        )
 
 
 class CountingServer(ApiServer):
@@ -72,7 +81,9 @@ class CountingServer(ApiServer):
         self.traffic.lists += "limit" in request.query
         response = await super()._handle(request)
         sent = response.body if isinstance(response, web.Response) else b""
-        self.traffic.bytes += (request.content_length or 0) + (len(sent) if isinstance(sent, bytes) else 0)
+        self.traffic.bytes += (request.content_length or 0) + (
+            len(sent) if isinstance(sent, bytes) else 0
+        )
         return response
 
     async def _sent(self, response: web.StreamResponse, line: bytes) -> None:
@@ -88,7 +99,10 @@ async def counting(folder: Path, cluster: OneNode) -> AsyncIterator[tuple[OneNod
     try:
         own = folder / "counted"
         own.mkdir()
-        yield OneNode(cluster.simulated, write_kubeconfig(server, own), cluster.kubelet_folder), server
+        yield (
+            OneNode(cluster.simulated, write_kubeconfig(server, own), cluster.kubelet_folder),
+            server,
+        )
     finally:
         await server.stop()
 
@@ -102,7 +116,9 @@ async def after_server(server: CountingServer) -> dict[str, Row]:
     returned = server.traffic.since(before)
     of_these = "of these, lists: watches go on where they were"
     return {
-        "api_after_server": Row(returned.requests, "requests", 30, None, f"{SETTLE_S:g} s after the server came back"),
+        "api_after_server": Row(
+            returned.requests, "requests", 30, None, f"{SETTLE_S:g} s after the server came back"
+        ),
         "api_after_server_lists": Row(returned.lists, "lists", 0, None, of_these),
     }
 
@@ -114,17 +130,26 @@ async def after_roll(server: CountingServer, roll: Callable[[], Awaitable[None]]
     await asyncio.sleep(SETTLE_S)
     rolled = server.traffic.since(before)
     return {
-        "api_after_roll": Row(rolled.requests, "requests", 60, None, f"an agent's start and {SETTLE_S:g} s"),
-        "api_after_roll_kilobytes": Row(rolled.bytes / 1e3, "kB", None, None, "the same, bodies both ways"),
+        "api_after_roll": Row(
+            rolled.requests, "requests", 60, None, f"an agent's start and {SETTLE_S:g} s"
+        ),
+        "api_after_roll_kilobytes": Row(
+            rolled.bytes / 1e3, "kB", None, None, "the same, bodies both ways"
+        ),
     }
 
 
 def steadily(seen: Traffic, took_s: float, pods: int) -> dict[str, Row]:
     """seen: of an agent on a node with so many pods, while nothing changed."""
     a_minute, bytes_s = 60 / took_s, seen.bytes / took_s
-    of_all = f"{AGENTS} agents: {seen.requests * AGENTS / took_s:.0f}/s, {bytes_s * AGENTS / 1e6:.2f} MB/s"
+    of_all = (
+        f"{AGENTS} agents: {seen.requests * AGENTS / took_s:.0f}/s, {bytes_s * AGENTS / 1e6:.2f}"
+        " MB/s"
+    )
     about = f"an agent, {pods} pods, nothing changes; baseline: a kubelet's lease alone; {of_all}"
     return {
         "api_requests": Row(seen.requests * a_minute, "a minute", 6.0, 60 / _LEASE_S, about),
-        "api_kilobytes": Row(bytes_s * 60 / 1e3, "kB a minute", None, None, "the same, bodies both ways"),
+        "api_kilobytes": Row(
+            bytes_s * 60 / 1e3, "kB a minute", None, None, "the same, bodies both ways"
+        ),
     }

@@ -1,11 +1,14 @@
-"""How fast kube-scheduler binds 1 000 pods with mpsd as its extender, beside kube-scheduler alone on the same machine.
+"""How fast kube-scheduler binds 1 000 pods with mpsd as its extender, beside kube-scheduler alone
+on the same machine.
 
-A real API server and a real kube-scheduler, without kubelets: 100 Nodes and MPSNodes of 8 GPUs are objects. The pods
-are there before their scheduler starts; it is timed from the first that is bound to the last. kube-scheduler's limit of
-API requests (`clientConnection.qps`, 50 as shipped) is raised alike for both, unless --qps says otherwise; with mpsd
-the bindings are not its requests. Run it beside a control plane of its own:
+A real API server and a real kube-scheduler, without kubelets: 100 Nodes and MPSNodes of 8 GPUs are
+objects. The pods are there before their scheduler starts; it is timed from the first that is bound
+to the last. kube-scheduler's limit of API requests (`clientConnection.qps`, 50 as shipped) is
+raised alike for both, unless --qps says otherwise; with mpsd the bindings are not its requests. Run
+it beside a control plane of its own:
 
-    flock /tmp/mpsd-e2e.lock tests/e2e/kube/with-cluster.sh --control-plane .venv/bin/python -m tests.bench.binding
+    flock /tmp/mpsd-e2e.lock tests/e2e/kube/with-cluster.sh --control-plane .venv/bin/python -m
+    tests.bench.binding
 """
 
 import argparse
@@ -53,7 +56,11 @@ def binding(programs: Path, kubeconfig: Path, qps: int) -> Iterator[tuple[str, R
             with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder, ExitStack() as stack:
                 ask(_report)
                 ask(_create)
-                ours = stack.enter_context(_extender(kubeconfig, Path(folder))) if which == _OURS else None
+                ours = (
+                    stack.enter_context(_extender(kubeconfig, Path(folder)))
+                    if which == _OURS
+                    else None
+                )
                 config = _configuration(kubeconfig, qps, ours.port if ours else None)
                 began_s = _cpu_s(ours)
                 stack.enter_context(_kube_scheduler(programs, config, Path(folder)))
@@ -63,10 +70,19 @@ def binding(programs: Path, kubeconfig: Path, qps: int) -> Iterator[tuple[str, R
             print(f"{which}: {rates[which][-1]:.1f} pods/s", file=sys.stderr, flush=True)
             ask(_delete)
     alone, with_mpsd = statistics.median(rates[_ALONE]), statistics.median(rates[_OURS])
-    about = f"{COUNT} pods bound to {MACHINES} nodes × 8 GPUs, kube-scheduler at {qps} requests/s, median of {ROUNDS}"
+    about = (
+        f"{COUNT} pods bound to {MACHINES} nodes × 8 GPUs, kube-scheduler at {qps} requests/s,"
+        f" median of {ROUNDS}"
+    )
     yield "binding_rate", Row(with_mpsd, "pods/s", None, alone, f"{about}; baseline: {_ALONE}")
-    yield "binding_ratio", Row(alone / with_mpsd, "×", None, None, f"the time of that, by that of {_ALONE}")
-    yield "binding_cpu", Row(statistics.median(cpu_ms), "ms", None, None, "CPU of mpsd scheduler for a pod")
+    yield (
+        "binding_ratio",
+        Row(alone / with_mpsd, "×", None, None, f"the time of that, by that of {_ALONE}"),
+    )
+    yield (
+        "binding_cpu",
+        Row(statistics.median(cpu_ms), "ms", None, None, "CPU of mpsd scheduler for a pod"),
+    )
 
 
 async def _ask(kubeconfig: Path, questions: Callable[[Kube], Awaitable[object]]) -> None:
@@ -85,10 +101,16 @@ async def _prepare(kube: Kube) -> None:
 async def _make_node(kube: Kube, number: int) -> None:
     objects = NodeObjects(number, 0)
     node = objects.node()
-    made = await kube.create(NODES, {"metadata": {"name": name(number), "labels": node["metadata"]["labels"]}})
+    made = await kube.create(
+        NODES, {"metadata": {"name": name(number), "labels": node["metadata"]["labels"]}}
+    )
     ready = [{"type": "Ready", "status": "True"}]
-    status = {key: node["status"][key] for key in ("capacity", "allocatable")} | {"conditions": ready}
-    await kube.patch(NODES, name(number), {"status": status}, PatchKind.STRATEGIC, subresource="status")
+    status = {key: node["status"][key] for key in ("capacity", "allocatable")} | {
+        "conditions": ready
+    }
+    await kube.patch(
+        NODES, name(number), {"status": status}, PatchKind.STRATEGIC, subresource="status"
+    )
     thing = objects.mpsnode(made["metadata"]["uid"])
     await kube.create(MPS_NODES, {key: value for key, value in thing.items() if key != "status"})
 
@@ -126,7 +148,12 @@ async def _bound(kubeconfig: Path) -> float:
         if now and not before:
             at.append(time.monotonic())
 
-    mirror = Mirror(kube, Selection(PODS, _NAMESPACE), lambda thing: thing["spec"].get("nodeName", ""), each=note)
+    mirror = Mirror(
+        kube,
+        Selection(PODS, _NAMESPACE),
+        lambda thing: thing["spec"].get("nodeName", ""),
+        each=note,
+    )
     try:
         async with following(mirror):
             await until(lambda: len(at) == COUNT, _DEADLINE_S, f"{COUNT} pods are bound", 0.02)
@@ -149,7 +176,7 @@ async def _each(count: int, act: Callable[[int], Awaitable[object]]) -> None:
     await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
 
 
-# -- programs ----------------------------------------------------------------------------------------------------------
+# -- programs ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -210,10 +237,15 @@ def _cpu_s(served: Served | None) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.binding", description=__doc__)
-    parser.add_argument("--qps", type=int, default=1000, metavar="N", help="kube-scheduler's limit of API requests")
+    parser.add_argument(
+        "--qps", type=int, default=1000, metavar="N", help="kube-scheduler's limit of API requests"
+    )
     chosen = parser.parse_args()
     if "MPSD_E2E_PROGRAMS" not in os.environ:
-        sys.exit("binding: no cluster of its own; run it below tests/e2e/kube/with-cluster.sh --control-plane")
+        sys.exit(
+            "binding: no cluster of its own; run it below tests/e2e/kube/with-cluster.sh"
+            " --control-plane"
+        )
     programs, kubeconfig = Path(os.environ["MPSD_E2E_PROGRAMS"]), Path(os.environ["KUBECONFIG"])
     show(dict(binding(programs, kubeconfig, chosen.qps)))
 

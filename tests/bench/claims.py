@@ -1,9 +1,10 @@
-"""How long kubelet waits for NodePrepareResources, beside a server on such a socket that only stores what it is asked.
+"""How long kubelet waits for NodePrepareResources, beside a server on such a socket that only
+stores what it is asked.
 
-`mpsd control` and `mpsd agent --dra` are processes as they always are. The benchmark is the scheduler, which allocates
-claims, and the kubelet that has them prepared and gives them up, one by one, while 40 are held on 8 GPUs. Simplified:
-the largest claim of each GPU stays, so that no limit is raised; that takes a control command, and the simulator's is a
-Python program.
+`mpsd control` and `mpsd agent --dra` are processes as they always are. The benchmark is the
+scheduler, which allocates claims, and the kubelet that has them prepared and gives them up, one by
+one, while 40 are held on 8 GPUs. Simplified: the largest claim of each GPU stays, so that no limit
+is raised; that takes a control command, and the simulator's is a Python program.
 """
 
 import asyncio
@@ -42,7 +43,10 @@ def claims() -> Iterator[tuple[str, Row]]:
     baseline = "baseline: a server that only stores the request"
     yield "prepare_p99", Row(own_99, "ms", None, stored_99, f"p99 {about}; {baseline}")
     yield "prepare_p50", Row(own_50, "ms", None, stored_50, f"p50 {about}; {baseline}")
-    yield "prepare_p99_ratio", Row(own_99 / stored_99, "×", MOST_RATIO, None, "the p99 above, by its baseline")
+    yield (
+        "prepare_p99_ratio",
+        Row(own_99 / stored_99, "×", MOST_RATIO, None, "the p99 above, by its baseline"),
+    )
 
 
 def _percentiles(took_ms: list[float]) -> tuple[float, float]:
@@ -54,14 +58,21 @@ async def _measured(folder: Path) -> tuple[list[float], list[float]]:
     """What each call took, in ms: of the agent, and of the server that only stores."""
     words = ("--dra", _DRIVER, "--cdi-dir", str(folder / "cdi"))
     async with one_node(folder) as cluster, serving(folder, cluster, *words, resources=1) as node:
-        await until(node.is_ready, DEADLINE_S, f"every domain serves and is registered; see {folder}/*.log", 0.2)
+        await until(
+            node.is_ready,
+            DEADLINE_S,
+            f"every domain serves and is registered; see {folder}/*.log",
+            0.2,
+        )
         devices = [gpu.uuid.lower() for gpu in node.status().gpus]
         socket = cluster.kubelet_folder / "plugins_registry" / f"{_DRIVER}-reg.sock"
         async with dial(socket) as channel, _storing(folder) as stored:
             return await _come_and_go(_Claims(cluster, channel), _Claims(cluster, stored), devices)
 
 
-async def _come_and_go(own: "_Claims", stored: "_Claims", devices: list[str]) -> tuple[list[float], list[float]]:
+async def _come_and_go(
+    own: "_Claims", stored: "_Claims", devices: list[str]
+) -> tuple[list[float], list[float]]:
     took: tuple[list[float], list[float]] = [], []
     names, sizes, places = (f"claim-{number}" for number in count()), cycle(_SIZES), cycle(devices)
     for device in devices:
@@ -85,12 +96,16 @@ class _Claims:
         self._cluster, self._stub = cluster, services.DRAPluginStub(channel)
 
     def allocate(self, name: str, device: str, gib: int) -> wire.Claim:
-        return wire.Claim(namespace="default", name=name, uid=self._cluster.allocate(name, _DRIVER, device, gib))
+        return wire.Claim(
+            namespace="default", name=name, uid=self._cluster.allocate(name, _DRIVER, device, gib)
+        )
 
     async def prepare(self, claim: wire.Claim) -> float:
         """How many ms it took."""
         asked, began = wire.NodePrepareResourcesRequest(claims=[claim]), time.perf_counter()
-        answer = await self._stub.NodePrepareResources(asked, timeout=DEADLINE_S, wait_for_ready=True)
+        answer = await self._stub.NodePrepareResources(
+            asked, timeout=DEADLINE_S, wait_for_ready=True
+        )
         took_ms = (time.perf_counter() - began) * 1000
         if why := answer.claims[claim.uid].error:
             raise RuntimeError(f"{claim.name}: {why}")
@@ -110,7 +125,12 @@ async def _storing(folder: Path) -> AsyncIterator[grpc.aio.Channel]:
     server = await asyncio.create_subprocess_exec(sys.executable, "-m", __name__, str(folder))
     try:
         async with dial(folder / "storing.sock") as channel:
-            await until((folder / "storing.sock").exists, DEADLINE_S, "the server that only stores is there", 0.05)
+            await until(
+                (folder / "storing.sock").exists,
+                DEADLINE_S,
+                "the server that only stores is there",
+                0.05,
+            )
             yield channel
     finally:
         server.terminate()
@@ -127,8 +147,12 @@ class _Storing(services.DRAPluginServicer):
         self, request: wire.NodePrepareResourcesRequest, _context: object
     ) -> wire.NodePrepareResourcesResponse:
         (claim,) = request.claims
-        records.write(self._file, {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid})
-        return wire.NodePrepareResourcesResponse(claims={claim.uid: wire.NodePrepareResourceResponse()})
+        records.write(
+            self._file, {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid}
+        )
+        return wire.NodePrepareResourcesResponse(
+            claims={claim.uid: wire.NodePrepareResourceResponse()}
+        )
 
 
 async def _serve(folder: Path) -> int:

@@ -21,7 +21,8 @@ from mpsd.simulator.kubelet.sources import read_kubeconfig
 NODE = "bench"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 _MPSNODE = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
-_PACE = KubeletPace(list_s=0.5, look_s=0.2)  # it is not in a hurry: it shares the machine with what is measured
+# it is not in a hurry: it shares the machine with what is measured
+_PACE = KubeletPace(list_s=0.5, look_s=0.2)
 
 
 class OneNode:
@@ -44,12 +45,20 @@ class OneNode:
         objects = self._cluster.objects
         made = objects.create(CLAIMS, "default", {"metadata": {"name": name}, "spec": {}})
         amounts = {"memory": f"{gib}Gi", "threads": "0", "clients": "2"}
-        result = {"request": "gpu", "driver": driver, "pool": NODE, "device": device, "shareID": name}
+        result = {
+            "request": "gpu",
+            "driver": driver,
+            "pool": NODE,
+            "device": device,
+            "shareID": name,
+        }
         status = {
             "allocation": {"devices": {"results": [result | {"consumedCapacity": amounts}]}},
             "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-of-{name}"}],
         }
-        objects.change(objects.key(CLAIMS, "default", name), lambda claim: claim.update(status=status))
+        objects.change(
+            objects.key(CLAIMS, "default", name), lambda claim: claim.update(status=status)
+        )
         return str(made["metadata"]["uid"])
 
     def free(self, name: str) -> None:
@@ -57,10 +66,17 @@ class OneNode:
         self._cluster.objects.delete(CLAIMS, "default", name, {})
 
     def is_offered(self, *resources: str) -> bool:
-        """Whether kubelet has all devices of these to give. Before that it refuses pods that ask for them."""
+        """Whether kubelet has all devices of these to give. Before that it refuses pods that ask
+        for them."""
         (node,) = (thing for _key, thing in self._cluster.store.all(NODES))
-        amounts = [[node["status"].get(name, {}).get(one) for name in ("capacity", "allocatable")] for one in resources]
-        return all(capacity == allocatable and capacity not in (None, "0") for capacity, allocatable in amounts)
+        amounts = [
+            [node["status"].get(name, {}).get(one) for name in ("capacity", "allocatable")]
+            for one in resources
+        ]
+        return all(
+            capacity == allocatable and capacity not in (None, "0")
+            for capacity, allocatable in amounts
+        )
 
     def phases(self) -> Mapping[str, str]:
         """Of each pod, by name."""
@@ -81,8 +97,19 @@ def pod(name: str, command: Sequence[str], limits: Mapping[str, int]) -> Object:
         "terminationMessagePath": "/dev/termination-log",
         "imagePullPolicy": "IfNotPresent",
     }
-    owned = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {f"f:{label}": {} for label in labels}}]
-    spec = {"nodeName": NODE, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    owned = [
+        {
+            "manager": "kubelet",
+            "operation": "Update",
+            "fieldsV1": {f"f:{label}": {} for label in labels},
+        }
+    ]
+    spec = {
+        "nodeName": NODE,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+    }
     return {"metadata": {"name": name, "labels": labels, "managedFields": owned}, "spec": spec}
 
 

@@ -1,4 +1,5 @@
-"""What deciding costs: the core alone, with a node as full as it can be, and a review of what mpsd has no part in."""
+"""What deciding costs: the core alone, with a node as full as it can be, and a review of what mpsd
+has no part in."""
 
 import statistics
 import time
@@ -18,7 +19,8 @@ _GRANTS, _ROUNDS, _AT_ONCE = 12, 200, 20
 
 
 def decisions() -> Iterator[tuple[str, Row]]:
-    """Microseconds for one decision on a node with nothing to do, and for one review of a Job that asks for no GPU."""
+    """Microseconds for one decision on a node with nothing to do, and for one review of a Job that
+    asks for no GPU."""
     held = tuple(HeldGrant(grant(f"g{n}", 1, n % 2), True) for n in range(_GRANTS))
     limits = frozenset({ServerLimit(None, 0, 1024), ServerLimit(500, 0, 1024)})
     world = view(grants=held, limits=limits)
@@ -34,11 +36,16 @@ def decisions() -> Iterator[tuple[str, Row]]:
     body, here = review(asks=False), load_limits(None)
 
     def judged() -> bool:
-        return needed_to_validate(read_review(msgspec.json.decode(body)), here.policy, here.facts).is_faultless
+        return needed_to_validate(
+            read_review(msgspec.json.decode(body)), here.policy, here.facts
+        ).is_faultless
 
     assert judged()
     alone, decoded = _least_us(judged), _least_us(lambda: msgspec.json.decode(body))
-    about = f"CPU of a review of a {len(body) // 1000} kB Job that asks for no GPU; baseline: its JSON decoded, no more"
+    about = (
+        f"CPU of a review of a {len(body) // 1000} kB Job that asks for no GPU; baseline: its JSON"
+        " decoded, no more"
+    )
     yield "review_of_no_gpu", Row(alone, "µs", None, decoded, about)
 
 

@@ -1,9 +1,11 @@
-"""What the real `mpsd scheduler` costs on a large cluster: its memory, when it is ready, and kube-scheduler's calls.
+"""What the real `mpsd scheduler` costs on a large cluster: its memory, when it is ready, and
+kube-scheduler's calls.
 
-The API server is simulated and a process of its own. Calls come one after the other over one connection, as
-kube-scheduler makes them: filter with every name, then prioritize with those that passed. Nobody binds in between. The
-scheduler has one core to itself; the other is for whoever calls.
-`python -m tests.bench.extender` runs these rows alone. MPSD_NODES says how many nodes; limits are for 5 000.
+The API server is simulated and a process of its own. Calls come one after the other over one
+connection, as kube-scheduler makes them: filter with every name, then prioritize with those that
+passed. Nobody binds in between. The scheduler has one core to itself; the other is for whoever
+calls. `python -m tests.bench.extender` runs these rows alone. MPSD_NODES says how many nodes;
+limits are for 5 000.
 """
 
 import http.client
@@ -39,7 +41,11 @@ def extender() -> Iterator[tuple[str, Row]]:
     """Memory has a limit; times are printed."""
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder, _api_server(Path(folder)):
         began = time.monotonic()
-        served = Served("scheduler", Path(folder) / "logs", {"kubeconfig": f"{folder}/kubeconfig", "drain": "0s"})
+        served = Served(
+            "scheduler",
+            Path(folder) / "logs",
+            {"kubeconfig": f"{folder}/kubeconfig", "drain": "0s"},
+        )
         try:
             os.sched_setaffinity(served.process.pid, {min(os.sched_getaffinity(0))})
             wait_until(lambda: _is_ready(served), _DEADLINE_S, "the scheduler is ready", 0.1)
@@ -61,7 +67,10 @@ def _rows(served: Served, ready_s: float) -> Iterator[tuple[str, Row]]:
     about = f"mpsd scheduler, {NODES} nodes × 8 GPUs, {PODS} pods"
     waited = f"{about}: from its start until it is ready, beside the simulated API server"
     yield "scheduler_ready", Row(ready_s, "s", None, None, waited)
-    yield "scheduler_ready_cpu", Row(_cpu_s(process), "s", None, None, "what of that is the scheduler's own, of a core")
+    yield (
+        "scheduler_ready_cpu",
+        Row(_cpu_s(process), "s", None, None, "what of that is the scheduler's own, of a core"),
+    )
     calls = _Calls(served.port)
     calls.make(WARM)
     calls.plain_s, before_s = 0.0, _cpu_s(process)
@@ -69,14 +78,25 @@ def _rows(served: Served, ready_s: float) -> Iterator[tuple[str, Row]]:
     spent_s = _cpu_s(process) - before_s
     filter_and = f"filter and prioritize of a pod over {NODES} names, two calls over HTTP"
     yield "extender_p50", Row(statistics.median(took) * 1e3, "ms", None, None, filter_and)
-    yield "extender_p99", Row(took[len(took) * 99 // 100] * 1e3, "ms", None, None, f"p99 of {CALLS} of them")
+    yield (
+        "extender_p99",
+        Row(took[len(took) * 99 // 100] * 1e3, "ms", None, None, f"p99 of {CALLS} of them"),
+    )
     least = "reading and writing the same bodies with msgspec"
-    ratio = Row(spent_s / calls.plain_s, "×", 2.5, None, f"CPU that the scheduler took for them, by {least}")
+    ratio = Row(
+        spent_s / calls.plain_s, "×", 2.5, None, f"CPU that the scheduler took for them, by {least}"
+    )
     yield "extender_cpu_ratio", ratio
-    yield "extender_rate", Row(CALLS / spent_s, "pods/s", None, None, "the same, by the CPU that the scheduler took")
+    yield (
+        "extender_rate",
+        Row(CALLS / spent_s, "pods/s", None, None, "the same, by the CPU that the scheduler took"),
+    )
     resident = process.memory_info().rss / 1024**2
     yield "scheduler_memory", Row(resident, "MiB", 150, None, f"{about}, resident after that")
-    yield "scheduler_memory_peak", Row(_peak_mib(process.pid), "MiB", None, None, "the most that it ever had")
+    yield (
+        "scheduler_memory_peak",
+        Row(_peak_mib(process.pid), "MiB", None, None, "the most that it ever had"),
+    )
 
 
 class _Calls:
@@ -86,7 +106,8 @@ class _Calls:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_DEADLINE_S)
         self._asked: dict[str, Any] = json.loads(_RECORDED.read_text())
         self._names = [name(number) for number in range(NODES)]
-        self.plain_s = 0.0  # CPU of reading and writing the bodies here, which is the least that anybody could take
+        # CPU of reading and writing the bodies here, which is the least that anybody could take
+        self.plain_s = 0.0
 
     def make(self, pods: int) -> list[float]:
         """Seconds of both calls together, for each pod."""

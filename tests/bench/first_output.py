@@ -1,8 +1,9 @@
 """How long somebody waits for the first word of a look at 500 nodes, beside `kubectl get mps`.
 
-A simulated API server with 500 MPSNodes of 8 GPUs and 4000 pods, as a process of its own. The programs take turns, so
-that what else the machine does meets them alike; what is judged is the median of the differences from `kubectl get mps`
-of the same round. First word: the first byte on standard output. One machine: an agent with two simulated GPUs.
+A simulated API server with 500 MPSNodes of 8 GPUs and 4000 pods, as a process of its own. The
+programs take turns, so that what else the machine does meets them alike; what is judged is the
+median of the differences from `kubectl get mps` of the same round. First word: the first byte on
+standard output. One machine: an agent with two simulated GPUs.
 """
 
 import os
@@ -53,7 +54,9 @@ def first_output(machine: DemoMachine, rounds: int = ROUNDS) -> Iterator[tuple[s
             "KUBECONFIG": str(kubeconfig),
             "PATH": f"{_BIN}:{os.environ['PATH']}",
         }
-        took: dict[Sequence[str], list[_Took]] = {words: [] for words in (_YARDSTICK, *_ASKED.values())}
+        took: dict[Sequence[str], list[_Took]] = {
+            words: [] for words in (_YARDSTICK, *_ASKED.values())
+        }
         for words in took:
             _run(words, environment)  # once for the caches of files
         for _round in range(rounds):
@@ -61,10 +64,16 @@ def first_output(machine: DemoMachine, rounds: int = ROUNDS) -> Iterator[tuple[s
                 found.append(_run(words, environment))
     base_s = statistics.median(one.first_s for one in took[_YARDSTICK])
     for name, words in _ASKED.items():
-        later_s = [one.first_s - base.first_s for one, base in zip(took[words], took[_YARDSTICK], strict=True)]
+        later_s = [
+            one.first_s - base.first_s
+            for one, base in zip(took[words], took[_YARDSTICK], strict=True)
+        ]
         first_s = statistics.median(one.first_s for one in took[words])
         whole_s = statistics.median(one.whole_s for one in took[words])
-        what = f"{' '.join(words)}: first output after {first_s:.3f} s, {first_s / base_s:.2f} times kubectl get mps"
+        what = (
+            f"{' '.join(words)}: first output after {first_s:.3f} s, {first_s / base_s:.2f} times"
+            " kubectl get mps"
+        )
         about = f"{what} (the baseline); all {whole_s:.3f} s"
         yield f"first_{name}", median_row(later_s, "s later", MOST_S, base_s, about)
 
@@ -77,7 +86,9 @@ def _api() -> Iterator[Path]:
     server = subprocess.Popen(argv, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
-        assert select.select([server.stdout], (), (), _LONGEST_S)[0], "the API server does not begin"
+        assert select.select([server.stdout], (), (), _LONGEST_S)[0], (
+            "the API server does not begin"
+        )
         assert server.stdout.readline() == b"ready\n"
         yield folder / "kubeconfig"
     finally:
@@ -88,7 +99,9 @@ def _api() -> Iterator[Path]:
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> _Took:
     began = time.perf_counter()
-    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert select.select([process.stdout], (), (), _LONGEST_S)[0], f"nothing from {words}"
     first_s = time.perf_counter() - began

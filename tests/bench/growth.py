@@ -1,8 +1,10 @@
-"""Whether the watchdog grows: it looks as often as it can, while clients come, go, change their memory and are killed.
+"""Whether the watchdog grows: it looks as often as it can, while clients come, go, change their
+memory and are killed.
 
-The watchdog, its scanner and its ledger are those of `mpsd up`, alone in this process, without the pauses between
-their looks. MPSD_LOOKS says how many; a day of the watchdog is 345 600. A slope is a least-squares line; the
-samples of the first looks are left out, while caches of bounded length fill.
+The watchdog, its scanner and its ledger are those of `mpsd up`, alone in this process, without the
+pauses between their looks. MPSD_LOOKS says how many; a day of the watchdog is 345 600. A slope is a
+least-squares line; the samples of the first looks are left out, while caches of bounded length
+fill.
 """
 
 import asyncio
@@ -58,7 +60,8 @@ class _Crowd:
         self._gpus = SimulatedGpus(folder, GPUS, stack)
         self._ledger = LocalGrants(self._gpus.settings.grants, lambda: None, logger())
         self._cards = [self._gpus.machine.card(gpu.ordinal) for gpu in self._gpus.node.gpus]
-        self._clients: deque[tuple[subprocess.Popen[bytes], Grant, int, int]] = deque()  # with its GPU and its slot
+        # with its GPU and its slot
+        self._clients: deque[tuple[subprocess.Popen[bytes], Grant, int, int]] = deque()
         self._numbers, self._random = itertools.count(), Random(0)
         for card in self._cards:
             stack.callback(card.close)
@@ -68,8 +71,13 @@ class _Crowd:
         self._ledger.load()
         for _ in range(GPUS * CLIENTS_A_GPU):
             self._come()
-        policy, domains = self._gpus.policy, DomainRecords(self._gpus.settings.run_directory, logger())
-        watching = Watchdog(self._gpus.settings, self._gpus.node, lambda: policy, self._ledger, domains)
+        policy, domains = (
+            self._gpus.policy,
+            DomainRecords(self._gpus.settings.run_directory, logger()),
+        )
+        watching = Watchdog(
+            self._gpus.settings, self._gpus.node, lambda: policy, self._ledger, domains
+        )
         pauses, room.SCAN_S, room._MIN_PAUSE_S = (room.SCAN_S, room._MIN_PAUSE_S), 0.0, 0.0
         stop = asyncio.Event()
         running = asyncio.create_task(watching.run(stop))
@@ -84,10 +92,15 @@ class _Crowd:
         assert killed, "some were killed"
         per = [linear_regression(looks, values).slope * 100_000 for values in (kib, descriptors)]
         came = next(self._numbers)
-        about = f"more after 100 000 looks, by {looks[-1]} looks; {came} clients came, {killed} were killed"
+        about = (
+            f"more after 100 000 looks, by {looks[-1]} looks; {came} clients came, {killed} were"
+            " killed"
+        )
         return {
             "growth_memory": Row(per[0], "KiB", MOST_KIB, None, f"the watchdog, resident, {about}"),
-            "growth_descriptors": Row(per[1], "", MOST_DESCRIPTORS, None, "the same, open descriptors"),
+            "growth_descriptors": Row(
+                per[1], "", MOST_DESCRIPTORS, None, "the same, open descriptors"
+            ),
         }
 
     async def _samples(self, watching: Watchdog) -> tuple[list[int], list[float], list[int]]:
@@ -109,12 +122,15 @@ class _Crowd:
     def _come(self) -> None:
         number = next(self._numbers)
         gpu = self._gpus.node.gpus[number % GPUS]
-        process, grant = start_client(self._gpus.machine, gpu, self._ledger, f"client-{number}", ["/bin/sleep", "6000"])
+        process, grant = start_client(
+            self._gpus.machine, gpu, self._ledger, f"client-{number}", ["/bin/sleep", "6000"]
+        )
         slot = self._cards[gpu.ordinal].claim(ContextClaim(process.pid, MPS_CLIENT, 1024 * MIB))
         self._clients.append((process, grant, gpu.ordinal, slot))
 
     def _replace(self) -> None:
-        """The one that has been there longest goes, if the watchdog has not ended it, and another comes."""
+        """The one that has been there longest goes, if the watchdog has not ended it, and another
+        comes."""
         process, grant, ordinal, slot = self._clients.popleft()
         process.kill()
         process.wait()

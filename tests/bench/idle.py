@@ -20,7 +20,12 @@ def idle(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
     """The share of a core and the memory of the one process, medians over windows."""
     for _grant in range(GPUS * GRANTS_A_GPU):
         machine.run_command(["--gpu-mem", "24"], ["sh", "-c", _CLIENTS_OF_A_GRANT])
-    wait_until(lambda: len(machine.node().clients or ()) == _CLIENTS, 120, f"{_CLIENTS} clients are there", 0.2)
+    wait_until(
+        lambda: len(machine.node().clients or ()) == _CLIENTS,
+        120,
+        f"{_CLIENTS} clients are there",
+        0.2,
+    )
     process = psutil.Process(machine.pid)
     own, nvml, commands = [], [], []
     for _window in range(_WINDOWS):
@@ -29,16 +34,31 @@ def idle(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
         after, took_s = process.cpu_times(), time.monotonic() - began
         nvml.append((_nvml_s(machine) - nvml_s) / took_s)
         own.append((after.user - before.user + after.system - before.system) / took_s - nvml[-1])
-        spent_s = after.children_user - before.children_user + after.children_system - before.children_system
+        spent_s = (
+            after.children_user
+            - before.children_user
+            + after.children_system
+            - before.children_system
+        )
         commands.append(spent_s / took_s)
     about = f"mpsd up, {GPUS} GPUs × {_CLIENTS // GPUS} clients"
     yield "idle_cpu", median_row(own, "of a core", 0.015, None, about)
     yield (
         "idle_nvml",
-        Row(statistics.median(nvml), "of a core", None, None, "the same, in simulated NVML: not in that row"),
+        Row(
+            statistics.median(nvml),
+            "of a core",
+            None,
+            None,
+            "the same, in simulated NVML: not in that row",
+        ),
     )
-    yield "idle_memory", Row(process.memory_info().rss / 1024**2, "MiB", 65, None, f"{about}, resident")
-    # A real command is a C program of about 1.5 ms; the simulator's is Python, so its cost is not judged.
+    yield (
+        "idle_memory",
+        Row(process.memory_info().rss / 1024**2, "MiB", 65, None, f"{about}, resident"),
+    )
+    # A real command is a C program of about 1.5 ms; the simulator's is Python, so its cost is not
+    # judged.
     about = "control commands it started (the simulator's, in Python)"
     yield "idle_commands_cpu", Row(statistics.median(commands), "of a core", None, None, about)
 

@@ -1,9 +1,12 @@
-"""A simulated API server with thousands of nodes and their pods, as a process that a scheduler can be pointed at.
+"""A simulated API server with thousands of nodes and their pods, as a process that a scheduler can
+be pointed at.
 
-One rule: what is stored has the shape and about the size of the real thing, since a scheduler's memory is measured.
+One rule: what is stored has the shape and about the size of the real thing, since a scheduler's
+memory is measured.
 
-`python -m tests.bench.many_nodes DIR NODES PODS` writes DIR/kubeconfig, says `ready`, and serves until SIGTERM. The
-controllers of the simulated cluster do not run: there is nothing for them to do, and looking takes them long.
+`python -m tests.bench.many_nodes DIR NODES PODS` writes DIR/kubeconfig, says `ready`, and serves
+until SIGTERM. The controllers of the simulated cluster do not run: there is nothing for them to do,
+and looking takes them long.
 """
 
 import asyncio
@@ -52,7 +55,14 @@ class NodeObjects:
         gib = CARDS_GIB[number % len(CARDS_GIB)]
         model, sms = _MODELS[gib]
         self._gpus = tuple(
-            Gpu(f"GPU-{self._uid(1, n)}", n, model, gib * 1024 + CAPABILITY.server_mib, sms, CAPABILITY)
+            Gpu(
+                f"GPU-{self._uid(1, n)}",
+                n,
+                model,
+                gib * 1024 + CAPABILITY.server_mib,
+                sms,
+                CAPABILITY,
+            )
             for n in range(GPUS)
         )
         self._grants = tuple(self._grant(n, gib) for n in range(pods))
@@ -92,14 +102,23 @@ class NodeObjects:
             "namespace": "default",
             "uid": grant.holder.uid,
             "creationTimestamp": stamp(time.time()),
-            "annotations": annotations_at_bind([gpu], grant.memory_mib, gpu.memory_mib, POLICY, time.time_ns()),
+            "annotations": annotations_at_bind(
+                [gpu], grant.memory_mib, gpu.memory_mib, POLICY, time.time_ns()
+            ),
         }
         thing["spec"] |= {"nodeName": name(self._number), "schedulerName": "mpsd-scheduler"}
         conditions = [
-            {"type": each, "status": "True", "lastProbeTime": None, "lastTransitionTime": stamp(time.time())}
+            {
+                "type": each,
+                "status": "True",
+                "lastProbeTime": None,
+                "lastTransitionTime": stamp(time.time()),
+            }
             for each in ("Initialized", "Ready", "ContainersReady", "PodScheduled")
         ]
-        return thing | {"status": {"phase": "Running", "conditions": conditions, "podIP": "10.0.0.7"}}
+        return thing | {
+            "status": {"phase": "Running", "conditions": conditions, "podIP": "10.0.0.7"}
+        }
 
     def mpsnode(self, uid: str) -> Object:
         """As the agent of the Node with this uid writes it now."""
@@ -122,10 +141,19 @@ class NodeObjects:
             for each in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
         ]
         images = [
-            {"names": [f"registry.example.com/team/image-{n}@sha256:{n:064x}"], "sizeBytes": 1 << 30}
+            {
+                "names": [f"registry.example.com/team/image-{n}@sha256:{n:064x}"],
+                "sizeBytes": 1 << 30,
+            }
             for n in range(_IMAGES)
         ]
-        amounts = {"cpu": "128", "memory": "1056Gi", "pods": "110", MEMORY: "632", "aliyun.com/gpu-count": "8"}
+        amounts = {
+            "cpu": "128",
+            "memory": "1056Gi",
+            "pods": "110",
+            MEMORY: "632",
+            "aliyun.com/gpu-count": "8",
+        }
         return {
             "metadata": {"name": name(self._number), "uid": self._uid(2), "labels": labels},
             "spec": {"providerID": f"example://{self._uid(2)}"},

@@ -11,7 +11,8 @@ from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.gpu_table import BEST
 
 Gpus = tuple[tuple[int, int, int], ...]  # MiB, percent and clients that are left
-Row = tuple[bool, int, Gpus, tuple[str, ...]]  # spread, clients that a pod gets, GPUs, domain of each
+# spread, clients that a pod gets, GPUs, domain of each
+Row = tuple[bool, int, Gpus, tuple[str, ...]]
 Decision = tuple[list[str], list[int]]  # the nodes that have room, and their scores
 
 
@@ -72,7 +73,12 @@ def _of_several(request: Request, names: Sequence[str], rows: Mapping[str, Row])
         for (memory, threads, clients), domain in zip(gpus, names_of, strict=True):
             if memory >= asked and threads >= percent and clients >= wanted:
                 domains.setdefault(domain, []).append(memory)
-        found = [memory for memories in domains.values() if len(memories) >= request.gpus for memory in memories]
+        found = [
+            memory
+            for memories in domains.values()
+            if len(memories) >= request.gpus
+            for memory in memories
+        ]
         if found:
             passing.append(name)
             keys.append((spread, -max(found) if spread else min(found)))

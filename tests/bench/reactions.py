@@ -29,12 +29,16 @@ _DEADLINE_S = 20.0
 
 def reactions(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
     """Rows about gpu0 of this machine, and about a bare daemon for its last GPU."""
-    holder = machine.run_command(["--gpu-mem", "1"], ["sleep", "1000"])  # keeps the server from denying every client
+    # keeps the server from denying every client
+    holder = machine.run_command(["--gpu-mem", "1"], ["sleep", "1000"])
     wait_until(lambda: machine.node().grants, _DEADLINE_S, "a grant is held")
     bare = BareDaemon(machine.run_directory.parent / "bare")
     try:
         served, by_hand = _alternately(lambda: _restart(machine), bare.restart)
-        about = "SIGKILL of the control daemon until a new program has its context; baseline: restarted by hand"
+        about = (
+            "SIGKILL of the control daemon until a new program has its context; baseline: restarted"
+            " by hand"
+        )
         yield "daemon_killed_to_served", Row(served, "s", None, by_hand, about)
         under_mpsd, alone = _alternately(lambda: _run(machine), lambda: _program(bare.environment))
         about = "`mpsd run` until the program has its context; baseline: the program without mpsd"
@@ -45,7 +49,13 @@ def reactions(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
         )
         yield (
             "status",
-            Row(asked * 1000, "ms", None, listed * 1000, "a look at the node, asked for; baseline: ls /proc"),
+            Row(
+                asked * 1000,
+                "ms",
+                None,
+                listed * 1000,
+                "a look at the node, asked for; baseline: ls /proc",
+            ),
         )
     finally:
         bare.stop()
@@ -55,7 +65,9 @@ def reactions(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
 def _alternately(one: Callable[[], float], other: Callable[[], float]) -> tuple[float, float]:
     """Medians of both, taken in turns, so that whatever else the machine does hits both."""
     pairs = [(one(), other()) for _round in range(_ROUNDS)]
-    return statistics.median(pair[0] for pair in pairs), statistics.median(pair[1] for pair in pairs)
+    return statistics.median(pair[0] for pair in pairs), statistics.median(
+        pair[1] for pair in pairs
+    )
 
 
 def _timed(what: Callable[[], object]) -> float:
@@ -65,7 +77,8 @@ def _timed(what: Callable[[], object]) -> float:
 
 
 def _restart(machine: DemoMachine) -> float:
-    """Seconds from the kill until a program that comes through the new client/ socket has its context."""
+    """Seconds from the kill until a program that comes through the new client/ socket has its
+    context."""
     socket = machine.run_directory / "gpu0" / "client" / "control"
     before, daemon = socket.stat().st_ctime_ns, machine.domain("gpu0").daemon_pid
     assert daemon
@@ -73,10 +86,16 @@ def _restart(machine: DemoMachine) -> float:
     began = time.monotonic()
     os.kill(daemon, signal.SIGKILL)
     wait_until(
-        lambda: socket.exists() and socket.stat().st_ctime_ns != before, _DEADLINE_S, "the new socket is offered"
+        lambda: socket.exists() and socket.stat().st_ctime_ns != before,
+        _DEADLINE_S,
+        "the new socket is offered",
     )
     _program(
-        {**simulation.environment, PIPE_DIRECTORY: str(socket.parent), CUDA_VISIBLE_DEVICES: simulation.gpus[0].uuid}
+        {
+            **simulation.environment,
+            PIPE_DIRECTORY: str(socket.parent),
+            CUDA_VISIBLE_DEVICES: simulation.gpus[0].uuid,
+        }
     )
     return time.monotonic() - began
 
@@ -93,7 +112,11 @@ def _run(machine: DemoMachine) -> float:
 
 def _program(environment: Mapping[str, str]) -> float:
     """Seconds until a program has its context and has ended."""
-    return _timed(lambda: subprocess.run(["sim-cuda"], env=dict(environment), stdout=subprocess.DEVNULL, check=True))
+    return _timed(
+        lambda: subprocess.run(
+            ["sim-cuda"], env=dict(environment), stdout=subprocess.DEVNULL, check=True
+        )
+    )
 
 
 class BareDaemon:
@@ -118,14 +141,17 @@ class BareDaemon:
         )
 
     def restart(self) -> float:
-        """Seconds from the kill until a program has its context, when somebody restarts it at once."""
+        """Seconds from the kill until a program has its context, when somebody restarts it at
+        once."""
         before = self._socket.stat().st_ctime_ns
         began = time.monotonic()
         self._daemon.kill()
         self._daemon.wait()
         self._daemon = self._start()
         wait_until(
-            lambda: self._socket.exists() and self._socket.stat().st_ctime_ns != before, _DEADLINE_S, "it listens"
+            lambda: self._socket.exists() and self._socket.stat().st_ctime_ns != before,
+            _DEADLINE_S,
+            "it listens",
         )
         _program(self.environment)
         return time.monotonic() - began
@@ -181,7 +207,9 @@ def _escape(machine: DemoMachine) -> _Escape:
     assert process
 
     def is_over() -> bool:
-        return any(one.pid == program.pid and one.held_bytes > 1100 * MIB for one in card.holdings())
+        return any(
+            one.pid == program.pid and one.held_bytes > 1100 * MIB for one in card.holdings()
+        )
 
     wait_until(is_over, _DEADLINE_S, "it is over its grant")
     began = time.monotonic()

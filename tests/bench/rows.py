@@ -1,7 +1,8 @@
-"""The rows of a benchmark: a figure, its unit, its baseline, the limit it must keep where it has one, and the verdict.
+"""The rows of a benchmark: a figure, its unit, its baseline, the limit it must keep where it has
+one, and the verdict.
 
-One rule: limits are on ratios, shares of a core, memory, and medians of differences taken in pairs; these machines are
-shared, so no other time is judged.
+One rule: limits are on ratios, shares of a core, memory, and medians of differences taken in pairs;
+these machines are shared, so no other time is judged.
 """
 
 import json
@@ -18,8 +19,9 @@ from mpsd.bench.rules.claims import ClaimVerdict, median_interval
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """limit None: printed, not judged. baseline None: there is nothing to compare with, but what an earlier run wrote.
-    interval: 95 % of the median that the value is; None where it is one figure."""
+    """limit None: printed, not judged. baseline None: there is nothing to compare with, but what an
+    earlier run wrote. interval: 95 % of the median that the value is; None where it is one
+    figure."""
 
     value: float
     unit: str
@@ -38,18 +40,34 @@ class Row:
         return ClaimVerdict.HOLDS if keep == {True} else ClaimVerdict.BROKEN
 
 
-def median_row(samples: Iterable[float], unit: str, limit: float | None, baseline: float | None, about: str) -> Row:
+def median_row(
+    samples: Iterable[float], unit: str, limit: float | None, baseline: float | None, about: str
+) -> Row:
     """Of the median of six samples or more, with its interval; of fewer without."""
     found = tuple(samples)
     return Row(statistics.median(found), unit, limit, baseline, about, median_interval(found))
 
 
 def show(rows: Mapping[str, Row], before: Mapping[str, Row] | None = None) -> None:
-    """Prints the table. before: rows of an earlier run, to be compared with; None where that is not asked for."""
+    """Prints the table. before: rows of an earlier run, to be compared with; None where that is not
+    asked for."""
     table = Table(box=None, pad_edge=False)
     earlier = ("BEFORE", "NOW/BEFORE") if before is not None else ()
-    for column in ("BENCHMARK", "VALUE", "95 %", "UNIT", "LIMIT", "BASELINE", *earlier, "VERDICT", "WHAT"):
-        table.add_column(column, justify="left" if column in {"BENCHMARK", "UNIT", "VERDICT", "WHAT"} else "right")
+    for column in (
+        "BENCHMARK",
+        "VALUE",
+        "95 %",
+        "UNIT",
+        "LIMIT",
+        "BASELINE",
+        *earlier,
+        "VERDICT",
+        "WHAT",
+    ):
+        table.add_column(
+            column,
+            justify="left" if column in {"BENCHMARK", "UNIT", "VERDICT", "WHAT"} else "right",
+        )
     for name, row in rows.items():
         limit = "" if row.limit is None else f"{row.limit:g}"
         interval = "" if row.interval is None else " to ".join(f"{end:.3g}" for end in row.interval)

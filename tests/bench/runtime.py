@@ -20,8 +20,12 @@ def runtime() -> Iterator[tuple[str, Row]]:
     if why_not():
         return
     for host in host_of("T4"):
-        host.container(_ASKS, "sleep", "1000").create()  # keeps the domain from changing its limits each time
-        about = "create and start of a container that asks for a share: how much longer than by runc alone, the median"
+        # keeps the domain from changing its limits each time
+        host.container(_ASKS, "sleep", "1000").create()
+        about = (
+            "create and start of a container that asks for a share: how much longer than by runc"
+            " alone, the median"
+        )
         about += " of pairs; baseline: runc alone"
         yield "runtime_asking", _row(host, _ASKS, about)
         yield "runtime_plain", _row(host, {}, "the same of a container that asks for nothing")
@@ -35,11 +39,14 @@ def _row(host: Host, environment: Mapping[str, str], about: str) -> Row:
             took[by_mpsd] = _start_ms(host, environment if by_mpsd else {}, by_mpsd)
         pairs.append(took)
     more_ms = (pair[True] - pair[False] for pair in pairs)
-    return median_row(more_ms, "ms", _LIMIT_MS, statistics.median(pair[False] for pair in pairs), about)
+    return median_row(
+        more_ms, "ms", _LIMIT_MS, statistics.median(pair[False] for pair in pairs), about
+    )
 
 
 def _start_ms(host: Host, environment: Mapping[str, str], by_mpsd: bool) -> float:
-    """A new bundle each time, as an engine makes it; what is no part of the start is not counted."""
+    """A new bundle each time, as an engine makes it; what is no part of the start is not
+    counted."""
     made = host.container(environment, "sleep", "1000")
     if not by_mpsd:
         made = Container(Path(RUNC), host.root, made.name, made.bundle, host.environment)

@@ -1,7 +1,8 @@
-"""What one decision of the scheduler costs: which of thousands of nodes have room for a pod, and how good each is.
+"""What one decision of the scheduler costs: which of thousands of nodes have room for a pod, and
+how good each is.
 
-Beside it a loop in plain Python decides the same from the same ledger, kept as tuples; both must say the same.
-`python -m tests.bench.scheduler` runs these rows alone.
+Beside it a loop in plain Python decides the same from the same ledger, kept as tuples; both must
+say the same. `python -m tests.bench.scheduler` runs these rows alone.
 """
 
 import gc
@@ -49,19 +50,33 @@ def scheduler() -> Iterator[tuple[str, Row]]:
     about = f"of a pod over {NODES} names × {GPUS} GPUs"
     baseline = "a loop in plain Python over the same books"
     ratio = _median(ours, _cpu) / _median(plain, _cpu)
-    yield "scheduler_decision_ratio", Row(ratio, "×", 0.05, None, f"filter and prioritize {about}, by {baseline}")
+    yield (
+        "scheduler_decision_ratio",
+        Row(ratio, "×", 0.05, None, f"filter and prioritize {about}, by {baseline}"),
+    )
     middle = _median(took, _wall) * 1e3, _median(plain, _wall) * 1e3
-    yield "scheduler_decision_p50", Row(middle[0], "ms", None, middle[1], f"the same; baseline: {baseline}")
+    yield (
+        "scheduler_decision_p50",
+        Row(middle[0], "ms", None, middle[1], f"the same; baseline: {baseline}"),
+    )
     p99 = sorted(one.wall_s for one in took)[len(took) * 99 // 100] * 1e3
     yield "scheduler_decision_p99", Row(p99, "ms", None, None, f"p99 of {ROUNDS}")
     pods = [len(found) / sum(one.cpu_s for one in found) for found in (took, plain)]
-    yield "scheduler_decision_rate", Row(pods[0], "pods/s", None, pods[1], f"decided on one core; baseline: {baseline}")
+    yield (
+        "scheduler_decision_rate",
+        Row(pods[0], "pods/s", None, pods[1], f"decided on one core; baseline: {baseline}"),
+    )
     medians = [_median(side, _cpu) * 1e3 for side in others]
     yield (
         "scheduler_decision_new",
-        Row(medians[0], "ms", None, medians[1], "names in an order, and amounts, never seen before"),
+        Row(
+            medians[0], "ms", None, medians[1], "names in an order, and amounts, never seen before"
+        ),
     )
-    yield "scheduler_row", Row(_median(written, _cpu) * 1e6, "µs", None, None, "writing what a node's GPUs have left")
+    yield (
+        "scheduler_row",
+        Row(_median(written, _cpu) * 1e6, "µs", None, None, "writing what a node's GPUs have left"),
+    )
     growth = _median(took, _cpu) / (_median(fewer, _cpu) * NODES / FEWER)
     about = f"a decision over {NODES} nodes, by {NODES // FEWER} × one over {FEWER}; linear is 1"
     yield "scheduler_growth", Row(growth, "×", 1.1, None, about)
@@ -105,7 +120,8 @@ class _Question:
 
 
 class _World:
-    """Nodes whose GPUs hold up to six pods each, by chance, in two ledger: the table's, and tuples of what is left."""
+    """Nodes whose GPUs hold up to six pods each, by chance, in two ledger: the table's, and tuples
+    of what is left."""
 
     def __init__(self, nodes: int) -> None:
         self._random = Random(nodes)
@@ -113,7 +129,8 @@ class _World:
         self._rows: dict[str, plain_loop.Row] = {}
         self._names = [f"node-{number:05}.example.internal" for number in range(nodes)]
         self._spare = {
-            name: tuple(_ledger(name, number, self._random) for _ in range(2)) for number, name in self._each()
+            name: tuple(_ledger(name, number, self._random) for _ in range(2))
+            for number, name in self._each()
         }
         for _number, name in self._each():
             self._table.put(self._spare[name][0])
@@ -121,16 +138,21 @@ class _World:
 
     def ours(self, rounds: int) -> list[_Took]:
         """Each decision."""
-        return [took for turn in self._turns(rounds) for took, _decision in map(self._decided, turn)]
+        return [
+            took for turn in self._turns(rounds) for took, _decision in map(self._decided, turn)
+        ]
 
     def both(self, rounds: int, *, new: bool = False) -> tuple[list[_Took], list[_Took]]:
-        """Each decision, and each by the plain loop, in turns, so that neither finds its ledger gone from the cache.
+        """Each decision, and each by the plain loop, in turns, so that neither finds its ledger
+        gone from the cache.
 
         new: in no order and for no amount that was asked about before.
         """
         ours, plain = list[_Took](), list[_Took]()
         for turn in self._turns(rounds, new=new):
-            for found, beside in zip([*map(self._decided, turn)], [*map(self._decided_plainly, turn)], strict=True):
+            for found, beside in zip(
+                [*map(self._decided, turn)], [*map(self._decided_plainly, turn)], strict=True
+            ):
                 assert found[1] == beside[1]
                 ours.append(found[0])
                 plain.append(beside[0])
@@ -140,8 +162,17 @@ class _World:
         for _turn in range(rounds // len(REQUESTS)):
             yield [
                 _Question(
-                    [self._random.choice(self._spare[self._random.choice(self._names)]) for _change in range(CHANGES)],
-                    replace(request, memory_mib=request.memory_mib - self._random.randrange(1000)) if new else request,
+                    [
+                        self._random.choice(self._spare[self._random.choice(self._names)])
+                        for _change in range(CHANGES)
+                    ],
+                    (
+                        replace(
+                            request, memory_mib=request.memory_mib - self._random.randrange(1000)
+                        )
+                        if new
+                        else request
+                    ),
                     self._random.sample(self._names, len(self._names)) if new else self._names,
                 )
                 for request in REQUESTS

@@ -1,4 +1,5 @@
-"""The verdicts on a benchmark: from the records alone, and nothing is said of what was not measured."""
+"""The verdicts on a benchmark: from the records alone, and nothing is said of what was not
+measured."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -8,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpsd.bench.rules.claims import BenchClaim, Bound, ClaimVerdict, Limit, claims, figure, median_interval
+from mpsd.bench.rules.claims import (
+    BenchClaim,
+    Bound,
+    ClaimVerdict,
+    Limit,
+    claims,
+    figure,
+    median_interval,
+)
 from mpsd.bench.rules.rows import (
     VERSION,
     BatchWork,
@@ -28,7 +37,16 @@ from mpsd.bench.rules.rows import (
 from tests.bench.rows import median_row
 
 MACHINE = MachineRow(
-    "2026-11-22T05:00:00Z", "0.1.0", "NVIDIA H200", 143155, 132, "580.159.04", "13.0", 16, "3.12.3", simulated=False
+    "2026-11-22T05:00:00Z",
+    "0.1.0",
+    "NVIDIA H200",
+    143155,
+    132,
+    "580.159.04",
+    "13.0",
+    16,
+    "3.12.3",
+    simulated=False,
 )
 EMPTY = Benchmark(VERSION, MACHINE, 2.0)
 HOLDS, BROKEN, NOT_MEASURED = ClaimVerdict.HOLDS, ClaimVerdict.BROKEN, ClaimVerdict.NOT_MEASURED
@@ -46,7 +64,12 @@ def one(group: BenchGroup, benchmark: Benchmark, words: str = "") -> BenchClaim:
 
 
 def share(
-    percent: int, sms: int, rate: float, *beside: int, gib: int = 2, work: WorkKind = WorkKind.ARITHMETIC
+    percent: int,
+    sms: int,
+    rate: float,
+    *beside: int,
+    gib: int = 2,
+    work: WorkKind = WorkKind.ARITHMETIC,
 ) -> ShareRow:
     return ShareRow(percent, gib, sms, beside, work, rate)
 
@@ -56,7 +79,10 @@ def of_shares(rows: Iterable[ShareRow], words: str) -> BenchClaim:
 
 
 def half(
-    first: float, second: float, sms: tuple[int, int] = (26, 52), work: WorkKind = WorkKind.ARITHMETIC
+    first: float,
+    second: float,
+    sms: tuple[int, int] = (26, 52),
+    work: WorkKind = WorkKind.ARITHMETIC,
 ) -> list[ShareRow]:
     return [share(20, sms[0], first, 40, work=work), share(40, sms[1], second, 20, work=work)]
 
@@ -124,7 +150,9 @@ def test_bandwidth_is_not_held_to_shares() -> None:
         ([share(20, 26, 100, 80), share(80, 104, 200, 20)], NOT_MEASURED),
     ],
 )
-def test_one_to_two_is_held_where_the_sms_are_one_to_two(rows: list[ShareRow], verdict: ClaimVerdict) -> None:
+def test_one_to_two_is_held_where_the_sms_are_one_to_two(
+    rows: list[ShareRow], verdict: ClaimVerdict
+) -> None:
     assert of_shares(rows, "1:2").verdict is verdict
 
 
@@ -156,8 +184,13 @@ def test_the_cost_is_the_median_of_the_pairs_where_these_decide(
 
 
 def test_each_load_has_a_cost_of_its_own() -> None:
-    rows = (*pairs(*[0.0] * 6), *(replace(one, work=WorkKind.ARITHMETIC) for one in pairs(*[10.0] * 6)))
-    assert [claim.verdict for claim in of(BenchGroup.COST, replace(EMPTY, cost=rows), "throughput")] == [HOLDS, BROKEN]
+    rows = (
+        *pairs(*[0.0] * 6),
+        *(replace(one, work=WorkKind.ARITHMETIC) for one in pairs(*[10.0] * 6)),
+    )
+    assert [
+        claim.verdict for claim in of(BenchGroup.COST, replace(EMPTY, cost=rows), "throughput")
+    ] == [HOLDS, BROKEN]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
@@ -169,7 +202,8 @@ def test_the_interval_of_six_values_and_more_has_their_median_in_it(values: list
 
 
 @pytest.mark.parametrize(
-    ("in_turns", "under_mpsd", "verdict"), [(1000, 10000, HOLDS), (1000, 9999, BROKEN), (0, 9999, NOT_MEASURED)]
+    ("in_turns", "under_mpsd", "verdict"),
+    [(1000, 10000, HOLDS), (1000, 9999, BROKEN), (0, 9999, NOT_MEASURED)],
 )
 def test_eight_programs_of_small_kernels_do_ten_times_as_much(
     in_turns: float, under_mpsd: float, verdict: ClaimVerdict
@@ -184,7 +218,10 @@ def test_eight_programs_of_small_kernels_do_ten_times_as_much(
 
 def test_needs_are_judged_under_and_over_the_grant() -> None:
     right = (NeedRow(7600, 3072, 2528, OOM), NeedRow(7600, 8192, 7600, "0:CUDA_SUCCESS"))
-    assert [claim.verdict for claim in of(BenchGroup.SHARES, replace(EMPTY, need=right), "than its grant")] == [
+    assert [
+        claim.verdict
+        for claim in of(BenchGroup.SHARES, replace(EMPTY, need=right), "than its grant")
+    ] == [
         HOLDS,
         HOLDS,
     ]
@@ -193,7 +230,9 @@ def test_needs_are_judged_under_and_over_the_grant() -> None:
         NeedRow(7600, 2048, 32, "719:CUDA_ERROR_LAUNCH_FAILED"),
         NeedRow(7600, 8192, 7584, OOM),
     )
-    assert [claim.value for claim in of(BenchGroup.SHARES, replace(EMPTY, need=wrong), "than its grant")] == [2, 1]
+    assert [
+        claim.value for claim in of(BenchGroup.SHARES, replace(EMPTY, need=wrong), "than its grant")
+    ] == [2, 1]
     under = of(BenchGroup.SHARES, replace(EMPTY, need=right[:1]), "than its grant")
     assert [claim.verdict for claim in under] == [HOLDS, NOT_MEASURED]
 
@@ -210,12 +249,18 @@ def test_needs_are_judged_under_and_over_the_grant() -> None:
 def test_memory_makes_no_difference_to_the_work(
     small_rate: float, large_rate: float, gib: int, verdict: ClaimVerdict
 ) -> None:
-    rows = [share(30, 38, small_rate), share(30, 38, large_rate, gib=gib), share(30, 38, 1, 70, gib=40)]
+    rows = [
+        share(30, 38, small_rate),
+        share(30, 38, large_rate, gib=gib),
+        share(30, 38, 1, 70, gib=40),
+    ]
     assert of_shares(rows, "another memory").verdict is verdict
 
 
 @pytest.mark.parametrize(("p99_ms", "verdict"), [(12.0, HOLDS), (12.1, BROKEN)])
-def test_requests_keep_their_latency_beside_work_below_normal(p99_ms: float, verdict: ClaimVerdict) -> None:
+def test_requests_keep_their_latency_beside_work_below_normal(
+    p99_ms: float, verdict: ClaimVerdict
+) -> None:
     rows = (
         PriorityRow(BatchWork.NONE, 20, 9.0, 10.0, 0.0),
         PriorityRow(BatchWork.NORMAL, 20, 9.0, 30.0, 1000.0),
@@ -224,11 +269,15 @@ def test_requests_keep_their_latency_beside_work_below_normal(p99_ms: float, ver
     benchmark = replace(EMPTY, priority=rows)
     assert one(BenchGroup.SHARING, benchmark, "of below normal priority").verdict is verdict
     assert one(BenchGroup.SHARING, benchmark, "of normal priority").value == pytest.approx(3)
-    assert one(BenchGroup.SHARING, benchmark, "gets done, against normal").value == pytest.approx(0.99)
+    assert one(BenchGroup.SHARING, benchmark, "gets done, against normal").value == pytest.approx(
+        0.99
+    )
 
 
 def reactions(reaction: Reaction, *seconds: float, grace_s: float = 0.0) -> Benchmark:
-    rows = tuple(ReactionRow(reaction, number, "", each, grace_s) for number, each in enumerate(seconds))
+    rows = tuple(
+        ReactionRow(reaction, number, "", each, grace_s) for number, each in enumerate(seconds)
+    )
     return replace(EMPTY, reactions=rows)
 
 
@@ -248,8 +297,12 @@ def test_reactions_are_held_to_their_limits(reaction: Reaction, what: str, limit
     assert one(BenchGroup.REACTIONS, beyond, what).verdict is BROKEN
 
 
-@pytest.mark.parametrize(("seconds", "grace_s", "verdict"), [(3.19, 3, HOLDS), (3.21, 3, BROKEN), (2.21, 2, BROKEN)])
-def test_memory_is_back_in_time_beyond_the_policys_drain(seconds: float, grace_s: float, verdict: ClaimVerdict) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "grace_s", "verdict"), [(3.19, 3, HOLDS), (3.21, 3, BROKEN), (2.21, 2, BROKEN)]
+)
+def test_memory_is_back_in_time_beyond_the_policys_drain(
+    seconds: float, grace_s: float, verdict: ClaimVerdict
+) -> None:
     back = reactions(Reaction.MEMORY_BACK, seconds, grace_s=grace_s)
     assert one(BenchGroup.REACTIONS, back, "end_drain_s").verdict is verdict
 
@@ -263,7 +316,9 @@ def test_a_fault_is_shown_without_the_grace_of_the_policy() -> None:
     ("programs", "simulated", "verdict"),
     [(48, False, HOLDS), (48, True, HOLDS), (32, False, BROKEN), (32, True, NOT_MEASURED)],
 )
-def test_as_many_clients_as_mps_takes_are_served(programs: int, simulated: bool, verdict: ClaimVerdict) -> None:
+def test_as_many_clients_as_mps_takes_are_served(
+    programs: int, simulated: bool, verdict: ClaimVerdict
+) -> None:
     rows = (small(SharingMode.MPSD, 1000.0, programs), small(SharingMode.MPSD, 0.0, 60))
     benchmark = replace(EMPTY, machine=replace(MACHINE, simulated=simulated), sharing=rows)
     assert one(BenchGroup.SHARING, benchmark, "at once").verdict is verdict
@@ -276,11 +331,15 @@ def test_bounds_are_as_they_are_written() -> None:
         (Bound.AT_LEAST, HOLDS, HOLDS),
     ):
         limit = Limit(bound, 1.0)
-        assert [BenchClaim(BenchGroup.COST, "", "%", limit, value).verdict for value in (1.0, 1.1)] == [at, beyond]
+        assert [
+            BenchClaim(BenchGroup.COST, "", "%", limit, value).verdict for value in (1.0, 1.1)
+        ] == [at, beyond]
 
 
 def test_figures_are_written_for_people() -> None:
-    assert [figure(*each) for each in ((0.0712, "s"), (12345.6, "×"), (48.0, "programs"), (-0.004, "%"))] == [
+    assert [
+        figure(*each) for each in ((0.0712, "s"), (12345.6, "×"), (48.0, "programs"), (-0.004, "%"))
+    ] == [
         "0.071",
         "12,346",
         "48",
@@ -305,17 +364,25 @@ counts = st.integers(min_value=-1) | st.just(10**400)
             rates,
         )
     ),
-    st.lists(st.builds(CostRow, st.sampled_from(WorkKind), counts, counts, rates, rates, rates, rates)),
+    st.lists(
+        st.builds(CostRow, st.sampled_from(WorkKind), counts, counts, rates, rates, rates, rates)
+    ),
 )
 def test_no_record_makes_it_fail(shares: list[ShareRow], cost: list[CostRow]) -> None:
     """A file that somebody shows may hold any number."""
     benchmark = replace(EMPTY, shares=tuple(shares), cost=tuple(cost))
-    assert all(claim.what and isinstance(claim.verdict, ClaimVerdict) for claim in claims(benchmark))
+    assert all(
+        claim.what and isinstance(claim.verdict, ClaimVerdict) for claim in claims(benchmark)
+    )
 
 
 def test_a_row_of_make_bench_is_judged_by_the_interval_of_its_samples() -> None:
     far_apart = median_row([0.5, 0.8, 0.9, 1.1, 1.2, 1.5], "×", 1.0, None, "")
-    assert (far_apart.value, far_apart.interval, far_apart.verdict) == (1.0, (0.5, 1.5), CANNOT_TELL)
+    assert (far_apart.value, far_apart.interval, far_apart.verdict) == (
+        1.0,
+        (0.5, 1.5),
+        CANNOT_TELL,
+    )
     assert median_row([0.7, 0.8, 0.9, 0.9, 0.95, 1.0], "×", 1.0, None, "").verdict is HOLDS
     assert median_row([1.1, 1.2, 1.3, 1.4, 1.5, 1.6], "×", 1.0, None, "").verdict is BROKEN
     few = median_row([0.9, 1.5], "×", 1.0, None, "")

@@ -1,8 +1,9 @@
-"""What watching the GPUs costs mpsd itself: 8 simulated H200 with 40 clients each, every one under a grant of its own.
+"""What watching the GPUs costs mpsd itself: 8 simulated H200 with 40 clients each, every one under
+a grant of its own.
 
-The watchdog, its eyes and its ledger is those of `mpsd up`, alone in this process; the clients are processes that
-sleep and are written down as holding memory. Simulated NVML costs something else than the driver's, so what is spent in
-it is a row of its own.
+The watchdog, its eyes and its ledger is those of `mpsd up`, alone in this process; the clients are
+processes that sleep and are written down as holding memory. Simulated NVML costs something else
+than the driver's, so what is spent in it is a row of its own.
 """
 
 import asyncio
@@ -45,7 +46,8 @@ LEAST_LOOKS = 4.0  # a second
 
 
 def watchdog() -> Iterator[tuple[str, Row]]:
-    """The watchdog's share of a core: nothing changes, then what a tenth of the clients holds, then managed memory."""
+    """The watchdog's share of a core: nothing changes, then what a tenth of the clients holds, then
+    managed memory."""
     be_silent()
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder, ExitStack() as stack:
         world = _World(Path(folder), stack)
@@ -115,7 +117,12 @@ class _World:
         watching = Watchdog(self._settings, self._node, lambda: self._policy, ledger, domains)
         stop = asyncio.Event()
         running = asyncio.create_task(watching.run(stop))
-        await until(lambda: len(watching.scan().clients) == GPUS * CLIENTS_A_GPU, 30, "every client is seen", 0.1)
+        await until(
+            lambda: len(watching.scan().clients) == GPUS * CLIENTS_A_GPU,
+            30,
+            "every client is seen",
+            0.1,
+        )
         still = await self._cost(watching)
         changing = self._start([sys.executable, "-c", _CHANGES, str(self._machine.folder)])
         busy = await self._cost(watching)
@@ -130,20 +137,35 @@ class _World:
         about = f"the watchdog alone, {GPUS} GPUs × {CLIENTS_A_GPU} clients"
         busy_about = f"the same, {busy.looks:.1f} looks/s, a tenth of them changes memory"
         managed_about = (
-            f"the same, {managed.looks:.1f} looks/s, one on each takes or gives back managed memory every 0.5 s"
+            f"the same, {managed.looks:.1f} looks/s, one on each takes or gives back managed memory"
+            " every 0.5 s"
         )
         slowest = min(still.looks, busy.looks, managed.looks)
         return {
             "watchdog_cpu": Row(
-                still.own, "of a core", MOST_CORES, None, f"{about}, {still.looks:.1f} looks/s, nothing changes"
+                still.own,
+                "of a core",
+                MOST_CORES,
+                None,
+                f"{about}, {still.looks:.1f} looks/s, nothing changes",
             ),
             "watchdog_nvml": Row(
-                still.nvml, "of a core", None, None, "the same, in simulated NVML: not in the row above"
+                still.nvml,
+                "of a core",
+                None,
+                None,
+                "the same, in simulated NVML: not in the row above",
             ),
             "watchdog_cpu_changing": Row(busy.own, "of a core", MOST_CORES, still.own, busy_about),
-            "watchdog_cpu_managed": Row(managed.own, "of a core", MOST_CORES_MANAGED, still.own, managed_about),
-            "watchdog_nvml_changing": Row(busy.nvml, "of a core", None, still.nvml, "the same, in simulated NVML"),
-            "watchdog_looks": Row(LEAST_LOOKS / slowest, "", 1.0, None, "4 looks a second, of those that there were"),
+            "watchdog_cpu_managed": Row(
+                managed.own, "of a core", MOST_CORES_MANAGED, still.own, managed_about
+            ),
+            "watchdog_nvml_changing": Row(
+                busy.nvml, "of a core", None, still.nvml, "the same, in simulated NVML"
+            ),
+            "watchdog_looks": Row(
+                LEAST_LOOKS / slowest, "", 1.0, None, "4 looks a second, of those that there were"
+            ),
         }
 
     def _start(self, command: list[str]) -> "subprocess.Popen[bytes]":
@@ -165,7 +187,9 @@ class _World:
         took_s = time.monotonic() - began
         in_nvml = self._library.spent_s - nvml
         own = time.process_time() - cpu - in_nvml
-        return _Cost(own / took_s, in_nvml / took_s, (watching.report().node.looks - looks) / took_s)
+        return _Cost(
+            own / took_s, in_nvml / took_s, (watching.report().node.looks - looks) / took_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +249,8 @@ def start_client(
     return process, grant
 
 
-# As many mappings as a PyTorch program has, and managed memory that comes and goes from the moment at which it may.
+# As many mappings as a PyTorch program has, and managed memory that comes and goes from the moment
+# at which it may.
 _MANAGES = f"""
 import mmap, os, sys, time
 from pathlib import Path
@@ -233,7 +258,8 @@ from mpsd.simulator.gpus import uvm_path
 from mpsd.simulator.node import open_node
 node = open_node(Path(sys.argv[1]))
 card, uvm = node.card(int(sys.argv[2])), uvm_path(node.folder).open("r+b")
-apart = [mmap.mmap(-1, 8192, prot=mmap.PROT_READ if n % 2 else mmap.PROT_WRITE) for n in range({MAPPINGS})]
+prots = (mmap.PROT_WRITE, mmap.PROT_READ)
+apart = [mmap.mmap(-1, 8192, prot=prots[n % 2]) for n in range({MAPPINGS})]
 while not (node.folder / "managed").exists():
     time.sleep(0.1)
 (slot,) = [one.slot for one in card.holdings() if one.pid == os.getpid()]

@@ -1,7 +1,8 @@
-"""What an admission review costs, beside a handler that does nothing on the same server in the same run.
+"""What an admission review costs, beside a handler that does nothing on the same server in the same
+run.
 
-The load is open: requests leave when they are due, whether or not earlier ones are answered, and are timed from then.
-The server has one core to itself and the load generator another.
+The load is open: requests leave when they are due, whether or not earlier ones are answered, and
+are timed from then. The server has one core to itself and the load generator another.
 """
 
 import asyncio
@@ -47,7 +48,8 @@ _FIRST_LINES = "Host: x\r\nContent-Type: application/json\r\n"
 
 
 def webhook() -> Iterator[tuple[str, "Row"]]:
-    """p99 and CPU of a review, medians over rounds in turns with the handler that does nothing; resident memory."""
+    """p99 and CPU of a review, medians over rounds in turns with the handler that does nothing;
+    resident memory."""
     # Not where the server runs, whose memory is measured: they bring pytest.
     from tests.whole.webhook.api_server import api_server
     from tests.whole.webhook.world import put_shipped_objects
@@ -55,7 +57,9 @@ def webhook() -> Iterator[tuple[str, "Row"]]:
     with api_server() as api, tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
         put_shipped_objects(api)
         kubeconfig = api.kubeconfig(Path(folder))
-        server = subprocess.Popen([sys.executable, "-m", __name__, "serve", str(kubeconfig)], stdout=subprocess.PIPE)
+        server = subprocess.Popen(
+            [sys.executable, "-m", __name__, "serve", str(kubeconfig)], stdout=subprocess.PIPE
+        )
         try:
             assert server.stdout
             port = int(server.stdout.readline())
@@ -69,7 +73,9 @@ def webhook() -> Iterator[tuple[str, "Row"]]:
 
 def _bundle(api: "ApiServer", folder: Path) -> Path:
     """The authorities as the API server was told them."""
-    configuration = api.get("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/mpsd-webhook")
+    configuration = api.get(
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/mpsd-webhook"
+    )
     path = folder / "bundle.pem"
     path.write_bytes(base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"]))
     return path
@@ -88,21 +94,39 @@ def _rows(server: psutil.Process, port: int, bundle: Path) -> Iterator[tuple[str
     def median(path: str, what: str) -> float:
         return statistics.median(found[what] for found in figures[path])
 
-    about = f"{RATE} reviews/s of a {_OBJECT_BYTES // 1000} kB Job for {HELD_S:g} s on one core; baseline: all allowed"
+    about = (
+        f"{RATE} reviews/s of a {_OBJECT_BYTES // 1000} kB Job for {HELD_S:g} s on one core;"
+        " baseline: all allowed"
+    )
     p99, nothing = median("/validate", "p99_ms"), median("/nothing", "p99_ms")
     yield "review_p99", Row(p99, "ms", None, nothing, f"p99 of {about}")
-    yield "review_p50", Row(median("/validate", "p50_ms"), "ms", None, median("/nothing", "p50_ms"), f"p50 of {about}")
+    yield (
+        "review_p50",
+        Row(
+            median("/validate", "p50_ms"),
+            "ms",
+            None,
+            median("/nothing", "p50_ms"),
+            f"p50 of {about}",
+        ),
+    )
     ratios = [
-        own["p99_ms"] / beside["p99_ms"] for own, beside in zip(figures["/validate"], figures["/nothing"], strict=True)
+        own["p99_ms"] / beside["p99_ms"]
+        for own, beside in zip(figures["/validate"], figures["/nothing"], strict=True)
     ]
-    yield "review_p99_ratio", median_row(ratios, "×", 2, None, "the p99 above, by its baseline, of each round")
+    yield (
+        "review_p99_ratio",
+        median_row(ratios, "×", 2, None, "the p99 above, by its baseline, of each round"),
+    )
     cpu = median("/validate", "cpu_us"), median("/nothing", "cpu_us")
     yield "review_cpu", Row(cpu[0], "µs", None, cpu[1], "CPU of a review, TLS and HTTP included")
     memory = server.memory_info().rss / 1024**2
     yield "webhook_memory", Row(memory, "MiB", 64, None, "mpsd webhook after that load, resident")
 
 
-def _load(server: psutil.Process, port: int, bundle: Path, path: str, held_s: float) -> dict[str, float]:
+def _load(
+    server: psutil.Process, port: int, bundle: Path, path: str, held_s: float
+) -> dict[str, float]:
     command = [sys.executable, "-m", __name__, "load", str(port), str(bundle), path, str(held_s)]
     before = server.cpu_times()
     said = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
@@ -113,21 +137,25 @@ def _load(server: psutil.Process, port: int, bundle: Path, path: str, held_s: fl
 
 
 def review(*, asks: bool = True) -> bytes:
-    """A review of the sample Job as a cluster has it: with some options, what kubectl notes down beside every object
-    (the whole of it again, and who owns which field), and annotations up to the size that is measured. asks: for a
-    GPU."""
+    """A review of the sample Job as a cluster has it: with some options, what kubectl notes down
+    beside every object (the whole of it again, and who owns which field), and annotations up to the
+    size that is measured. asks: for a GPU."""
     job: Any = yaml.safe_load((Path(mpsd.cli.__file__).parent / "mps-sample.yaml").read_text())
     template = job["spec"]["template"]
     template["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     (container,) = template["spec"]["containers"]
-    container["env"] = [{"name": f"OPTION_{number}", "value": "x" * 40} for number in range(_VARIABLES)]
+    container["env"] = [
+        {"name": f"OPTION_{number}", "value": "x" * 40} for number in range(_VARIABLES)
+    ]
     container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
     if not asks:
         del container["resources"], template["spec"]["hostIPC"], template["spec"]["hostPID"]
     owned = {f"f:{path}": {} for path in _paths(job)}
     applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(job)}
     job["metadata"] |= {"namespace": "default", "annotations": applied, "uid": "0" * 36}
-    job["metadata"]["managedFields"] = [{"manager": "kubectl", "operation": "Update", "fieldsV1": owned}]
+    job["metadata"]["managedFields"] = [
+        {"manager": "kubectl", "operation": "Update", "fieldsV1": owned}
+    ]
     applied["note"] = "x" * (_OBJECT_BYTES - len(json.dumps(job)) - len(', "note": ""'))
     assert len(json.dumps(job)) == _OBJECT_BYTES
     request = {
@@ -143,7 +171,9 @@ def review(*, asks: bool = True) -> bytes:
         "dryRun": False,
         "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
     }
-    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+    return json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    ).encode()
 
 
 def _paths(thing: Any, path: str = "") -> Iterator[str]:
@@ -159,13 +189,15 @@ class _Asked(msgspec.Struct):
 
 
 class _Question(msgspec.Struct):
-    """As little of an AdmissionReview as can be read by whoever has to answer it; msgspec skips over the rest."""
+    """As little of an AdmissionReview as can be read by whoever has to answer it; msgspec skips
+    over the rest."""
 
     request: _Asked
 
 
 class _Server(WebhookRole):
-    """The webhook, and beside it a handler that allows everything: it answers with the uid, as every handler must."""
+    """The webhook, and beside it a handler that allows everything: it answers with the uid, as
+    every handler must."""
 
     def routes(self) -> Any:
         return {**super().routes(), "POST /nothing": self._nothing}
@@ -187,7 +219,8 @@ async def _serve(settings: WebhookSettings) -> int:
 
 
 class _Connection(asyncio.Protocol):
-    """One kept connection. done: called with the answer's first line once the whole answer is there."""
+    """One kept connection. done: called with the answer's first line once the whole answer is
+    there."""
 
     def __init__(self, load: "_Load") -> None:
         self._load = load
@@ -204,16 +237,21 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         head, found, body = self._received.partition(b"\r\n\r\n")
-        if found and len(body) >= int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+        if found and len(body) >= int(
+            head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        ):
             self._received = b""
-            self._load.answered(self, good=head.startswith(b"HTTP/1.1 200") and b'"allowed":true' in body)
+            self._load.answered(
+                self, good=head.startswith(b"HTTP/1.1 200") and b'"allowed":true' in body
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._load.lost += 1
 
 
 class _Load:
-    """Requests at a fixed rate. A core is spent on keeping time, so that only the server's delays are seen."""
+    """Requests at a fixed rate. A core is spent on keeping time, so that only the server's delays
+    are seen."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -259,7 +297,9 @@ def _generate(port: int, bundle: str, path: str, held_s: float) -> None:
     asyncio.run(load.run(port, ssl.create_default_context(cafile=bundle), held_s))
     took = sorted(load.took_s)
     if load.bad or load.lost or len(took) < int(RATE * held_s):
-        sys.exit(f"{path}: {load.bad} bad answers, {load.lost} lost connections, {len(took)} answers")
+        sys.exit(
+            f"{path}: {load.bad} bad answers, {load.lost} lost connections, {len(took)} answers"
+        )
     found = {f"p{part}_ms": took[len(took) * part // 100] * 1000 for part in (50, 99)}
     print(json.dumps(found | {"answered": len(took)}))
 
@@ -270,7 +310,13 @@ def main() -> None:
     os.sched_setaffinity(0, {cores[0] if role == "serve" else cores[-1]})
     if role == "serve":
         logs.configure("json")
-        flags = {"kubeconfig": rest[0], "namespace": _NAMESPACE, "port": "0", "metrics_port": "0", "drain": "0s"}
+        flags = {
+            "kubeconfig": rest[0],
+            "namespace": _NAMESPACE,
+            "port": "0",
+            "metrics_port": "0",
+            "drain": "0s",
+        }
         settings = webhook_settings(flags | {"address": "127.0.0.1"})
         sys.exit(event_loop.run(_serve(settings)))
     _generate(int(rest[0]), rest[1], rest[2], float(rest[3]))

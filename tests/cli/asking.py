@@ -1,6 +1,8 @@
-"""A verb of mpsd asked within this process, from `main` on: what it says on each stream, and its exit code.
+"""A verb of mpsd asked within this process, from `main` on: what it says on each stream, and its
+exit code.
 
-One rule: a process of its own takes a third of a second to start, so only what is about the process itself starts one.
+One rule: a process of its own takes a third of a second to start, so only what is about the process
+itself starts one.
 """
 
 import io
@@ -29,7 +31,12 @@ def ask(*words: str, given: str = "", **environment: str) -> Done:
             patch.delenv(name)
         for name, value in environment.items():
             patch.setenv(name, value)
-        for name, value in {"argv": ["mpsd", *words], "stdin": stdin, "stdout": stdout, "stderr": stderr}.items():
+        for name, value in {
+            "argv": ["mpsd", *words],
+            "stdin": stdin,
+            "stdout": stdout,
+            "stderr": stderr,
+        }.items():
             patch.setattr(f"sys.{name}", value)
         code: object = 0
         try:

@@ -1,4 +1,5 @@
-"""A cluster with MPSNodes for tests of `kubectl mps`: the simulated API server, and the program as people call it."""
+"""A cluster with MPSNodes for tests of `kubectl mps`: the simulated API server, and the program as
+people call it."""
 
 import asyncio
 import time
@@ -19,7 +20,9 @@ from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
 
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
-_CRD = yaml.safe_load((Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml").read_text())
+_CRD = yaml.safe_load(
+    (Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml").read_text()
+)
 _PAUSE_S = 0.02
 
 
@@ -31,13 +34,21 @@ class Said:
 
     def row(self, *first: str) -> list[str]:
         """The words of the one line that begins with these."""
-        (found,) = (words for line in self.output.splitlines() if (words := line.split())[: len(first)] == [*first])
+        (found,) = (
+            words
+            for line in self.output.splitlines()
+            if (words := line.split())[: len(first)] == [*first]
+        )
         return found
 
 
 class ClusterWorld:
     def __init__(
-        self, api: SimulatedApi, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self,
+        api: SimulatedApi,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         self.api = api
         self.kubeconfig = api.kubeconfig(folder)
@@ -67,7 +78,11 @@ class ClusterWorld:
                 await kube.create(MPS_NODES, thing)
                 if "status" in thing:
                     await kube.patch(
-                        MPS_NODES, name, {"status": thing["status"]}, PatchKind.MERGE, subresource="status"
+                        MPS_NODES,
+                        name,
+                        {"status": thing["status"]},
+                        PatchKind.MERGE,
+                        subresource="status",
                     )
 
         self.ask(questions)
@@ -76,19 +91,23 @@ class ClusterWorld:
         self._monkeypatch.setitem(requests._VERSION, "gitVersion", version)
 
     def hurry(self, counted_s: float) -> None:
-        """What a person waits for at ease is looked at often. counted_s: evictions wait so long for kubelets."""
+        """What a person waits for at ease is looked at often. counted_s: evictions wait so long for
+        kubelets."""
         self._monkeypatch.setattr(drain, "COUNTED_S", counted_s)
         self._monkeypatch.setattr(drain, "PAUSE_S", _PAUSE_S)
 
     def cordoned(self, node: str) -> list[str]:
-        found: list[str] = self.ask(lambda kube: kube.get(MPS_NODES, node))["spec"].get("cordoned", [])
+        found: list[str] = self.ask(lambda kube: kube.get(MPS_NODES, node))["spec"].get(
+            "cordoned", []
+        )
         return found
 
     def kubectl_mps(self, *words: str) -> Said:
         return self.run(kubectl_mps.main, "kubectl-mps", *words)
 
     def run(self, program: Callable[[], None], *argv: str) -> Said:
-        """Runs an entry point in this process, which saves the time that a process takes to start."""
+        """Runs an entry point in this process, which saves the time that a process takes to
+        start."""
         self._monkeypatch.setattr("sys.argv", [*argv])
         self._capsys.readouterr()
         code: object = 0

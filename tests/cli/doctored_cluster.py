@@ -1,6 +1,8 @@
-"""A cluster with mpsd on one node, in which nothing is wrong, for tests of `kubectl mps doctor` that break it.
+"""A cluster with mpsd on one node, in which nothing is wrong, for tests of `kubectl mps doctor`
+that break it.
 
-Everything that is installed is what the chart makes; what controllers and kubelets would add is written here.
+Everything that is installed is what the chart makes; what controllers and kubelets would add is
+written here.
 """
 
 import base64
@@ -22,7 +24,14 @@ from tests.manifests.rendering import rendered
 Object = dict[str, Any]
 SYSTEM, NODE = "mpsd-system", "gpu-a1"
 KINDS = {
-    *("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *(
+        "Namespace",
+        "CustomResourceDefinition",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+    ),
     *("DaemonSet", "Deployment", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"),
 }
 IMAGE = "registry.example/mpsd:1"
@@ -38,7 +47,9 @@ COMPONENTS = ("mpsd-agent", "mpsd-control", "mpsd-webhook", "mpsd-scheduler")
 def bundle(ends_in_s: float = 3650 * 86400.0, name: str = "mpsd") -> str:
     """A new authority, as a caBundle names it."""
     since = time.time() + min(0.0, ends_in_s) - 86400
-    return base64.b64encode(new_authority(name, since, time.time() + ends_in_s - since).certificate).decode()
+    return base64.b64encode(
+        new_authority(name, since, time.time() + ends_in_s - since).certificate
+    ).decode()
 
 
 def told(days_left: float, life_days: float = 30) -> dict[str, str]:
@@ -55,7 +66,11 @@ def own_pod(component: str, **more: Any) -> Object:
         "conditions": [{"type": "Ready", "status": "True"}],
         "containerStatuses": [{"name": component, "restartCount": 0, "state": {"running": {}}}],
     }
-    return {"metadata": {"name": f"{component}-x", "labels": labels}, "spec": spec, "status": status | more}
+    return {
+        "metadata": {"name": f"{component}-x", "labels": labels},
+        "spec": spec,
+        "status": status | more,
+    }
 
 
 @cache
@@ -79,7 +94,10 @@ class DoctoredCluster:
         for name in ("mpsd-webhook", "mpsd-scheduler"):
             ready = {"status": {"readyReplicas": 2}}
             await kube.patch(DEPLOYMENTS, name, ready, PatchKind.MERGE, SYSTEM, "status")
-        served = {"metadata": {"name": "mpsd-webhook"}, "subsets": [{"addresses": [{"ip": "10.0.0.1"}]}]}
+        served = {
+            "metadata": {"name": "mpsd-webhook"},
+            "subsets": [{"addresses": [{"ip": "10.0.0.1"}]}],
+        }
         await _create(kube, ENDPOINTS, served, SYSTEM)
         is_ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         await _create(kube, NODES, machine(NODE) | is_ready)
@@ -92,22 +110,47 @@ class DoctoredCluster:
         for domain in status["domains"]:
             domain["version"] = mpsd.__version__
         now = stamp(time.time())
-        condition = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "2 of 2 domains serve"}
+        condition = {
+            "type": "MPSReady",
+            "status": "True",
+            "reason": "AllServe",
+            "message": "2 of 2 domains serve",
+        }
         status["conditions"] = [condition | {"lastTransitionTime": now}]
         return thing
 
     def told(self, behind_s: float = 0.0, **status: Any) -> None:
         """The node tells now, by a clock that is so far behind."""
         now = time.time()
-        written = {"manager": "mpsd", "operation": "Update", "time": stamp(now), "fieldsV1": {"f:status": {}}}
+        written = {
+            "manager": "mpsd",
+            "operation": "Update",
+            "time": stamp(now),
+            "fieldsV1": {"f:status": {}},
+        }
         self.change(MPS_NODES, NODE, {"metadata": {"managedFields": [written]}})
-        self.change(MPS_NODES, NODE, {"status": {"reportedAt": stamp(now - behind_s), **status}}, "", "status")
+        self.change(
+            MPS_NODES,
+            NODE,
+            {"status": {"reportedAt": stamp(now - behind_s), **status}},
+            "",
+            "status",
+        )
 
     def create(self, resource: Resource, value: Object, namespace: str = "") -> None:
         self.world.ask(lambda kube: _create(kube, resource, value, namespace))
 
-    def change(self, resource: Resource, name: str, patch: Object, namespace: str = "", subresource: str = "") -> None:
-        self.world.ask(lambda kube: kube.patch(resource, name, patch, PatchKind.MERGE, namespace, subresource))
+    def change(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Object,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> None:
+        self.world.ask(
+            lambda kube: kube.patch(resource, name, patch, PatchKind.MERGE, namespace, subresource)
+        )
 
     def delete(self, resource: Resource, name: str, namespace: str = "") -> None:
         self.world.ask(lambda kube: kube.delete(resource, name, namespace))
@@ -117,7 +160,9 @@ class DoctoredCluster:
 
     def hooks(self, change: Callable[[Object], None], *resources: Resource) -> None:
         for resource in resources or (VALIDATING, MUTATING):
-            thing = self.world.ask(lambda kube, resource=resource: kube.get(resource, "mpsd-webhook"))
+            thing = self.world.ask(
+                lambda kube, resource=resource: kube.get(resource, "mpsd-webhook")
+            )
             for webhook in thing["webhooks"]:
                 change(webhook)
             self.change(resource, "mpsd-webhook", {"webhooks": thing["webhooks"]})
@@ -126,10 +171,12 @@ class DoctoredCluster:
         group = thing["apiVersion"]
         if thing["kind"] in {"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}:
             thing["metadata"]["annotations"] = told(20)
-            for webhook in thing["webhooks"]:  # reached by nobody here, so that nothing is asked of it
+            # reached by nobody here, so that nothing is asked of it
+            for webhook in thing["webhooks"]:
                 webhook["clientConfig"]["caBundle"] = self._bundle
                 webhook["rules"] = []
-        if thing["kind"] == "DaemonSet":  # its pods are written here, not made by the simulated controller
+        # its pods are written here, not made by the simulated controller
+        if thing["kind"] == "DaemonSet":
             thing["spec"]["template"]["spec"]["nodeSelector"] = {"no": "node"}
         plural = {"Namespace": "namespaces"}.get(thing["kind"], thing["kind"].lower() + "s")
         await _create(kube, Resource(group, plural), thing, thing["metadata"].get("namespace", ""))

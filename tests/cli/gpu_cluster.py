@@ -1,4 +1,5 @@
-"""Nodes with GPUs of any size, and pods that want some, in a cluster for tests of the programs that show its ledger."""
+"""Nodes with GPUs of any size, and pods that want some, in a cluster for tests of the programs that
+show its ledger."""
 
 import time
 from typing import Any
@@ -64,12 +65,25 @@ def mpsnode(
         }
         for n in range(len(gib))
     ]
-    status = {"reportedAt": stamp(now - told_ago_s), "gpus": gpus, "domains": domains, "grants": grants or []}
+    status = {
+        "reportedAt": stamp(now - told_ago_s),
+        "gpus": gpus,
+        "domains": domains,
+        "grants": grants or [],
+    }
     metadata = {"name": name, "annotations": {"mpsd.io/reserved": promised} if promised else {}}
-    return {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": metadata, "spec": {}, "status": status}
+    return {
+        "apiVersion": "mpsd.io/v1alpha1",
+        "kind": "MPSNode",
+        "metadata": metadata,
+        "spec": {},
+        "status": status,
+    }
 
 
-def machine(name: str, address: str = "", *, labels: dict[str, str] | None = None, **spec: Any) -> Object:
+def machine(
+    name: str, address: str = "", *, labels: dict[str, str] | None = None, **spec: Any
+) -> Object:
     """A Node that mpsd shares."""
     addresses = [{"type": "Hostname", "address": name}]
     addresses += [{"type": "InternalIP", "address": address}] if address else []
@@ -81,7 +95,13 @@ def machine(name: str, address: str = "", *, labels: dict[str, str] | None = Non
 
 
 def gpu_pod(
-    name: str, gib: int = 0, *, percent: int = 0, gpus: int = 1, annotations: dict[str, str] | None = None, **spec: Any
+    name: str,
+    gib: int = 0,
+    *,
+    percent: int = 0,
+    gpus: int = 1,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
 ) -> Object:
     """gib: 0 asks for no GPU. By a scheduler that nobody plays, unless one is named."""
     limits = {"aliyun.com/gpu-mem": str(gib)} if gib else {}
@@ -104,7 +124,9 @@ class GpuCluster:
             kind = MPS_NODES if thing.get("kind") == "MPSNode" else NODES
             self._create(kind, thing)
 
-    def pod(self, thing: Object, status: Object | None = None, namespace: str = "default") -> Object:
+    def pod(
+        self, thing: Object, status: Object | None = None, namespace: str = "default"
+    ) -> Object:
         """As the API server keeps it."""
         return self._create(PODS, thing | ({"status": status} if status else {}), namespace)
 
@@ -117,7 +139,9 @@ class GpuCluster:
             if "status" not in value:
                 return created
             name, patch = created["metadata"]["name"], {"status": value["status"]}
-            written: Object = await kube.patch(resource, name, patch, PatchKind.MERGE, namespace, "status")
+            written: Object = await kube.patch(
+                resource, name, patch, PatchKind.MERGE, namespace, "status"
+            )
             return written
 
         found: Object = self.world.ask(questions)

@@ -1,4 +1,5 @@
-"""`mpsd bench --show`: an earlier run in tables and claims; and everything that is refused before a run."""
+"""`mpsd bench --show`: an earlier run in tables and claims; and everything that is refused before a
+run."""
 
 import ctypes
 import json
@@ -65,7 +66,10 @@ def test_one_broken_claim_is_a_no(bench: Bench, tmp_path: Path) -> None:
     again = tmp_path / "again.json"
     done = bench("--show", REST, "--save", again)
     assert done.code == 1
-    assert " cannot tell     mpsd takes of MPS's throughput, 4 × small: 1.67 %, promised < 1" in done.out
+    assert (
+        " cannot tell     mpsd takes of MPS's throughput, 4 × small: 1.67 %, promised < 1"
+        in done.out
+    )
     assert bench("--show", again).out == done.out
 
 
@@ -86,7 +90,9 @@ def test_figures_that_are_played_are_said_to_be(bench: Bench, tmp_path: Path) ->
 
 def test_a_file_tells_the_terminal_nothing(bench: Bench, tmp_path: Path) -> None:
     def change(record: Any) -> None:
-        record["machine"]["gpu"] = record["need"][0]["result"] = record["skipped"][0][1] = "\x1b[2J[red]"
+        record["machine"]["gpu"] = record["need"][0]["result"] = record["skipped"][0][1] = (
+            "\x1b[2J[red]"
+        )
 
     done = bench("--show", changed(tmp_path, change))
     assert "\x1b" not in done.out
@@ -105,7 +111,9 @@ def test_a_file_tells_the_terminal_nothing(bench: Bench, tmp_path: Path) -> None
         ('{"version": 2, "x": ' + "[" * 100_000, "not-json.json: "),
     ],
 )
-def test_what_is_no_benchmark_is_refused(text: str, said: str, bench: Bench, tmp_path: Path) -> None:
+def test_what_is_no_benchmark_is_refused(
+    text: str, said: str, bench: Bench, tmp_path: Path
+) -> None:
     file = tmp_path / "not-json.json"
     file.write_bytes(text.encode(errors="surrogateescape"))
     done = bench("--show", file)
@@ -119,8 +127,8 @@ def test_a_wrong_field_is_named(bench: Bench, tmp_path: Path) -> None:
     done = bench("--show", file)
     assert done.code == 2
     assert (
-        f"{file}: shares[1].sms: is not a benchmark: Expected `int`, got `str`; name a file that `mpsd bench --save"
-        in done.err
+        f"{file}: shares[1].sms: is not a benchmark: Expected `int`, got `str`; name a file that"
+        " `mpsd bench --save" in done.err
     )
 
 
@@ -134,7 +142,10 @@ def test_a_file_that_cannot_be_read_is_named(bench: Bench, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--save", "/no/such/folder/x.json"], "--save is /no/such/folder/x.json: there is no folder"),
+        (
+            ["--save", "/no/such/folder/x.json"],
+            "--save is /no/such/folder/x.json: there is no folder",
+        ),
         (["--window", "nan"], "--window: is 'nan'; write a number from 0.05 to 600"),
         (["--show", str(SHARES), "shares"], "GROUP: cannot be combined with --show"),
         (["--simulate", ""], "names no GPUs"),
@@ -142,7 +153,9 @@ def test_a_file_that_cannot_be_read_is_named(bench: Bench, tmp_path: Path) -> No
         (["speed"], "speed"),
     ],
 )
-def test_misuse_is_refused_before_anything_is_measured(words: list[str], said: str, bench: Bench) -> None:
+def test_misuse_is_refused_before_anything_is_measured(
+    words: list[str], said: str, bench: Bench
+) -> None:
     done = bench(*words)
     assert (done.code, done.out) == (2, "")
     assert said in done.err

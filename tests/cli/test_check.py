@@ -32,7 +32,9 @@ def test_sound_files_say_in_a_line_each_what_is_in_force() -> None:
     done = check(str(LIMITS))
     assert (done.returncode, done.stderr) == (0, "")
     policy, facts = done.stdout.splitlines()
-    assert policy.startswith(f"{LIMITS / 'policy.yaml'}: aliyun.com/gpu-mem in GiB, binpack placement, ")
+    assert policy.startswith(
+        f"{LIMITS / 'policy.yaml'}: aliyun.com/gpu-mem in GiB, binpack placement, "
+    )
     assert facts.startswith(f"{LIMITS / 'gpus.yaml'}: ")
     assert "the largest is NVIDIA B300" in facts
 
@@ -62,7 +64,9 @@ def test_a_rule_of_admission_that_is_misspelt_is_named(folder: Path) -> None:
     assert "admission.rules.host-pids is" in done.stderr
 
 
-def test_rules_of_admission_that_are_left_out_are_listed_with_their_shipped_mode(folder: Path) -> None:
+def test_rules_of_admission_that_are_left_out_are_listed_with_their_shipped_mode(
+    folder: Path,
+) -> None:
     change(folder / "policy.yaml", "    host-pid: warn", "    #")
     change(folder / "policy.yaml", "    privileged: enforce", "    #")
     done = check(str(folder))

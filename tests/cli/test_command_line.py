@@ -75,7 +75,9 @@ def test_a_wrong_line_is_a_usage_error_that_names_what_is_wrong(
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", ""])
-def test_no_number_and_none_out_of_bounds_is_read(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_number_and_none_out_of_bounds_is_read(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         read_of("ann", "--times", text)
     assert "--times" in capsys.readouterr().err
@@ -83,7 +85,10 @@ def test_no_number_and_none_out_of_bounds_is_read(text: str, capsys: pytest.Capt
 
 def offered(*words: str) -> list[str]:
     *before, begun = words
-    return [line.split("\t")[0] for line in completion.lines(completion.after(greet, before, begun), begun)]
+    return [
+        line.split("\t")[0]
+        for line in completion.lines(completion.after(greet, before, begun), begun)
+    ]
 
 
 def test_tab_offers_options_values_and_arguments_that_are_not_there_yet() -> None:
@@ -100,7 +105,9 @@ def test_tab_offers_the_values_of_an_argument_before_any_is_there() -> None:
     assert [*lines] == ["podman"]
 
 
-def test_tab_offers_nothing_and_says_nothing_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tab_offers_nothing_and_says_nothing_where_nobody_answers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert offered("ann", "--whose", "") == []
     assert offered("--no-such-option", "--times", "x", "") == []
     assert capsys.readouterr() == ("", "")
@@ -113,7 +120,9 @@ def test_bash_completes_a_program_with_its_script(tmp_path: Path) -> None:
     script = completion.script("mpsd", "bash")
     line = "COMP_WORDS=(mpsd explain --g) COMP_CWORD=2"
     asks = f'PATH="{tmp_path}:$PATH"\n{script}\n{line}\n_mpsd_offers\necho "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", asks], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["bash", "-c", asks], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "--gpu\n"
 
 

@@ -18,7 +18,17 @@ import pytest
 from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.platform.processes import identity_of
 from tests.cli.asking import Done, ask
-from tests.cli.test_install import CONFIG_TOML, CONTAINERD, DAEMON_JSON, DOCKER, ENGINES, LAUNCHER, install, tree, write
+from tests.cli.test_install import (
+    CONFIG_TOML,
+    CONTAINERD,
+    DAEMON_JSON,
+    DOCKER,
+    ENGINES,
+    LAUNCHER,
+    install,
+    tree,
+    write,
+)
 from tests.host.bundle import make_bundle
 
 
@@ -164,7 +174,11 @@ def test_force_says_what_it_costs_and_does_it(root: Path) -> None:
     with mpsd_up(root / "run/mpsd/mpsd.sock", *HELD):
         done = uninstall(root, "docker", "--force")
     assert done.returncode == 0
-    for said in ("they keep running with their limits", "cannot be started again (docker start fails)", "(train)"):
+    for said in (
+        "they keep running with their limits",
+        "cannot be started again (docker start fails)",
+        "(train)",
+    ):
         assert said in done.stderr
     assert tree(root) == before
 
@@ -179,9 +193,15 @@ def test_force_says_what_it_costs_and_does_it(root: Path) -> None:
 )
 def test_without_mpsd_up_they_are_known_by_the_hook_in_their_bundle(root: Path, place: str) -> None:
     install(root, "docker")
-    hook = {"path": "/usr/local/bin/mpsd-runtime", "args": ["mpsd-runtime", "--root", "/run", "over"]}
+    hook = {
+        "path": "/usr/local/bin/mpsd-runtime",
+        "args": ["mpsd-runtime", "--root", "/run", "over"],
+    }
     write(root / place, json.dumps({"hooks": {"poststop": [hook]}}))
-    write(root / "run/containerd/io.containerd.runtime.v2.task/default/c2/config.json", '{"hooks": {}}')
+    write(
+        root / "run/containerd/io.containerd.runtime.v2.task/default/c2/config.json",
+        '{"hooks": {}}',
+    )
     done = uninstall(root, "docker")
     assert done.returncode == 1
     assert f"  c1: {root / place}" in done.stderr
@@ -192,8 +212,17 @@ def test_without_mpsd_up_its_books_name_those_that_live(root: Path) -> None:
     install(root, "docker")
     ours = identity_of(os.getpid())
     assert ours
-    for name, process in (("alive", ours), ("ended", replace(ours, start_ticks=ours.start_ticks + 1))):
-        holder = {"root": "/run/elsewhere", "id": name, "name": "train", "process": asdict(process), "is_made": True}
+    for name, process in (
+        ("alive", ours),
+        ("ended", replace(ours, start_ticks=ours.start_ticks + 1)),
+    ):
+        holder = {
+            "root": "/run/elsewhere",
+            "id": name,
+            "name": "train",
+            "process": asdict(process),
+            "is_made": True,
+        }
         text = json.dumps({"id": f"grant-{name}", "domain": "gpu0", "holder": holder})
         write(root / f"run/mpsd/grants/grant-{name}.container.json", text)
     write(root / "run/mpsd/grants/grant-of-a-program.json", "{}")
@@ -205,7 +234,9 @@ def test_without_mpsd_up_its_books_name_those_that_live(root: Path) -> None:
 
 def test_a_bundle_that_cannot_be_read_may_use_it(root: Path) -> None:
     install(root, "docker")
-    write(root / "run/containerd/io.containerd.runtime.v2.task/default/c1/config.json", '{"hooks": ')
+    write(
+        root / "run/containerd/io.containerd.runtime.v2.task/default/c1/config.json", '{"hooks": '
+    )
     done = uninstall(root, "docker")
     assert done.returncode == 1
     assert "so it may use mpsd" in done.stderr
@@ -216,11 +247,16 @@ def test_a_container_of_real_runc_is_named_until_it_is_deleted(root: Path) -> No
     install(root, "podman")
     name = f"mpsd-uninstall-{os.getpid()}"
     bundle = make_bundle(root / "bundle", f"/{name}", {}, ["/usr/bin/sleep", "60"])
-    hook = {"path": str(root / LAUNCHER), "args": [str(root / LAUNCHER), "--root", "/run/runc", "over"]}
+    hook = {
+        "path": str(root / LAUNCHER),
+        "args": [str(root / LAUNCHER), "--root", "/run/runc", "over"],
+    }
     bundle.rewrite({**bundle.config, "hooks": {"poststop": [hook]}})
     runc = ["runc", "--root", str(root / "run/runc")]
     command = [*runc, "create", "--bundle", str(bundle.folder), name]
-    subprocess.run(command, check=True, timeout=30, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command, check=True, timeout=30, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     try:
         done = uninstall(root, "podman")
         assert done.returncode == 1

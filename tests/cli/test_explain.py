@@ -14,11 +14,15 @@ from mpsd.platform.command_line import TAB
 from tests.cli.asking import ask
 
 MANIFESTS = Path(__file__).parents[1] / "data" / "manifests"
-SAMPLE, SEVERAL, TWO_GPUS = (str(MANIFESTS / f"{name}.yaml") for name in ("mps-sample", "several", "two-gpus"))
+SAMPLE, SEVERAL, TWO_GPUS = (
+    str(MANIFESTS / f"{name}.yaml") for name in ("mps-sample", "several", "two-gpus")
+)
 PROGRAM = [sys.executable, "-c", "from mpsd.cli.main import main; main()"]
 
 
-def program(*arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def program(
+    *arguments: str, given: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`mpsd` as a process of its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MPSD_")}
     return subprocess.run(
@@ -42,9 +46,18 @@ def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str,
 
 def test_a_grace_of_zero_is_warned_of_with_its_field_value_and_remedy() -> None:
     sample = Path(SAMPLE).read_text()
-    text = sample.replace("hostIPC: true", "hostIPC: true\n      terminationGracePeriodSeconds: 0", 1)
-    (warning,) = [one for one in explained("-f", "-", given=text)[0]["warnings"] if one["rule"] == "grace-zero"]
-    assert (warning["where"], warning["value"]) == ("spec.template.spec.terminationGracePeriodSeconds", "0")
+    text = sample.replace(
+        "hostIPC: true", "hostIPC: true\n      terminationGracePeriodSeconds: 0", 1
+    )
+    (warning,) = [
+        one
+        for one in explained("-f", "-", given=text)[0]["warnings"]
+        if one["rule"] == "grace-zero"
+    ]
+    assert (warning["where"], warning["value"]) == (
+        "spec.template.spec.terminationGracePeriodSeconds",
+        "0",
+    )
     assert warning["message"]
     assert warning["remedy"]
 
@@ -88,7 +101,9 @@ def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> N
 
 
 def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
-    without = "".join(line for line in Path(SAMPLE).read_text().splitlines(keepends=True) if "hostIPC" not in line)
+    without = "".join(
+        line for line in Path(SAMPLE).read_text().splitlines(keepends=True) if "hostIPC" not in line
+    )
     (verdict,) = explained("-f", "-", given=without, code=1)
     assert not verdict["admitted"]
     (problem,) = verdict["problems"]
@@ -107,7 +122,11 @@ def test_every_object_of_every_file_is_said_and_one_refusal_is_a_no() -> None:
         ("CronJob default/nightly", False),
         ("Job default/mps-sample", True),
     ]
-    assert [warning["rule"] for warning in verdicts[1]["warnings"]] == ["environment-unseen", "host-root", "host-root"]
+    assert [warning["rule"] for warning in verdicts[1]["warnings"]] == [
+        "environment-unseen",
+        "host-root",
+        "host-root",
+    ]
     assert [problem["rule"] for problem in verdicts[2]["problems"]] == [
         "quantity-malformed",
         "percent-step",
@@ -143,18 +162,22 @@ def test_people_read_what_a_pod_gets_in_plain_words() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     name, words, on_this_gpu = done.stdout.splitlines()[:3]
     assert name == "Job default/mps-sample is admitted"
-    assert words == (
-        "  container mps-sample gets 7 GiB of one GPU, CUDA's own context included, "
+    assert (
+        words == "  container mps-sample gets 7 GiB of one GPU, CUDA's own context included, "
         "and all of its threads, none of them reserved"
     )
-    assert on_this_gpu == "    on NVIDIA H200 that is 132 of 132 SMs; a context takes 514 MiB and leaves 6654 MiB"
+    assert (
+        on_this_gpu
+        == "    on NVIDIA H200 that is 132 of 132 SMs; a context takes 514 MiB and leaves 6654 MiB"
+    )
 
 
 def test_people_read_how_a_request_is_divided() -> None:
     done = ask("explain", "-f", TWO_GPUS)
-    assert done.stdout.splitlines()[1] == (
-        "  container wide gets 7 GiB of each of 2 GPUs, CUDA's own context included, and 30 % of its threads, "
-        "reserved for it"
+    assert (
+        done.stdout.splitlines()[1]
+        == "  container wide gets 7 GiB of each of 2 GPUs, CUDA's own context included, and 30 % of"
+        " its threads, reserved for it"
     )
     assert "aliyun.com/gpu-count" not in done.stdout  # they are joined on demand
 
@@ -168,8 +191,8 @@ def test_people_read_every_problem_with_place_value_and_remedy() -> None:
     template = "spec.jobTemplate.spec.template.spec"
     assert (
         f'  {template}.containers[train].resources.limits[aliyun.com/gpu-mem] is "40Gb": '
-        "is not a Kubernetes quantity; write whole GiB, such as 40"
-    ) in lines
+        "is not a Kubernetes quantity; write whole GiB, such as 40" in lines
+    )
 
 
 def test_no_colours_and_no_folding_reach_a_pipe() -> None:
@@ -179,14 +202,22 @@ def test_no_colours_and_no_folding_reach_a_pipe() -> None:
 
 
 def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
-    done = ask("explain", "-f", "-", given='{kind: "Pod", metadata: {name: "\\e[31mred [bold]x[/bold]"}, spec: {}}')
+    done = ask(
+        "explain",
+        "-f",
+        "-",
+        given='{kind: "Pod", metadata: {name: "\\e[31mred [bold]x[/bold]"}, spec: {}}',
+    )
     assert "Pod default/\\x1b[31mred [bold]x[/bold] is refused" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["-f", SAMPLE, "--gpu", "H1000"], '"H1000": is not a card in gpus.yaml; write one of V100'),
+        (
+            ["-f", SAMPLE, "--gpu", "H1000"],
+            '"H1000": is not a card in gpus.yaml; write one of V100',
+        ),
         (["-f", SAMPLE, "--limits", "nowhere"], "nowhere/policy.yaml"),
         ([], "-f or --env: one of them is needed, and not both"),
         (["-f", SAMPLE, "-o", "xml"], "'xml' is none of text, json"),
@@ -222,7 +253,10 @@ def test_a_file_that_is_no_yaml_exits_with_2(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("missing.yaml", "missing.yaml: 1 problem\n  the file: there is no such file; check the path"),
+        (
+            "missing.yaml",
+            "missing.yaml: 1 problem\n  the file: there is no such file; check the path",
+        ),
         (".", "is a directory"),
     ],
 )
@@ -253,7 +287,9 @@ def test_machines_read_of_unreadable_files_beside_the_verdicts_on_the_others() -
 
 def test_other_limits_can_be_named_by_flag_or_variable(tmp_path: Path) -> None:
     for name in ("policy.yaml", "gpus.yaml"):
-        text = (Path("limits") / name).read_text().replace("aliyun.com/gpu-mem ", "example.com/mem ")
+        text = (
+            (Path("limits") / name).read_text().replace("aliyun.com/gpu-mem ", "example.com/mem ")
+        )
         (tmp_path / name).write_text(text)
     assert "asks for no GPU" in ask("explain", "-f", SAMPLE, "--limits", str(tmp_path)).stdout
     assert "asks for no GPU" in ask("explain", "-f", SAMPLE, MPSD_LIMITS=str(tmp_path)).stdout
@@ -268,17 +304,44 @@ def by_priority(folder: Path, how: str) -> None:
 
 def asking_pod(metadata: str, spec: str = "") -> str:
     main = "containers: [{name: main, resources: {limits: {aliyun.com/gpu-mem: 7}}}]"
-    return f"{{apiVersion: v1, kind: Pod, metadata: {{name: a, {metadata}}}, spec: {{hostIPC: true, {spec} {main}}}}}"
+    return (
+        f"{{apiVersion: v1, kind: Pod, metadata: {{name: a, {metadata}}}, spec: {{hostIPC: true,"
+        f" {spec} {main}}}}}"
+    )
 
 
 @pytest.mark.parametrize(
     ("how", "metadata", "spec", "priority", "said"),
     [
-        ("annotation", "annotations: {mpsd.io/gpu-priority: below-normal}", "", 1, "is below normal: its annotation"),
-        ("annotation", "labels: {}", "", 0, "is normal: its annotation mpsd.io/gpu-priority is not set"),
-        ("priority-class", "labels: {}", "priority: -1,", 1, "is below normal: its priority -1 is under 0"),
+        (
+            "annotation",
+            "annotations: {mpsd.io/gpu-priority: below-normal}",
+            "",
+            1,
+            "is below normal: its annotation",
+        ),
+        (
+            "annotation",
+            "labels: {}",
+            "",
+            0,
+            "is normal: its annotation mpsd.io/gpu-priority is not set",
+        ),
+        (
+            "priority-class",
+            "labels: {}",
+            "priority: -1,",
+            1,
+            "is below normal: its priority -1 is under 0",
+        ),
         ("priority-class", "labels: {}", "", 0, "is normal: its priority 0 is not under 0"),
-        ("priority-class", "labels: {}", "priorityClassName: batch,", None, "the value of its PriorityClass batch: "),
+        (
+            "priority-class",
+            "labels: {}",
+            "priorityClassName: batch,",
+            None,
+            "the value of its PriorityClass batch: ",
+        ),
         ("none", "annotations: {mpsd.io/gpu-priority: below-normal}", "priority: -1,", None, ""),
     ],
 )
@@ -309,10 +372,14 @@ def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path)
     )
     sample = Path(SAMPLE).read_text()
     said = ask("explain", "-f", "-", "--limits", str(tmp_path), given=sample).stdout
-    assert "\n  note spec.template.spec.hostPID is true: shows the pod its neighbours' processes" in said
+    assert (
+        "\n  note spec.template.spec.hostPID is true: shows the pod its neighbours' processes"
+        in said
+    )
     exempt = sample.replace("metadata:\n", "metadata:\n  namespace: kube-system\n", 1)
-    assert ask("explain", "-f", "-", given=exempt).stdout == (
-        "Job kube-system/mps-sample is admitted: namespace kube-system is exempt\n"
+    assert (
+        ask("explain", "-f", "-", given=exempt).stdout
+        == "Job kube-system/mps-sample is admitted: namespace kube-system is exempt\n"
     )
 
 
@@ -328,11 +395,13 @@ def test_a_document_that_is_no_object_is_refused() -> None:
 def test_explain_does_without_the_nodes_libraries() -> None:
     heavy = ["aiohttp", "psutil", "tenacity", "pynvml", "asyncio"]
     code = (
-        "import sys\nfrom mpsd.cli.main import main\n"
-        f"sys.argv = ['mpsd', 'explain', '-f', {SAMPLE!r}]\n"
-        f"try: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"
+        "import sys\nfrom mpsd.cli.main import main\nsys.argv = ['mpsd', 'explain', '-f',"
+        f" {SAMPLE!r}]\ntry: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in"
+        " sys.modules], 'end')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
     assert done.stdout.splitlines()[-1].strip() == "end"
 
 
@@ -364,12 +433,20 @@ def test_a_shell_completes_verbs_and_their_options() -> None:
 
 def test_a_closed_standard_input_is_an_unreadable_file() -> None:
     command = f"exec {sys.executable} -c 'from mpsd.cli.main import main; main()' explain -f - <&-"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 2
     assert "standard input: 1 problem" in done.stderr
 
 
 def test_a_terminal_that_knows_ascii_alone_gets_the_rest_escaped() -> None:
-    done = program("explain", "-f", "-", given="{kind: Pod, metadata: {name: é}, spec: {}}", PYTHONIOENCODING="ascii")
+    done = program(
+        "explain",
+        "-f",
+        "-",
+        given="{kind: Pod, metadata: {name: é}, spec: {}}",
+        PYTHONIOENCODING="ascii",
+    )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

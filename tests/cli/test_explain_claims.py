@@ -1,4 +1,5 @@
-"""`kubectl mps explain` of pods that get their GPU by a resource claim, in the sentences for those that request it."""
+"""`kubectl mps explain` of pods that get their GPU by a resource claim, in the sentences for those
+that request it."""
 
 import json
 from typing import Any
@@ -12,7 +13,8 @@ from tests.cli.gpu_cluster import GIB, GpuCluster, grant, machine, mpsnode
 
 _API = "resource.k8s.io/v1"
 CLASSES, SLICES, CLAIMS, TEMPLATES = (
-    Resource(_API, plural) for plural in ("deviceclasses", "resourceslices", "resourceclaims", "resourceclaimtemplates")
+    Resource(_API, plural)
+    for plural in ("deviceclasses", "resourceslices", "resourceclaims", "resourceclaimtemplates")
 )
 DEVICE_CLASS = "mps.mpsd.io"
 
@@ -31,11 +33,18 @@ def install(cluster: GpuCluster, *nodes: str, gib: int = 15) -> None:
     cluster.thing(CLASSES, {"metadata": {"name": DEVICE_CLASS}, "spec": {}})
     for node in nodes:
         device = {"name": "gpu0", "capacity": {"memory": {"value": f"{gib * GIB}Mi"}}}
-        spec = {"driver": "gpu.mpsd.io", "nodeName": node, "pool": {"name": node}, "devices": [device]}
+        spec = {
+            "driver": "gpu.mpsd.io",
+            "nodeName": node,
+            "pool": {"name": node},
+            "devices": [device],
+        }
         cluster.thing(SLICES, {"metadata": {"name": f"{node}-gpu.mpsd.io"}, "spec": spec})
 
 
-def template(cluster: GpuCluster, name: str = "share", device_class: str = DEVICE_CLASS, **amounts: str) -> None:
+def template(
+    cluster: GpuCluster, name: str = "share", device_class: str = DEVICE_CLASS, **amounts: str
+) -> None:
     exactly = {"deviceClassName": device_class, "capacity": {"requests": amounts}}
     spec = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
     cluster.thing(TEMPLATES, {"metadata": {"name": name}, "spec": spec}, "default")
@@ -44,7 +53,12 @@ def template(cluster: GpuCluster, name: str = "share", device_class: str = DEVIC
 def claimed(name: str = "train", **spec: Any) -> Any:
     container = {"name": "main", "image": "train", "resources": {"claims": [{"name": "gpu"}]}}
     entry = {"name": "gpu", "resourceClaimTemplateName": "share"}
-    fields = {"containers": [container], "resourceClaims": [entry], "schedulerName": "none-of-the-simulator", **spec}
+    fields = {
+        "containers": [container],
+        "resourceClaims": [entry],
+        "schedulerName": "none-of-the-simulator",
+        **spec,
+    }
     return {"metadata": {"name": name}, "spec": fields}
 
 
@@ -56,18 +70,30 @@ def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) 
     cluster.pod(claimed())
     said = explain(cluster, "train")
     assert said.code == 1
-    assert said.output.startswith("pod default/train waits: no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu0;")
+    assert said.output.startswith(
+        "pod default/train waits: no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu0;"
+    )
     read = json.loads(explain(cluster, "train", "-o", "json").output)
-    assert (read["why"], read["request"]) == ("no-room", {"memory_mib": 7 * GIB, "thread_percent": 30, "gpus": 1})
+    assert (read["why"], read["request"]) == (
+        "no-room",
+        {"memory_mib": 7 * GIB, "thread_percent": 30, "gpus": 1},
+    )
     assert "held runs on gpu0 of node1 with 11 GiB" in explain(cluster, "held").output
 
 
 def test_every_pod_of_a_claim_is_where_its_grant_is(cluster: GpuCluster) -> None:
     install(cluster, "node1")
     template(cluster, memory="7Gi")
-    first, second = (cluster.pod(claimed(name, nodeName="node1"), {"phase": "Running"}) for name in ("first", "second"))
+    first, second = (
+        cluster.pod(claimed(name, nodeName="node1"), {"phase": "Running"})
+        for name in ("first", "second")
+    )
     sharing = {"pod": "default/second", "uid": second["metadata"]["uid"]}
-    held = grant(first, 11, "node1") | {"claim": "default/share", "id": "1", "sharedWith": [sharing]}
+    held = grant(first, 11, "node1") | {
+        "claim": "default/share",
+        "id": "1",
+        "sharedWith": [sharing],
+    }
     cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[held]))
     for name in ("first", "second"):
         assert f"{name} runs on gpu0 of node1 with 11 GiB" in explain(cluster, name).output
@@ -94,8 +120,9 @@ def test_a_template_that_does_not_exist_is_named(cluster: GpuCluster) -> None:
     install(cluster, "node1")
     cluster.nodes(machine("node1"), mpsnode("node1", 15))
     cluster.pod(claimed())
-    assert explain(cluster, "train").output == (
-        "pod default/train waits: its ResourceClaimTemplate default/share does not exist; "
+    assert (
+        explain(cluster, "train").output
+        == "pod default/train waits: its ResourceClaimTemplate default/share does not exist; "
         "create it, or correct the name in spec.resourceClaims\n"
     )
 
@@ -104,7 +131,10 @@ def test_a_cluster_without_the_class_or_without_a_slice_says_so(cluster: GpuClus
     template(cluster, memory="7Gi")
     cluster.nodes(machine("node1"), mpsnode("node1", 15))
     cluster.pod(claimed())
-    assert "asks for the DeviceClass mps.mpsd.io, which does not exist" in explain(cluster, "train").output
+    assert (
+        "asks for the DeviceClass mps.mpsd.io, which does not exist"
+        in explain(cluster, "train").output
+    )
     install(cluster)
     said = explain(cluster, "train", "-o", "json")
     assert json.loads(said.output)["why"] == "no-claim"
@@ -117,7 +147,10 @@ def test_the_claim_that_was_made_counts_and_not_its_template(cluster: GpuCluster
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
     cluster.thing(CLAIMS, {"metadata": {"name": "train-gpu-x7k2p"}, "spec": spec}, "default")
     cluster.nodes(machine("node1"), mpsnode("node1", 15))
-    cluster.pod(claimed(), {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "train-gpu-x7k2p"}]})
+    cluster.pod(
+        claimed(),
+        {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "train-gpu-x7k2p"}]},
+    )
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert read["request"]["memory_mib"] == 4 * GIB
 
@@ -161,7 +194,8 @@ def test_more_clients_than_any_gpu_serves_never_fit(cluster: GpuCluster) -> None
 
 
 @pytest.mark.parametrize(
-    ("amounts", "named"), [({"mem": "4Gi"}, "requests.mem"), ({"memory": "1Gi", "threads": "101"}, "requests.threads")]
+    ("amounts", "named"),
+    [({"mem": "4Gi"}, "requests.mem"), ({"memory": "1Gi", "threads": "101"}, "requests.threads")],
 )
 def test_what_no_gpu_can_ever_give_does_not_start_when_others_end(
     cluster: GpuCluster, amounts: dict[str, str], named: str
@@ -177,17 +211,30 @@ def test_what_no_gpu_can_ever_give_does_not_start_when_others_end(
     assert "when others end" not in read["sentence"]
 
 
-def test_a_pod_with_two_claims_or_with_a_request_beside_one_never_starts(cluster: GpuCluster) -> None:
+def test_a_pod_with_two_claims_or_with_a_request_beside_one_never_starts(
+    cluster: GpuCluster,
+) -> None:
     install(cluster, "node1")
     template(cluster, memory="4Gi")
     template(cluster, "large", memory="20Gi")
     cluster.nodes(machine("node1"), mpsnode("node1", 15))
     entries = [{"name": name, "resourceClaimTemplateName": name} for name in ("share", "large")]
     cluster.pod(claimed("both", resourceClaims=entries))
-    cluster.pod(claimed("twice", resourceClaims=[entry | {"resourceClaimTemplateName": "share"} for entry in entries]))
+    cluster.pod(
+        claimed(
+            "twice",
+            resourceClaims=[entry | {"resourceClaimTemplateName": "share"} for entry in entries],
+        )
+    )
     asking = {"limits": {"aliyun.com/gpu-mem": "4"}, "claims": [{"name": "gpu"}]}
-    cluster.pod(claimed("beside", containers=[{"name": "main", "image": "train", "resources": asking}]))
-    for name, other in (("both", "ResourceClaim"), ("twice", "ResourceClaim"), ("beside", "aliyun.com/gpu-mem")):
+    cluster.pod(
+        claimed("beside", containers=[{"name": "main", "image": "train", "resources": asking}])
+    )
+    for name, other in (
+        ("both", "ResourceClaim"),
+        ("twice", "ResourceClaim"),
+        ("beside", "aliyun.com/gpu-mem"),
+    ):
         read = json.loads(explain(cluster, name, "-o", "json").output)
         assert read["why"] == "claim-impossible"
         first, _and, second = read["sentence"].partition(", and a pod has")[0].partition(" and ")
@@ -195,13 +242,21 @@ def test_a_pod_with_two_claims_or_with_a_request_beside_one_never_starts(cluster
         assert other in second
 
 
-def test_gpus_are_not_joined_for_a_claim_so_that_several_wait_for_a_domain(cluster: GpuCluster) -> None:
+def test_gpus_are_not_joined_for_a_claim_so_that_several_wait_for_a_domain(
+    cluster: GpuCluster,
+) -> None:
     install(cluster, "node1")
-    exactly = {"deviceClassName": DEVICE_CLASS, "count": 2, "capacity": {"requests": {"memory": "4Gi"}}}
+    exactly = {
+        "deviceClassName": DEVICE_CLASS,
+        "count": 2,
+        "capacity": {"requests": {"memory": "4Gi"}},
+    }
     devices = {"requests": [{"name": "gpu", "exactly": exactly}]}
     together = devices | {"constraints": [{"matchAttribute": "gpu.mpsd.io/domain"}]}
     for name, spec in (("share", together), ("apart", devices)):
-        cluster.thing(TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": {"devices": spec}}}, "default")
+        cluster.thing(
+            TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": {"devices": spec}}}, "default"
+        )
     reported = mpsnode("node1", 15, 15)
     for domain in reported["status"]["domains"]:
         domain["kind"] = "free"
@@ -215,7 +270,7 @@ def test_gpus_are_not_joined_for_a_claim_so_that_several_wait_for_a_domain(clust
     assert json.loads(explain(cluster, "apart", "-o", "json").output)["why"] == "claim-impossible"
 
 
-# -- `mpsd explain -f` -------------------------------------------------------------------------------------------------
+# -- `mpsd explain -f` ---------------------------------------------------------------------------
 
 _TEMPLATE = """
 apiVersion: resource.k8s.io/v1
@@ -226,7 +281,9 @@ spec:
     devices:
       requests:
         - name: gpu
-          exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 6.5Gi, threads: "30"}}}
+          exactly:
+            deviceClassName: mps.mpsd.io
+            capacity: {requests: {memory: 6.5Gi, threads: "30"}}
       config:
         - opaque:
             driver: gpu.mpsd.io
@@ -255,10 +312,18 @@ def test_a_file_with_a_pod_and_its_template_says_what_the_pod_gets() -> None:
         by_name = {one["object"]: one for one in explained(text)}
         pod = by_name["Pod default/train"]
         assert "share asks for 7 GiB of one GPU and 30 % of its threads" in pod["remark"]
-        assert [one["rule"] for one in pod["warnings"]] == ["host-root"], "it is judged as a pod with a GPU"
+        assert [one["rule"] for one in pod["warnings"]] == ["host-root"], (
+            "it is judged as a pod with a GPU"
+        )
         (request,) = pod["requests"]
-        assert (request["container"], request["memory_mib"], request["thread_percent"]) == ("main", 7 * GIB, 30)
-        assert pod["environment"]["main"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60", "the cap of its parameters"
+        assert (request["container"], request["memory_mib"], request["thread_percent"]) == (
+            "main",
+            7 * GIB,
+            30,
+        )
+        assert pod["environment"]["main"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60", (
+            "the cap of its parameters"
+        )
         assert by_name["ResourceClaimTemplate share"]["admitted"]
 
 
@@ -282,8 +347,12 @@ def test_a_pod_without_hostipc_is_refused_by_the_claim_in_the_file() -> None:
 
 def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
     def inside(namespace: str, gib: str) -> str:
-        text = f"{_TEMPLATE}---{_POD}".replace("name: share}\nspec", f"name: share, namespace: {namespace}}}\nspec")
-        return text.replace("name: train}\nspec", f"name: train, namespace: {namespace}}}\nspec").replace("6.5Gi", gib)
+        text = f"{_TEMPLATE}---{_POD}".replace(
+            "name: share}\nspec", f"name: share, namespace: {namespace}}}\nspec"
+        )
+        return text.replace(
+            "name: train}\nspec", f"name: train, namespace: {namespace}}}\nspec"
+        ).replace("6.5Gi", gib)
 
     both = f"{inside('a', '4Gi')}---{inside('b', '9Gi')}"
     by_name = {one["object"]: one["remark"] for one in explained(both)}
@@ -298,7 +367,8 @@ def test_a_template_that_says_that_its_work_can_wait_is_below_normal() -> None:
     template, pod = explained(low + "---" + _POD)
     for remark in (template["remark"], pod["remark"]):
         assert remark.endswith(
-            "asks for 7 GiB of one GPU and 30 % of its threads, at most 60 % of them, below normal there"
+            "asks for 7 GiB of one GPU and 30 % of its threads, at most 60 % of them, below normal"
+            " there"
         )
     assert (pod["priority"], pod["environment"]["main"]["CUDA_MPS_CLIENT_PRIORITY"]) == (1, "1")
     (wrong,) = explained(low.replace("below-normal", "low"), code=1)
@@ -309,7 +379,9 @@ def test_a_template_that_says_that_its_work_can_wait_is_below_normal() -> None:
 
 def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
     exactly = "exactly: {deviceClassName: mps.mpsd.io, "
-    text = _TEMPLATE.replace("/v1\n", "/v1beta1\n").replace(exactly, "deviceClassName: mps.mpsd.io\n          ")
+    text = _TEMPLATE.replace("/v1\n", "/v1beta1\n").replace(
+        exactly, "deviceClassName: mps.mpsd.io\n          "
+    )
     text = text.replace('threads: "30"}}}', 'threads: "30"}}')
     template, pod = explained(f"{text}---{_POD}")
     assert template["remark"].startswith("asks for 7 GiB of one GPU and 30 % of its threads")
@@ -321,23 +393,50 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
     [
         ("6.5Gi", "seven", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
         ("6.5Gi", "-7Gi", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
-        ("6.5Gi", "1e999999999", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
+        (
+            "6.5Gi",
+            "1e999999999",
+            "quantity-malformed",
+            "requests[0].exactly.capacity.requests.memory",
+        ),
         ('"30"', "[1]", "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
         ('"30"', '"101"', "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
         ('"30"', '"70"', "cap-below-reservation", "config[0].opaque.parameters.threadCap"),
         ("6.5Gi", "500Gi", "memory-over-card", "requests[0].exactly.capacity.requests.memory"),
-        ("threads:", "clients: many, threads:", "quantity-malformed", "requests[0].exactly.capacity.requests.clients"),
-        ("threads:", 'clients: "99", threads:', "clients-over-gpu", "requests[0].exactly.capacity.requests.clients"),
+        (
+            "threads:",
+            "clients: many, threads:",
+            "quantity-malformed",
+            "requests[0].exactly.capacity.requests.clients",
+        ),
+        (
+            "threads:",
+            'clients: "99", threads:',
+            "clients-over-gpu",
+            "requests[0].exactly.capacity.requests.clients",
+        ),
         ("memory", "mem", "capacity-name", "requests[0].exactly.capacity.requests.mem"),
-        ("capacity", "adminAccess: true, capacity", "admin-access", "requests[0].exactly.adminAccess"),
+        (
+            "capacity",
+            "adminAccess: true, capacity",
+            "admin-access",
+            "requests[0].exactly.adminAccess",
+        ),
         ("capacity", "allocationMode: All, capacity", "devices-of-domains", "requests"),
         ("capacity", "count: 0, capacity", "gpu-count-malformed", "requests[0].exactly.count"),
         ("capacity", "count: many, capacity", "wrong-type", "requests[0].exactly.count"),
-        ("{requests: {memory", "{requests: 7, x: {memory", "wrong-type", "requests[0].exactly.capacity.requests"),
+        (
+            "{requests: {memory",
+            "{requests: 7, x: {memory",
+            "wrong-type",
+            "requests[0].exactly.capacity.requests",
+        ),
         ("opaque:", "opaque: 7\n          x:", "wrong-type", "config[0].opaque"),
     ],
 )
-def test_amounts_that_are_none_are_refused_with_their_place(was: str, is_now: str, rule: str, where: str) -> None:
+def test_amounts_that_are_none_are_refused_with_their_place(
+    was: str, is_now: str, rule: str, where: str
+) -> None:
     (template,) = explained(_TEMPLATE.replace(was, is_now), code=1)
     (problem,) = template["problems"]
     assert (problem["rule"], problem["where"]) == (rule, f"spec.spec.devices.{where}")
@@ -345,7 +444,10 @@ def test_amounts_that_are_none_are_refused_with_their_place(was: str, is_now: st
 
 
 def test_several_gpus_in_several_requests_are_judged_together() -> None:
-    second = "        - {name: other, exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 4Gi}}}}\n"
+    second = (
+        "        - {name: other, exactly: {deviceClassName: mps.mpsd.io, capacity: {requests:"
+        " {memory: 4Gi}}}}\n"
+    )
     (template,) = explained(_TEMPLATE.replace("      config:", f"{second}      config:"), code=1)
     codes = {problem["rule"] for problem in template["problems"]}
     assert codes == {"devices-of-domains", "claim-without-domain", "device-twice", "devices-uneven"}
@@ -355,7 +457,10 @@ def test_several_gpus_in_several_requests_are_judged_together() -> None:
 def test_alternatives_are_well_where_one_of_them_is() -> None:
     def choosing(first: str, second: str) -> str:
         options = f"[{{name: a, {first}}}, {{name: b, {second}}}]"
-        exactly = 'exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 6.5Gi, threads: "30"}}}'
+        exactly = (
+            "exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 6.5Gi, threads:"
+            ' "30"}}}'
+        )
         return _TEMPLATE.replace(exactly, f"firstAvailable: {options}")
 
     good = "deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 4Gi}}"
@@ -383,7 +488,10 @@ def test_a_claim_that_no_container_uses_gives_nobody_anything() -> None:
 
 
 def test_two_claims_in_a_file_are_refused_as_the_webhook_refuses_them() -> None:
-    entries = "[{name: gpu, resourceClaimTemplateName: share}, {name: more, resourceClaimTemplateName: share}]"
+    entries = (
+        "[{name: gpu, resourceClaimTemplateName: share}, {name: more, resourceClaimTemplateName:"
+        " share}]"
+    )
     text = _POD.replace("[{name: gpu, resourceClaimTemplateName: share}]", entries)
     pod = explained(f"{_TEMPLATE}---{text}", code=1)[1]
     assert [one["rule"] for one in pod["problems"]] == ["claim-of-several"]
@@ -402,13 +510,19 @@ def test_a_whole_gpu_has_figures_where_its_model_is_named() -> None:
     assert explained(text)[1]["requests"] == []
     done = ask("explain", "-o", "json", "--gpu", "A30", "-f", "-", given=text)
     (limit,) = json.loads(done.stdout)[1]["limits"]
-    assert (limit["gpu"], limit["memory_mib"], limit["thread_percent"]) == ("NVIDIA A30", 23 * GIB, 60)
+    assert (limit["gpu"], limit["memory_mib"], limit["thread_percent"]) == (
+        "NVIDIA A30",
+        23 * GIB,
+        60,
+    )
 
 
 def test_a_class_that_is_requested_as_a_resource_asks_for_a_gpu() -> None:
     limits = "resources: {limits: {deviceclass.resource.kubernetes.io/mps.mpsd.io: 1}}"
     text = _POD.replace("resources: {claims: [{name: gpu}]}", limits)
-    (pod,) = explained(text.replace("  resourceClaims: [{name: gpu, resourceClaimTemplateName: share}]\n", ""))
+    (pod,) = explained(
+        text.replace("  resourceClaims: [{name: gpu, resourceClaimTemplateName: share}]\n", "")
+    )
     assert "asks for the memory of one GPU" in pod["remark"]
 
 

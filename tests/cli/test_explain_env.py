@@ -26,9 +26,9 @@ def test_a_share_is_said_in_bytes_and_mib_with_what_differs_on_mps() -> None:
     done = ask("explain", *SHARE, "-e", "ALIYUN_COM_GPU_SCHD_WEIGHT=2", "--gpu", "A10")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(
-        "the environment asks in the words of cGPU\n"
-        "  gpu0, NVIDIA A10: 9475771596 bytes (9036 MiB), no cap on its threads\n"
-        "    policy 2, weighted preemptive: no cap, and the weight only counts towards max_inst: MPS has no weights"
+        "the environment asks in the words of cGPU\n  gpu0, NVIDIA A10: 9475771596 bytes (9036"
+        " MiB), no cap on its threads\n    policy 2, weighted preemptive: no cap, and the weight"
+        " only counts towards max_inst: MPS has no weights"
     )
     assert "    MPS counts whole MiB, so the limit is 838860 bytes less\n" in done.stdout
 
@@ -58,12 +58,23 @@ def test_a_record_has_every_card() -> None:
 
 
 def test_everything_that_is_wrong_is_said_and_the_exit_code_is_1() -> None:
-    wrong = [*SHARE, "-e", "ALIYUN_COM_GPU_MEM_DEV=15G", "-e", "NVIDIA_VISIBLE_DEVICES=0,7", "--gpu", "4xA10"]
+    wrong = [
+        *SHARE,
+        "-e",
+        "ALIYUN_COM_GPU_MEM_DEV=15G",
+        "-e",
+        "NVIDIA_VISIBLE_DEVICES=0,7",
+        "--gpu",
+        "4xA10",
+    ]
     done = ask("explain", *wrong)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("the environment is refused, 2 problems\n")
     problems = explained(*wrong, code=1)["problems"]
-    assert [problem["where"] for problem in problems] == ["ALIYUN_COM_GPU_MEM_DEV", "NVIDIA_VISIBLE_DEVICES"]
+    assert [problem["where"] for problem in problems] == [
+        "ALIYUN_COM_GPU_MEM_DEV",
+        "NVIDIA_VISIBLE_DEVICES",
+    ]
 
 
 def test_a_switch_that_is_off_is_named_and_the_exit_code_is_0() -> None:
@@ -71,12 +82,16 @@ def test_a_switch_that_is_off_is_named_and_the_exit_code_is_0() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     said = 'nothing is asked, and the container is left as it is: AMP_VGPU_ENABLE is "0", not 1\n'
     assert done.stdout == said
-    assert explained("-e", "PATH=/bin", "--gpu", "T4")["remark"].startswith("nothing is asked: no variable of")
+    assert explained("-e", "PATH=/bin", "--gpu", "T4")["remark"].startswith(
+        "nothing is asked: no variable of"
+    )
 
 
 def test_an_env_file_is_read_and_the_command_line_beats_it(tmp_path: Path) -> None:
     file = tmp_path / "container.env"
-    file.write_text(f"# eGPU\nAMP_VGPU_ENABLE=1\nGPU_MEM_PER_DEVICE=1\nNVIDIA_VISIBLE_DEVICES=3,{UUID}\n")
+    file.write_text(
+        f"# eGPU\nAMP_VGPU_ENABLE=1\nGPU_MEM_PER_DEVICE=1\nNVIDIA_VISIBLE_DEVICES=3,{UUID}\n"
+    )
     answer = explained("-e", "GPU_MEM_PER_DEVICE=2000000000", "-e", str(file), "--gpu", "V100")
     assert [card["gpu"] for card in answer["cards"]] == ["gpu3", "gpu0"]
     assert [card["memory_bytes"] for card in answer["cards"]] == [1989514240] * 2
@@ -87,12 +102,20 @@ def test_an_env_file_is_read_and_the_command_line_beats_it(tmp_path: Path) -> No
     [
         (SHARE, "--gpu: is needed with --env; write one of V100"),
         ([*SHARE, "--gpu", "H1000"], '"H1000": is not a card in gpus.yaml'),
-        ([*SHARE, "-f", "job.yaml"], "-f or --env: one of them is needed, and not both; leave one out"),
-        (["-e", "nowhere.env", "--gpu", "T4"], "nowhere.env: 1 problem\n  the file: there is no such file"),
+        (
+            [*SHARE, "-f", "job.yaml"],
+            "-f or --env: one of them is needed, and not both; leave one out",
+        ),
+        (
+            ["-e", "nowhere.env", "--gpu", "T4"],
+            "nowhere.env: 1 problem\n  the file: there is no such file",
+        ),
         (["-e", "=1", "--gpu", "T4"], "has no name before its ="),
     ],
 )
-def test_misuse_exits_with_2_and_says_why_on_standard_error_alone(arguments: list[str], said: str) -> None:
+def test_misuse_exits_with_2_and_says_why_on_standard_error_alone(
+    arguments: list[str], said: str
+) -> None:
     done = ask("explain", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr

@@ -16,7 +16,9 @@ from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.gpu_cluster import GpuCluster, gpu_pod, grant, machine, mpsnode, uuid
 from tests.whole.webhook.api_server import api_server
 
-EVENTS, CONFIG_MAPS, NAMESPACES = (Resource("v1", plural) for plural in ("events", "configmaps", "namespaces"))
+EVENTS, CONFIG_MAPS, NAMESPACES = (
+    Resource("v1", plural) for plural in ("events", "configmaps", "namespaces")
+)
 REPLICA_SETS = Resource("apps/v1", "replicasets")
 
 
@@ -31,23 +33,36 @@ def explain(cluster: GpuCluster, *words: str) -> Said:
 
 def two_nodes(cluster: GpuCluster, **more: Any) -> None:
     """node1 has 4 and 3 GiB free of two GPUs, node2 is cordoned and has 15."""
-    held = [cluster.pod(gpu_pod(f"held-{n}", 11 + n, nodeName="node1"), {"phase": "Running"}) for n in (0, 1)]
+    held = [
+        cluster.pod(gpu_pod(f"held-{n}", 11 + n, nodeName="node1"), {"phase": "Running"})
+        for n in (0, 1)
+    ]
     cluster.nodes(
         machine("node1"),
         machine("node2", unschedulable=True),
-        mpsnode("node1", 15, 15, grants=[grant(pod, 11 + n, "node1", 1 - n) for n, pod in enumerate(held)]),
+        mpsnode(
+            "node1",
+            15,
+            15,
+            grants=[grant(pod, 11 + n, "node1", 1 - n) for n, pod in enumerate(held)],
+        ),
         mpsnode("node2", 15, **more),
     )
 
 
 def test_a_pod_that_runs_is_where_it_is_with_what_it_has(cluster: GpuCluster) -> None:
     pod = cluster.pod(gpu_pod("train", 7, percent=30, nodeName="node1"), {"phase": "Running"})
-    cluster.nodes(mpsnode("node1", 15, 15, grants=[grant(pod, 7, "node1", 1, percent=30)], states={1: "fault"}))
+    cluster.nodes(
+        mpsnode(
+            "node1", 15, 15, grants=[grant(pod, 7, "node1", 1, percent=30)], states={1: "fault"}
+        )
+    )
     said = explain(cluster, "pod/train")
     assert (said.code, said.errors) == (0, "")
-    assert said.output == (
-        "pod default/train runs on gpu1 of node1 with 7 GiB and 30 % of its threads, of which it uses 0.5 GiB; "
-        "but gpu1 is in fault for 10 min (its server is in FAULT)\n"
+    assert (
+        said.output
+        == "pod default/train runs on gpu1 of node1 with 7 GiB and 30 % of its threads, of which it"
+        " uses 0.5 GiB; but gpu1 is in fault for 10 min (its server is in FAULT)\n"
     )
 
 
@@ -56,10 +71,12 @@ def test_a_pod_without_room_says_what_there_is_and_what_is_not_counted(cluster: 
     cluster.pod(gpu_pod("train", 7))
     said = explain(cluster, "train")
     assert said.code == 1
-    assert said.output == (
-        "pod default/train waits: no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu1; "
-        "not counted: node2 (cordoned); the GPUs of node1 have that only together, and autoscalers count it as free; "
-        "it starts when others end, which kubectl mps shows; or ask for 4 GiB or less\n"
+    assert (
+        said.output
+        == "pod default/train waits: no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu1; not"
+        " counted: node2 (cordoned); the GPUs of node1 have that only together, and autoscalers"
+        " count it as free; it starts when others end, which kubectl mps shows; or ask for 4 GiB"
+        " or less\n"
     )
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert (read["why"], read["request"]["memory_mib"], read["policy"]["from"]) == (
@@ -73,9 +90,11 @@ def test_room_where_the_pod_may_not_go_is_said_with_what_keeps_it_away(cluster: 
     two_nodes(cluster)
     cluster.pod(gpu_pod("train", 7))
     said = explain(cluster, "train")
-    assert said.output == (
-        "pod default/train waits: there is room only where it may not go: gpu0 of node2 (cordoned); "
-        "kubectl uncordon allows pods there again; elsewhere, no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu1\n"
+    assert (
+        said.output
+        == "pod default/train waits: there is room only where it may not go: gpu0 of node2"
+        " (cordoned); kubectl uncordon allows pods there again; elsewhere, no GPU of node1 has 7"
+        " GiB free: the most is 4 GiB, gpu1\n"
     )
 
 
@@ -90,21 +109,29 @@ def test_where_there_is_room_the_scheduler_is_quoted(cluster: GpuCluster) -> Non
         "message": "0/1 nodes are available: 1 Insufficient cpu.",
     }
     cluster.pod(gpu_pod("other", 7), {"phase": "Pending", "conditions": [condition]})
-    assert explain(cluster, "other").output == (
-        "pod default/other waits: gpu0 of node1 has room, and its scheduler says "
-        '"0/1 nodes are available: 1 Insufficient cpu"; more in kubectl describe pod other -n default\n'
+    assert (
+        explain(cluster, "other").output
+        == 'pod default/other waits: gpu0 of node1 has room, and its scheduler says "0/1 nodes are'
+        ' available: 1 Insufficient cpu"; more in kubectl describe pod other -n default\n'
     )
 
 
-def test_a_promise_that_is_its_own_is_said_and_one_of_a_pod_that_is_gone_takes_nothing(cluster: GpuCluster) -> None:
+def test_a_promise_that_is_its_own_is_said_and_one_of_a_pod_that_is_gone_takes_nothing(
+    cluster: GpuCluster,
+) -> None:
     pod = cluster.pod(gpu_pod("train", 7))
     uid = pod["metadata"]["uid"]
     promises = {
         uid: {"pod": "default/train", "gpus": [uuid("node1", 0)], "mib": 7168, "percent": 0},
         "gone": {"pod": "default/gone", "gpus": [uuid("node2", 0)], "mib": 7168, "percent": 0},
     }
-    cluster.nodes(machine("node1"), machine("node2"), mpsnode("node1", 7, promised=json.dumps(promises)))
-    assert "its scheduler has reserved gpu0 of node1 for it, and binds it there" in explain(cluster, "train").output
+    cluster.nodes(
+        machine("node1"), machine("node2"), mpsnode("node1", 7, promised=json.dumps(promises))
+    )
+    assert (
+        "its scheduler has reserved gpu0 of node1 for it, and binds it there"
+        in explain(cluster, "train").output
+    )
     gone = {"gone": promises["gone"]}
     cluster.nodes(mpsnode("node2", 7, promised=json.dumps(gone)))
     cluster.pod(gpu_pod("other", 7))
@@ -112,14 +139,24 @@ def test_a_promise_that_is_its_own_is_said_and_one_of_a_pod_that_is_gone_takes_n
 
 
 def test_a_pod_that_does_not_start_is_told_with_its_last_warning(cluster: GpuCluster) -> None:
-    waits = {"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling"}}}
+    waits = {
+        "name": "main",
+        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling"}},
+    }
     pod = gpu_pod("train", 7, nodeName="node1", annotations={"mpsd.io/gpu": uuid("node1", 1)})
     made = cluster.pod(pod, {"phase": "Pending", "containerStatuses": [waits]})
     cluster.nodes(mpsnode("node1", 15, 15))
-    for number, (kind, reason) in enumerate((("Warning", "Older"), ("Warning", "Failed"), ("Normal", "Pulling"))):
+    for number, (kind, reason) in enumerate(
+        (("Warning", "Older"), ("Warning", "Failed"), ("Normal", "Pulling"))
+    ):
         event = {
             "metadata": {"name": f"event-{number}"},
-            "involvedObject": {"uid": made["metadata"]["uid"], "kind": "Pod", "name": "train", "namespace": "default"},
+            "involvedObject": {
+                "uid": made["metadata"]["uid"],
+                "kind": "Pod",
+                "name": "train",
+                "namespace": "default",
+            },
             "type": kind,
             "reason": reason,
             "message": "no such host:\n registry.",
@@ -128,31 +165,52 @@ def test_a_pod_that_does_not_start_is_told_with_its_last_warning(cluster: GpuClu
         cluster.thing(EVENTS, event, "default")
     said = explain(cluster, "train")
     assert (said.code, said.errors) == (1, "")
-    assert said.output == (
-        "pod default/train waits on gpu1 of node1: container main waits: ImagePullBackOff: Back-off pulling; last "
-        "warning: Failed: no such host: registry; correct its image, or the secret that it is pulled with\n"
+    assert (
+        said.output
+        == "pod default/train waits on gpu1 of node1: container main waits: ImagePullBackOff:"
+        " Back-off pulling; last warning: Failed: no such host: registry; correct its image, or"
+        " the secret that it is pulled with\n"
     )
 
 
 def test_a_deployment_is_answered_with_its_pods(cluster: GpuCluster) -> None:
-    made = cluster.thing(REPLICA_SETS, {"metadata": {"name": "train-5dc6b"}, "spec": {"replicas": 0}}, "default")
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train-5dc6b", "uid": made["metadata"]["uid"]}
-    refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed, unexpectedly."}
+    made = cluster.thing(
+        REPLICA_SETS, {"metadata": {"name": "train-5dc6b"}, "spec": {"replicas": 0}}, "default"
+    )
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "train-5dc6b",
+        "uid": made["metadata"]["uid"],
+    }
+    refused = {
+        "phase": "Failed",
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed, unexpectedly.",
+    }
     for name, status in (("train-5dc6b-b", None), ("train-5dc6b-a", refused)):
         pod = gpu_pod(name, 7, nodeName="node1" if status else "")
-        pod["metadata"] |= {"ownerReferences": [owner | {"controller": True}], "labels": {"pod-template-hash": "5dc6b"}}
+        pod["metadata"] |= {
+            "ownerReferences": [owner | {"controller": True}],
+            "labels": {"pod-template-hash": "5dc6b"},
+        }
         cluster.pod(pod, status)
     for word in ("train", "deploy/train", "deployments.apps/train", "rs/train-5dc6b"):
         said = explain(cluster, word)
         assert said.code == 1
         head, first, second = said.output.splitlines()
         assert head.endswith(" has 2 pods: train-5dc6b-a, train-5dc6b-b")
-        assert head.startswith("ReplicaSet train-5dc6b" if word.startswith("rs") else "Deployment train")
-        assert first.startswith(
-            "pod default/train-5dc6b-a failed: kubelet of node1 refused it with UnexpectedAdmissionError: Allocate "
-            "failed, unexpectedly; it is never started again, and Deployment train makes another; "
+        assert head.startswith(
+            "ReplicaSet train-5dc6b" if word.startswith("rs") else "Deployment train"
         )
-        assert second.startswith("pod default/train-5dc6b-b waits: no node is labelled ack.node.gpu.schedule=mps; ")
+        assert first.startswith(
+            "pod default/train-5dc6b-a failed: kubelet of node1 refused it with"
+            " UnexpectedAdmissionError: Allocate failed, unexpectedly; it is never started again,"
+            " and Deployment train makes another; "
+        )
+        assert second.startswith(
+            "pod default/train-5dc6b-b waits: no node is labelled ack.node.gpu.schedule=mps; "
+        )
     assert explain(cluster, "job/train").code == 2
 
 
@@ -162,9 +220,15 @@ def test_a_pod_that_is_not_there_is_a_wrong_question(cluster: GpuCluster) -> Non
     cluster.pod(gpu_pod("notebook", 7), namespace="research")
     near = explain(cluster, "train-1")
     assert (near.code, near.output) == (2, "")
-    assert '"train-1" in namespace default: is no pod, and no Job, Deployment or other owner of pods; ' in near.errors
+    assert (
+        '"train-1" in namespace default: is no pod, and no Job, Deployment or other owner of pods; '
+        in near.errors
+    )
     assert near.errors.endswith("name one of train-0\n")
-    assert "there is one in research: name the namespace with -n" in explain(cluster, "notebook").errors
+    assert (
+        "there is one in research: name the namespace with -n"
+        in explain(cluster, "notebook").errors
+    )
     assert explain(cluster, "notebook", "-n", "research").code == 1
     assert explain(cluster, "train-0", "-A").code == 2
 
@@ -191,9 +255,17 @@ def test_without_a_pod_every_one_that_waits_has_a_line(cluster: GpuCluster) -> N
         cluster.pod(gpu_pod(name, gib), namespace=namespace)
     here, everywhere = explain(cluster), explain(cluster, "-A")
     assert (here.code, everywhere.code) == (1, 1)
-    assert [line.split(" waits: ")[0] for line in here.output.splitlines()] == ["pod default/a", "pod default/b"]
-    assert [line.split(" waits: ")[0] for line in everywhere.output.splitlines()][2:] == ["pod research/c"]
-    assert "asks for 99 GiB of one GPU, and the largest can give 15, gpu0 of node1, so it never fits" in here.output
+    assert [line.split(" waits: ")[0] for line in here.output.splitlines()] == [
+        "pod default/a",
+        "pod default/b",
+    ]
+    assert [line.split(" waits: ")[0] for line in everywhere.output.splitlines()][2:] == [
+        "pod research/c"
+    ]
+    assert (
+        "asks for 99 GiB of one GPU, and the largest can give 15, gpu0 of node1, so it never fits"
+        in here.output
+    )
     assert len(json.loads(explain(cluster, "-A", "-o", "json").output)["pods"]) == 3
 
 
@@ -210,9 +282,10 @@ def test_the_policy_is_the_cluster_s_where_it_may_be_read(cluster: GpuCluster) -
     cluster.pod(gpu_pod("train", 7))
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert read["policy"] == {"from": "ConfigMap mpsd-system/mpsd-limits", "why": ""}
-    assert read["sentence"] == (
-        'pod default/train waits: it names the scheduler "mpsd-scheduler", which does not ask mpsd; '
-        "recreate it with spec.schedulerName: volcano"
+    assert (
+        read["sentence"]
+        == 'pod default/train waits: it names the scheduler "mpsd-scheduler", which does not ask'
+        " mpsd; recreate it with spec.schedulerName: volcano"
     )
 
 
@@ -221,9 +294,18 @@ def test_what_may_not_be_looked_at_is_said(cluster: GpuCluster, tmp_path: Path) 
         config = str(server.kubeconfig(tmp_path))
         server.put("/apis/mpsd.io/v1alpha1/mpsnodes/node1", mpsnode("node1", 15))
         pod = gpu_pod("train", 7)
-        pod["metadata"] |= {"namespace": "default", "uid": "1", "creationTimestamp": stamp(time.time())}
+        pod["metadata"] |= {
+            "namespace": "default",
+            "uid": "1",
+            "creationTimestamp": stamp(time.time()),
+        }
         server.put("/api/v1/namespaces/default/pods/train", pod)
-        server.forbidden = {("list", "nodes"), ("list", "pods"), ("get", "configmaps"), ("list", "events")}
+        server.forbidden = {
+            ("list", "nodes"),
+            ("list", "pods"),
+            ("get", "configmaps"),
+            ("list", "events"),
+        }
         partly = explain(cluster, "train", "--kubeconfig", config)
         assert (partly.code, partly.errors.count("lacks the right to list")) == (1, 2)
         assert "gpu0 of node1 has room" in partly.output
@@ -243,7 +325,10 @@ def test_what_may_not_be_looked_at_is_said(cluster: GpuCluster, tmp_path: Path) 
 def test_a_pod_is_explained_whatever_it_is_called(cluster: GpuCluster) -> None:
     for name in ("status", "gpu-a1", "explain"):
         cluster.pod(gpu_pod(name, 7))
-        assert f"pod default/{name} waits: " in cluster.world.kubectl_mps("-n", "default", "explain", name).output
+        assert (
+            f"pod default/{name} waits: "
+            in cluster.world.kubectl_mps("-n", "default", "explain", name).output
+        )
     offered = cluster.world.run(kubectl_mps.complete, "kubectl_complete-mps", "explain", "")
     assert offered.output.splitlines() == ["explain", "gpu-a1", "status", ":4"]
     assert "kubectl mps explain job/train -n research" in explain(cluster, "--help").output
@@ -253,9 +338,14 @@ def test_a_pod_that_asks_for_no_gpu_is_told_how_to(cluster: GpuCluster) -> None:
     cluster.pod(gpu_pod("web"))
     said = explain(cluster, "web")
     assert said.code == 1
-    assert "asks for no GPU: none of its containers has aliyun.com/gpu-mem under resources.limits" in said.output
+    assert (
+        "asks for no GPU: none of its containers has aliyun.com/gpu-mem under resources.limits"
+        in said.output
+    )
     patch = {"status": {"phase": "Running"}}
-    cluster.world.ask(lambda kube: kube.patch(PODS, "web", patch, PatchKind.MERGE, "default", "status"))
+    cluster.world.ask(
+        lambda kube: kube.patch(PODS, "web", patch, PatchKind.MERGE, "default", "status")
+    )
     assert explain(cluster, "web").code == 0
 
 
@@ -264,6 +354,12 @@ def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) 
     cluster.pod(gpu_pod("train", 7))
     said = explain(cluster, "train")
     assert said.code == 1
-    assert "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: " in said.errors
+    assert (
+        "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: "
+        in said.errors
+    )
     cluster.pod(gpu_pod("bound", 7, nodeName="node1"))
-    assert "pod default/bound waits on node1: kubelet has not started it yet" in explain(cluster, "bound").output
+    assert (
+        "pod default/bound waits on node1: kubelet has not started it yet"
+        in explain(cluster, "bound").output
+    )

@@ -40,7 +40,9 @@ def test_where_nothing_new_is_imported_everything_is_looked_at_as_before() -> No
 
 
 @pytest.mark.parametrize("program", ["mpsd", "kubectl-mps"])
-def test_ctrl_c_while_a_program_starts_ends_it_without_a_traceback(program: str, tmp_path: Path) -> None:
+def test_ctrl_c_while_a_program_starts_ends_it_without_a_traceback(
+    program: str, tmp_path: Path
+) -> None:
     """A module that a plain status imports is interrupted half way."""
     (tmp_path / "msgspec.py").write_text("raise KeyboardInterrupt\n")
     done = subprocess.run(
@@ -66,7 +68,9 @@ def test_kubectl_is_asked_before_what_shows_its_answer_is_loaded() -> None:
         "def asks(*words, **how): print(*sys.modules); sys.exit(7)\n"
         "subprocess.Popen = asks\nsys.argv = ['kubectl-mps']\nmain()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 7, done.stderr
     assert not {"msgspec", "rich", "asyncio", "yaml"} & {*done.stdout.split()}
 
@@ -86,17 +90,23 @@ def test_kubectl_is_asked_before_what_shows_its_answer_is_loaded() -> None:
 def test_a_process_that_lasts_loads_nothing_that_it_does_without(
     program: str, without: set[str], tmp_path: Path
 ) -> None:
-    """Each ends here, where there is no GPU and no cluster, after all that it begins with has been loaded."""
+    """Each ends here, where there is no GPU and no cluster, after all that it begins with has been
+    loaded."""
     (tmp_path / "pynvml.py").write_text(
         "class NVMLError(Exception): ...\nnvmlMemory_v2 = 2\ndef nvmlInit(): raise NVMLError\n"
     )
     code = (
-        f"import sys\nfrom mpsd.cli.main import main\nsys.argv = ['mpsd', '{program}', '--log-format', 'json']\n"
-        "try: main()\nexcept SystemExit as end: print(end.code, *(name for name, one in sys.modules.items() if one))\n"
+        f"import sys\nfrom mpsd.cli.main import main\nsys.argv = ['mpsd', '{program}',"
+        " '--log-format', 'json']\ntry: main()\nexcept SystemExit as end: print(end.code, *(name"
+        " for name, one in sys.modules.items() if one))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "MPSD_RUN_DIR": str(tmp_path / "run")},
+        env={
+            "PYTHONPATH": str(tmp_path),
+            "PATH": "/usr/bin:/bin",
+            "MPSD_RUN_DIR": str(tmp_path / "run"),
+        },
         capture_output=True,
         text=True,
         timeout=30,
@@ -106,7 +116,10 @@ def test_a_process_that_lasts_loads_nothing_that_it_does_without(
     assert ended in {"1", "2"}, done.stderr
     assert f"mpsd.cli.{program}" in loaded
     assert not {name.partition(".")[0] for name in loaded} & without
-    assert [name for name in loaded if name.startswith("mpsd.simulator.")] in ([], ["mpsd.simulator.machine"])
+    assert [name for name in loaded if name.startswith("mpsd.simulator.")] in (
+        [],
+        ["mpsd.simulator.machine"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,14 +129,19 @@ def test_a_process_that_lasts_loads_nothing_that_it_does_without(
         (["status", "--run-dir", "/nowhere"], 34, set()),
     ],
 )
-def test_a_short_answer_loads_what_it_is_made_of_and_no_more(words: list[str], most: int, without: set[str]) -> None:
-    """most: modules of mpsd. Where each ten of whatever package cost 5 ms, these keep an answer within its time."""
+def test_a_short_answer_loads_what_it_is_made_of_and_no_more(
+    words: list[str], most: int, without: set[str]
+) -> None:
+    """most: modules of mpsd. Where each ten of whatever package cost 5 ms, these keep an answer
+    within its time."""
     heavy = {"aiohttp", "asyncio", "cryptography", "grpc", "kubernetes", "numpy", "urllib3", "yaml"}
     code = (
         f"import sys\nfrom mpsd.cli.main import main\nsys.argv = ['mpsd', *{words}]\n"
         "try: main()\nexcept SystemExit: print(); print(*sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
     loaded = done.stdout.splitlines()[-1].split()
     assert not {name.partition(".")[0] for name in loaded} & (heavy | without)
     ours = [name for name in loaded if name.partition(".")[0] == "mpsd"]

@@ -1,4 +1,5 @@
-"""`kubectl inspect cgpu`: the table that gpushare's tool prints, to the letter, of mpsd's ledger."""
+"""`kubectl inspect cgpu`: the table that gpushare's tool prints, to the letter, of mpsd's
+ledger."""
 
 import json
 import os
@@ -34,7 +35,10 @@ def inspect(cluster: GpuCluster, *words: str) -> Said:
 
 
 def test_one_empty_gpu_is_shown_as_in_the_guide_to_the_letter(cluster: GpuCluster) -> None:
-    cluster.nodes(machine("cn-shanghai.192.168.6.104", "192.168.6.104"), mpsnode("cn-shanghai.192.168.6.104", 15))
+    cluster.nodes(
+        machine("cn-shanghai.192.168.6.104", "192.168.6.104"),
+        mpsnode("cn-shanghai.192.168.6.104", 15),
+    )
     done = subprocess.run(
         ["kubectl", "inspect", "cgpu"],
         env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"},
@@ -47,26 +51,36 @@ def test_one_empty_gpu_is_shown_as_in_the_guide_to_the_letter(cluster: GpuCluste
 
 
 def mixed(cluster: GpuCluster) -> None:
-    """Two GPUs of another size beside one, a pod on both, one that is bound to a GPU and one that has none yet."""
+    """Two GPUs of another size beside one, a pod on both, one that is bound to a GPU and one that
+    has none yet."""
     given = cluster.pod(gpu_pod("wide", 8, gpus=2, nodeName="node1"), {"phase": "Running"})
     small = cluster.pod(gpu_pod("small", 3, nodeName="node1"), {"phase": "Running"}, "kube-system")
-    cluster.pod(gpu_pod("chosen", 2, nodeName="node2", annotations={"mpsd.io/gpu": uuid("node2", 0)}))
+    cluster.pod(
+        gpu_pod("chosen", 2, nodeName="node2", annotations={"mpsd.io/gpu": uuid("node2", 0)})
+    )
     cluster.pod(gpu_pod("ended", 5, nodeName="node2"), {"phase": "Succeeded"})
     cluster.pod(gpu_pod("waits", 5))
     cluster.nodes(
         machine("node1", "10.0.0.1"),
         machine("node2"),
         machine("node3"),
-        mpsnode("node1", 15, 23, grants=[grant(given, 4, "node1", 0, 1), grant(small, 3, "node1", 1)]),
-        mpsnode("node2", 7, promised=json.dumps({"x": {"pod": "a/b", "gpus": [], "mib": 1, "percent": 0}})),
+        mpsnode(
+            "node1", 15, 23, grants=[grant(given, 4, "node1", 0, 1), grant(small, 3, "node1", 1)]
+        ),
+        mpsnode(
+            "node2",
+            7,
+            promised=json.dumps({"x": {"pod": "a/b", "gpus": [], "mib": 1, "percent": 0}}),
+        ),
         mpsnode("node3"),
     )
 
 
 def test_nodes_of_several_gpus_and_sizes_are_added_up(cluster: GpuCluster) -> None:
     mixed(cluster)
-    assert inspect(cluster).output == (
-        "NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
+    assert (
+        inspect(cluster).output
+        == "NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
         "node1  10.0.0.1   4/15                   7/23                   11/38\n"
         "node2  unknown    2/7                    0/0                    2/7\n"
         f"{'-' * (len('node1.10.0.0.1.4/15.7/23.11/38.') + 20)}\n"
@@ -123,7 +137,12 @@ def test_programs_read_the_same_numbers(cluster: GpuCluster) -> None:
     read = json.loads(inspect(cluster, "-o", "json", "node1").output)
     assert (read["unit_mib"], read["doubts"]) == (1024, [])
     (node,) = read["nodes"]
-    assert (node["name"], node["address"], node["allocated"], node["total"]) == ("node1", "10.0.0.1", 11, 38)
+    assert (node["name"], node["address"], node["allocated"], node["total"]) == (
+        "node1",
+        "10.0.0.1",
+        11,
+        38,
+    )
     assert [(gpu["label"], gpu["allocated"], gpu["total"]) for gpu in node["gpus"]] == [
         ("gpu0", 4, 15),
         ("gpu1", 7, 23),
@@ -137,8 +156,13 @@ def test_programs_read_the_same_numbers(cluster: GpuCluster) -> None:
 def test_a_node_that_is_silent_is_said_beside_the_table(cluster: GpuCluster) -> None:
     cluster.nodes(machine("node1", "10.0.0.1"), mpsnode("node1", 15, told_ago_s=3600))
     said = inspect(cluster)
-    assert (said.code, said.output.splitlines()[1]) == (0, "node1  10.0.0.1   0/15                   0/15")
-    assert said.errors.startswith("kubectl inspect cgpu: node1 has reported nothing for 60 min (expected every 5 min)")
+    assert (said.code, said.output.splitlines()[1]) == (
+        0,
+        "node1  10.0.0.1   0/15                   0/15",
+    )
+    assert said.errors.startswith(
+        "kubectl inspect cgpu: node1 has reported nothing for 60 min (expected every 5 min)"
+    )
 
 
 def test_a_node_that_is_not_there_is_a_wrong_question(cluster: GpuCluster) -> None:
@@ -151,7 +175,10 @@ def test_a_node_that_is_not_there_is_a_wrong_question(cluster: GpuCluster) -> No
 def test_a_cluster_without_gpus_is_an_empty_table_and_no_answer(cluster: GpuCluster) -> None:
     said = inspect(cluster)
     assert (said.code, said.output.splitlines()[-1]) == (1, "0/0 (0%)")
-    assert "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run" in said.errors
+    assert (
+        "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run"
+        in said.errors
+    )
 
 
 def test_a_missing_right_leaves_out_what_it_is_for(cluster: GpuCluster, tmp_path: Path) -> None:
@@ -160,8 +187,14 @@ def test_a_missing_right_leaves_out_what_it_is_for(cluster: GpuCluster, tmp_path
         server.put("/apis/mpsd.io/v1alpha1/mpsnodes/node1", mpsnode("node1", 15))
         server.forbidden = {("list", "nodes"), ("list", "pods"), ("get", "configmaps")}
         partly = inspect(cluster, "--kubeconfig", config)
-        assert (partly.code, partly.output.splitlines()[1].split()) == (0, ["node1", "unknown", "0/15", "0/15"])
-        assert "pods that kubelet has given nothing yet are not counted: mpsd lacks the right to list" in partly.errors
+        assert (partly.code, partly.output.splitlines()[1].split()) == (
+            0,
+            ["node1", "unknown", "0/15", "0/15"],
+        )
+        assert (
+            "pods that kubelet has given nothing yet are not counted: mpsd lacks the right to list"
+            in partly.errors
+        )
         server.forbidden = {("list", "mpsnodes")}
         nothing = inspect(cluster, "--kubeconfig", config)
         assert (nothing.code, nothing.output) == (1, "")
@@ -171,6 +204,8 @@ def test_a_missing_right_leaves_out_what_it_is_for(cluster: GpuCluster, tmp_path
 
 def test_tab_offers_nodes_and_the_help_teaches(cluster: GpuCluster) -> None:
     cluster.nodes(mpsnode("node1", 15), mpsnode("node2", 15))
-    offered = cluster.world.run(inspect_cgpu.complete, "kubectl_complete-inspect-cgpu", "-d", "node1", "")
+    offered = cluster.world.run(
+        inspect_cgpu.complete, "kubectl_complete-inspect-cgpu", "-d", "node1", ""
+    )
     assert offered.output.splitlines() == ["node2", ":4"]
     assert "kubectl inspect cgpu -d gpu-a1" in inspect(cluster, "--help").output

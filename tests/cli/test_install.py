@@ -17,7 +17,10 @@ LAUNCHER = "usr/local/bin/mpsd-runtime"
 DOCKER, CONTAINERD = "etc/docker/daemon.json", "etc/containerd/config.toml"
 PODMAN = "etc/containers/containers.conf.d/mpsd.conf"
 ENGINES = {"docker": DOCKER, "containerd": CONTAINERD, "podman": PODMAN}
-DAEMON_JSON = '{\n    "log-driver": "json-file",\n    "runtimes": {\n        "kata": {"path": "/opt/kata"}\n    }\n}\n'
+DAEMON_JSON = (
+    '{\n    "log-driver": "json-file",\n    "runtimes": {\n        "kata": {"path": "/opt/kata"}\n '
+    "   }\n}\n"
+)
 CONFIG_TOML = """version = 2
 
 # managed by the night shift
@@ -33,7 +36,9 @@ def install(root: Path, *words: str) -> Done:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
 
 
 def write(path: Path, text: str) -> Path:
@@ -56,7 +61,10 @@ def test_a_dry_run_shows_every_difference_and_changes_nothing(root: Path, engine
     assert (done.returncode, done.stderr) == (0, "")
     assert tree(root) == before
     for said in (
-        f"{root / LAUNCHER} (the launcher): would be written\n--- /dev/null\n+++ {root / LAUNCHER}\n@@ ",
+        (
+            f"{root / LAUNCHER} (the launcher): would be written\n--- /dev/null\n+++"
+            f" {root / LAUNCHER}\n@@ "
+        ),
         f"{root / ENGINES[engine]} ({engine}'s configuration): would be ",
         f"+++ {root / ENGINES[engine]}\n",
         "from mpsd.runtime.main import main",
@@ -70,7 +78,10 @@ def test_done_twice_it_changes_nothing_and_says_so(root: Path, engine: str) -> N
     before = tree(root)
     done = install(root, engine)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"nothing to change: {engine} is already as `mpsd install {engine}` leaves it" in done.stdout
+    assert (
+        f"nothing to change: {engine} is already as `mpsd install {engine}` leaves it"
+        in done.stdout
+    )
     assert "systemctl" not in done.stdout
     assert tree(root) == before
 
@@ -117,8 +128,15 @@ def test_the_file_as_it_was_lies_beside_it_with_its_owner_and_mode(root: Path) -
     assert kept.read_text() == DAEMON_JSON
     for path in (kept, root / DOCKER):
         now = path.stat()
-        assert (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) == (0o640, was.st_uid, was.st_gid)
-    assert sorted(path.name for path in (root / DOCKER).parent.iterdir()) == ["daemon.json", "daemon.json.before-mpsd"]
+        assert (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) == (
+            0o640,
+            was.st_uid,
+            was.st_gid,
+        )
+    assert sorted(path.name for path in (root / DOCKER).parent.iterdir()) == [
+        "daemon.json",
+        "daemon.json.before-mpsd",
+    ]
 
 
 def test_an_earlier_backup_is_not_overwritten(root: Path) -> None:
@@ -134,7 +152,9 @@ def test_the_launcher_is_a_program_that_knows_what_was_chosen(root: Path) -> Non
     chosen = ("--next", "/usr/bin/true", "--log", "/var/log/other.log", "--run-dir", "/run/other")
     assert install(root, "docker", *chosen).returncode == 0
     assert stat.S_IMODE((root / LAUNCHER).stat().st_mode) == 0o755
-    shown = subprocess.run([root / LAUNCHER, "--help-mpsd"], capture_output=True, text=True, timeout=30, check=True)
+    shown = subprocess.run(
+        [root / LAUNCHER, "--help-mpsd"], capture_output=True, text=True, timeout=30, check=True
+    )
     for said in ("(now: /usr/bin/true)", "(now: /run/other)", "(now: /var/log/other.log)"):
         assert said in shown.stdout
 
@@ -201,7 +221,9 @@ def test_a_launcher_that_others_could_replace_is_refused(root: Path) -> None:
     assert not (root / LAUNCHER).exists()
 
 
-@pytest.mark.parametrize("words", [("--to", "mpsd-runtime"), ("--to", "/a/../b"), ("--next", "runc"), ("--log", "x")])
+@pytest.mark.parametrize(
+    "words", [("--to", "mpsd-runtime"), ("--to", "/a/../b"), ("--next", "runc"), ("--log", "x")]
+)
 def test_a_path_that_is_not_whole_is_misuse(root: Path, words: tuple[str, str]) -> None:
     done = install(root, "docker", *words)
     assert done.returncode == 2
@@ -224,13 +246,16 @@ def test_machines_get_what_would_be_done_and_what_was(root: Path) -> None:
     assert (again["changed"], again["to_do"]) == (False, [])
 
 
-# -- what the engines say -----------------------------------------------------------------------------------------
+# -- what the engines say ------------------------------------------------------------------------
 
 
 def engine_program(name: str) -> str:
     more = os.environ.get("MPSD_HOST_PROGRAMS", str(Path.home() / ".cache/mpsd-host"))
     found = shutil.which(
-        name, path=os.pathsep.join([os.environ["PATH"], "/usr/sbin", f"{more}/usr/sbin", f"{more}/usr/bin"])
+        name,
+        path=os.pathsep.join(
+            [os.environ["PATH"], "/usr/sbin", f"{more}/usr/sbin", f"{more}/usr/bin"]
+        ),
     )
     return found or pytest.skip(f"{name} is not here; tests/host/programs.sh fetches Debian's")
 
@@ -246,7 +271,8 @@ def dumped(config: Path) -> str:
         CONFIG_TOML,
         None,
         '[plugins.cri.containerd.runtimes.kata]\nruntime_type = "io.containerd.kata.v2"\n',
-        CONFIG_TOML + '[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n',
+        CONFIG_TOML
+        + '[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n',
     ],
     ids=["comments", "no-file", "version-1", "default-named"],
 )
@@ -277,12 +303,27 @@ def test_podman_knows_the_runtime(tmp_path: Path) -> None:
     to, config = tmp_path / "mpsd-runtime", tmp_path / "mpsd.conf"
     done = ask("install", "podman", "--to", str(to), "--config", str(config))
     assert f"mpsd uninstall podman --to {to} --config {config}" in done.stdout
-    write(tmp_path / "all.conf", config.read_text() + '[engine]\nlock_type = "file"\n')  # nothing is left in /dev/shm
-    asked = ["--runtime", "mpsd", "info", "--format", "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}"]
-    environment = os.environ | {"CONTAINERS_CONF": str(tmp_path / "all.conf"), "HOME": str(tmp_path)}
-    environment |= {"LD_LIBRARY_PATH": libraries_of(podman), "PATH": f"{os.environ['PATH']}:{Path(runc).parent}"}
+    # nothing is left in /dev/shm
+    write(tmp_path / "all.conf", config.read_text() + '[engine]\nlock_type = "file"\n')
+    asked = [
+        "--runtime",
+        "mpsd",
+        "info",
+        "--format",
+        "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}",
+    ]
+    environment = os.environ | {
+        "CONTAINERS_CONF": str(tmp_path / "all.conf"),
+        "HOME": str(tmp_path),
+    }
+    environment |= {
+        "LD_LIBRARY_PATH": libraries_of(podman),
+        "PATH": f"{os.environ['PATH']}:{Path(runc).parent}",
+    }
     with tempfile.TemporaryDirectory() as short:  # podman takes no more than 50 characters
         own = [f"--{name}={short}/{name}" for name in ("root", "runroot", "tmpdir")]
         command = [podman, "--conmon", conmon, "--storage-driver", "vfs", *own, *asked]
-        answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+        answer = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=50, check=False
+        )
     assert (answer.returncode, answer.stdout) == (0, f"mpsd {to}\n"), answer.stderr

@@ -1,4 +1,5 @@
-"""`kubectl mps bundle`: everything of mpsd in a cluster, and no secret, wherever one was planted."""
+"""`kubectl mps bundle`: everything of mpsd in a cluster, and no secret, wherever one was
+planted."""
 
 import json
 import stat
@@ -15,7 +16,9 @@ from tests.cli.cluster_world import ClusterWorld
 from tests.cli.doctored_cluster import DAEMON_SETS, NODE, SYSTEM, DoctoredCluster
 from tests.operations.test_bundle import PEM
 
-CONFIG_MAPS, SECRETS, EVENTS = (Resource("v1", plural) for plural in ("configmaps", "secrets", "events"))
+CONFIG_MAPS, SECRETS, EVENTS = (
+    Resource("v1", plural) for plural in ("configmaps", "secrets", "events")
+)
 
 
 @pytest.fixture
@@ -30,10 +33,13 @@ def contents(path: Path) -> dict[str, str]:
 
 
 def planted(cluster: DoctoredCluster) -> list[str]:
-    """Secrets in every place that a bundle reads, and in some that it must not. What must not be seen of each."""
+    """Secrets in every place that a bundle reads, and in some that it must not. What must not be
+    seen of each."""
     hidden = [f"hunter{number}-{place}" for number, place in enumerate("abcdefghijklm")]
     text = f"postgres://mpsd:{hidden[0]}@db/x and Authorization: Bearer {hidden[1]}\n{PEM}"
-    line = json.dumps({"event": "granted", "command": f"python3 train.py {hidden[2]}", "api_key": hidden[3]})
+    line = json.dumps(
+        {"event": "granted", "command": f"python3 train.py {hidden[2]}", "api_key": hidden[3]}
+    )
     logs = cluster.world.api.cluster.logs
     logs[SYSTEM, "mpsd-agent-x", False] = f"{line}\npassword={hidden[4]}\n{text}\n"
     logs[SYSTEM, "mpsd-control-x", True] = f"token: {hidden[5]}\nits end\n"
@@ -46,10 +52,16 @@ def planted(cluster: DoctoredCluster) -> list[str]:
     restarted = {"name": "mpsd-control", "restartCount": 1, "state": {"running": {}}}
     cluster.of_pod("mpsd-control", containerStatuses=[restarted])
     cluster.create(
-        CONFIG_MAPS, {"metadata": {"name": "mpsd-limits"}, "data": {"note": f"secret={hidden[9]}\n{text}"}}, SYSTEM
+        CONFIG_MAPS,
+        {"metadata": {"name": "mpsd-limits"}, "data": {"note": f"secret={hidden[9]}\n{text}"}},
+        SYSTEM,
     )
-    cluster.change(NODES, NODE, {"metadata": {"labels": {"token": hidden[10]}, "annotations": {"note": text}}})
-    cluster.change(MPS_NODES, NODE, {"metadata": {"annotations": {"password": hidden[11], "note": text}}})
+    cluster.change(
+        NODES, NODE, {"metadata": {"labels": {"token": hidden[10]}, "annotations": {"note": text}}}
+    )
+    cluster.change(
+        MPS_NODES, NODE, {"metadata": {"annotations": {"password": hidden[11], "note": text}}}
+    )
     cluster.create(EVENTS, {"metadata": {"name": "e"}, "type": "Normal", "message": text}, SYSTEM)
     cluster.create(SECRETS, {"metadata": {"name": "s"}, "data": {"x": hidden[12]}}, SYSTEM)
     cluster.change(DAEMON_SETS, "mpsd-agent", {"metadata": {"annotations": {"note": text}}}, SYSTEM)
@@ -62,10 +74,13 @@ def test_no_secret_is_in_it_wherever_it_was(cluster: DoctoredCluster, tmp_path: 
     said = cluster.world.kubectl_mps("bundle", "-o", str(path))
     assert (said.code, said.output) == (0, f"{path}\n"), said
     found = contents(path)
-    assert [(secret, name) for secret in hidden for name, text in found.items() if secret in text] == []
+    assert [
+        (secret, name) for secret in hidden for name, text in found.items() if secret in text
+    ] == []
     assert "granted" in found["logs/mpsd-agent-x/mpsd-agent.log"]
-    assert found["logs/mpsd-control-x/mpsd-control.previous.log"] == (
-        "[2 lines are not of a known form and left out]\n"
+    assert (
+        found["logs/mpsd-control-x/mpsd-control.previous.log"]
+        == "[2 lines are not of a known form and left out]\n"
     )
 
 
@@ -79,7 +94,13 @@ def test_what_is_in_it(cluster: DoctoredCluster, tmp_path: Path) -> None:
     assert json.loads(found["nodes.json"])[0]["labels"] == {"ack.node.gpu.schedule": "mps"}
     assert json.loads(found["policy.json"])["policy"]["version"] == "v1"
     assert len(json.loads(found["pods.json"])) == 4
-    assert {"workloads.json", "settings.json", "versions.json", "events.json", "INDEX.txt"} <= found.keys()
+    assert {
+        "workloads.json",
+        "settings.json",
+        "versions.json",
+        "events.json",
+        "INDEX.txt",
+    } <= found.keys()
 
 
 def test_what_may_not_be_read_is_in_the_index_with_the_right_that_is_missing(
@@ -98,11 +119,16 @@ def test_what_may_not_be_read_is_in_the_index_with_the_right_that_is_missing(
     said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "out.tar.gz"))
     missing = contents(tmp_path / "out.tar.gz")["INDEX.txt"].partition("Not here: ")[2]
     assert said.code == 0
-    assert "workloads.json: mpsd's DaemonSets and Deployments: mpsd lacks the right to list daemonsets" in missing
+    assert (
+        "workloads.json: mpsd's DaemonSets and Deployments: mpsd lacks the right to list daemonsets"
+        in missing
+    )
     assert "secrets" not in asked
 
 
-def test_a_cluster_that_cannot_be_asked_leaves_no_file(cluster: DoctoredCluster, tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_be_asked_leaves_no_file(
+    cluster: DoctoredCluster, tmp_path: Path
+) -> None:
     cluster.world.api.stop()
     said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "sub.tar.gz"))
     cluster.world.api.start()
@@ -110,7 +136,9 @@ def test_a_cluster_that_cannot_be_asked_leaves_no_file(cluster: DoctoredCluster,
     assert not list(tmp_path.glob("*sub*"))
 
 
-def test_an_interrupt_leaves_no_file(cluster: DoctoredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_no_file(
+    cluster: DoctoredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def interrupted(kube: Kube, *_rest: Any) -> None:
         raise KeyboardInterrupt
 

@@ -24,7 +24,9 @@ def test_a_gpu_is_taken_out_of_use_and_put_back(world: ClusterWorld) -> None:
     out = world.kubectl_mps("cordon", "gpu-a1", "gpu0")
     assert (out.code, out.errors) == (0, "")
     assert world.cordoned("gpu-a1") == [A1[0]]
-    assert out.output.startswith("gpu-a1: no new pods on gpu0 from now on; running programs continue\n")
+    assert out.output.startswith(
+        "gpu-a1: no new pods on gpu0 from now on; running programs continue\n"
+    )
     assert "\npod default/train-0 (12 GiB of gpu0) runs until it ends\n" in out.output
     back = world.kubectl_mps("uncordon", "gpu-a1", A1[0])
     assert (back.code, back.output) == (0, "gpu-a1: new pods are accepted on gpu0 again\n")
@@ -42,7 +44,10 @@ def test_a_silent_node_is_cordoned_and_its_silence_is_said(world: ClusterWorld) 
 def test_a_gpu_or_a_node_that_is_not_there_changes_nothing(world: ClusterWorld) -> None:
     said = world.kubectl_mps("cordon", "gpu-a1", "gpu0", "gpu9")
     assert (said.code, said.output) == (2, "")
-    assert f"gpu9: is no GPU of this node; gpu-a1 has gpu0 ({A1[0]}), gpu1 ({A1[1]}); name one, or all\n" in said.errors
+    assert (
+        f"gpu9: is no GPU of this node; gpu-a1 has gpu0 ({A1[0]}), gpu1 ({A1[1]}); name one, or"
+        " all\n" in said.errors
+    )
     assert world.cordoned("gpu-a1") == []
     assert world.kubectl_mps("cordon", "gpu-a9").code == 2
 
@@ -50,7 +55,9 @@ def test_a_gpu_or_a_node_that_is_not_there_changes_nothing(world: ClusterWorld) 
 def test_of_several_at_once_nobodys_change_is_lost(world: ClusterWorld) -> None:
     async def questions(kube: Kube) -> None:
         wanted = [("gpu0", False), ("gpu1", True), ("gpu2", True), ("gpu3", True)]
-        await asyncio.gather(*(change_cordon(kube, "gpu-a2", [gpu], cordon=cordon) for gpu, cordon in wanted))
+        await asyncio.gather(
+            *(change_cordon(kube, "gpu-a2", [gpu], cordon=cordon) for gpu, cordon in wanted)
+        )
 
     world.ask(questions)
     assert world.cordoned("gpu-a2") == A2[1:]

@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-# A process with a child from before it was this program, as a shell leaves by exec, and one of its own.
+# A process with a child from before it was this program, as a shell leaves by exec, and one of its
+# own.
 PROGRAM = """
 import subprocess
 from mpsd.simulator import own_mpsd as leftovers
@@ -19,5 +20,7 @@ print(len(leftovers.processes()))
 
 
 def test_every_descendant_is_ended_but_those_from_before_and_theirs() -> None:
-    answer = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=30, check=False)
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=30, check=False
+    )
     assert (answer.stdout.split(), answer.stderr) == (["1", "None", "0"], "")

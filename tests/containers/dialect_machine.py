@@ -10,7 +10,8 @@ from tests.model.manifests import FACTS
 
 VOLTA = FACTS.capability("7.0")
 assert isinstance(VOLTA, Capability)
-T4_MIB, A10_MIB, V100_MIB = 15109, 23028, 32768  # as nvidia-smi has them; the last as the report has it
+# as nvidia-smi has them; the last as the report has it
+T4_MIB, A10_MIB, V100_MIB = 15109, 23028, 32768
 
 
 NATIVE = Compute(policy=5, max_inst=None, cards={})
@@ -26,14 +27,18 @@ def machine(memory_mib: int, cards: int = 1) -> tuple[Gpu, ...]:
     return tuple(Gpu(f"GPU-{n:08x}-uuid", n, "a card", memory_mib, 80, VOLTA) for n in range(cards))
 
 
-def asked(gpus: tuple[Gpu, ...], compute: Compute = NATIVE, /, **environment: str) -> tuple[CardRequest, ...]:
+def asked(
+    gpus: tuple[Gpu, ...], compute: Compute = NATIVE, /, **environment: str
+) -> tuple[CardRequest, ...]:
     """What each card is asked for, by an environment in which nothing is wrong."""
     reading = read_dialect(environment, gpus, compute)
     assert isinstance(reading, DialectRequest), reading
     return reading.cards
 
 
-def problems(gpus: tuple[Gpu, ...], compute: Compute = NATIVE, /, **environment: str) -> tuple[Problem, ...]:
+def problems(
+    gpus: tuple[Gpu, ...], compute: Compute = NATIVE, /, **environment: str
+) -> tuple[Problem, ...]:
     reading = read_dialect(environment, gpus, compute)
     assert isinstance(reading, InvalidDialect), reading
     return reading.problems

@@ -15,13 +15,26 @@ PLAIN = HostContainerRequest("/run/runc", "c1", "", {})
 DOCKERS = tuple(
     f"CAP_{name}"
     for name in (
-        *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID", "SETFCAP", "SETPCAP"),
+        *(
+            "CHOWN",
+            "DAC_OVERRIDE",
+            "FSETID",
+            "FOWNER",
+            "MKNOD",
+            "NET_RAW",
+            "SETGID",
+            "SETUID",
+            "SETFCAP",
+            "SETPCAP",
+        ),
         *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
     )
 )
 
 
-def refused(asks: HostContainerRequest, *, driver: str = NEW, by: Policy | None = None) -> list[str]:
+def refused(
+    asks: HostContainerRequest, *, driver: str = NEW, by: Policy | None = None
+) -> list[str]:
     """The rules for which it is refused."""
     return [problem.rule for problem in container_findings(asks, by or policy(), driver).problems]
 
@@ -38,14 +51,29 @@ def with_mode(rule: RuleId, mode: RuleMode) -> Policy:
 def test_what_docker_gives_every_container_is_allowed() -> None:
     by = with_admission(blocked_capabilities=("SYS_ADMIN", "MKNOD"))
     assert refused(replace(PLAIN, capabilities=DOCKERS), by=by) == []
-    assert refused(replace(PLAIN, capabilities=(*DOCKERS, "CAP_SYS_ADMIN")), by=by) == [RuleId.CAPABILITIES]
+    assert refused(replace(PLAIN, capabilities=(*DOCKERS, "CAP_SYS_ADMIN")), by=by) == [
+        RuleId.CAPABILITIES
+    ]
 
 
 def test_all_that_is_too_much_is_named_at_once() -> None:
-    asks = replace(PLAIN, root="run/runc", id="../x", oom_script="oom.sh", capabilities=("cap_sys_admin", "BPF"))
+    asks = replace(
+        PLAIN,
+        root="run/runc",
+        id="../x",
+        oom_script="oom.sh",
+        capabilities=("cap_sys_admin", "BPF"),
+    )
     by = with_admission(blocked_capabilities=("SYS_ADMIN", "MKNOD", "BPF"))
-    assert refused(asks, by=by) == ["container-root", "container-id", "oom-script-path", RuleId.CAPABILITIES]
-    (problem,) = container_findings(replace(asks, root="/r", id="c", oom_script=""), by, NEW).problems
+    assert refused(asks, by=by) == [
+        "container-root",
+        "container-id",
+        "oom-script-path",
+        RuleId.CAPABILITIES,
+    ]
+    (problem,) = container_findings(
+        replace(asks, root="/r", id="c", oom_script=""), by, NEW
+    ).problems
     assert problem.value == '"SYS_ADMIN, BPF"'
 
 
@@ -57,7 +85,9 @@ def test_the_policy_says_how_hard_a_rule_is(mode: RuleMode) -> None:
     assert len(found.messages) == (1 if mode is RuleMode.WARN else 0)
 
 
-@pytest.mark.parametrize(("driver", "is_needed"), [(NEW, False), ("610.1", False), (OLD, True), ("", True)])
+@pytest.mark.parametrize(
+    ("driver", "is_needed"), [(NEW, False), ("610.1", False), (OLD, True), ("", True)]
+)
 def test_the_hosts_ipc_is_needed_by_older_drivers_only(driver: str, *, is_needed: bool) -> None:
     assert refused(PLAIN, driver=driver) == ([RuleId.HOST_IPC_MISSING] if is_needed else [])
     assert refused(replace(PLAIN, host_ipc=True), driver=driver) == []

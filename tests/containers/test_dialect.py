@@ -27,7 +27,9 @@ CTYUN = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"}
         (CGPU | CTYUN | {"GPU_UTIL_PER_DEVICE": "50"}, ["cGPU", "eGPU", "EGPU"]),
     ],
 )
-def test_two_dialects_at_once_are_an_error_that_names_both(environment: dict[str, str], named: list[str]) -> None:
+def test_two_dialects_at_once_are_an_error_that_names_both(
+    environment: dict[str, str], named: list[str]
+) -> None:
     (problem,) = problems(machine(15109), **environment)
     assert problem.rule == "two-dialects"
     assert all(f"{dialect} (" in problem.message for dialect in named)
@@ -38,11 +40,17 @@ def test_a_dialect_that_is_turned_off_stands_beside_another(off: dict[str, str])
     assert isinstance(read_dialect(CTYUN | off, machine(15109), NATIVE), DialectRequest)
 
 
-NUMBERS = st.one_of(st.integers(-1, 200).map(str), st.integers(0, 2**70).map(str), st.sampled_from(["", "x", "٣", "0"]))
+NUMBERS = st.one_of(
+    st.integers(-1, 200).map(str),
+    st.integers(0, 2**70).map(str),
+    st.sampled_from(["", "x", "٣", "0"]),
+)
 LISTS = st.lists(NUMBERS, max_size=5).map(",".join)
 DEVICES = st.sampled_from(["0", "1", "2", "all", "void", "none", "", "GPU-00000001-uuid"])
 CARDS = st.builds("PGPU={},MEM={},WEIGHT={}".format, NUMBERS, NUMBERS, NUMBERS)
-EGPU_TEXTS = st.lists(CARDS, max_size=3).map(lambda cards: ":".join(["POLICY=0,ONLINE=0,TYPE=DOCKER", *cards]))
+EGPU_TEXTS = st.lists(CARDS, max_size=3).map(
+    lambda cards: ":".join(["POLICY=0,ONLINE=0,TYPE=DOCKER", *cards])
+)
 TEXTS = {
     "NVIDIA_VISIBLE_DEVICES": st.lists(DEVICES, max_size=3).map(",".join),
     "ALIYUN_COM_GPU_MEM_CONTAINER": LISTS,
@@ -50,9 +58,13 @@ TEXTS = {
     "EGPU": EGPU_TEXTS,
 }
 WRITTEN = {name: st.one_of(TEXTS.get(name, NUMBERS), st.text(max_size=20)) for name in VARIABLES}
-SOUND = st.sampled_from([{"NVIDIA_VISIBLE_DEVICES": "0"} | words for words in (CGPU, EGPU, CTYUN, {})])
+SOUND = st.sampled_from(
+    [{"NVIDIA_VISIBLE_DEVICES": "0"} | words for words in (CGPU, EGPU, CTYUN, {})]
+)
 SEVERAL = st.sets(st.sampled_from(VARIABLES), max_size=2)
-OTHERS = SEVERAL.flatmap(lambda names: st.fixed_dictionaries({name: WRITTEN[name] for name in sorted(names)}))
+OTHERS = SEVERAL.flatmap(
+    lambda names: st.fixed_dictionaries({name: WRITTEN[name] for name in sorted(names)})
+)
 SOME = st.builds(lambda sound, others: sound | others, SOUND, OTHERS)
 BOUNDS = st.integers(1, 100)
 OWN = st.builds(CardCompute, st.sampled_from(sorted(POLICIES)), BOUNDS) | st.builds(
@@ -89,7 +101,7 @@ def test_whatever_is_written_the_answer_is_one_of_three_and_no_card_gives_more_t
 
 
 @given(st.integers(2000, 200_000), st.integers(1, 400), st.integers(1, 400), st.integers(0, 300))
-def test_a_proportion_of_any_card_is_exact_to_the_byte_and_refused_only_over_the_card_or_under_a_context(
+def test_a_proportion_is_exact_and_refused_only_beyond_the_card_or_a_context(
     memory_mib: int, container: int, dev: int, reserved_mib: int
 ) -> None:
     share = {"ALIYUN_COM_GPU_MEM_CONTAINER": str(container), "ALIYUN_COM_GPU_MEM_DEV": str(dev)}
@@ -116,7 +128,12 @@ def test_a_value_of_megabytes_is_refused_or_leaves_the_container_alone(name: str
 
 def test_an_env_file_is_read_as_docker_reads_it() -> None:
     lines = ["# a comment", "", "  A=1\r", 'B="2"', "C=", "D", "E=x=y", "A=3 "]
-    assert environment_in(lines, "a file", VARIABLES) == {"A": "3 ", "B": '"2"', "C": "", "E": "x=y"}
+    assert environment_in(lines, "a file", VARIABLES) == {
+        "A": "3 ",
+        "B": '"2"',
+        "C": "",
+        "E": "x=y",
+    }
 
 
 def test_a_line_without_a_name_or_without_a_value_that_counts_is_wrong_and_all_are_said() -> None:

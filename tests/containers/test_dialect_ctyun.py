@@ -1,4 +1,5 @@
-"""The variable EGPU means what CTyun's test report says it means, and is refused where the report saw it refused."""
+"""The variable EGPU means what CTyun's test report says it means, and is refused where the report
+saw it refused."""
 
 import pytest
 
@@ -9,13 +10,23 @@ FOUR = machine(V100_MIB, 4)
 THREE_SEEN = {"NVIDIA_VISIBLE_DEVICES": "0,1,2"}
 
 
-def written(*cards: tuple[int, int, int], header: str = "POLICY=0,ONLINE=0,TYPE=DOCKER") -> dict[str, str]:
+def written(
+    *cards: tuple[int, int, int], header: str = "POLICY=0,ONLINE=0,TYPE=DOCKER"
+) -> dict[str, str]:
     """The variable, for cards of (PGPU, MEM, WEIGHT)."""
-    return {"EGPU": ":".join([header, *(f"PGPU={gpu},MEM={mem},WEIGHT={weight}" for gpu, mem, weight in cards)])}
+    return {
+        "EGPU": ":".join(
+            [header, *(f"PGPU={gpu},MEM={mem},WEIGHT={weight}" for gpu, mem, weight in cards)]
+        )
+    }
 
 
-@pytest.mark.parametrize(("mem", "weight"), [(3276, 10), (8192, 10), (10240, 10), (10240, 50), (10240, 100)])
-def test_d1_every_published_variable_gives_three_cards_their_mib_and_percent(mem: int, weight: int) -> None:
+@pytest.mark.parametrize(
+    ("mem", "weight"), [(3276, 10), (8192, 10), (10240, 10), (10240, 50), (10240, 100)]
+)
+def test_d1_every_published_variable_gives_three_cards_their_mib_and_percent(
+    mem: int, weight: int
+) -> None:
     cards = asked(FOUR, **THREE_SEEN, **written(*((gpu, mem, weight) for gpu in range(3))))
     assert [card.gpu.ordinal for card in cards] == [0, 1, 2]
     for card in cards:
@@ -26,13 +37,17 @@ def test_d1_every_published_variable_gives_three_cards_their_mib_and_percent(mem
 def test_d1_the_cards_are_those_that_the_container_sees() -> None:
     (card,) = asked(FOUR, **written((3, 3276, 10)))
     assert card.gpu == FOUR[3]
-    assert rules(FOUR, **THREE_SEEN, **written((0, 3276, 10), (1, 3276, 10))) == ["device-unlimited"]
-    assert rules(FOUR, NVIDIA_VISIBLE_DEVICES="0", **written((0, 3276, 10), (1, 3276, 10))) == ["device-unseen"]
+    assert rules(FOUR, **THREE_SEEN, **written((0, 3276, 10), (1, 3276, 10))) == [
+        "device-unlimited"
+    ]
+    assert rules(FOUR, NVIDIA_VISIBLE_DEVICES="0", **written((0, 3276, 10), (1, 3276, 10))) == [
+        "device-unseen"
+    ]
     assert rules(FOUR, **written((4, 3276, 10))) == ["device-unknown"]
     assert rules(FOUR, **written((1, 3276, 10), (1, 3276, 10))) == ["device-twice"]
 
 
-def test_d1_different_weights_come_to_the_smallest_because_mps_has_one_percentage_for_a_program() -> None:
+def test_d1_different_weights_come_to_the_smallest() -> None:
     first, second = asked(FOUR, **written((0, 3276, 10), (1, 3276, 50)))
     assert [(card.weight, card.thread_percent) for card in (first, second)] == [(10, 10), (50, 10)]
     assert any("gets the smallest, 10 %" in difference for difference in second.differs)
@@ -58,9 +73,13 @@ def test_d1_what_is_not_written_as_published_is_refused_with_how_to_write_it(tex
 
 
 def test_d4_memory_over_one_of_three_cards_is_refused_and_names_it() -> None:
-    (problem,) = problems(FOUR, **THREE_SEEN, **written((0, 20480, 10), (1, 20480, 10), (2, 40960, 10)))
-    assert str(problem) == (
-        "EGPU MEM on gpu2 is 40960 MiB: is more than the GPU's 32768 MiB; request at most 32768 MiB"
+    (problem,) = problems(
+        FOUR, **THREE_SEEN, **written((0, 20480, 10), (1, 20480, 10), (2, 40960, 10))
+    )
+    assert (
+        str(problem)
+        == "EGPU MEM on gpu2 is 40960 MiB: is more than the GPU's 32768 MiB; request at most"
+        " 32768 MiB"
     )
 
 
@@ -68,5 +87,7 @@ def test_d4_a_weight_over_100_is_refused_while_parsing_beside_all_else_that_is_w
     found = rules(FOUR, **THREE_SEEN, **written((0, 20480, 10), (1, 40960, 10), (2, 10240, 110)))
     assert found == ["percent-range", "memory-over-card"]
     assert rules(FOUR, **written((0, 40960, 110))) == ["percent-range", "memory-over-card"]
-    (problem,) = problems(FOUR, **THREE_SEEN, **written((0, 20480, 10), (1, 20480, 10), (2, 10240, 110)))
+    (problem,) = problems(
+        FOUR, **THREE_SEEN, **written((0, 20480, 10), (1, 20480, 10), (2, 10240, 110))
+    )
     assert (problem.where, problem.value) == ("EGPU WEIGHT", '"110"')

@@ -1,4 +1,5 @@
-"""What the ledger is asked for is what was asked of each card, and its user hears what MPS does differently."""
+"""What the ledger is asked for is what was asked of each card, and its user hears what MPS does
+differently."""
 
 import pytest
 
@@ -17,10 +18,14 @@ LIST = {
     "NVIDIA_VISIBLE_DEVICES": "0,1,2,3",
 }
 SHARE = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
-EGPU = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=20480,WEIGHT=25:PGPU=1,MEM=10240,WEIGHT=50"}
+EGPU = {
+    "EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=20480,WEIGHT=25:PGPU=1,MEM=10240,WEIGHT=50"
+}
 
 
-def request(gpus: tuple[Gpu, ...], environment: dict[str, str], compute: Compute = NATIVE) -> DialectRequest:
+def request(
+    gpus: tuple[Gpu, ...], environment: dict[str, str], compute: Compute = NATIVE
+) -> DialectRequest:
     reading = read_dialect(environment, gpus, compute)
     assert isinstance(reading, DialectRequest), reading
     return reading
@@ -40,29 +45,48 @@ def test_b1_a_list_holds_of_each_card_its_own_and_says_that_mps_has_one_limit() 
 def test_d1_egpu_reserves_every_weight_and_gives_mps_the_smallest() -> None:
     asked = request(THREE_V100, EGPU)
     cards = cards_request(asked)
-    assert [(part.memory_mib, part.reserved_percent) for part in cards.parts] == [(20480, 25), (10240, 50)]
+    assert [(part.memory_mib, part.reserved_percent) for part in cards.parts] == [
+        (20480, 25),
+        (10240, 50),
+    ]
     assert cards.thread_percent == 25
-    assert any(message.startswith("gpu1: ") and "gets the smallest, 25 %" in message for message in messages(asked))
+    assert any(
+        message.startswith("gpu1: ") and "gets the smallest, 25 %" in message
+        for message in messages(asked)
+    )
 
 
 def test_c6_egpus_percentage_is_reserved_where_it_caps() -> None:
     def reserved(percent: str) -> tuple[int, int]:
-        environment = {"AMP_VGPU_ENABLE": "1", "GPU_MEM_PER_DEVICE": "2000000000", "GPU_UTIL_PER_DEVICE": percent}
+        environment = {
+            "AMP_VGPU_ENABLE": "1",
+            "GPU_MEM_PER_DEVICE": "2000000000",
+            "GPU_UTIL_PER_DEVICE": percent,
+        }
         cards = cards_request(request(ONE_T4, environment))
         return cards.thread_percent, cards.parts[0].reserved_percent
 
-    assert [reserved(percent) for percent in ("1", "95", "0", "96")] == [(1, 1), (95, 95), (100, 0), (100, 0)]
+    assert [reserved(percent) for percent in ("1", "95", "0", "96")] == [
+        (1, 1),
+        (95, 95),
+        (100, 0),
+        (100, 0),
+    ]
 
 
 @pytest.mark.parametrize(("policy", "reserved"), [(0, 5), (1, 0), (2, 0), (3, 5), (4, 0), (5, 0)])
-def test_b2_a_policy_that_gives_a_share_reserves_it_and_no_other_does(policy: int, reserved: int) -> None:
+def test_b2_a_policy_that_gives_a_share_reserves_it_and_no_other_does(
+    policy: int, reserved: int
+) -> None:
     (part,) = cards_request(request(ONE_T4, SHARE, every(policy, 20))).parts
     assert part.reserved_percent == reserved
 
 
 def test_b3_a_container_has_a_weight_of_1_where_none_is_written_and_only_cgpus_counts() -> None:
     weighted = request(ONE_T4, SHARE | {"ALIYUN_COM_GPU_SCHD_WEIGHT": "4"})
-    assert [cards_request(asked).parts[0].weight for asked in (request(ONE_T4, SHARE), weighted)] == [1, 4]
+    assert [
+        cards_request(asked).parts[0].weight for asked in (request(ONE_T4, SHARE), weighted)
+    ] == [1, 4]
     assert [part.weight for part in cards_request(request(THREE_V100, EGPU)).parts] == [None, None]
 
 

@@ -17,9 +17,15 @@ PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.ru
 def _sections(plugin: str) -> list[str]:
     at = f'plugins."{plugin}"'
     return [
-        f'[{at}.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"  # as Debian has it\n',
+        (
+            f'[{at}.containerd.runtimes.runc]\n  runtime_type = "io.containerd.runc.v2"  # as'
+            " Debian has it\n"
+        ),
         f"[{at}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n",
-        f'\n# ours since 2024\n[{at}.containerd.runtimes.nvidia]\nruntime_type = "io.containerd.runc.v2"\n',
+        (
+            f"\n# ours since 2024\n[{at}.containerd.runtimes.nvidia]\nruntime_type ="
+            ' "io.containerd.runc.v2"\n'
+        ),
         f'[{at}.cni]\n\tbin_dir = "/usr/lib/cni"\n',
         f'[{at}]\nsandbox_image = """\nregistry\n[not.a.table]\n"""\n',
         f'[{at}.containerd]\ndefault_runtime_name = "runc"\n\n',
@@ -32,11 +38,21 @@ def _sections(plugin: str) -> list[str]:
 @st.composite
 def _texts(draw: st.DrawFn) -> str:
     version = draw(st.sampled_from([1, 2, 3]))
-    head = draw(st.sampled_from([f"version = {version}\n", f"# managed\nversion={version}\nimports = []\n"]))
-    sections = draw(st.lists(st.sampled_from(_sections(PLUGINS[version])), unique=True).flatmap(st.permutations))
+    head = draw(
+        st.sampled_from([f"version = {version}\n", f"# managed\nversion={version}\nimports = []\n"])
+    )
+    sections = draw(
+        st.lists(st.sampled_from(_sections(PLUGINS[version])), unique=True).flatmap(st.permutations)
+    )
     text = head + "".join(sections)
     end = draw(st.sampled_from(["keep", "bare", "windows"]))
-    return text.rstrip("\n") if end == "bare" else text.replace("\n", "\r\n") if end == "windows" else text
+    return (
+        text.rstrip("\n")
+        if end == "bare"
+        else text.replace("\n", "\r\n")
+        if end == "windows"
+        else text
+    )
 
 
 def _runtimes(text: str) -> dict[str, Any]:
@@ -57,7 +73,9 @@ def test_no_line_of_the_file_is_touched(text: str) -> None:
 
 
 @given(_texts())
-def test_the_runtime_is_where_this_version_looks_for_it_and_the_others_are_as_before(text: str) -> None:
+def test_the_runtime_is_where_this_version_looks_for_it_and_the_others_are_as_before(
+    text: str,
+) -> None:
     before, after = _runtimes(text), _runtimes(CONFIGURATION.with_runtime(text))
     entry = after.pop("mpsd")
     assert entry["runtime_type"] == "io.containerd.runc.v2"
@@ -68,7 +86,10 @@ def test_the_runtime_is_where_this_version_looks_for_it_and_the_others_are_as_be
 @given(_texts())
 def test_cgroups_are_made_as_for_runc(text: str) -> None:
     is_systemd = _runtimes(text).get("runc", {}).get("options", {}).get("SystemdCgroup", False)
-    assert _runtimes(CONFIGURATION.with_runtime(text))["mpsd"]["options"].get("SystemdCgroup", False) is is_systemd
+    assert (
+        _runtimes(CONFIGURATION.with_runtime(text))["mpsd"]["options"].get("SystemdCgroup", False)
+        is is_systemd
+    )
 
 
 @given(_texts())
@@ -103,8 +124,13 @@ def test_an_entry_that_others_have_changed_is_taken_out_all_the_same(text: str) 
 
 
 def test_whoever_came_since_keeps_the_runtime_runc() -> None:
-    came = '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\nruntime_type = "io.containerd.kata.v2"\n'
-    left = CONFIGURATION.without_runtime(CONFIGURATION.with_runtime("version = 2\n") + came, ["version = 2\n"])
+    came = (
+        '\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]\nruntime_type ='
+        ' "io.containerd.kata.v2"\n'
+    )
+    left = CONFIGURATION.without_runtime(
+        CONFIGURATION.with_runtime("version = 2\n") + came, ["version = 2\n"]
+    )
     assert left is not None
     assert set(_runtimes(left)) == {"runc", "kata"}
 
@@ -134,12 +160,18 @@ def test_what_else_decides_is_said() -> None:
             "takes no further table at its end",
         ),
         (
-            'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.mpsd.options]\nBinaryName = "/o"\n',
+            (
+                "version = 2\n"
+                '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.mpsd.options]\n'
+                'BinaryName = "/o"\n'
+            ),
             'runtimes.mpsd.options.BinaryName is "/o": is not the launcher',
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_its_place_and_a_remedy(text: str, said: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused_with_its_place_and_a_remedy(
+    text: str, said: str
+) -> None:
     with pytest.raises(InvalidInput) as refused:
         CONFIGURATION.with_runtime(text)
     assert said in str(refused.value)

@@ -13,16 +13,24 @@ from mpsd.model.problem import InvalidInput
 CONFIGURATION = CONFIGURATIONS[Engine.DOCKER]("/etc/docker/daemon.json", LAUNCHER)
 
 _values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
 _runtimes = st.dictionaries(st.text().filter(lambda name: name != "mpsd"), _values, max_size=3)
 _documents = st.tuples(st.dictionaries(st.text(), _values, max_size=4), st.none() | _runtimes).map(
-    lambda both: {**both[0], "runtimes": both[1]} if both[1] is not None else _without(both[0], "runtimes")
+    lambda both: (
+        {**both[0], "runtimes": both[1]} if both[1] is not None else _without(both[0], "runtimes")
+    )
 )
 _texts = st.builds(
-    lambda document, indent, is_ascii, end: json.dumps(document, indent=indent, ensure_ascii=is_ascii) + end,
+    lambda document, indent, is_ascii, end: (
+        json.dumps(document, indent=indent, ensure_ascii=is_ascii) + end
+    ),
     _documents,
     st.sampled_from([None, 1, 2, 4, "\t"]),
     st.booleans(),
@@ -59,7 +67,9 @@ def test_done_twice_it_changes_nothing(text: str) -> None:
 
 
 @given(_texts, st.text(), _values)
-def test_what_others_wrote_since_stays_and_no_backup_undoes_it(text: str, key: str, value: object) -> None:
+def test_what_others_wrote_since_stays_and_no_backup_undoes_it(
+    text: str, key: str, value: object
+) -> None:
     installed = json.loads(CONFIGURATION.with_runtime(text))
     if key == "runtimes" or key in installed:
         return
@@ -97,11 +107,16 @@ def test_a_file_that_was_empty_is_empty_again() -> None:
         ('{"a": 1e999}', "has a number beyond all bounds"),
         ('{"a": ' + "[" * 100_000, "is nested too deep"),
         ('{"runtimes": ["runc"]}', 'runtimes is ["runc"]: is not an object'),
-        ('{"runtimes": {"mpsd": {"path": "/opt/other"}}}', 'runtimes.mpsd.path is "/opt/other": is not the launcher'),
+        (
+            '{"runtimes": {"mpsd": {"path": "/opt/other"}}}',
+            'runtimes.mpsd.path is "/opt/other": is not the launcher',
+        ),
         ('{"runtimes": {"mpsd": {"runtimeType": "io.x"}}}', "is not the launcher"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_its_place_and_a_remedy(text: str, said: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused_with_its_place_and_a_remedy(
+    text: str, said: str
+) -> None:
     with pytest.raises(InvalidInput) as refused:
         CONFIGURATION.with_runtime(text)
     assert said in str(refused.value)

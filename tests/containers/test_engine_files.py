@@ -31,7 +31,12 @@ def test_what_a_killed_one_left_is_in_nobodys_way(tmp_path: Path) -> None:
 
 
 def test_the_newest_backup_is_the_first(tmp_path: Path) -> None:
-    for age, name in ((30, ".before-mpsd.20260101T000000Z"), (10, ".before-mpsd"), (20, ".before-mpsd.2"), (5, ".bak")):
+    for age, name in (
+        (30, ".before-mpsd.20260101T000000Z"),
+        (10, ".before-mpsd"),
+        (20, ".before-mpsd.2"),
+        (5, ".bak"),
+    ):
         kept = tmp_path / f"daemon.json{name}"
         kept.write_text(name)
         os.utime(kept, (10_000 - age, 10_000 - age))
@@ -50,7 +55,10 @@ def test_a_backup_that_says_the_same_is_not_made_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"{}\xff", "has byte 0xff at 2, which is not UTF-8"), (b" " * (3 * 1024**2 + 1), "is larger than 3 MiB")],
+    [
+        (b"{}\xff", "has byte 0xff at 2, which is not UTF-8"),
+        (b" " * (3 * 1024**2 + 1), "is larger than 3 MiB"),
+    ],
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "daemon.json").write_bytes(data)

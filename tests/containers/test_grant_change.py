@@ -71,9 +71,10 @@ def test_b3_growing_over_the_card_or_what_others_leave_of_it_is_refused_with_wha
     node = Node(cards())
     grant = granted(node, TWO)
     (over,) = refusals(node, grant, GrantChangeRequest(memory_mib=32769, gpu=grant.gpus[1]))
-    assert str(over) == (
-        "memory on gpu1 is 32769 MiB: 32768 of 32768 MiB are free for this grant, including what it has; "
-        "write at most 32768"
+    assert (
+        str(over)
+        == "memory on gpu1 is 32769 MiB: 32768 of 32768 MiB are free for this grant, including what"
+        " it has; write at most 32768"
     )
     granted(node, egpu((0, 20480, 10), (1, 1024, 10)))
     each = refusals(node, grant, GrantChangeRequest(memory_mib=32000))
@@ -116,9 +117,10 @@ def test_memory_whose_use_nobody_knows_is_lowered_only_by_force() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
     node.clients = (client(grant, None),)
-    assert [one.rule for one in refusals(node, grant, GrantChangeRequest(memory_mib=8192, gpu=grant.gpus[0]))] == [
-        "use-unknown"
-    ]
+    assert [
+        one.rule
+        for one in refusals(node, grant, GrantChangeRequest(memory_mib=8192, gpu=grant.gpus[0]))
+    ] == ["use-unknown"]
     blind = replace(node.view(), clients=None)
     lower = GrantChangeRequest(memory_mib=8192)
     assert isinstance(changed(grant, lower, blind, node.policy), tuple)
@@ -137,7 +139,11 @@ def test_b3_a_weight_is_another_cap_where_the_cards_policy_is_a_share_by_weight(
     grant = granted(node, cgpu())
     assert (grant.thread_percent, grant.parts[0].weight) == (20, 2)
     heavier = after(node, grant, GrantChangeRequest(weight=4))
-    assert (heavier.thread_percent, heavier.parts[0].reserved_percent, heavier.parts[0].weight) == (40, 40, 4)
+    assert (heavier.thread_percent, heavier.parts[0].reserved_percent, heavier.parts[0].weight) == (
+        40,
+        40,
+        4,
+    )
 
 
 def test_b3_a_weight_says_nothing_under_other_policies_and_for_other_dialects() -> None:
@@ -145,16 +151,25 @@ def test_b3_a_weight_says_nothing_under_other_policies_and_for_other_dialects() 
     native = refusals(node, granted(node, cgpu(devices="1")), GrantChangeRequest(weight=4))
     assert [one.rule for one in native] == ["weight-meaningless"]
     assert "MPS has no weights" in native[0].message
-    assert [one.rule for one in refusals(node, granted(node, egpu((0, 1024, 10))), GrantChangeRequest(weight=4))] == [
-        "weight-not-cgpus"
-    ]
+    assert [
+        one.rule
+        for one in refusals(node, granted(node, egpu((0, 1024, 10))), GrantChangeRequest(weight=4))
+    ] == ["weight-not-cgpus"]
 
 
 def test_b3_free_weight_is_what_the_containers_leave_of_max_inst() -> None:
     node = Node(cards(A10_MIB), policy=FIXED)
     first, second = granted(node, cgpu(weight=2)), granted(node, cgpu(weight=5))
-    assert [free_weight(gpu, node.grants, node.policy.compute) for gpu in node.gpus] == [3, None, 10]
-    (over,) = [one for one in refusals(node, first, GrantChangeRequest(weight=6)) if one.rule == "weight-over-free"]
+    assert [free_weight(gpu, node.grants, node.policy.compute) for gpu in node.gpus] == [
+        3,
+        None,
+        10,
+    ]
+    (over,) = [
+        one
+        for one in refusals(node, first, GrantChangeRequest(weight=6))
+        if one.rule == "weight-over-free"
+    ]
     assert over.remedy == "write at most 5"
     assert after(node, first, GrantChangeRequest(weight=5)).thread_percent == 50
     assert free_weight(node.gpus[0], node.grants, node.policy.compute) == 0
@@ -183,7 +198,9 @@ def test_a_change_that_cannot_be_is_refused_with_everything_that_is_wrong(
 def test_the_share_of_a_pod_is_kubelets_to_change() -> None:
     node = Node(cards())
     of_pod = replace(granted(node, TWO), holder=PodName("default", "train", "a-uid"))
-    assert [one.rule for one in refusals(node, of_pod, GrantChangeRequest(percent=10))] == ["grant-of-pod"]
+    assert [one.rule for one in refusals(node, of_pod, GrantChangeRequest(percent=10))] == [
+        "grant-of-pod"
+    ]
 
 
 def test_nothing_is_changed_while_a_gpu_or_the_grants_are_not_seen() -> None:
@@ -193,7 +210,9 @@ def test_nothing_is_changed_while_a_gpu_or_the_grants_are_not_seen() -> None:
     found = changed(grant, GrantChangeRequest(percent=10), away, node.policy)
     assert isinstance(found, tuple)
     assert [one.rule for one in found] == ["gpu-away"]
-    found = changed(grant, GrantChangeRequest(percent=10), replace(node.view(), grants_known=False), node.policy)
+    found = changed(
+        grant, GrantChangeRequest(percent=10), replace(node.view(), grants_known=False), node.policy
+    )
     assert isinstance(found, tuple)
     assert [one.rule for one in found] == ["grants-unknown"]
 
@@ -205,13 +224,16 @@ def test_what_a_program_was_started_with_before_the_change_is_no_escape() -> Non
     less = after(node, grant, GrantChangeRequest(memory_mib=2048, percent=10))
     again = after(node, less, GrantChangeRequest(memory_mib=1024, percent=5))
     for now in (less, again):
-        assert all(escapes(running, gpu, ClientLimits(now, now.memory_mib, now.gpus)) == () for gpu in now.gpus)
+        assert all(
+            escapes(running, gpu, ClientLimits(now, now.memory_mib, now.gpus)) == ()
+            for gpu in now.gpus
+        )
 
 
 SHARES = st.tuples(st.integers(600, 20_000), st.integers(1, 60))
-ASKED = st.builds(lambda first, second: egpu((0, *first), (1, *second)), SHARES, SHARES) | st.builds(
-    cgpu, st.integers(1, 20), st.integers(1, 10), st.sampled_from(["0", "1", "0,2"])
-)
+ASKED = st.builds(
+    lambda first, second: egpu((0, *first), (1, *second)), SHARES, SHARES
+) | st.builds(cgpu, st.integers(1, 20), st.integers(1, 10), st.sampled_from(["0", "1", "0,2"]))
 CHANGES = st.builds(
     GrantChangeRequest,
     memory_mib=st.none() | st.integers(0, 40_000),
@@ -222,8 +244,11 @@ CHANGES = st.builds(
 )
 
 
-@given(st.lists(ASKED, min_size=1, max_size=6), st.lists(st.tuples(st.integers(0, 5), CHANGES), max_size=15))
-def test_whatever_is_changed_no_card_is_promised_beyond_its_size_and_what_is_refused_changes_nothing(
+@given(
+    st.lists(ASKED, min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), CHANGES), max_size=15),
+)
+def test_no_change_promises_beyond_the_card_and_a_refused_one_changes_nothing(
     asked: list[dict[str, str]], changes: list[tuple[int, GrantChangeRequest]]
 ) -> None:
     node = Node(cards(), policy=FIXED)
@@ -239,7 +264,9 @@ def test_whatever_is_changed_no_card_is_promised_beyond_its_size_and_what_is_ref
         assert (found.id, found.holder, found.gpus) == (old.id, old.holder, old.gpus)
         untouched = [part for part in old.parts if change.gpu not in (None, part.gpu)]
         assert all(part in found.parts for part in untouched)
-        assert 1 <= found.thread_percent <= min(part.reserved_percent or 100 for part in found.parts)
+        assert (
+            1 <= found.thread_percent <= min(part.reserved_percent or 100 for part in found.parts)
+        )
         for gpu in node.gpus:
             held = [grant.part_of(gpu.uuid) for grant in node.grants]
             assert sum(part.memory_mib for part in held) <= promised_mib(gpu, node.policy)

@@ -31,8 +31,10 @@ def test_what_is_ours_alone_is_safe_even_below_a_sticky_folder(program: Path) ->
 
 def test_a_program_that_everybody_may_write_is_named_with_what_to_do(program: Path) -> None:
     program.chmod(0o757)
-    assert said(program) == (
-        f"it is {program}: may be written by everybody, and the launcher is run by root; chmod o-w {program}"
+    assert (
+        said(program)
+        == f"it is {program}: may be written by everybody, and the launcher is run by root; chmod"
+        f" o-w {program}"
     )
 
 

@@ -21,7 +21,9 @@ def found(root: Path) -> list[str]:
     return [user.id for user in users(root, LAUNCHER)]
 
 
-@pytest.mark.parametrize("place", ["run/runc", "run/containerd/runc/default", "run/docker/runtime-runc/moby"])
+@pytest.mark.parametrize(
+    "place", ["run/runc", "run/containerd/runc/default", "run/docker/runtime-runc/moby"]
+)
 def test_runcs_state_names_the_hook(tmp_path: Path, place: str) -> None:
     write(tmp_path / place / "c1/state.json", {"id": "c1", "config": {"Hooks": OURS}})
     write(tmp_path / place / "c2/state.json", {"id": "c2", "config": {"Hooks": {"poststop": None}}})
@@ -36,7 +38,10 @@ def test_cruns_status_names_the_bundle_which_names_the_hook(tmp_path: Path) -> N
 
 
 def test_a_container_that_two_keep_is_one(tmp_path: Path) -> None:
-    write(tmp_path / "run/containerd/io.containerd.runtime.v2.task/default/c1/config.json", {"hooks": OURS})
+    write(
+        tmp_path / "run/containerd/io.containerd.runtime.v2.task/default/c1/config.json",
+        {"hooks": OURS},
+    )
     write(tmp_path / "run/containerd/runc/default/c1/state.json", {"config": {"Hooks": OURS}})
     assert found(tmp_path) == ["c1"]
 
@@ -52,7 +57,12 @@ def test_nothing_inside_a_container_is_read(tmp_path: Path) -> None:
     "hooks",
     [
         {"poststop": [{"path": "/usr/bin/mpsd-runtime"}]},
-        {"poststop": [{"path": "/x"}, {"path": "/usr/bin/python3", "args": ["a", "-ISc", "from mpsd.runtime.main i"]}]},
+        {
+            "poststop": [
+                {"path": "/x"},
+                {"path": "/usr/bin/python3", "args": ["a", "-ISc", "from mpsd.runtime.main i"]},
+            ]
+        },
     ],
 )
 def test_a_launcher_of_another_place_is_known_too(tmp_path: Path, hooks: object) -> None:

@@ -23,11 +23,16 @@ def test_every_choice_arrives_as_it_was_made(
     called = shlex.split(lines[-1])
     assert called[:3] == ["exec", f"/{python}", "-ISc"]
     assert called[4:] == ["$0", "$@"]
-    values = [node.value for node in ast.walk(ast.parse(called[3])) if isinstance(node, ast.Constant)]
+    values = [
+        node.value for node in ast.walk(ast.parse(called[3])) if isinstance(node, ast.Constant)
+    ]
     assert {folder, run_directory, next_runtime, log, 0} == set(values)
     (following,) = (line for line in lines if "mpsd_next in" in line)
     usual = ["nvidia-container-runtime", "runc"]
-    assert shlex.split(following)[3:] == [*([next_runtime] if next_runtime else usual)[:-1], *_last(next_runtime)]
+    assert shlex.split(following)[3:] == [
+        *([next_runtime] if next_runtime else usual)[:-1],
+        *_last(next_runtime),
+    ]
 
 
 def _last(next_runtime: str) -> list[str]:
@@ -36,7 +41,8 @@ def _last(next_runtime: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("python", "next_runtime"), [("python3", ""), ("", ""), ("/usr/bin/python\n", ""), ("/usr/bin/python", "rünc")]
+    ("python", "next_runtime"),
+    [("python3", ""), ("", ""), ("/usr/bin/python\n", ""), ("/usr/bin/python", "rünc")],
 )
 def test_what_no_script_can_name_is_refused(python: str, next_runtime: str) -> None:
     with pytest.raises(ValueError, match=r"the path of Python|the next runtime"):

@@ -1,4 +1,5 @@
-"""The sentences for containers without Kubernetes, as people read them: `wording.txt` has them all."""
+"""The sentences for containers without Kubernetes, as people read them: `wording.txt` has them
+all."""
 
 from collections.abc import Iterator
 
@@ -26,7 +27,10 @@ _ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {"AMP_VGPU_ENABLE": "1", "ALIYUN_COM_GPU_MEM_DEV": "16", "NVIDIA_VISIBLE_DEVICES": "0"},
     {"EGPU": "POLICY=1,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=110"},
     {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=7,MEM=x"},
-    {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10", "NVIDIA_VISIBLE_DEVICES": "1"},
+    {
+        "EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10",
+        "NVIDIA_VISIBLE_DEVICES": "1",
+    },
 )
 _CHANGES = (
     GrantChangeRequest(),
@@ -37,7 +41,12 @@ _CHANGES = (
     GrantChangeRequest(memory_mib=3000, gpu="GPU-none"),
 )
 _FILES = {
-    Engine.DOCKER: ("[]", '{"a": 1, "a": 2}', '{"runtimes": 1}', '{"runtimes": {"mpsd": {"path": "/opt/x"}}}'),
+    Engine.DOCKER: (
+        "[]",
+        '{"a": 1, "a": 2}',
+        '{"runtimes": 1}',
+        '{"runtimes": {"mpsd": {"path": "/opt/x"}}}',
+    ),
     Engine.CONTAINERD: ("version = 4", "version = 2\nplugins = 3"),
     Engine.PODMAN: ("[engine]\nx = 1\n", "[engine.runtimes]\nmpsd = ['/opt/x']\n"),
 }
@@ -61,7 +70,9 @@ def _changes() -> Iterator[str]:
         found = changed(IN_CONTAINER, change, using(IN_CONTAINER, 3000), POLICY)
         assert isinstance(found, tuple), change
         yield from map(str, found)
-    found = changed(IN_CONTAINER, GrantChangeRequest(memory_mib=2000), using(IN_CONTAINER, None), POLICY)
+    found = changed(
+        IN_CONTAINER, GrantChangeRequest(memory_mib=2000), using(IN_CONTAINER, None), POLICY
+    )
     assert isinstance(found, tuple)
     yield from map(str, found)
 
@@ -79,5 +90,12 @@ def _engines() -> Iterator[str]:
 
 
 def wording() -> str:
-    parts = {"variables": _environments, "bundles": _containers, "mpsd set": _changes, "engines": _engines}
-    return "".join(f"{name}\n" + "".join(f"  {line}\n" for line in lines()) for name, lines in parts.items())
+    parts = {
+        "variables": _environments,
+        "bundles": _containers,
+        "mpsd set": _changes,
+        "engines": _engines,
+    }
+    return "".join(
+        f"{name}\n" + "".join(f"  {line}\n" for line in lines()) for name, lines in parts.items()
+    )

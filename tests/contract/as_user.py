@@ -2,8 +2,8 @@
 
 usage: as_user.py UID MODULE[,MODULE …] [ARGUMENT …]
 
-Another user may not be able to read this checkout or its interpreter (a home is often 0700), so everything is imported
-first and nothing is executed after. Only root can do it.
+Another user may not be able to read this checkout or its interpreter (a home is often 0700), so
+everything is imported first and nothing is executed after. Only root can do it.
 """
 
 import ctypes
@@ -21,7 +21,8 @@ def main() -> None:
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-    # A process that changed its user may not even read its own /proc files; one that was executed as that user may.
+    # A process that changed its user may not even read its own /proc files; one that was executed
+    # as that user may.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     sys.argv = [modules[0], *sys.argv[3:]]
     sys.exit(program.main())

@@ -1,6 +1,7 @@
 """Fixtures of the contract tests: a world, a daemon in it, and the journal.
 
-One rule: a class shares one world and one daemon; what a single test starts besides ends with that test.
+One rule: a class shares one world and one daemon; what a single test starts besides ends with that
+test.
 """
 
 import os
@@ -26,7 +27,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call" or report.outcome != "passed":
         _journal(item.config).end(report.outcome, item.user_properties)

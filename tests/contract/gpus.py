@@ -1,7 +1,7 @@
 """The card at hand, and what mpsd.core says a client on it must see.
 
-One rule: what is expected is computed from mpsd's own facts and reading of the limits, never typed a second time, so
-the same tests hold on any GPU, and a figure that is wrong in mpsd fails here.
+One rule: what is expected is computed from mpsd's own facts and reading of the limits, never typed
+a second time, so the same tests hold on any GPU, and a figure that is wrong in mpsd fails here.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,20 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.model.cuda_limit_parser import Lifted, Limited, Unset, Unusable, memory_limit_as_read, thread_percent_as_read
+from mpsd.model.cuda_limit_parser import (
+    Lifted,
+    Limited,
+    Unset,
+    Unusable,
+    memory_limit_as_read,
+    thread_percent_as_read,
+)
 from mpsd.model.gpu_facts import Capability, GpuFacts
 from mpsd.platform.limits_files import read_gpu_facts
 
-NEAR_MIB = 5  # MiB: what a context costs is a straight line in the facts, and up to 4 beside it at 42 SMs of an H200
+# MiB: what a context costs is a straight line in the facts, and up to 4 beside it at 42 SMs of an
+# H200
+NEAR_MIB = 5
 NVML_NEAR_MIB = 8  # NVML counts a little more than the limit does
 
 
@@ -68,10 +77,12 @@ class Gpu:
     ) -> Seen | OutOfMemory:
         """What a client sees under these values of its environment and limits of its server.
 
-        None is a variable or limit that is not set. `visible` is what the process sees when that is not this one GPU,
-        and `ordinal` is this GPU's place in it.
+        None is a variable or limit that is not set. `visible` is what the process sees when that is
+        not this one GPU, and `ordinal` is this GPU's place in it.
         """
-        sms = self.capability.sms_given(min(int(thread_percent_as_read(percent)), server_percent), self.sms)
+        sms = self.capability.sms_given(
+            min(int(thread_percent_as_read(percent)), server_percent), self.sms
+        )
         card_mib = self.memory_mib - self.capability.server_mib - self.context_mib(sms)
         limits_mib = [] if server_mib is None else [server_mib]
         match memory_limit_as_read(memory, visible or [self.uuid]):

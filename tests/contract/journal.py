@@ -1,4 +1,5 @@
-"""What the tests asked and heard, for `--record FILE`: kept with its date, driver and GPU it can be read years later.
+"""What the tests asked and heard, for `--record FILE`: kept with its date, driver and GPU it can be
+read years later.
 
 One rule: nothing of the machine goes in but the GPU, the driver and what they said.
 """
@@ -31,7 +32,8 @@ class Journal:
         self._tests[test] = {"outcome": "not run", "events": self._events}
 
     def end(self, outcome: str, seen: Sequence[tuple[str, object]]) -> None:
-        """What the clients of this test said is fixed when the test is over. seen: what it counted or noted."""
+        """What the clients of this test said is fixed when the test is over. seen: what it counted
+        or noted."""
         for event, client in self._clients:
             event["lines"] = list(client.lines)
         self._clients = [(event, client) for event, client in self._clients if client.running]
@@ -57,7 +59,12 @@ class Journal:
         )
 
     def note_client(
-        self, client: Client, actions: Sequence[str], environment: Mapping[str, str | None], directory: str, uid: int
+        self,
+        client: Client,
+        actions: Sequence[str],
+        environment: Mapping[str, str | None],
+        directory: str,
+        uid: int,
     ) -> None:
         event: Event = {
             "client": list(actions),

@@ -1,6 +1,8 @@
-"""The two things the contract tests run on: the simulator, and the GPUs and the driver of this machine.
+"""The two things the contract tests run on: the simulator, and the GPUs and the driver of this
+machine.
 
-One rule: this file is the only one that knows which of the two it is. Nothing here changes a card's settings.
+One rule: this file is the only one that knows which of the two it is. Nothing here changes a card's
+settings.
 """
 
 import json
@@ -47,7 +49,11 @@ def _as_user(uid: int, *modules: str) -> Program:
 
 
 def _base_environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "NVIDIA_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("CUDA_", "NVIDIA_"))
+    }
     return kept | {"PYTHONPATH": str(ROOT)}
 
 
@@ -61,7 +67,8 @@ class Simulated:
         self.nvml.nvmlInit()
         self.environment = _base_environment() | dict(node.environment)
         self.gpus = tuple(
-            Gpu(gpu.uuid, gpu.name, gpu.memory_mib, gpu.sms, gpu.capability) for gpu in Nvml(self.nvml).gpus(rows)
+            Gpu(gpu.uuid, gpu.name, gpu.memory_mib, gpu.sms, gpu.capability)
+            for gpu in Nvml(self.nvml).gpus(rows)
         )
 
     def close(self) -> None:
@@ -78,12 +85,16 @@ class Simulated:
         )
 
     def client(self, uid: int) -> Program:
-        return Program(("sim-cuda",)) if uid == os.getuid() else _as_user(uid, "mpsd.simulator.cuda_client")
+        return (
+            Program(("sim-cuda",))
+            if uid == os.getuid()
+            else _as_user(uid, "mpsd.simulator.cuda_client")
+        )
 
 
 class Real:
-    """The first two GPUs of this machine, idle and in compute mode Default, and the driver's own programs. instances:
-    the first two MIG instances instead."""
+    """The first two GPUs of this machine, idle and in compute mode Default, and the driver's own
+    programs. instances: the first two MIG instances instead."""
 
     def __init__(self, *, instances: bool = False) -> None:
         if shutil.which(CONTROL) is None:
@@ -95,7 +106,11 @@ class Real:
         self.environment = _base_environment() | {"CUDA_CACHE_DISABLE": "1"}
         try:
             pynvml.nvmlInit()
-            self.gpus = self._instances() if instances else tuple(self._gpu(handle) for handle in self._handles())
+            self.gpus = (
+                self._instances()
+                if instances
+                else tuple(self._gpu(handle) for handle in self._handles())
+            )
         except pynvml.NVMLError as error:
             raise NotReady(f"NVML says: {error}") from error
         if not self.gpus:
@@ -127,9 +142,15 @@ class Real:
         for index in range(min(GPUS, self.nvml.nvmlDeviceGetCount())):
             handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
             if self.nvml.nvmlDeviceGetComputeMode(handle) != self.nvml.NVML_COMPUTEMODE_DEFAULT:
-                raise NotReady(f"GPU {index} is not in compute mode Default; the tests never change it")
-            if busy := [process.pid for process in self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]:
-                raise NotReady(f"GPU {index} is in use by processes {busy}; the tests end clients and daemons")
+                raise NotReady(
+                    f"GPU {index} is not in compute mode Default; the tests never change it"
+                )
+            if busy := [
+                process.pid for process in self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            ]:
+                raise NotReady(
+                    f"GPU {index} is in use by processes {busy}; the tests end clients and daemons"
+                )
             yield handle
 
     def _instances(self) -> tuple[Gpu, ...]:
@@ -140,15 +161,26 @@ class Real:
             raise NotReady(str(error)) from error
         if len(found) < GPUS:
             why = f"this machine has {len(found)} MIG instances, and two are needed"
-            raise NoInstances(f"{why}; the tests switch MIG on nowhere, as they change no setting of a card")
-        return tuple(Gpu(gpu.uuid, gpu.name, gpu.memory_mib, gpu.sms, gpu.capability) for gpu in found[:GPUS])
+            raise NoInstances(
+                f"{why}; the tests switch MIG on nowhere, as they change no setting of a card"
+            )
+        return tuple(
+            Gpu(gpu.uuid, gpu.name, gpu.memory_mib, gpu.sms, gpu.capability) for gpu in found[:GPUS]
+        )
 
     def _gpu(self, handle: Any) -> Gpu:
-        uuid, name = _text(self.nvml.nvmlDeviceGetUUID(handle)), _text(self.nvml.nvmlDeviceGetName(handle))
-        version = ".".join(str(part) for part in self.nvml.nvmlDeviceGetCudaComputeCapability(handle))
+        uuid, name = (
+            _text(self.nvml.nvmlDeviceGetUUID(handle)),
+            _text(self.nvml.nvmlDeviceGetName(handle)),
+        )
+        version = ".".join(
+            str(part) for part in self.nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        )
         capability = facts().capability(version)
         if capability is None:
-            raise NotReady(f"limits/gpus.yaml has no row for compute capability {version} of {name}")
+            raise NotReady(
+                f"limits/gpus.yaml has no row for compute capability {version} of {name}"
+            )
         shown = self._alone(uuid)
         return Gpu(uuid, name, shown["total_MiB"], shown["sms"], capability)
 

@@ -1,6 +1,7 @@
 """What a control command answered, and a CUDA client that is talked to while it runs.
 
-One rule: nothing here waits without a deadline, and what was heard goes into every failure's message.
+One rule: nothing here waits without a deadline, and what was heard goes into every failure's
+message.
 """
 
 import json
@@ -21,7 +22,9 @@ SOON_S = 10.0  # far above anything seen on hardware; only a failing test takes 
 Line = Mapping[str, Any]
 
 
-def eventually(question: Callable[[], object], within_s: float = SOON_S, every_s: float = 0.01) -> float:
+def eventually(
+    question: Callable[[], object], within_s: float = SOON_S, every_s: float = 0.01
+) -> float:
     """Asks until the answer is true; seconds that took. Fails at the deadline."""
     started = time.monotonic()
     while not question():
@@ -66,7 +69,11 @@ class Client:
         self._ended = False
         with errors.open("wb") as stderr:
             self._process = subprocess.Popen(
-                argv, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr
+                argv,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
             )
         self.pid = self._process.pid
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -74,7 +81,10 @@ class Client:
 
     def __str__(self) -> str:
         errors = self._errors.read_text(encoding="utf-8", errors="replace")
-        return f"client {self.pid}, exit code {self._process.poll()}, said {self._heard}, standard error {errors!r}"
+        return (
+            f"client {self.pid}, exit code {self._process.poll()}, said {self._heard}, standard"
+            f" error {errors!r}"
+        )
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -125,7 +135,9 @@ class Client:
     def is_silent_for(self, seconds: float) -> bool:
         with self._changed:
             heard = len(self._heard)
-            return not self._changed.wait_for(lambda: len(self._heard) > heard or self._ended, seconds)
+            return not self._changed.wait_for(
+                lambda: len(self._heard) > heard or self._ended, seconds
+            )
 
     @property
     def running(self) -> bool:

@@ -1,6 +1,8 @@
-"""How a pod has the client directory: mounted read-only, with namespaces and shared memory of its own.
+"""How a pod has the client directory: mounted read-only, with namespaces and shared memory of its
+own.
 
-One rule: what is inside is what runs there; the directory itself and whoever looks from outside do not notice.
+One rule: what is inside is what runs there; the directory itself and whoever looks from outside do
+not notice.
 """
 
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyMount:
-    """A directory as one container sees it, at another place. Takes root to make, whoever the program runs as."""
+    """A directory as one container sees it, at another place. Takes root to make, whoever the
+    program runs as."""
 
     source: Path
     target: Path
@@ -34,10 +37,23 @@ class ReadOnlyMount:
         """The program in a container; its process is the first of its pid namespace."""
         as_user = []
         if "user" in program.options:
-            as_user = [f"--reuid={program.options['user']}", f"--regid={program.options['group']}", "--clear-groups"]
+            as_user = [
+                f"--reuid={program.options['user']}",
+                f"--regid={program.options['group']}",
+                "--clear-groups",
+            ]
         return Program(
             (
-                *("unshare", "--mount", "--ipc", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"),
+                *(
+                    "unshare",
+                    "--mount",
+                    "--ipc",
+                    "--net",
+                    "--pid",
+                    "--fork",
+                    "--kill-child",
+                    "--mount-proc",
+                ),
                 *("sh", "-c", _ENTER, "sh", str(self.source), str(self.target)),
                 *(("setpriv", *as_user) if as_user else ()),
                 *program.argv,

@@ -1,4 +1,5 @@
-"""The canary's client on its own: what the driver tells it under each of the canary's limits, and what follows from it.
+"""The canary's client on its own: what the driver tells it under each of the canary's limits, and
+what follows from it.
 
 On the simulator `sim-cuda` stands in for it, as in mpsd; with --gpu it is mpsd's own.
 """
@@ -12,7 +13,15 @@ from mpsd.model import client_limits
 from mpsd.model.grants import Gpu
 from mpsd.mps import canary as canary_client
 from mpsd.mps.rules import canary
-from mpsd.mps.rules.canary import DENIAL, OWN_LIMIT, SERVER_LIMIT, NoContext, Outcome, ProbeResult, Trial
+from mpsd.mps.rules.canary import (
+    DENIAL,
+    OWN_LIMIT,
+    SERVER_LIMIT,
+    NoContext,
+    Outcome,
+    ProbeResult,
+    Trial,
+)
 from tests.contract.processes import SOON_S
 from tests.contract.world import Daemon, World
 
@@ -34,7 +43,9 @@ def under_server_limit(world: World) -> Daemon:
 class TestTheCanary:
     """One daemon, its trials in their order."""
 
-    def test_a_driver_that_obeys_passes(self, world: World, under_server_limit: Daemon, program: Sequence[str]) -> None:
+    def test_a_driver_that_obeys_passes(
+        self, world: World, under_server_limit: Daemon, program: Sequence[str]
+    ) -> None:
         outcomes = self._run(world, under_server_limit, program, SERVER_LIMIT, OWN_LIMIT)
         gpu = self._gpu(world)
         found = canary.finding(gpu, outcomes)
@@ -50,19 +61,25 @@ class TestTheCanary:
         self, world: World, under_server_limit: Daemon, program: Sequence[str]
     ) -> None:
         server = under_server_limit.server
-        under_server_limit.command(f"set_device_pinned_mem_limit {server} 0 {client_limits.DENY_MIB}M")
+        under_server_limit.command(
+            f"set_device_pinned_mem_limit {server} 0 {client_limits.DENY_MIB}M"
+        )
         (outcome,) = self._run(world, under_server_limit, program, DENIAL).values()
         assert isinstance(outcome, NoContext)
         assert canary.denial_problem(self._gpu(world), outcome) == ""
 
     def test_a_client_beside_mps_is_found_out(self, world: World, program: Sequence[str]) -> None:
         """As one would be under a driver that does not hold limits."""
-        environment = world.environment_in(world.nowhere, SERVER_LIMIT.environment(world.gpu.uuid, str(world.nowhere)))
+        environment = world.environment_in(
+            world.nowhere, SERVER_LIMIT.environment(world.gpu.uuid, str(world.nowhere))
+        )
         outcome = asyncio.run(canary_client.run(program, environment, SOON_S))
         found = canary.finding(self._gpu(world), {SERVER_LIMIT: outcome})
         assert "this driver does not enforce memory limits" in found.problem
 
-    def _run(self, world: World, daemon: Daemon, program: Sequence[str], *trials: Trial) -> Mapping[Trial, Outcome]:
+    def _run(
+        self, world: World, daemon: Daemon, program: Sequence[str], *trials: Trial
+    ) -> Mapping[Trial, Outcome]:
         async def all_at_once() -> list[Outcome]:
             environments = [trial.environment(world.gpu.uuid, str(daemon.pipe)) for trial in trials]
             runs = [

@@ -67,7 +67,9 @@ class TestADaemonWithoutAServer:
         assert (heading, names) == ("Default", "Device Ordinal,PCI IDs,UUID,Name,Attributes")
         assert [row.split(",")[0::2] for row in rows] == [["0", world.gpu.uuid, "N/A"]]
 
-    def test_a_second_one_in_the_same_directory_is_refused(self, daemon: Daemon, world: World) -> None:
+    def test_a_second_one_in_the_same_directory_is_refused(
+        self, daemon: Daemon, world: World
+    ) -> None:
         answer = world.start_in(daemon.pipe, FLAGS)
         assert answer.exit_code == 1
         assert "An instance of this daemon is already running" in answer.stdout + answer.stderr
@@ -88,17 +90,22 @@ class TestDefaultsForTheNextServer:
         assert daemon.command("set_default_device_pinned_mem_limit 0 10G").text == ""
         assert daemon.command("get_default_device_pinned_mem_limit 0").text == "10G"
 
-    def test_a_memory_limit_by_uuid_is_read_back_by_that_uuid_only(self, daemon: Daemon, world: World) -> None:
+    def test_a_memory_limit_by_uuid_is_read_back_by_that_uuid_only(
+        self, daemon: Daemon, world: World
+    ) -> None:
         before = daemon.command("get_default_device_pinned_mem_limit 0").text
         daemon.command(f"set_default_device_pinned_mem_limit {world.gpu.uuid} 3G")
         assert daemon.command(f"get_default_device_pinned_mem_limit {world.gpu.uuid}").text == "3G"
         assert daemon.command("get_default_device_pinned_mem_limit 0").text == before
 
     @pytest.mark.parametrize("nonsense", ["9 10G", "0 bogus", "0 0"])
-    def test_a_memory_limit_that_makes_no_sense_is_taken_in_silence(self, daemon: Daemon, nonsense: str) -> None:
+    def test_a_memory_limit_that_makes_no_sense_is_taken_in_silence(
+        self, daemon: Daemon, nonsense: str
+    ) -> None:
         answer = daemon.command(f"set_default_device_pinned_mem_limit {nonsense}")
         assert (answer.exit_code, answer.stdout, answer.stderr) == (0, "", "")
-        daemon.command(f"get_default_device_pinned_mem_limit {nonsense.split()[0]}")  # for the record
+        # for the record
+        daemon.command(f"get_default_device_pinned_mem_limit {nonsense.split()[0]}")
 
 
 @pytest.fixture(scope="class")
@@ -122,23 +129,31 @@ class TestARunningServer:
             ("terminate_client {server} 999999", "Invalid process 999999!\n1"),
         ],
     )
-    def test_it_answers_before_its_first_client(self, daemon: Daemon, server: int, command: str, answer: str) -> None:
+    def test_it_answers_before_its_first_client(
+        self, daemon: Daemon, server: int, command: str, answer: str
+    ) -> None:
         assert daemon.command(command.format(server=server)).text == answer
 
     def test_it_is_not_started_twice(self, daemon: Daemon, server: int) -> None:
         assert daemon.command(f"start_server -uid {os.getuid()}").text == ""
         assert daemon.command("get_server_list").pids == [server]
 
-    def test_it_lists_its_gpus_beside_the_daemons(self, daemon: Daemon, server: int, world: World) -> None:
+    def test_it_lists_its_gpus_beside_the_daemons(
+        self, daemon: Daemon, server: int, world: World
+    ) -> None:
         text = daemon.command("device_query --csv").text
         assert f"Server {server}" in text
         assert text.count(world.gpu.uuid) == 2
 
-    def test_a_thread_percentage_is_printed_and_read_back(self, daemon: Daemon, server: int) -> None:
+    def test_a_thread_percentage_is_printed_and_read_back(
+        self, daemon: Daemon, server: int
+    ) -> None:
         assert daemon.command(f"set_active_thread_percentage {server} 40").text == "40.0"
         assert daemon.command(f"get_active_thread_percentage {server}").text == "40.0"
 
-    def test_a_memory_limit_is_set_in_silence_and_read_back(self, daemon: Daemon, server: int) -> None:
+    def test_a_memory_limit_is_set_in_silence_and_read_back(
+        self, daemon: Daemon, server: int
+    ) -> None:
         assert daemon.command(f"set_device_pinned_mem_limit {server} 0 1G").text == ""
         assert daemon.command(f"get_device_pinned_mem_limit {server} 0").text == "1G"
 
@@ -164,7 +179,11 @@ class TestQuit:
         assert daemon.command("quit -t 5", deadline_s=4).text == ""
         eventually(lambda: not daemon.running)
         assert daemon.process.returncode == 0
-        assert sorted(path.name for path in daemon.pipe.iterdir()) == ["control", "control_lock", "control_privileged"]
+        assert sorted(path.name for path in daemon.pipe.iterdir()) == [
+            "control",
+            "control_lock",
+            "control_privileged",
+        ]
         assert daemon.command("get_server_list").exit_code == 1
 
     def test_with_a_live_client_it_waits_as_long_as_it_was_told(self, world: World) -> None:

@@ -1,4 +1,5 @@
-"""The control daemon or its server is killed or stopped: what becomes of running clients, new ones and commands."""
+"""The control daemon or its server is killed or stopped: what becomes of running clients, new ones
+and commands."""
 
 import signal
 from collections.abc import Iterator
@@ -36,14 +37,19 @@ def stopped(pid: int) -> Iterator[None]:
 
 def _alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+            not in "ZX"
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 class TestADaemonThatDies:
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-    def test_takes_its_server_and_every_client_with_it(self, daemon: Daemon, number: signal.Signals) -> None:
+    def test_takes_its_server_and_every_client_with_it(
+        self, daemon: Daemon, number: signal.Signals
+    ) -> None:
         clients = [daemon.ready_client("hold"), daemon.ready_client("alloc=64", "hold")]
         server = daemon.server
         daemon.send(number)
@@ -59,9 +65,14 @@ class TestADaemonThatDies:
         daemon.process.wait(5)
         assert sorted(path.name for path in daemon.pipe.iterdir()) == before
         answer = daemon.command("get_server_list")
-        assert (answer.exit_code, answer.stderr.strip()) == (1, "Cannot find MPS control daemon process")
+        assert (answer.exit_code, answer.stderr.strip()) == (
+            1,
+            "Cannot find MPS control daemon process",
+        )
 
-    def test_lets_new_clients_run_beside_mps_without_limits(self, daemon: Daemon, world: World) -> None:
+    def test_lets_new_clients_run_beside_mps_without_limits(
+        self, daemon: Daemon, world: World
+    ) -> None:
         daemon.start_server()
         daemon.send(signal.SIGKILL)
         daemon.process.wait(5)
@@ -70,7 +81,9 @@ class TestADaemonThatDies:
         assert client.pid not in world.mib_on_mps(world.gpu)
         assert client.pid in world.mib_on(world.gpu)
 
-    def test_is_replaced_by_a_new_one_over_the_old_files(self, daemon: Daemon, world: World) -> None:
+    def test_is_replaced_by_a_new_one_over_the_old_files(
+        self, daemon: Daemon, world: World
+    ) -> None:
         daemon.start_server()
         daemon.send(signal.SIGKILL)
         daemon.process.wait(5)
@@ -79,7 +92,9 @@ class TestADaemonThatDies:
         assert client.saw(world.gpu.seen(memory=LIMITED[MEMORY_LIMIT]))
         assert client.pid in world.mib_on_mps(world.gpu)
 
-    def test_serves_clients_again_through_a_link_that_is_made_again(self, daemon: Daemon, world: World) -> None:
+    def test_serves_clients_again_through_a_link_that_is_made_again(
+        self, daemon: Daemon, world: World
+    ) -> None:
         part = daemon.directory_with("control")
         daemon.send(signal.SIGKILL)
         daemon.process.wait(5)
@@ -88,11 +103,17 @@ class TestADaemonThatDies:
         assert outside.line("pid")["meminfo_free_MiB"] > world.gpu.memory_mib / 2
         (part / "new").hardlink_to(successor.pipe / "control")
         (part / "new").rename(part / "control")
-        assert successor.client(environment=LIMITED, directory=part).finished().saw(world.gpu.seen(memory="0=2G"))
+        assert (
+            successor.client(environment=LIMITED, directory=part)
+            .finished()
+            .saw(world.gpu.seen(memory="0=2G"))
+        )
 
 
 class TestAServerThatIsKilled:
-    def test_takes_its_clients_with_it_and_the_next_client_starts_another(self, daemon: Daemon) -> None:
+    def test_takes_its_clients_with_it_and_the_next_client_starts_another(
+        self, daemon: Daemon
+    ) -> None:
         client = daemon.ready_client("hold")
         server = daemon.server
         kill(server, signal.SIGKILL)
@@ -104,7 +125,9 @@ class TestAServerThatIsKilled:
 
 
 class TestADaemonThatIsStopped:
-    def test_answers_no_command_and_takes_no_client_while_those_there_go_on(self, daemon: Daemon) -> None:
+    def test_answers_no_command_and_takes_no_client_while_those_there_go_on(
+        self, daemon: Daemon
+    ) -> None:
         client = daemon.ready_client("step", "launch=0.01", "step")
         with stopped(daemon.pid):
             assert not daemon.command("get_server_list", deadline_s=HANGS_S).answered

@@ -1,4 +1,5 @@
-"""How a client ends, and whether its neighbours on the GPU go with it: by what it computes at that moment.
+"""How a client ends, and whether its neighbours on the GPU go with it: by what it computes at that
+moment.
 
 One rule: what a cell expects is what was counted on H200s (driver 580.159.04), the same for
 simulator and card. A neighbour has short kernels and synchronises.
@@ -136,7 +137,8 @@ def stop_while_its_context_is_made(trial: Trial) -> Client:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One of the table: what the client computes, how it ends, and what becomes of the neighbour."""
+    """One of the table: what the client computes, how it ends, and what becomes of the
+    neighbour."""
 
     kernels: str
     name: str
@@ -325,7 +327,9 @@ class TestSigkillOfAClient:
         client.kill()
         eventually(lambda: client.pid not in world.mib_on(world.gpu), within_s=MEMORY_BACK_S)
         assert daemon.status == "ACTIVE"
-        eventually(lambda: daemon.command(f"get_client_list {daemon.server}").pids == [neighbour.pid])
+        eventually(
+            lambda: daemon.command(f"get_client_list {daemon.server}").pids == [neighbour.pid]
+        )
         neighbour.terminate()
         assert neighbour.next_line("n")["n"] > 0
         assert neighbour.finished().line("end")["end"] == SUCCESS

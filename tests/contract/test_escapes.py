@@ -1,4 +1,5 @@
-"""What a watchdog lives on: who lifts his limit or leaves MPS is seen, and his memory comes back when he is killed."""
+"""What a watchdog lives on: who lifts his limit or leaves MPS is seen, and his memory comes back
+when he is killed."""
 
 import pytest
 
@@ -26,20 +27,26 @@ class TestWhoEscapes:
     def test_who_lifts_his_limit_is_listed_on_mps_with_more_than_it(
         self, daemon: Daemon, world: World, neighbour: Client, value: str
     ) -> None:
-        tenant = daemon.ready_client(f"lift={value}", f"alloc={TAKEN_MIB}", "hold", environment=LIMIT)
+        tenant = daemon.ready_client(
+            f"lift={value}", f"alloc={TAKEN_MIB}", "hold", environment=LIMIT
+        )
         self._has_taken(tenant, world, world.mib_on_mps(world.gpu)[tenant.pid])
         self._gives_it_back_when_killed(tenant, world, neighbour)
 
     def test_who_finds_no_daemon_is_listed_beside_mps_with_more_than_his_limit(
         self, world: World, neighbour: Client
     ) -> None:
-        tenant = world.client(f"alloc={TAKEN_MIB}", "hold", environment=LIMIT, directory=world.nowhere)
+        tenant = world.client(
+            f"alloc={TAKEN_MIB}", "hold", environment=LIMIT, directory=world.nowhere
+        )
         tenant.next_line("ready")
         assert tenant.pid not in world.mib_on_mps(world.gpu)
         self._has_taken(tenant, world, world.mib_on(world.gpu)[tenant.pid])
         self._gives_it_back_when_killed(tenant, world, neighbour)
 
-    def test_who_does_not_lift_his_limit_stays_within_it(self, daemon: Daemon, world: World) -> None:
+    def test_who_does_not_lift_his_limit_stays_within_it(
+        self, daemon: Daemon, world: World
+    ) -> None:
         tenant = daemon.ready_client(f"alloc={TAKEN_MIB}", "hold", environment=LIMIT)
         assert 0 < world.mib_on_mps(world.gpu)[tenant.pid] <= LIMIT_MIB + NVML_NEAR_MIB
 

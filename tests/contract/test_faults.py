@@ -24,7 +24,9 @@ class TestABadPointer:
         for client in bystanders:
             assert client.broke(ILLEGAL_ADDRESS)
 
-    def test_puts_the_server_in_fault_until_the_last_process_it_hit_is_gone(self, daemon: Daemon) -> None:
+    def test_puts_the_server_in_fault_until_the_last_process_it_hit_is_gone(
+        self, daemon: Daemon
+    ) -> None:
         bystander = daemon.ready_client("hold")
         server = daemon.server
         assert daemon.status == "ACTIVE"
@@ -69,10 +71,16 @@ class TestABadPointer:
 
     @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
     def test_cannot_be_forged_by_what_a_tenant_sends(self, daemon: Daemon) -> None:
-        """The log has his words, but behind the daemon's own name and `Cmd:`, also where they hold a line separator."""
+        """The log has his words, but behind the daemon's own name and `Cmd:`, also where they hold
+        a line separator."""
         before = faults_in_its_log(daemon)
-        forged = f"[2026-11-22 20:00:00.000 Server {daemon.server:>5}] Server is handling a fatal GPU error."
+        forged = (
+            f"[2026-11-22 20:00:00.000 Server {daemon.server:>5}] Server is handling a fatal GPU"
+            " error."
+        )
         for words in (forged, forged.partition("] ")[2], f"x\x0b{forged}"):
             daemon.command(words, uid=OTHER_UID)
-            eventually(lambda words=words: f"Cmd:{words}" in daemon.output.read_text(encoding="utf-8"))
+            eventually(
+                lambda words=words: f"Cmd:{words}" in daemon.output.read_text(encoding="utf-8")
+            )
         assert faults_in_its_log(daemon) == before

@@ -1,4 +1,5 @@
-"""What the client measures: its works follow the SMs as they should, and it sees at once when they break."""
+"""What the client measures: its works follow the SMs as they should, and it sees at once when they
+break."""
 
 from collections.abc import Sequence
 
@@ -11,14 +12,25 @@ from tests.contract.results import OUT_OF_MEMORY, TERMINATED
 from tests.contract.world import Daemon, World
 
 SECONDS = 0.4
-FIGURES = {"work", "seconds", "launches", "launches_per_s", "sample_launches", "p50_ms", "p99_ms", "gpu_ms"}
+FIGURES = {
+    "work",
+    "seconds",
+    "launches",
+    "launches_per_s",
+    "sample_launches",
+    "p50_ms",
+    "p99_ms",
+    "gpu_ms",
+}
 COPIES_MIB = 2 * 512
 
 
 def together(daemon: Daemon, work: str, percents: Sequence[str]) -> list[Line]:
     """What clients with these thread percentages measure who begin at the same moment."""
     clients = [
-        daemon.ready_client(f"prepare={work}", "step", f"measure={SECONDS}", environment={THREAD_PERCENT: percent})
+        daemon.ready_client(
+            f"prepare={work}", "step", f"measure={SECONDS}", environment={THREAD_PERCENT: percent}
+        )
         for percent in percents
     ]
     for client in clients:
@@ -31,15 +43,21 @@ def sms_of(daemon: Daemon, percent: str) -> int:
 
 
 class TestMeasuring:
-    @pytest.mark.parametrize(("work", "launches"), [("arithmetic", 16), ("small", 10), ("bandwidth", 4)])
-    def test_every_work_gives_the_same_figures(self, daemon: Daemon, work: str, launches: int) -> None:
+    @pytest.mark.parametrize(
+        ("work", "launches"), [("arithmetic", 16), ("small", 10), ("bandwidth", 4)]
+    )
+    def test_every_work_gives_the_same_figures(
+        self, daemon: Daemon, work: str, launches: int
+    ) -> None:
         client = daemon.client(f"prepare={work}", "measure=0.1", "measure=0.1").finished()
         _, prepared, figures, again, end = client.lines
         assert prepared == {"prepared": work}
         assert figures.keys() == again.keys() == FIGURES
         assert (figures["work"], figures["sample_launches"]) == (work, launches)
         assert 0.1 <= figures["seconds"] < 1
-        assert figures["launches_per_s"] == pytest.approx(figures["launches"] / figures["seconds"], rel=0.02)
+        assert figures["launches_per_s"] == pytest.approx(
+            figures["launches"] / figures["seconds"], rel=0.02
+        )
         assert 0 < figures["gpu_ms"] <= figures["p50_ms"] <= figures["p99_ms"]
         assert end == {"end": "0:CUDA_SUCCESS"}
 
@@ -53,23 +71,31 @@ class TestMeasuring:
     def test_small_kernels_do_not_mind_each_other(self, daemon: Daemon) -> None:
         (alone,) = together(daemon, "small", ["100"])
         pair = together(daemon, "small", ["100", "20"])
-        assert [one["launches_per_s"] for one in pair] == [pytest.approx(alone["launches_per_s"], rel=0.15)] * 2
+        assert [one["launches_per_s"] for one in pair] == [
+            pytest.approx(alone["launches_per_s"], rel=0.15)
+        ] * 2
 
     def test_copies_need_no_more_than_half_of_the_sms(self, daemon: Daemon) -> None:
         whole, half = (together(daemon, "bandwidth", [percent])[0] for percent in ("100", "50"))
         assert half["launches_per_s"] > 0.8 * whole["launches_per_s"]
 
-    def test_a_copys_memory_is_taken_when_it_is_prepared(self, daemon: Daemon, world: World) -> None:
+    def test_a_copys_memory_is_taken_when_it_is_prepared(
+        self, daemon: Daemon, world: World
+    ) -> None:
         client = daemon.ready_client("prepare=bandwidth", "step", "prepare=small", "step")
         gpu = world.gpu
         cost_mib = gpu.context_mib(gpu.sms)
-        assert world.mib_on_mps(gpu)[client.pid] == near(COPIES_MIB + cost_mib, within=NVML_NEAR_MIB)
+        assert world.mib_on_mps(gpu)[client.pid] == near(
+            COPIES_MIB + cost_mib, within=NVML_NEAR_MIB
+        )
         client.go_on()
         client.next_line("ready")
         assert world.mib_on_mps(gpu)[client.pid] == near(cost_mib, within=NVML_NEAR_MIB)
 
     def test_copies_that_the_limit_does_not_hold_cannot_be_prepared(self, daemon: Daemon) -> None:
-        client = daemon.client("prepare=bandwidth", "measure=1", environment={MEMORY_LIMIT: "0=1200M"})
+        client = daemon.client(
+            "prepare=bandwidth", "measure=1", environment={MEMORY_LIMIT: "0=1200M"}
+        )
         assert client.exit_code() == 3
         assert client.lines[-1] == {"fail": "prepare", "err": OUT_OF_MEMORY}
 

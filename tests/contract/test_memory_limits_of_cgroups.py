@@ -1,8 +1,9 @@
-"""A memory limit of a cgroup holds its processes together, in the moment of an allocation, whatever they set.
+"""A memory limit of a cgroup holds its processes together, in the moment of an allocation, whatever
+they set.
 
-Everything here follows from NVIDIA's documentation ("MPS v3 Memory Partitioning", releases 615 and 620; nvml.h): no
-driver that has these limits has been tested yet. On real GPUs these tests run where NVML has the functions, as root and
-on cgroup v2; elsewhere they are skipped, with the reason.
+Everything here follows from NVIDIA's documentation ("MPS v3 Memory Partitioning", releases 615 and
+620; nvml.h): no driver that has these limits has been tested yet. On real GPUs these tests run
+where NVML has the functions, as root and on cgroup v2; elsewhere they are skipped, with the reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,7 +54,9 @@ def tree(world: World) -> Path:
         pytest.skip(ProgramCgroups().why_not or "cgroup v2 is not mounted")
     if not Nvml(world.nvml).has_memory_limits(world.gpu.uuid, found):
         driver = world.nvml.nvmlSystemGetDriverVersion()
-        pytest.skip(f"NVML of driver {driver} has no nvmlDeviceSetMemoryLimits_v1, which came with 615")
+        pytest.skip(
+            f"NVML of driver {driver} has no nvmlDeviceSetMemoryLimits_v1, which came with 615"
+        )
     return found
 
 
@@ -83,13 +86,17 @@ def made(tree: Path, world: World) -> Iterator[MakeCgroup]:
 def set_limit(world: World, cgroup: Path, hard: int) -> None:
     limits = world.nvml.c_nvmlSetMemoryLimits_v1_t()
     limits.nameSpace, limits.softLimit, limits.hardLimit = str(cgroup).encode(), 0, hard
-    world.nvml.nvmlDeviceSetMemoryLimits_v1(world.nvml.nvmlDeviceGetHandleByUUID(world.gpu.uuid), limits)
+    world.nvml.nvmlDeviceSetMemoryLimits_v1(
+        world.nvml.nvmlDeviceGetHandleByUUID(world.gpu.uuid), limits
+    )
 
 
 def limits_of(world: World, cgroup: Path) -> Any:
     limits = world.nvml.c_nvmlGetMemoryLimits_v1_t()
     limits.nameSpace = str(cgroup).encode()
-    world.nvml.nvmlDeviceGetMemoryLimits_v1(world.nvml.nvmlDeviceGetHandleByUUID(world.gpu.uuid), limits)
+    world.nvml.nvmlDeviceGetMemoryLimits_v1(
+        world.nvml.nvmlDeviceGetHandleByUUID(world.gpu.uuid), limits
+    )
     return limits
 
 
@@ -114,17 +121,26 @@ class TestALimit:
     def test_a_client_of_mps_that_lifts_its_own_limit_is_refused_memory_above_it(
         self, daemon: Daemon, made: MakeCgroup
     ) -> None:
-        client = daemon.client(f"alloc={TAKEN_MIB}", environment=LIFTED, cgroup=made("one", LIMIT_MIB))
+        client = daemon.client(
+            f"alloc={TAKEN_MIB}", environment=LIFTED, cgroup=made("one", LIMIT_MIB)
+        )
         assert result(client) == OUT_OF_MEMORY
         assert client.line("alloc_MiB")["alloc_MiB"] < LIMIT_MIB
 
     def test_cuda_shows_it_as_the_total(self, daemon: Daemon, made: MakeCgroup) -> None:
-        """The documentation of cuMemGetInfo under such a limit; MPS's own shows in what is free alone."""
-        line = daemon.client("info", cgroup=made("one", LIMIT_MIB)).finished().line("meminfo_total_MiB")
+        """The documentation of cuMemGetInfo under such a limit; MPS's own shows in what is free
+        alone."""
+        line = (
+            daemon.client("info", cgroup=made("one", LIMIT_MIB))
+            .finished()
+            .line("meminfo_total_MiB")
+        )
         assert line["meminfo_total_MiB"] == LIMIT_MIB
         assert 0 < line["meminfo_free_MiB"] < LIMIT_MIB
 
-    def test_it_holds_all_processes_below_it_together(self, daemon: Daemon, made: MakeCgroup) -> None:
+    def test_it_holds_all_processes_below_it_together(
+        self, daemon: Daemon, made: MakeCgroup
+    ) -> None:
         """MPS's limit is each process's."""
         cgroup = made("one", LIMIT_MIB)
         first = daemon.client("alloc=600", "hold", environment=LIFTED, cgroup=cgroup)
@@ -132,7 +148,9 @@ class TestALimit:
         below = made("below", above=cgroup)
         assert result(daemon.client("alloc=600", environment=LIFTED, cgroup=below)) == OUT_OF_MEMORY
 
-    def test_the_smaller_of_it_and_the_limit_of_mps_holds(self, daemon: Daemon, made: MakeCgroup) -> None:
+    def test_the_smaller_of_it_and_the_limit_of_mps_holds(
+        self, daemon: Daemon, made: MakeCgroup
+    ) -> None:
         own = {MEMORY_LIMIT: "0=1G"}
         client = daemon.client("alloc=1200", environment=own, cgroup=made("one", LIMIT_MIB))
         assert result(client) == OUT_OF_MEMORY
@@ -146,7 +164,9 @@ class TestALimit:
         client = world.client(f"alloc={TAKEN_MIB}", directory=world.nowhere, cgroup=cgroup)
         assert result(client) == OUT_OF_MEMORY
 
-    def test_what_is_freed_can_be_taken_again(self, daemon: Daemon, world: World, made: MakeCgroup) -> None:
+    def test_what_is_freed_can_be_taken_again(
+        self, daemon: Daemon, world: World, made: MakeCgroup
+    ) -> None:
         cgroup = made("one", LIMIT_MIB)
         assert result(daemon.client("alloc=1200", "free", "alloc=1200", cgroup=cgroup)) == SUCCESS
         eventually(lambda: limits_of(world, cgroup).currentUsed == 0)

@@ -1,8 +1,10 @@
-"""A MIG instance is a GPU of its own, with a daemon of its own, and its limits hold as a whole GPU's do.
+"""A MIG instance is a GPU of its own, with a daemon of its own, and its limits hold as a whole
+GPU's do.
 
-Everything here follows from NVIDIA's documentation (the MIG user guide, nvml.h, cuda.h): no GPU with MIG on has been
-tested yet. On real GPUs these tests run where somebody has switched MIG on and made two instances of one GPU; where
-nobody has, they are skipped and say so. They change no setting of a card.
+Everything here follows from NVIDIA's documentation (the MIG user guide, nvml.h, cuda.h): no GPU
+with MIG on has been tested yet. On real GPUs these tests run where somebody has switched MIG on and
+made two instances of one GPU; where nobody has, they are skipped and say so. They change no setting
+of a card.
 """
 
 from collections.abc import Iterator
@@ -46,19 +48,32 @@ class TestAnInstance:
 
     @pytest.mark.parametrize("limit", ["0=2G", "0=1500M", "0=8M"])
     def test_a_clients_memory_limit_holds(self, daemon: Daemon, world: World, limit: str) -> None:
-        assert daemon.client(environment={MEMORY_LIMIT: limit}).finished().saw(world.gpu.seen(memory=limit))
+        assert (
+            daemon.client(environment={MEMORY_LIMIT: limit})
+            .finished()
+            .saw(world.gpu.seen(memory=limit))
+        )
 
     @pytest.mark.parametrize("percent", ["1", "30", "50", "100"])
-    def test_a_thread_percentage_is_one_of_its_own_sms(self, daemon: Daemon, world: World, percent: str) -> None:
-        assert daemon.client(environment={THREAD_PERCENT: percent}).finished().saw(world.gpu.seen(percent=percent))
+    def test_a_thread_percentage_is_one_of_its_own_sms(
+        self, daemon: Daemon, world: World, percent: str
+    ) -> None:
+        assert (
+            daemon.client(environment={THREAD_PERCENT: percent})
+            .finished()
+            .saw(world.gpu.seen(percent=percent))
+        )
 
     def test_a_tiny_limit_of_its_server_denies_every_client(self, world: World) -> None:
         daemon = world.daemon()
         daemon.command("set_default_device_pinned_mem_limit 0 8M")
         assert daemon.client().finished().saw(OutOfMemory())
 
-    def test_it_takes_clients_in_proportion_to_its_compute_slices_and_not_one_more(self, world: World) -> None:
-        """The MIG user guide: the maximum of clients, 48, is lowered proportionally to the compute instance's size."""
+    def test_it_takes_clients_in_proportion_to_its_compute_slices_and_not_one_more(
+        self, world: World
+    ) -> None:
+        """The MIG user guide: the maximum of clients, 48, is lowered proportionally to the compute
+        instance's size."""
         daemon = world.daemon()
         clients = [daemon.client("linger") for _ in range(world.gpu.capability.clients)]
         for client in clients:
@@ -72,18 +87,27 @@ def daemons(world: World) -> tuple[Daemon, Daemon]:
 
 
 class TestTwoInstancesOfOneGpu:
-    def test_nvml_lists_a_client_on_its_own_one_alone(self, daemons: tuple[Daemon, Daemon], world: World) -> None:
-        """nvml.h: "Per-instance information can be queried by using specific MIG device handles"."""
+    def test_nvml_lists_a_client_on_its_own_one_alone(
+        self, daemons: tuple[Daemon, Daemon], world: World
+    ) -> None:
+        """nvml.h: "Per-instance information can be queried by using specific MIG device
+        handles"."""
         first, second = world.gpus
-        client = daemons[1].ready_client("alloc=512", "hold", environment={CUDA_VISIBLE_DEVICES: second.uuid})
+        client = daemons[1].ready_client(
+            "alloc=512", "hold", environment={CUDA_VISIBLE_DEVICES: second.uuid}
+        )
         assert client.pid not in world.mib_on(first)
         expected_mib = 512 + second.context_mib(second.sms)
         assert world.mib_on_mps(second)[client.pid] == near(expected_mib, NVML_NEAR_MIB)
         assert daemons[1].server in world.mib_on(second)
         assert daemons[1].server not in world.mib_on(first)
 
-    def test_a_fault_of_one_leaves_the_clients_of_the_other(self, daemons: tuple[Daemon, Daemon], world: World) -> None:
-        other = daemons[1].ready_client("step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid})
+    def test_a_fault_of_one_leaves_the_clients_of_the_other(
+        self, daemons: tuple[Daemon, Daemon], world: World
+    ) -> None:
+        other = daemons[1].ready_client(
+            "step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid}
+        )
         assert daemons[0].client("fault").finished().line("bad")["bad"] == ILLEGAL_ADDRESS
         other.go_on()
         assert other.next_line("n")["n"] > 0

@@ -1,4 +1,5 @@
-"""CUDA_MPS_CLIENT_PRIORITY: what clients that want more than the GPU has get of it, and what the default decides."""
+"""CUDA_MPS_CLIENT_PRIORITY: what clients that want more than the GPU has get of it, and what the
+default decides."""
 
 import os
 
@@ -20,10 +21,14 @@ def measured(clients: list[Client]) -> list[Line]:
     return [client.next_line("launches_per_s") for client in clients]
 
 
-def times(daemon: Daemon, first: Environment, second: Environment, work: str = "arithmetic") -> float:
+def times(
+    daemon: Daemon, first: Environment, second: Environment, work: str = "arithmetic"
+) -> float:
     """How many times as much the first does as the second, beside each other."""
     action = (f"prepare={work}", "step", f"measure={SECONDS}")
-    one, two = measured([daemon.ready_client(*action, environment=each) for each in (first, second)])
+    one, two = measured(
+        [daemon.ready_client(*action, environment=each) for each in (first, second)]
+    )
     return float(one["launches_per_s"] / two["launches_per_s"])
 
 
@@ -46,7 +51,9 @@ class TestTwoClientsThatFillTheGpu:
         assert 1 / SAME < times(daemon, NORMAL, BELOW, "small") < SAME
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only who started the daemon, or root, may set its defaults")
+@pytest.mark.skipif(
+    os.getuid() != 0, reason="only who started the daemon, or root, may set its defaults"
+)
 class TestTheDefault:
     def test_it_is_read_back_and_counts_for_clients_that_name_none(self, daemon: Daemon) -> None:
         daemon.command("set_default_client_priority 1")
@@ -66,7 +73,9 @@ def test_requests_beside_a_client_below_normal_hardly_wait(daemon: Daemon) -> No
     waits_ms = {}
     for name, priority in ("normal", NORMAL), ("below", BELOW):
         batch = daemon.ready_client("prepare=arithmetic", "step", "measure=3", environment=priority)
-        server = daemon.ready_client("prepare=arithmetic", "step", "serve=20,1.5", environment=NORMAL)
+        server = daemon.ready_client(
+            "prepare=arithmetic", "step", "serve=20,1.5", environment=NORMAL
+        )
         batch.go_on()
         server.go_on()
         waits_ms[name] = server.next_line("requests")["p50_ms"]

@@ -38,7 +38,9 @@ class TestTheDaemonsLists:
         assert set(daemon.command(f"get_client_list {daemon.server}").pids) == present.on_mps
 
     @pytest.mark.parametrize("command", ["ps", "ps -p {server}"])
-    def test_ps_has_a_row_for_each_client(self, daemon: Daemon, present: Present, world: World, command: str) -> None:
+    def test_ps_has_a_row_for_each_client(
+        self, daemon: Daemon, present: Present, world: World, command: str
+    ) -> None:
         server = daemon.server
         heading, *rows = daemon.command(command.format(server=server)).text.splitlines()
         assert heading.split() == ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]
@@ -49,7 +51,9 @@ class TestTheDaemonsLists:
         assert {row[3] for row in fields} == {"-".join(world.gpu.uuid.split("-")[:4])}
         assert all(row[4].isdigit() and row[5] for row in fields)
 
-    @pytest.mark.parametrize("command", ["get_device_client_list", "get_device_client_list {server}"])
+    @pytest.mark.parametrize(
+        "command", ["get_device_client_list", "get_device_client_list {server}"]
+    )
     def test_get_device_client_list_has_them_under_their_gpu(
         self, daemon: Daemon, present: Present, world: World, command: str
     ) -> None:
@@ -82,9 +86,13 @@ class TestWhatNvmlLists:
         quarter_mib = gpu.context_mib(gpu.capability.sms_given(25, gpu.sms))
         assert held[present.quarter.pid] == near(1024 + quarter_mib, within=NVML_NEAR_MIB)
 
-    def test_managed_memory_is_in_no_clients_figure_but_in_use_and_mapped(self, daemon: Daemon, world: World) -> None:
+    def test_managed_memory_is_in_no_clients_figure_but_in_use_and_mapped(
+        self, daemon: Daemon, world: World
+    ) -> None:
         """And counted against its limit, as any other memory."""
-        client = daemon.ready_client("step", "managed=2048", "step", environment={MEMORY_LIMIT: "0=4G"})
+        client = daemon.ready_client(
+            "step", "managed=2048", "step", environment={MEMORY_LIMIT: "0=4G"}
+        )
         before, in_use_mib = world.mib_on_mps(world.gpu)[client.pid], world.used_mib(world.gpu)
         client.go_on()
         line = client.next_line("managed_MiB")
@@ -99,12 +107,18 @@ class TestWhatNvmlLists:
         client.go_on()
         client.finished()
 
-    def test_the_servers_own_figure_is_small(self, daemon: Daemon, world: World, present: Present) -> None:
+    def test_the_servers_own_figure_is_small(
+        self, daemon: Daemon, world: World, present: Present
+    ) -> None:
         assert 0 < world.mib_on(world.gpu)[daemon.server] <= world.gpu.capability.server_mib
 
-    def test_free_memory_falls_by_what_the_others_hold(self, daemon: Daemon, world: World, present: Present) -> None:
+    def test_free_memory_falls_by_what_the_others_hold(
+        self, daemon: Daemon, world: World, present: Present
+    ) -> None:
         expected = world.gpu.seen()
         assert isinstance(expected, Seen)
-        held_mib = sum(world.mib_on_mps(world.gpu).values()) + world.mib_on(world.gpu)[present.outside.pid]
+        held_mib = (
+            sum(world.mib_on_mps(world.gpu).values()) + world.mib_on(world.gpu)[present.outside.pid]
+        )
         free_mib = daemon.client().finished().line("pid")["meminfo_free_MiB"]
         assert free_mib == near(expected.free_mib - held_mib, within=32)

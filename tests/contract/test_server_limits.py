@@ -13,7 +13,14 @@ from tests.contract.world import Daemon, World
 LIMIT_MIB, PERCENT = 3072, 30
 
 CAPPED = [None, "", "0=2G", "0=9G", "{uuid}=9G", "0=-1G", "0=18446744073709551615G"]
-POISONED = ["5=1G", "0=1G,1=1G", "garbage", "0=0", "0=", "GPU-00000000-0000-0000-0000-000000000000=1G"]
+POISONED = [
+    "5=1G",
+    "0=1G,1=1G",
+    "garbage",
+    "0=0",
+    "0=",
+    "GPU-00000000-0000-0000-0000-000000000000=1G",
+]
 
 
 def limit_the_server(daemon: Daemon) -> None:
@@ -34,7 +41,9 @@ def limited(request: pytest.FixtureRequest, world: World) -> Iterator[Daemon]:
     if request.param == "set on the running server":
         limit_the_server(daemon)
     else:
-        limit_the_next_server(daemon, world.gpu.uuid if request.param == "defaults by UUID" else "0")
+        limit_the_next_server(
+            daemon, world.gpu.uuid if request.param == "defaults by UUID" else "0"
+        )
     yield daemon
     daemon.stop()
 
@@ -43,23 +52,33 @@ class TestLimitsOfAServer:
     """What holds however the server got its limits."""
 
     @pytest.mark.parametrize("value", CAPPED)
-    def test_the_smaller_memory_limit_wins(self, limited: Daemon, world: World, value: str | None) -> None:
+    def test_the_smaller_memory_limit_wins(
+        self, limited: Daemon, world: World, value: str | None
+    ) -> None:
         value = value and value.format(uuid=world.gpu.uuid)
         client = limited.client("alloc=4096", environment={MEMORY_LIMIT: value}).finished()
-        assert client.saw(world.gpu.seen(memory=value, server_mib=LIMIT_MIB, server_percent=PERCENT))
+        assert client.saw(
+            world.gpu.seen(memory=value, server_mib=LIMIT_MIB, server_percent=PERCENT)
+        )
         assert client.line("rc")["rc"] == OUT_OF_MEMORY
 
     @pytest.mark.parametrize("percent", ["100", "0", "abc", "10"])
-    def test_the_smaller_thread_percentage_wins(self, limited: Daemon, world: World, percent: str) -> None:
+    def test_the_smaller_thread_percentage_wins(
+        self, limited: Daemon, world: World, percent: str
+    ) -> None:
         client = limited.client(environment={THREAD_PERCENT: percent}).finished()
-        assert client.saw(world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT))
+        assert client.saw(
+            world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT)
+        )
 
     @pytest.mark.parametrize("value", POISONED)
     def test_a_poisoned_value_gets_the_whole_memory_but_not_the_sms(
         self, limited: Daemon, world: World, value: str
     ) -> None:
         client = limited.client("alloc=4096", environment={MEMORY_LIMIT: value}).finished()
-        assert client.saw(world.gpu.seen(memory=value, server_mib=LIMIT_MIB, server_percent=PERCENT))
+        assert client.saw(
+            world.gpu.seen(memory=value, server_mib=LIMIT_MIB, server_percent=PERCENT)
+        )
         assert client.line("rc")["rc"] == SUCCESS
 
     def test_an_impossible_value_gets_no_context(self, limited: Daemon) -> None:
@@ -90,7 +109,9 @@ def server(daemon: Daemon) -> int:
 
 
 class TestChangingALimit:
-    def test_it_counts_for_new_clients_only(self, daemon: Daemon, server: int, world: World) -> None:
+    def test_it_counts_for_new_clients_only(
+        self, daemon: Daemon, server: int, world: World
+    ) -> None:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 3G")
         early = daemon.ready_client("step", "alloc=2016")
         daemon.command(f"set_device_pinned_mem_limit {server} 0 1G")
@@ -105,24 +126,32 @@ class TestChangingALimit:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 0")
         assert daemon.client().finished().saw(world.gpu.seen())
 
-    def test_a_limit_near_the_whole_card_is_the_card(self, daemon: Daemon, server: int, world: World) -> None:
+    def test_a_limit_near_the_whole_card_is_the_card(
+        self, daemon: Daemon, server: int, world: World
+    ) -> None:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 {world.gpu.memory_mib}M")
         assert daemon.client().finished().saw(world.gpu.seen(server_mib=world.gpu.memory_mib))
 
     @pytest.mark.parametrize("mib", [1, DENY_MIB, 64])
-    def test_a_tiny_limit_turns_every_new_client_away(self, daemon: Daemon, server: int, mib: int) -> None:
+    def test_a_tiny_limit_turns_every_new_client_away(
+        self, daemon: Daemon, server: int, mib: int
+    ) -> None:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 {mib}M")
         for value in (None, "0=2G"):
             assert daemon.client(environment={MEMORY_LIMIT: value}).finished().saw(OutOfMemory())
 
-    def test_a_tiny_limit_turns_no_poisoned_client_away(self, daemon: Daemon, server: int, world: World) -> None:
+    def test_a_tiny_limit_turns_no_poisoned_client_away(
+        self, daemon: Daemon, server: int, world: World
+    ) -> None:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 {DENY_MIB}M")
         for value in POISONED:
             expected = world.gpu.seen(memory=value, server_mib=DENY_MIB)
             assert isinstance(expected, Seen)
             assert daemon.client(environment={MEMORY_LIMIT: value}).finished().saw(expected)
 
-    def test_a_percentage_counts_for_new_clients_only(self, daemon: Daemon, server: int, world: World) -> None:
+    def test_a_percentage_counts_for_new_clients_only(
+        self, daemon: Daemon, server: int, world: World
+    ) -> None:
         early = daemon.ready_client("step", "info")
         daemon.command(f"set_active_thread_percentage {server} 40")
         early.go_on()
@@ -138,18 +167,35 @@ def limited_server(daemon: Daemon) -> Daemon:
 
 
 class TestThePartitioningFlag:
-    """CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING under a server of 3 GiB and 30 %."""
+    """CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING under a server of 3 GiB and 30
+    %."""
 
     @pytest.mark.parametrize("percent", [None, "20"])
-    def test_0_changes_nothing(self, limited_server: Daemon, world: World, percent: str | None) -> None:
-        client = limited_server.client(environment={PARTITIONING: "0", THREAD_PERCENT: percent}).finished()
-        assert client.saw(world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT))
+    def test_0_changes_nothing(
+        self, limited_server: Daemon, world: World, percent: str | None
+    ) -> None:
+        client = limited_server.client(
+            environment={PARTITIONING: "0", THREAD_PERCENT: percent}
+        ).finished()
+        assert client.saw(
+            world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT)
+        )
 
-    def test_1_lifts_the_percentage_but_not_the_memory_limit(self, limited_server: Daemon, world: World) -> None:
+    def test_1_lifts_the_percentage_but_not_the_memory_limit(
+        self, limited_server: Daemon, world: World
+    ) -> None:
         first = limited_server.client(environment={PARTITIONING: "1"}).finished().line("pid")
         assert first["sms"] == world.gpu.sms
-        assert first["meminfo_free_MiB"] == near(LIMIT_MIB - world.gpu.context_mib(world.gpu.sms), within=6)
+        assert first["meminfo_free_MiB"] == near(
+            LIMIT_MIB - world.gpu.context_mib(world.gpu.sms), within=6
+        )
 
-    def test_1_leaves_the_clients_own_percentage(self, limited_server: Daemon, world: World) -> None:
-        client = limited_server.client(environment={PARTITIONING: "1", THREAD_PERCENT: "20"}).finished()
-        assert client.saw(world.gpu.seen(percent="20", server_mib=LIMIT_MIB, server_percent=PERCENT))
+    def test_1_leaves_the_clients_own_percentage(
+        self, limited_server: Daemon, world: World
+    ) -> None:
+        client = limited_server.client(
+            environment={PARTITIONING: "1", THREAD_PERCENT: "20"}
+        ).finished()
+        assert client.saw(
+            world.gpu.seen(percent="20", server_mib=LIMIT_MIB, server_percent=PERCENT)
+        )

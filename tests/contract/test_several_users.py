@@ -10,10 +10,14 @@ QUEUES_S = 0.5  # a client that is served takes 0.1 s
 def test_with_m_they_share_one_server(world: World, other_user: int) -> None:
     daemon = world.daemon(("-f", "-M"))
     clients = [daemon.ready_client("hold"), daemon.ready_client("hold", uid=other_user)]
-    assert sorted(daemon.command(f"get_client_list {daemon.server}").pids) == sorted(client.pid for client in clients)
+    assert sorted(daemon.command(f"get_client_list {daemon.server}").pids) == sorted(
+        client.pid for client in clients
+    )
 
 
-def test_without_m_the_second_waits_until_the_first_has_no_client_left(world: World, other_user: int) -> None:
+def test_without_m_the_second_waits_until_the_first_has_no_client_left(
+    world: World, other_user: int
+) -> None:
     daemon = world.daemon(("-f",))
     first = daemon.ready_client("hold")
     server = daemon.server

@@ -17,7 +17,12 @@ REAL, SIMULATED = ("-I", "-S", cuda_client.__file__), ("-m", "mpsd.simulator.cud
 def _complaint(program: tuple[str, ...], *words: str) -> str:
     """What a client says of arguments that make no sense."""
     answer = subprocess.run(
-        [sys.executable, *program, *words], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, *program, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert (answer.returncode, answer.stdout) == (2, "")
     said = re.fullmatch(r"[a-z_-]+: (.*)\n", answer.stderr)
@@ -40,8 +45,14 @@ def _complaint(program: tuple[str, ...], *words: str) -> str:
         ("gemm=65537 work", "gemm=65537 is not a whole number from 1 to 65536"),
         ("gemm=1.5 work", "gemm=1.5 is not a whole number from 1 to 65536"),
         ("kernel=10 gemm=4096 work", "kernel=10 and gemm=4096 are kernels of two kinds"),
-        ("device=0 threads=100 lift=0=0 prepare=big", "prepare=big is not one of arithmetic, small, bandwidth"),
-        ("measure=1 prepare=small", "measure=1 has nothing prepared before it; write prepare=WORK first: "),
+        (
+            "device=0 threads=100 lift=0=0 prepare=big",
+            "prepare=big is not one of arithmetic, small, bandwidth",
+        ),
+        (
+            "measure=1 prepare=small",
+            "measure=1 has nothing prepared before it; write prepare=WORK first: ",
+        ),
         ("prepare=small measure=1 reconnect measure=2", "measure=2 has nothing prepared before it"),
     ],
 )

@@ -48,7 +48,9 @@ class TestAClientOfADaemonForBoth:
     ) -> None:
         value = value.format(first=world.gpus[0].uuid, second=world.gpus[1].uuid)
         uuids = [world.gpus[n].uuid for n in visible]
-        client = daemon.client(environment={MEMORY_LIMIT: value, CUDA_VISIBLE_DEVICES: ",".join(uuids)}).finished()
+        client = daemon.client(
+            environment={MEMORY_LIMIT: value, CUDA_VISIBLE_DEVICES: ",".join(uuids)}
+        ).finished()
         assert client.saw(world.gpus[visible[0]].seen(memory=value, visible=uuids))
 
     @pytest.mark.parametrize("visible", [FIRST, SECOND, BOTH, TURNED])
@@ -56,7 +58,11 @@ class TestAClientOfADaemonForBoth:
         self, daemon: Daemon, world: World, visible: tuple[int, ...]
     ) -> None:
         uuids = [world.gpus[n].uuid for n in visible]
-        first = daemon.client(environment={CUDA_VISIBLE_DEVICES: ",".join(uuids)}).finished().line("pid")
+        first = (
+            daemon.client(environment={CUDA_VISIBLE_DEVICES: ",".join(uuids)})
+            .finished()
+            .line("pid")
+        )
         assert (first["devices"], first["uuid"]) == (len(visible), uuids[0])
 
 
@@ -79,31 +85,59 @@ class TestOneDaemonForBoth:
     def test_each_device_has_the_smaller_of_the_servers_limit_and_the_clients(
         self, daemon: Daemon, server: int, world: World, value: str | None
     ) -> None:
-        daemon.command(f"set_device_pinned_mem_limit {server} 0 3G\nset_device_pinned_mem_limit {server} 1 4G")
+        daemon.command(
+            f"set_device_pinned_mem_limit {server} 0 3G\nset_device_pinned_mem_limit {server} 1 4G"
+        )
         uuids = [gpu.uuid for gpu in world.gpus[:2]]
         both = {MEMORY_LIMIT: value, CUDA_VISIBLE_DEVICES: ",".join(uuids)}
         for ordinal, server_mib in ((0, 3072), (1, 4096)):
             client = daemon.client(f"device={ordinal}", environment=both).finished()
             gpu = world.gpus[ordinal]
-            assert client.saw(gpu.seen(memory=value, visible=uuids, ordinal=ordinal, server_mib=server_mib))
-        alone = daemon.client(environment={MEMORY_LIMIT: value, CUDA_VISIBLE_DEVICES: uuids[1]}).finished()
+            assert client.saw(
+                gpu.seen(memory=value, visible=uuids, ordinal=ordinal, server_mib=server_mib)
+            )
+        alone = daemon.client(
+            environment={MEMORY_LIMIT: value, CUDA_VISIBLE_DEVICES: uuids[1]}
+        ).finished()
         assert alone.saw(world.gpus[1].seen(memory=value, server_mib=3072))
 
-    def test_tiny_limits_for_both_turn_every_new_client_away(self, daemon: Daemon, server: int, world: World) -> None:
-        daemon.command("\n".join(f"set_device_pinned_mem_limit {server} {key} {DENY_MIB}M" for key in (0, 1)))
+    def test_tiny_limits_for_both_turn_every_new_client_away(
+        self, daemon: Daemon, server: int, world: World
+    ) -> None:
+        daemon.command(
+            "\n".join(f"set_device_pinned_mem_limit {server} {key} {DENY_MIB}M" for key in (0, 1))
+        )
         both = ",".join(gpu.uuid for gpu in world.gpus[:2])
         assert daemon.client(environment={CUDA_VISIBLE_DEVICES: both}).finished().saw(OutOfMemory())
-        assert daemon.client("device=1", environment={CUDA_VISIBLE_DEVICES: both}).finished().saw(OutOfMemory())
-        assert daemon.client(environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid}).finished().saw(OutOfMemory())
+        assert (
+            daemon.client("device=1", environment={CUDA_VISIBLE_DEVICES: both})
+            .finished()
+            .saw(OutOfMemory())
+        )
+        assert (
+            daemon.client(environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid})
+            .finished()
+            .saw(OutOfMemory())
+        )
 
-    def test_a_servers_key_by_uuid_is_read_back_by_the_ordinal(self, daemon: Daemon, server: int, world: World) -> None:
+    def test_a_servers_key_by_uuid_is_read_back_by_the_ordinal(
+        self, daemon: Daemon, server: int, world: World
+    ) -> None:
         daemon.command(f"set_device_pinned_mem_limit {server} {world.gpus[1].uuid} 3G")
         assert daemon.command(f"get_device_pinned_mem_limit {server} 1").text == "3G"
 
-    def test_a_fault_on_one_leaves_the_clients_of_the_other_alone(self, daemon: Daemon, world: World) -> None:
-        on_first = daemon.ready_client("hold", environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid})
-        on_second = daemon.ready_client("step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid})
-        culprit = daemon.client("fault", environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid}).finished()
+    def test_a_fault_on_one_leaves_the_clients_of_the_other_alone(
+        self, daemon: Daemon, world: World
+    ) -> None:
+        on_first = daemon.ready_client(
+            "hold", environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid}
+        )
+        on_second = daemon.ready_client(
+            "step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid}
+        )
+        culprit = daemon.client(
+            "fault", environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid}
+        ).finished()
         assert culprit.line("bad")["bad"] == ILLEGAL_ADDRESS
         assert on_first.broke(ILLEGAL_ADDRESS)
         on_second.go_on()
@@ -111,7 +145,9 @@ class TestOneDaemonForBoth:
         assert on_second.finished().line("end")["end"] == SUCCESS
         eventually(lambda: daemon.status == "ACTIVE")
 
-    def test_nvml_lists_a_client_on_its_own_gpu_and_the_server_on_both(self, daemon: Daemon, world: World) -> None:
+    def test_nvml_lists_a_client_on_its_own_gpu_and_the_server_on_both(
+        self, daemon: Daemon, world: World
+    ) -> None:
         client = daemon.ready_client("hold", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid})
         daemon.client(environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid}).finished()
         assert client.pid not in world.mib_on(world.gpus[0])
@@ -126,9 +162,13 @@ def daemons(world: World) -> tuple[Daemon, Daemon]:
 
 
 class TestADaemonForEach:
-    def test_its_client_sees_that_gpu_alone_as_device_0(self, daemons: tuple[Daemon, Daemon], world: World) -> None:
+    def test_its_client_sees_that_gpu_alone_as_device_0(
+        self, daemons: tuple[Daemon, Daemon], world: World
+    ) -> None:
         for daemon, gpu in zip(daemons, world.gpus, strict=False):
-            client = daemon.client(environment={CUDA_VISIBLE_DEVICES: None, MEMORY_LIMIT: "0=1G"}).finished()
+            client = daemon.client(
+                environment={CUDA_VISIBLE_DEVICES: None, MEMORY_LIMIT: "0=1G"}
+            ).finished()
             assert (client.line("pid")["devices"], client.line("pid")["uuid"]) == (1, gpu.uuid)
             assert client.saw(gpu.seen(memory="0=1G"))
 
@@ -138,9 +178,15 @@ class TestADaemonForEach:
         for daemon, gpu, gib in zip(daemons, world.gpus, (3, 4), strict=False):
             daemon.command(f"set_device_pinned_mem_limit {daemon.start_server()} 0 {gib}G")
             environment = {CUDA_VISIBLE_DEVICES: gpu.uuid}
-            assert daemon.client(environment=environment).finished().saw(gpu.seen(server_mib=gib * 1024))
+            assert (
+                daemon.client(environment=environment)
+                .finished()
+                .saw(gpu.seen(server_mib=gib * 1024))
+            )
 
-    def test_the_death_of_one_is_not_noticed_on_the_other(self, daemons: tuple[Daemon, Daemon], world: World) -> None:
+    def test_the_death_of_one_is_not_noticed_on_the_other(
+        self, daemons: tuple[Daemon, Daemon], world: World
+    ) -> None:
         first, second = (
             daemon.ready_client("step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: gpu.uuid})
             for daemon, gpu in zip(daemons, world.gpus, strict=False)

@@ -1,7 +1,8 @@
-"""How busy each process keeps the SMs, as NVML's samples say it: of MPS clients it names their server.
+"""How busy each process keeps the SMs, as NVML's samples say it: of MPS clients it names their
+server.
 
-One rule: a sample comes when the driver takes one, so what must be seen is waited for, and what must not be is looked
-for while something else is seen.
+One rule: a sample comes when the driver takes one, so what must be seen is waited for, and what
+must not be is looked for while something else is seen.
 """
 
 import signal
@@ -29,8 +30,12 @@ class TestWhoComputes:
         assert world.sm_percents(world.gpu, began).get(idle.pid, 0) == 0
         eventually(lambda: world.busy_percent(world.gpu) > 0)
 
-    def test_of_two_clients_who_compute_nobody_can_say_which_did_how_much(self, daemon: Daemon, world: World) -> None:
-        clients = [daemon.client("work", environment={THREAD_PERCENT: percent}) for percent in ("25", "50")]
+    def test_of_two_clients_who_compute_nobody_can_say_which_did_how_much(
+        self, daemon: Daemon, world: World
+    ) -> None:
+        clients = [
+            daemon.client("work", environment={THREAD_PERCENT: percent}) for percent in ("25", "50")
+        ]
         for client in clients:
             client.next_line("launches")
         began = now_us()
@@ -46,7 +51,9 @@ class TestWhoComputes:
         began = now_us()
         eventually(lambda: world.sm_percents(world.gpu, began).get(daemon.server, 0) > 50)
 
-    def test_a_server_whose_clients_do_nothing_has_no_sample(self, daemon: Daemon, world: World) -> None:
+    def test_a_server_whose_clients_do_nothing_has_no_sample(
+        self, daemon: Daemon, world: World
+    ) -> None:
         daemon.client("alloc=512", "linger").next_line("lingering")
         server = daemon.server
         beside = world.client("work")

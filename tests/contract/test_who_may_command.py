@@ -1,7 +1,7 @@
 """Who may command the daemon: by user, and by which of its two sockets the command comes.
 
-One rule: every row is tried on a live server with two clients, one of root and one of another user, and says what it
-did to the server, to both clients, and to the next one.
+One rule: every row is tried on a live server with two clients, one of root and one of another user,
+and says what it did to the server, to both clients, and to the next one.
 """
 
 import os
@@ -53,8 +53,8 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be root
 
 def refusal(uid: int) -> str:
     return (
-        f"Insufficient privileges for UID {uid}. Control deamon settings can only be modified by the user who started "
-        "it or by the root user."
+        f"Insufficient privileges for UID {uid}. Control deamon settings can only be modified by"
+        " the user who started it or by the root user."
     )
 
 
@@ -69,7 +69,8 @@ def _no(command: str, uid: int) -> str:
 
 @dataclass
 class Shared:
-    """A daemon, its server, and two clients; `part` is a directory with the socket `control` alone."""
+    """A daemon, its server, and two clients; `part` is a directory with the socket `control`
+    alone."""
 
     daemon: Daemon
     server: int
@@ -93,7 +94,11 @@ class Shared:
 
     def settings(self) -> str:
         """All that a command could have changed."""
-        commands = [command for command in READS if command.startswith("get_") and "client_list" not in command]
+        commands = [
+            command
+            for command in READS
+            if command.startswith("get_") and "client_list" not in command
+        ]
         return self.ask("\n".join(commands), 0, self.daemon.pipe).text
 
     def both_compute(self) -> bool:
@@ -143,7 +148,9 @@ class TestCommandsThatAreRefused:
         self._changes_nothing(shared, command, OTHER_UID, directory)
 
     @pytest.mark.parametrize("command", [*SETTINGS, "quit", "quit -t 1"])
-    def test_root_with_only_control_changes_no_default_and_does_not_quit(self, shared: Shared, command: str) -> None:
+    def test_root_with_only_control_changes_no_default_and_does_not_quit(
+        self, shared: Shared, command: str
+    ) -> None:
         self._changes_nothing(shared, command, 0, shared.part)
 
     def _changes_nothing(self, shared: Shared, command: str, uid: int, directory: Path) -> None:
@@ -152,7 +159,9 @@ class TestCommandsThatAreRefused:
         assert shared.daemon.running
         assert shared.both_compute()
 
-    def test_a_new_client_is_served_as_before_all_of_them(self, shared: Shared, world: World) -> None:
+    def test_a_new_client_is_served_as_before_all_of_them(
+        self, shared: Shared, world: World
+    ) -> None:
         first = shared.daemon.client().finished().line("pid")
         assert first["sms"] == world.gpu.sms
         assert first["meminfo_free_MiB"] > world.gpu.memory_mib / 2
@@ -161,12 +170,17 @@ class TestCommandsThatAreRefused:
 class TestReading:
     @pytest.mark.parametrize("uid", [0, OTHER_UID])
     @pytest.mark.parametrize("command", READS)
-    def test_anybody_may_read_with_only_control(self, shared: Shared, command: str, uid: int) -> None:
+    def test_anybody_may_read_with_only_control(
+        self, shared: Shared, command: str, uid: int
+    ) -> None:
         assert shared.ask(command, uid, shared.part).text == shared.read_by_owner[command]
 
     def test_another_user_may_read_in_the_whole_directory(self, shared: Shared) -> None:
         every = "\n".join(READS)
-        assert shared.ask(every, OTHER_UID, shared.daemon.pipe).text == shared.ask(every, 0, shared.daemon.pipe).text
+        assert (
+            shared.ask(every, OTHER_UID, shared.daemon.pipe).text
+            == shared.ask(every, 0, shared.daemon.pipe).text
+        )
 
 
 @pytest.mark.parametrize("way", ["only control", "the whole directory"])
@@ -214,7 +228,9 @@ class TestRootOnTheServer:
 
 
 class TestRootInTheWholeDirectory:
-    @pytest.mark.parametrize(("command", "answer"), list(zip(SETTINGS, ["50.0", "", ""], strict=True)))
+    @pytest.mark.parametrize(
+        ("command", "answer"), list(zip(SETTINGS, ["50.0", "", ""], strict=True))
+    )
     def test_sets_defaults(self, daemon: Daemon, command: str, answer: str) -> None:
         assert daemon.command(command, uid=0).text == answer
         *words, value = command.replace("set_", "get_").split()
@@ -228,7 +244,9 @@ class TestRootInTheWholeDirectory:
 
 class TestADirectoryWithOnlyControl:
     @pytest.mark.parametrize("uid", [0, OTHER_UID])
-    def test_is_enough_to_be_a_client_with_limits(self, daemon: Daemon, part: Path, world: World, uid: int) -> None:
+    def test_is_enough_to_be_a_client_with_limits(
+        self, daemon: Daemon, part: Path, world: World, uid: int
+    ) -> None:
         client = daemon.client("hold", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=part)
         client.next_line("ready")
         assert client.saw(world.gpu.seen(memory="0=2G"))
@@ -242,8 +260,16 @@ def privileged(daemon: Daemon) -> Path:
 
 class TestADirectoryWithOnlyThePrivilegedSocket:
     def test_is_enough_for_root_to_command(self, daemon: Daemon, privileged: Path) -> None:
-        assert daemon.command("set_default_active_thread_percentage 90", uid=0, directory=privileged).text == "90.0"
-        assert daemon.command("get_default_active_thread_percentage", uid=0, directory=privileged).text == "90.0"
+        assert (
+            daemon.command(
+                "set_default_active_thread_percentage 90", uid=0, directory=privileged
+            ).text
+            == "90.0"
+        )
+        assert (
+            daemon.command("get_default_active_thread_percentage", uid=0, directory=privileged).text
+            == "90.0"
+        )
 
     def test_is_no_daemon_to_another_user(self, daemon: Daemon, privileged: Path) -> None:
         answer = daemon.command("get_server_list", uid=OTHER_UID, directory=privileged)
@@ -254,7 +280,9 @@ class TestADirectoryWithOnlyThePrivilegedSocket:
     def test_is_not_enough_to_be_a_client_which_then_runs_without_limits(
         self, daemon: Daemon, privileged: Path, world: World, uid: int
     ) -> None:
-        client = daemon.client("hold", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=privileged)
+        client = daemon.client(
+            "hold", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=privileged
+        )
         client.next_line("ready")
         assert client.line("pid")["meminfo_free_MiB"] > world.gpu.memory_mib / 2
         assert client.pid not in world.mib_on_mps(world.gpu)
@@ -288,7 +316,11 @@ class TestAReadOnlyMountInAContainer:
     @pytest.mark.parametrize(
         ("uid", "commands"),
         [
-            pytest.param(OTHER_UID, [*SETTINGS, *ON_THE_SERVER, "quit", "quit -t 1"], id="another user: no command"),
+            pytest.param(
+                OTHER_UID,
+                [*SETTINGS, *ON_THE_SERVER, "quit", "quit -t 1"],
+                id="another user: no command",
+            ),
             pytest.param(0, [*SETTINGS, "quit", "quit -t 1"], id="root: no default, no quit"),
         ],
     )
@@ -313,7 +345,9 @@ class TestAReadOnlyMountInAContainer:
         assert own.roots.broke(SERVER_GONE)
         assert own.daemon.running
 
-    def test_keeps_root_from_putting_another_socket_there(self, mount: ReadOnlyMount, world: World) -> None:
+    def test_keeps_root_from_putting_another_socket_there(
+        self, mount: ReadOnlyMount, world: World
+    ) -> None:
         before = [path.name for path in mount.source.iterdir()]
         tries = f"rm {mount.target}/control; touch {mount.target}/control_privileged"
         done = world.run(mount.inside(Program(("sh", "-c", tries))))

@@ -1,7 +1,7 @@
 """Control daemons and CUDA clients in a folder of their own, on the simulator or on a real GPU.
 
-One rule: whatever a test does to them, when the world is closed nothing of it is left: no process, no file, nothing on
-the card, and no setting of a card was changed.
+One rule: whatever a test does to them, when the world is closed nothing of it is left: no process,
+no file, nothing on the card, and no setting of a card was changed.
 """
 
 import os
@@ -21,7 +21,8 @@ from tests.contract.processes import SOON_S, Answer, Client, eventually
 from tests.contract.tenants import ReadOnlyMount
 
 OTHER_UID = 65534
-FLAGS = ("-f", "-M") if os.getuid() == 0 else ("-f",)  # only root may start a daemon for several users
+# only root may start a daemon for several users
+FLAGS = ("-f", "-M") if os.getuid() == 0 else ("-f",)
 
 # A variable of None is taken out of the environment.
 Environment = Mapping[str, str | None]
@@ -29,9 +30,12 @@ Directory = Path | ReadOnlyMount
 
 
 class Daemon:
-    """One `nvidia-cuda-mps-control` in the foreground, its pipe directory, and the clients that connect to it."""
+    """One `nvidia-cuda-mps-control` in the foreground, its pipe directory, and the clients that
+    connect to it."""
 
-    def __init__(self, world: "World", process: "subprocess.Popen[bytes]", pipe: Path, output: Path) -> None:
+    def __init__(
+        self, world: "World", process: "subprocess.Popen[bytes]", pipe: Path, output: Path
+    ) -> None:
         self._world = world
         self._directories = 0
         self._clients: list[Client] = []
@@ -58,10 +62,17 @@ class Daemon:
         return self.command(f"get_server_status {self.server}").text
 
     def command(
-        self, text: str, *, directory: Directory | None = None, uid: int | None = None, deadline_s: float = SOON_S
+        self,
+        text: str,
+        *,
+        directory: Directory | None = None,
+        uid: int | None = None,
+        deadline_s: float = SOON_S,
     ) -> Answer:
         """Asks the daemon, through its own pipe directory or another, as this user or another."""
-        return self._world.command(text, directory=directory or self.pipe, uid=uid, deadline_s=deadline_s)
+        return self._world.command(
+            text, directory=directory or self.pipe, uid=uid, deadline_s=deadline_s
+        )
 
     @property
     def log_size(self) -> int:
@@ -82,13 +93,20 @@ class Daemon:
         cgroup: Path | None = None,
     ) -> Client:
         client = self._world.client(
-            *actions, environment=environment, uid=uid, directory=directory or self.pipe, cgroup=cgroup
+            *actions,
+            environment=environment,
+            uid=uid,
+            directory=directory or self.pipe,
+            cgroup=cgroup,
         )
         self._clients.append(client)
         return client
 
-    def ready_client(self, *actions: str, environment: Environment | None = None, uid: int | None = None) -> Client:
-        """A client that goes through its actions up to the first `hold` or `step`; that must be one of them."""
+    def ready_client(
+        self, *actions: str, environment: Environment | None = None, uid: int | None = None
+    ) -> Client:
+        """A client that goes through its actions up to the first `hold` or `step`; that must be one
+        of them."""
         client = self.client(*actions, environment=environment, uid=uid)
         client.next_line("ready")
         return client
@@ -102,7 +120,8 @@ class Daemon:
         return server
 
     def directory_with(self, *sockets: str) -> Path:
-        """A directory that anybody may enter and that holds hard links to these sockets of the daemon only."""
+        """A directory that anybody may enter and that holds hard links to these sockets of the
+        daemon only."""
         self._directories += 1
         directory = self.pipe.parent / f"{self.pipe.name}-part{self._directories}"
         directory.mkdir(mode=0o755)
@@ -168,7 +187,8 @@ class World:
         gpus: Sequence[Gpu] | None = None,
         pipe: Path | None = None,
     ) -> Daemon:
-        """A daemon for the first GPU or for these, that answers; in a fresh pipe directory or in this one."""
+        """A daemon for the first GPU or for these, that answers; in a fresh pipe directory or in
+        this one."""
         pipe = pipe or self._fresh("pipe")
         pipe.mkdir(mode=0o755, exist_ok=True)
         output = self._fresh("output")
@@ -197,7 +217,9 @@ class World:
         argv = [*self._platform.control(os.getuid()).argv, *flags]
         return self._run(" ".join(flags), argv, self._environment(pipe, None, None), "", SOON_S, {})
 
-    def command(self, text: str, *, directory: Directory, uid: int | None = None, deadline_s: float = SOON_S) -> Answer:
+    def command(
+        self, text: str, *, directory: Directory, uid: int | None = None, deadline_s: float = SOON_S
+    ) -> Answer:
         """One command to whatever daemon listens in this directory."""
         uid = os.getuid() if uid is None else uid
         answer = self._ask(text, directory, uid, deadline_s)
@@ -247,14 +269,20 @@ class World:
         gpus: Sequence[Gpu] | None = None,
         cgroup: Path | None = None,
     ) -> Client:
-        """A CUDA client that connects through this directory; without one it finds no daemon. cgroup: the folder of the
-        one that it is in from its start."""
+        """A CUDA client that connects through this directory; without one it finds no daemon.
+        cgroup: the folder of the one that it is in from its start."""
         uid = os.getuid() if uid is None else uid
         directory = directory or self.nowhere
         program, pipe = _seen_from(directory, self._platform.client(uid))
-        entering = ("/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', f"{cgroup}/cgroup.procs") if cgroup else ()
+        entering = (
+            ("/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', f"{cgroup}/cgroup.procs")
+            if cgroup
+            else ()
+        )
         client = Client(
-            [*entering, *program.argv, *actions], self._environment(pipe, environment, gpus), self._fresh("errors")
+            [*entering, *program.argv, *actions],
+            self._environment(pipe, environment, gpus),
+            self._fresh("errors"),
         )
         self._clients.append(client)
         self._journal.note_client(client, actions, environment or {}, directory.name, uid)
@@ -273,10 +301,13 @@ class World:
         return self._mib_by_pid("nvmlDeviceGetGraphicsRunningProcesses", gpu)
 
     def sm_percents(self, gpu: Gpu, since_us: int) -> dict[int, int]:
-        """What NVML says of how busy each process has kept this GPU's SMs since then; none where it finds nobody."""
+        """What NVML says of how busy each process has kept this GPU's SMs since then; none where it
+        finds nobody."""
         nvml = self._platform.nvml
         try:
-            samples = nvml.nvmlDeviceGetProcessUtilization(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid), since_us)
+            samples = nvml.nvmlDeviceGetProcessUtilization(
+                nvml.nvmlDeviceGetHandleByUUID(gpu.uuid), since_us
+            )
         except nvml.NVMLError_NotFound:
             return {}
         return {sample.pid: sample.smUtil for sample in samples if sample.timeStamp > since_us}
@@ -289,18 +320,26 @@ class World:
     def used_mib(self, gpu: Gpu) -> int:
         """What NVML says is used of this GPU's memory, by whomever."""
         nvml = self._platform.nvml
-        return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).used) // 1024**2
+        return (
+            int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).used)
+            // 1024**2
+        )
 
     def _mib_by_pid(self, function: str, gpu: Gpu) -> dict[int, int]:
         nvml = self._platform.nvml
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-        return {process.pid: process.usedGpuMemory // 1024**2 for process in getattr(nvml, function)(handle)}
+        return {
+            process.pid: process.usedGpuMemory // 1024**2
+            for process in getattr(nvml, function)(handle)
+        }
 
     def environment_in(self, directory: Path, changes: Environment) -> dict[str, str]:
         """What a program is started with that finds this pipe directory, with these changes."""
         return self._environment(directory, changes, None)
 
-    def _environment(self, pipe: Path, changes: Environment | None, gpus: Sequence[Gpu] | None) -> dict[str, str]:
+    def _environment(
+        self, pipe: Path, changes: Environment | None, gpus: Sequence[Gpu] | None
+    ) -> dict[str, str]:
         base: dict[str, str | None] = {
             **self._platform.environment,
             "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
@@ -315,11 +354,17 @@ class World:
         return self._folder / f"{name}{self._started}"
 
     def processes_of(self, folder: Path) -> list[int]:
-        """Every live process with something of this folder in its environment, whoever its parent is."""
-        return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _mentions(path, str(folder))]
+        """Every live process with something of this folder in its environment, whoever its parent
+        is."""
+        return [
+            int(path.parent.name)
+            for path in Path("/proc").glob("[0-9]*/environ")
+            if _mentions(path, str(folder))
+        ]
 
     def end_clients(self, since: int = 0) -> None:
-        """Ends the clients that were started after the first `since`, and waits until the cards are rid of them."""
+        """Ends the clients that were started after the first `since`, and waits until the cards are
+        rid of them."""
         ended = self._clients[since:]
         del self._clients[since:]
         for client in ended:
@@ -345,14 +390,16 @@ class World:
 
 
 def _seen_from(directory: Directory, program: Program) -> tuple[Program, Path]:
-    """The program, inside a container where the directory is in one, and where the directory is for it."""
+    """The program, inside a container where the directory is in one, and where the directory is for
+    it."""
     if isinstance(directory, ReadOnlyMount):
         return directory.inside(program), directory.target
     return program, directory
 
 
 def child_of(pid: int) -> int:
-    """The only child of a process, once it has one: the container's first process, as the host sees it."""
+    """The only child of a process, once it has one: the container's first process, as the host sees
+    it."""
     children: list[int] = []
 
     def found() -> bool:

@@ -1,4 +1,5 @@
-"""The verbs and settings of each program as docs/commands.md and docs/settings.md list them, off its command line."""
+"""The verbs and settings of each program as docs/commands.md and docs/settings.md list them, off
+its command line."""
 
 import re
 from functools import partial
@@ -29,7 +30,8 @@ def rows_of(program: str) -> list[Row]:
 
 
 def settings() -> list[Row]:
-    """Every setting once: its flag, variable and default, the programs that have it, its meaning."""
+    """Every setting once: its flag, variable and default, the programs that have it, its
+    meaning."""
     programs: dict[Row, list[str]] = {}
     for program in PROGRAMS:
         for row in rows_of(program):
@@ -47,7 +49,13 @@ _SETTINGS = ("flag", "variable", "default", "of", "means")
 TABLES = [
     Table("settings", "docs/settings.md", _SETTINGS, settings),
     *(
-        Table(f"verbs of {program.name}", "docs/commands.md", _VERBS, partial(verbs_of, program), ("more",))
+        Table(
+            f"verbs of {program.name}",
+            "docs/commands.md",
+            _VERBS,
+            partial(verbs_of, program),
+            ("more",),
+        )
         for program in (MPSD, KUBECTL_MPS)
     ),
 ]

@@ -35,10 +35,13 @@ class Told:
 
 
 def told_in(fence: Fence) -> Iterator[Told]:
-    """The commands of a block. Where some lines begin with `$`, these are they, and the rest is their output."""
+    """The commands of a block. Where some lines begin with `$`, these are they, and the rest is
+    their output."""
     lines = fence.text.splitlines()
     if not any(_PROMPT.match(line) for line in lines):
-        yield from (Told(f"{fence.page}:{fence.line + at}", line) for at, line in enumerate(lines, start=1))
+        yield from (
+            Told(f"{fence.page}:{fence.line + at}", line) for at, line in enumerate(lines, start=1)
+        )
         return
     starts = [at for at, line in enumerate(lines) if _PROMPT.match(line)]
     for at, end in zip(starts, [*starts[1:], len(lines)], strict=True):
@@ -67,14 +70,17 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def problem_of(words: Sequence[str]) -> str:
-    """What is wrong with a command that mpsd, make or Python would be given; empty where nothing is, or for others."""
+    """What is wrong with a command that mpsd, make or Python would be given; empty where nothing
+    is, or for others."""
     match words:
         case ["mpsd", *rest]:
             return _problem_with_verb(MPSD, rest)
         case ["kubectl", "mps", *rest]:
             return _problem_with_verb(KUBECTL_MPS, KUBECTL_MPS.arranged(rest))
         case ["kubectl", "inspect", "cgpu", *rest]:
-            return _problem_with_options(parser_of("kubectl inspect cgpu", cgpu, for_tab=True), rest)
+            return _problem_with_options(
+                parser_of("kubectl inspect cgpu", cgpu, for_tab=True), rest
+            )
         case ["make", *targets]:
             unknown = [word for word in targets if "=" not in word and word not in make_targets()]
             return f"make has no target {', '.join(unknown)}" if unknown else ""
@@ -93,7 +99,8 @@ def _problem_with_verb(program: Program, words: Sequence[str]) -> str:
 
 
 def _problem_with_options(parser: ArgumentParser, words: Sequence[str]) -> str:
-    """As the command's own parser has it, but for what is missing, and amounts that a page leaves to its reader."""
+    """As the command's own parser has it, but for what is missing, and amounts that a page leaves
+    to its reader."""
     words = [word for word in words if word != _LEFT_OUT]
     said = io.StringIO()
     with redirect_stderr(said), redirect_stdout(io.StringIO()), suppress(SystemExit):

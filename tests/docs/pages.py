@@ -1,6 +1,7 @@
 """The pages that people read: their headings, links, and blocks of code.
 
-One rule: what a page says is read by a Markdown parser, and an anchor is what GitHub makes of a heading.
+One rule: what a page says is read by a Markdown parser, and an anchor is what GitHub makes of a
+heading.
 """
 
 import re
@@ -46,7 +47,11 @@ class Page:
     def headings(self) -> tuple[str, ...]:
         """In the order of the page, without marks."""
         tokens = self._tokens
-        return tuple(_plain(tokens[at + 1]) for at, token in enumerate(tokens) if token.type == "heading_open")
+        return tuple(
+            _plain(tokens[at + 1])
+            for at, token in enumerate(tokens)
+            if token.type == "heading_open"
+        )
 
     @cached_property
     def anchors(self) -> frozenset[str]:
@@ -69,7 +74,10 @@ class Page:
     @cached_property
     def fences(self) -> tuple[Fence, ...]:
         blocks = (token for token in self._tokens if token.type == "fence")
-        return tuple(Fence(self.name, token.map[0] + 1 if token.map else 0, token.content) for token in blocks)
+        return tuple(
+            Fence(self.name, token.map[0] + 1 if token.map else 0, token.content)
+            for token in blocks
+        )
 
     @cached_property
     def code_spans(self) -> tuple[Fence, ...]:
@@ -88,7 +96,11 @@ class Page:
 
 def pages() -> Iterator[Page]:
     """README, the changelog, everything in docs/, and what lies beside the tests."""
-    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tests").rglob("*.md"))]:
+    for path in [
+        *ROOT.glob("*.md"),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "tests").rglob("*.md")),
+    ]:
         yield at(path)
 
 
@@ -109,4 +121,6 @@ def slug(heading: str) -> str:
 
 
 def _plain(inline: Token) -> str:
-    return "".join(child.content for child in inline.children or () if child.type in {"text", "code_inline"})
+    return "".join(
+        child.content for child in inline.children or () if child.type in {"text", "code_inline"}
+    )

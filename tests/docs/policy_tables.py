@@ -1,4 +1,5 @@
-"""The fields of policy.yaml as docs/policy.md lists them: what each may be, and what the shipped file says."""
+"""The fields of policy.yaml as docs/policy.md lists them: what each may be, and what the shipped
+file says."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,17 +26,25 @@ _MODES = {  # RuleModes, a class that msgspec does not know
 
 def _policy_rows() -> list[Row]:
     shipped = _shipped()
-    return [(f"`{path}`", kind, _shown(_at(shipped, path))) for path, kind in _fields(schema_of(Policy))]
+    return [
+        (f"`{path}`", kind, _shown(_at(shipped, path))) for path, kind in _fields(schema_of(Policy))
+    ]
 
 
-POLICY = Table("fields of policy.yaml", _PAGE, ("field", "may be", "as shipped"), _policy_rows, ("means",))
+POLICY = Table(
+    "fields of policy.yaml", _PAGE, ("field", "may be", "as shipped"), _policy_rows, ("means",)
+)
 
 
 def schema_of(record: type) -> dict[str, Any]:
-    """The JSON schema of a limits file, which has no other fields than its own, as mpsd reads it."""
+    """The JSON schema of a limits file, which has no other fields than its own, as mpsd reads
+    it."""
     found = msgspec.json.schema(record, schema_hook=lambda _modes: _MODES)
     modes = {"RuleMode": {"enum": list(RuleMode)}} if record is Policy else {}
-    definitions, orders = found["$defs"] | modes, {frozenset(words): list(words) for words in _closed_sets(record)}
+    definitions, orders = (
+        found["$defs"] | modes,
+        {frozenset(words): list(words) for words in _closed_sets(record)},
+    )
     for one in definitions.values():
         if "properties" in one:
             one["additionalProperties"] = False
@@ -76,7 +85,10 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     def below(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
         found = _resolved(node, schema)
         if path == _RULES:
-            yield path, "a mode for each [rule](admission.md#the-rules): `enforce`, `warn` or `audit`"
+            yield (
+                path,
+                "a mode for each [rule](admission.md#the-rules): `enforce`, `warn` or `audit`",
+            )
         elif "properties" in found:
             for name, one in found["properties"].items():
                 yield from below(one, f"{path}.{name}" if path else name)
@@ -110,7 +122,11 @@ def _kind(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
             return f"number{_range(node)}"
         case "array":
             fewest = node.get("minItems")
-            return "list of " + (f"{fewest} or more: " if fewest else "") + _kind(node.get("items", {}), schema)
+            return (
+                "list of "
+                + (f"{fewest} or more: " if fewest else "")
+                + _kind(node.get("items", {}), schema)
+            )
         case "object":
             return "a mapping"
     return "text"

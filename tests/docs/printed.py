@@ -32,7 +32,10 @@ def _rules() -> list[Row]:
 
 
 def _dialect_policies() -> list[Row]:
-    return [(f"{row.number} {row.name}", row.means, str(row.share), row.on_mps) for row in POLICIES.values()]
+    return [
+        (f"{row.number} {row.name}", row.means, str(row.share), row.on_mps)
+        for row in POLICIES.values()
+    ]
 
 
 def _transitions() -> list[Row]:
@@ -72,25 +75,56 @@ _CHECK = ("check", "well means", "else")
 TABLES = (
     Table("rules of admission", "docs/admission.md", ("rule", "pods", "as shipped", "why"), _rules),
     Table(
-        "policies of cGPU", "docs/dialects.md", ("policy", "in cGPU", "cap on MPS", "what mpsd does"), _dialect_policies
+        "policies of cGPU",
+        "docs/dialects.md",
+        ("policy", "in cGPU", "cap on MPS", "what mpsd does"),
+        _dialect_policies,
     ),
-    Table("states of a domain", "docs/domain-states.md", ("what is seen", "in", "next"), _transitions),
+    Table(
+        "states of a domain", "docs/domain-states.md", ("what is seen", "in", "next"), _transitions
+    ),
     Table("metrics", "docs/metrics.md", ("metric", "labels", "meaning"), _metrics),
     Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, NODE_CHECKS)),
-    Table("checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
+    Table(
+        "checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)
+    ),
     Table("alerts", "docs/operations/alerts.md", ("severity", "alerts"), _alerts),
-    Table("rights", "docs/security.md", ("right", "in the values"), rights_table, ("with a stolen token",)),
+    Table(
+        "rights",
+        "docs/security.md",
+        ("right", "in the values"),
+        rights_table,
+        ("with a stolen token",),
+    ),
     policy_tables.POLICY,
     Table(
         "clusters",
         "docs/install.md",
-        ("Kubernetes", "container runtime", "runc", "cgroups", "passed", "failed", "skipped", "last run"),
+        (
+            "Kubernetes",
+            "container runtime",
+            "runc",
+            "cgroups",
+            "passed",
+            "failed",
+            "skipped",
+            "last run",
+        ),
         cluster_rows,
     ),
     Table(
         "gpu clusters",
         "docs/install.md",
-        ("GPU", "driver", "Kubernetes", "container runtime", "runc", "cgroups", *("passed", "failed", "skipped"), "on"),
+        (
+            "GPU",
+            "driver",
+            "Kubernetes",
+            "container runtime",
+            "runc",
+            "cgroups",
+            *("passed", "failed", "skipped"),
+            "on",
+        ),
         gpu_rows,
     ),
     *command_line_tables.TABLES,

@@ -1,7 +1,7 @@
 """The output that pages claim: which of it is tried, and what the rest needs.
 
-One rule: a block with `$` before its commands claims their output, so each such command is run here or has a row that
-says why not.
+One rule: a block with `$` before its commands claims their output, so each such command is run here
+or has a row that says why not.
 """
 
 import re
@@ -14,19 +14,32 @@ from tests.docs.commands import Told
 from tests.docs.pages import ROOT
 
 # These ask no machine and no cluster: files in, words out.
-_TRIED = re.compile(r"(mpsd (explain|check|bench --show)\b|mpsd( \w+)? --help\b|mpsd --version\b|sed -i .* limits/)")
-_FILE = re.compile(r"cat ([\w.-]+)$")  # what the reader is told to have in it, and the commands after it read
+_TRIED = re.compile(
+    r"(mpsd (explain|check|bench --show)\b|mpsd( \w+)? --help\b|mpsd --version\b|sed -i .* limits/)"
+)
+# what the reader is told to have in it, and the commands after it read
+_FILE = re.compile(r"cat ([\w.-]+)$")
 
 # What the others need, and where what they show is tried instead.
 NEEDS = {
-    r"kubectl |kubectl-|make e2e": "a cluster: tests/whole/cli plays one for each verb, tests/e2e has a real one",
+    r"kubectl |kubectl-|make e2e": (
+        "a cluster: tests/whole/cli plays one for each verb, tests/e2e has a real one"
+    ),
     r"docker |podman |nerdctl |ctr ": "a container engine, and root: tests/host",
-    r"mpsd (up|run|status|smi|set|control|doctor)\b": "a machine with mpsd on it: tests/whole/cli, tests/whole/machine",
-    r"mpsd (install|uninstall) ": "an engine's files, and root: tests/cli/test_install.py, tests/host",
+    r"mpsd (up|run|status|smi|set|control|doctor)\b": (
+        "a machine with mpsd on it: tests/whole/cli, tests/whole/machine"
+    ),
+    r"mpsd (install|uninstall) ": (
+        "an engine's files, and root: tests/cli/test_install.py, tests/host"
+    ),
     r"mpsd (agent|webhook|scheduler)\b": "a cluster, or the files of one: tests/whole",
-    r"mpsd (bench|demo)\b": "minutes, and figures that differ each time: tests/whole (bench, cli/test_demo.py)",
+    r"mpsd (bench|demo)\b": (
+        "minutes, and figures that differ each time: tests/whole (bench, cli/test_demo.py)"
+    ),
     r"mpsd (top|bundle)\b": "a machine with mpsd on it",
-    r"(curl|kill|nvidia-smi|python3? |pip |make |ls |jq |tar )": "a machine with mpsd on it, or a checkout of its own",
+    r"(curl|kill|nvidia-smi|python3? |pip |make |ls |jq |tar )": (
+        "a machine with mpsd on it, or a checkout of its own"
+    ),
 }
 _LEFT_OUT = "…"
 _MPSD = """mpsd() { "$PYTHON" -c 'from mpsd.cli.main import main; main()' "$@"; }"""
@@ -42,14 +55,20 @@ def why_not(told: Told) -> str:
 
 
 def differs(told: Told, folder: Path) -> str:
-    """What it says in this folder, where the page shows something else; empty where the two agree."""
+    """What it says in this folder, where the page shows something else; empty where the two
+    agree."""
     if file := _FILE.match(told.line):
         (folder / file[1]).write_text("\n".join(told.output) + "\n")
         return ""
     ran = subprocess.run(
         ["bash", "-c", f"{_MPSD}\n{told.line}"],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -69,6 +88,7 @@ def _trimmed(lines: Sequence[str]) -> list[str]:
 def _agree(shown: Sequence[str], said: Sequence[str]) -> bool:
     """`…` alone stands for any lines; at another place, for the rest of what stands there."""
     pattern = "\n".join(
-        r"(?:.|\n)*" if line.strip() == _LEFT_OUT else re.escape(line).replace(_LEFT_OUT, ".*") for line in shown
+        r"(?:.|\n)*" if line.strip() == _LEFT_OUT else re.escape(line).replace(_LEFT_OUT, ".*")
+        for line in shown
     )
     return bool(re.fullmatch(pattern, "\n".join(said)))

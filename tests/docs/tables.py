@@ -1,7 +1,7 @@
 """Tables of a page whose facts are printed from code, and whose words are people's.
 
-One rule: a table stands between two marks of its name; its first columns are the code's, what people wrote behind them
-in a row is kept by the row's first column.
+One rule: a table stands between two marks of its name; its first columns are the code's, what
+people wrote behind them in a row is kept by the row's first column.
 """
 
 import re
@@ -13,7 +13,8 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """name: of the marks. heads: of the columns that `rows` gives. words: heads of those that people fill."""
+    """name: of the marks. heads: of the columns that `rows` gives. words: heads of those that
+    people fill."""
 
     name: str
     page: str
@@ -22,7 +23,8 @@ class Table:
     words: Row = ()
 
     def printed(self, text: str) -> str:
-        """The page with this table as it must be. LookupError where the page has no place for it."""
+        """The page with this table as it must be. LookupError where the page has no place for
+        it."""
         before, marks, after = self._parts(text)
         start, inside, end = marks
         kept = _words_by_key(inside, len(self.words))
@@ -35,13 +37,20 @@ class Table:
         """The rows that somebody has yet to say something about, in each column for words."""
         _before, (_start, inside, _end), _after = self._parts(text)
         words = _words_by_key(inside, len(self.words))
-        return [row[0] for row in self.rows() if not all(words.get(row[0], ("",) * len(self.words)))]
+        return [
+            row[0] for row in self.rows() if not all(words.get(row[0], ("",) * len(self.words)))
+        ]
 
     def _parts(self, text: str) -> tuple[str, tuple[str, str, str], str]:
         name = re.escape(self.name)
-        match = re.search(rf"(<!-- printed: {name} -->)\n(.*?)(<!-- end: {name} -->)", text, re.DOTALL)
+        match = re.search(
+            rf"(<!-- printed: {name} -->)\n(.*?)(<!-- end: {name} -->)", text, re.DOTALL
+        )
         if not match:
-            raise LookupError(f"{self.page} has no marks <!-- printed: {self.name} --> and <!-- end: {self.name} -->")
+            raise LookupError(
+                f"{self.page} has no marks <!-- printed: {self.name} --> and <!-- end:"
+                f" {self.name} -->"
+            )
         return text[: match.start()], (match[1], match[2], match[3]), text[match.end() :]
 
 
@@ -53,6 +62,10 @@ def _words_by_key(lines: str, count: int) -> dict[str, Row]:
     """What stands in the last columns, by the first."""
     if not count:
         return {}
-    cells = (re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in lines.splitlines() if line.startswith("|"))
+    cells = (
+        re.split(r"(?<!\\)\|", line.strip().strip("|"))
+        for line in lines.splitlines()
+        if line.startswith("|")
+    )
     stripped = [[cell.strip() for cell in row] for row in cells]
     return {row[0]: tuple(row[-count:]) for row in stripped if len(row) > count}

@@ -50,7 +50,9 @@ def test_what_is_wrong_with_a_command_is_said(line: str, words: str) -> None:
 
 
 def test_a_program_behind_run_is_its_own_business() -> None:
-    assert [problem_of(words) for words in simple_commands("mpsd run --gpu-mem 7 -- train --lr 3 &")] == [""]
+    assert [
+        problem_of(words) for words in simple_commands("mpsd run --gpu-mem 7 -- train --lr 3 &")
+    ] == [""]
 
 
 def test_every_target_of_make_is_described() -> None:

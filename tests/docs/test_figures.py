@@ -16,7 +16,9 @@ def section(name: str, heading: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "text", [section("README.md", "How it compares"), page("docs/what-mps-cannot-do.md").text], ids=["README", "MPS"]
+    "text",
+    [section("README.md", "How it compares"), page("docs/what-mps-cannot-do.md").text],
+    ids=["README", "MPS"],
 )
 def test_the_benchmarks_print_it(text: str) -> None:
     prose = re.sub(r"driver \S+|compute capability \S+", "", re.sub(r"\]\([^)]*\)", "]", text))

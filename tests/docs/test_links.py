@@ -32,7 +32,8 @@ def test_every_link_and_anchor_leads_somewhere(here: Page) -> None:
 
 
 def named_in(text: str) -> Iterator[str]:
-    """What is wrong with the pages that a source file names, and the headings that it names of them."""
+    """What is wrong with the pages that a source file names, and the headings that it names of
+    them."""
     for match in _NAMED.finditer(text):
         name = re.split(r"[#, (]", match[0])[0]
         if not (ROOT / name).exists():
@@ -44,8 +45,16 @@ def named_in(text: str) -> Iterator[str]:
 
 
 def test_every_page_that_the_code_and_the_limits_name_is_there() -> None:
-    files = [*(ROOT / "mpsd").rglob("*.py"), *(ROOT / "limits").glob("*.yaml"), *(ROOT / "manifests").rglob("*.yaml")]
-    wrong = [f"{path.relative_to(ROOT)}: {problem}" for path in files for problem in named_in(path.read_text())]
+    files = [
+        *(ROOT / "mpsd").rglob("*.py"),
+        *(ROOT / "limits").glob("*.yaml"),
+        *(ROOT / "manifests").rglob("*.yaml"),
+    ]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {problem}"
+        for path in files
+        for problem in named_in(path.read_text())
+    ]
     assert wrong == []
 
 
@@ -57,5 +66,7 @@ def test_every_file_that_a_page_names_is_there(here: Page) -> None:
 
 def test_an_anchor_is_made_as_github_makes_it(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
-    path.write_text("# `mpsd doctor`: why?\n## Same\n## Same\n[a](#mpsd-doctor-why) [b](#same-1) [c](#same-2)\n")
+    path.write_text(
+        "# `mpsd doctor`: why?\n## Same\n## Same\n[a](#mpsd-doctor-why) [b](#same-1) [c](#same-2)\n"
+    )
     assert [*broken(Page(path))] == ["#same-2: that page has no such heading"]

@@ -46,7 +46,11 @@ def test_the_index_leads_to_every_page() -> None:
 
 def test_the_index_of_operations_leads_to_every_page_of_it() -> None:
     index = page("docs/operations/README.md")
-    missing = {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - set(_files_of(index.links))
+    missing = (
+        {path.name for path in index.path.parent.glob("*.md")}
+        - {"README.md"}
+        - set(_files_of(index.links))
+    )
     assert missing == set(), "add a line to docs/operations/README.md"
 
 
@@ -62,12 +66,16 @@ def _files_of(links: Iterable[str]) -> Iterator[str]:
 def test_the_map_names_every_room() -> None:
     rooms = {folder.parent.name for folder in (ROOT / "mpsd").glob("*/__init__.py")}
     text = page("docs/developing.md").text
-    assert {room for room in rooms if f"`mpsd/{room}`" not in text} == set(), "add a paragraph to docs/developing.md"
+    assert {room for room in rooms if f"`mpsd/{room}`" not in text} == set(), (
+        "add a paragraph to docs/developing.md"
+    )
 
 
 def test_every_reason_of_the_condition_is_explained() -> None:
     reasons = {mps_ready(node(state=state)).reason for state in State}
-    assert {reason for reason in reasons if f"| {reason} |" not in page("docs/mpsnode.md").text} == set()
+    assert {
+        reason for reason in reasons if f"| {reason} |" not in page("docs/mpsnode.md").text
+    } == set()
 
 
 @pytest.mark.parametrize("state", State)
@@ -77,19 +85,33 @@ def test_a_state_of_a_domain_says_what_to_do(state: State) -> None:
 
 @pytest.mark.parametrize("kind", Violations.__dataclass_fields__)
 def test_a_kind_of_violation_has_a_row_with_its_action(kind: str) -> None:
-    rows = [line for line in page("docs/operations/violations.md").text.splitlines() if line.startswith(f"| {kind} | ")]
-    assert [row.rsplit("|", 2)[1].strip() for row in rows] == [str(getattr(POLICY.violations, kind).action)]
+    rows = [
+        line
+        for line in page("docs/operations/violations.md").text.splitlines()
+        if line.startswith(f"| {kind} | ")
+    ]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows] == [
+        str(getattr(POLICY.violations, kind).action)
+    ]
 
 
 def test_each_alert_and_nothing_else_has_a_heading_of_its_kind() -> None:
-    headings = [line.removeprefix("### ") for line in page("docs/operations/alerts.md").text.splitlines()]
+    headings = [
+        line.removeprefix("### ") for line in page("docs/operations/alerts.md").text.splitlines()
+    ]
     assert {heading for heading in headings if heading.startswith("MPSD")} == set(NAMES)
 
 
 def test_every_label_of_admission_and_every_field_that_its_page_speaks_of_is_named() -> None:
     text = page("docs/admission.md").text
     assert all(f"`{label_of(mode)}`" in text for mode in RuleMode)
-    fields = ["exempt_namespaces", "host_ipc", "void_visible_devices", "visible_devices_kept_for", "placement_accounts"]
+    fields = [
+        "exempt_namespaces",
+        "host_ipc",
+        "void_visible_devices",
+        "visible_devices_kept_for",
+        "placement_accounts",
+    ]
     assert all(f"`{field}" in text and hasattr(POLICY.admission, field) for field in fields)
 
 

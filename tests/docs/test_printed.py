@@ -20,19 +20,27 @@ def test_a_table_is_as_the_code_prints_it(table: Table) -> None:
     assert table.printed(text) == text, "write it anew with: make docs"
 
 
-@pytest.mark.parametrize("table", [table for table in TABLES if table.words], ids=lambda table: table.name)
+@pytest.mark.parametrize(
+    "table", [table for table in TABLES if table.words], ids=lambda table: table.name
+)
 def test_people_have_said_what_each_row_means(table: Table) -> None:
     assert table.wordless(page(table.page).text) == []
 
 
 def test_every_setting_with_a_row_is_an_option_of_its_program() -> None:
-    told = {variable for program in PROGRAMS for _flag, variable, _default, _means in rows_of(program)}
+    told = {
+        variable for program in PROGRAMS for _flag, variable, _default, _means in rows_of(program)
+    }
     assert {f"`{row.variable}`" for row in setting_rows()} <= told
 
 
 def setting_rows() -> list[Setting]:
     """Of every module of settings, one by itself or in a mapping."""
-    names = (module.name for module in walk_packages(mpsd.__path__, "mpsd.") if module.name.endswith(".settings"))
+    names = (
+        module.name
+        for module in walk_packages(mpsd.__path__, "mpsd.")
+        if module.name.endswith(".settings")
+    )
     values = [value for name in names for value in vars(import_module(name)).values()]
     inside = [row for value in values if isinstance(value, Mapping) for row in value.values()]
     return [row for row in [*values, *inside] if isinstance(row, Setting)]

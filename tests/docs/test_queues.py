@@ -1,4 +1,5 @@
-"""The objects of docs/queues.md for Kueue, by what its CRDs accept (kueue.yaml), and what their quotas let pass."""
+"""The objects of docs/queues.md for Kueue, by what its CRDs accept (kueue.yaml), and what their
+quotas let pass."""
 
 import copy
 from collections import Counter
@@ -35,10 +36,14 @@ def test_the_objects_for_kueue_are_what_its_crds_accept() -> None:
         assert thing["apiVersion"] == "kueue.x-k8s.io/v1beta2"
         check(kind, thing["spec"])
     for flavor in GROUP["flavors"]:
-        assert [one["name"] for one in flavor["resources"]] == GROUP["coveredResources"], "the same, in this order"
+        assert [one["name"] for one in flavor["resources"]] == GROUP["coveredResources"], (
+            "the same, in this order"
+        )
         assert flavor["name"] == THINGS["ResourceFlavor"]["metadata"]["name"]
     assert GROUP["coveredResources"] == [MEMORY, PERCENT]
-    assert THINGS["LocalQueue"]["spec"]["clusterQueue"] == THINGS["ClusterQueue"]["metadata"]["name"]
+    assert (
+        THINGS["LocalQueue"]["spec"]["clusterQueue"] == THINGS["ClusterQueue"]["metadata"]["name"]
+    )
     (label,) = THINGS["ResourceFlavor"]["spec"]["nodeLabels"].items()
     assert "=".join(label) in LABELS
 
@@ -56,7 +61,9 @@ def test_the_objects_for_kueue_are_what_its_crds_accept() -> None:
     ],
     ids=str,
 )
-def test_a_queue_that_the_crd_does_not_accept_is_found(path: tuple[Any, ...], value: object) -> None:
+def test_a_queue_that_the_crd_does_not_accept_is_found(
+    path: tuple[Any, ...], value: object
+) -> None:
     spec = copy.deepcopy(THINGS["ClusterQueue"]["spec"])
     *parents, last = path
     place = spec
@@ -67,15 +74,21 @@ def test_a_queue_that_the_crd_does_not_accept_is_found(path: tuple[Any, ...], va
         check("ClusterQueue", spec)
 
 
-# Kueue's arithmetic as its documentation has it (Cluster Queue: resource groups, quotas): it adds up what all pods of a
-# Job request, and admits it where each of these resources is covered and its sum is within what is left of the quota.
+# Kueue's arithmetic as its documentation has it (Cluster Queue: resource groups, quotas): it adds
+# up what all pods of a Job request, and admits it where each of these resources is covered and its
+# sum is within what is left of the quota.
 
 
-def is_admitted(quota: Mapping[str, int], pods: Iterable[Mapping[str, int]], used: Mapping[str, int]) -> bool:
+def is_admitted(
+    quota: Mapping[str, int], pods: Iterable[Mapping[str, int]], used: Mapping[str, int]
+) -> bool:
     asked = Counter[str]()
     for pod in pods:
         asked.update(pod)
-    return all(name in quota and used.get(name, 0) + amount <= quota[name] for name, amount in asked.items())
+    return all(
+        name in quota and used.get(name, 0) + amount <= quota[name]
+        for name, amount in asked.items()
+    )
 
 
 QUOTA = {one["name"]: one["nominalQuota"] for one in GROUP["flavors"][0]["resources"]}
@@ -93,7 +106,8 @@ def test_the_quota_is_what_two_h200_offer() -> None:
 @pytest.mark.parametrize(
     ("pods", "admitted", "holds"),
     [
-        ([{MEMORY: 5}, {MEMORY: 5}], True, False),  # the page's; tests/scheduler/test_node_filter.py has what mpsd says
+        # the page's; tests/scheduler/test_node_filter.py has what mpsd says
+        ([{MEMORY: 5}, {MEMORY: 5}], True, False),
         ([{MEMORY: 8}], True, False),
         ([{MEMORY: 7}, {MEMORY: 3}], True, True),
         ([{MEMORY: 6}, {MEMORY: 5}], False, False),
@@ -107,7 +121,10 @@ def test_a_sum_within_the_quota_is_admitted_whether_or_not_a_gpu_holds_each_pod(
 ) -> None:
     assert is_admitted(QUOTA, pods, OTHERS) is admitted
     ways = product(range(len(FREE)), repeat=len(pods))
-    assert any(all(sum(_on(way, gpu, pods)) <= left for gpu, left in enumerate(FREE)) for way in ways) is holds
+    assert (
+        any(all(sum(_on(way, gpu, pods)) <= left for gpu, left in enumerate(FREE)) for way in ways)
+        is holds
+    )
 
 
 def _on(way: Sequence[int], gpu: int, pods: Sequence[Mapping[str, int]]) -> Iterator[int]:

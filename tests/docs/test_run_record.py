@@ -1,4 +1,5 @@
-"""The table of clusters in docs/install.md: a run of tests/e2e with `--record` writes what it is printed from."""
+"""The table of clusters in docs/install.md: a run of tests/e2e with `--record` writes what it is
+printed from."""
 
 import json
 from pathlib import Path
@@ -9,7 +10,12 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.run_record import RunRecord, cluster_rows, merged
 
-OLD = {"kubernetes": "v1.20.2", "container runtime": "containerd 1.6.20", "runc": "1.1.5", "cgroup": "v1"}
+OLD = {
+    "kubernetes": "v1.20.2",
+    "container runtime": "containerd 1.6.20",
+    "runc": "1.1.5",
+    "cgroup": "v1",
+}
 NEW = OLD | {"kubernetes": "v1.36.2", "runc": ""}
 ADMISSION = {
     "tests/e2e/admission/test_a.py::test_one": "passed",
@@ -47,7 +53,9 @@ def test_nothing_is_kept_of_other_versions() -> None:
 def test_what_fails_at_its_end_has_failed(tmp_path: Path) -> None:
     kept = RunRecord(tmp_path, Cluster(tmp_path))
     for when, outcome in _PHASES:
-        kept.pytest_runtest_logreport(pytest.TestReport("a.py::b", ("a.py", 1, "b"), {}, outcome, None, when))
+        kept.pytest_runtest_logreport(
+            pytest.TestReport("a.py::b", ("a.py", 1, "b"), {}, outcome, None, when)
+        )
     assert kept.ends == {"a.py::b": "failed"}
 
 

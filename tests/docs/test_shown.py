@@ -1,4 +1,5 @@
-"""Output that a page claims is what the command says, where it needs no machine; else it is known what it needs."""
+"""Output that a page claims is what the command says, where it needs no machine; else it is known
+what it needs."""
 
 import shutil
 from pathlib import Path

@@ -25,7 +25,9 @@ def pages_of(nav: object) -> Iterator[str]:
 
 def test_the_navigation_has_every_page_once() -> None:
     docs = ROOT / "docs"
-    assert sorted(pages_of(CONFIG["nav"])) == sorted(str(page.relative_to(docs)) for page in docs.rglob("*.md"))
+    assert sorted(pages_of(CONFIG["nav"])) == sorted(
+        str(page.relative_to(docs)) for page in docs.rglob("*.md")
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,10 @@ def test_the_navigation_has_every_page_once() -> None:
         ("text\n| a |\n| - |", "text\n\n| a |\n| - |"),
         ("<!-- printed: x -->\n| a |", "<!-- printed: x -->\n\n| a |"),
         ("- a\n  - b\n  more", "- a\n    - b\n    more"),
-        ("1. a\n   ```\n   x\n     y\n   ```\n2. b", "1. a\n    ```\n    x\n      y\n    ```\n\n2. b"),
+        (
+            "1. a\n   ```\n   x\n     y\n   ```\n2. b",
+            "1. a\n    ```\n    x\n      y\n    ```\n\n2. b",
+        ),
         ("```\ntext\n- a\n```", "```\ntext\n- a\n```"),
         ("- a\n\ntext\n  more", "- a\n\ntext\n  more"),
     ],
@@ -51,7 +56,10 @@ def test_a_link_to_what_the_site_does_not_have_becomes_its_text(tmp_path: Path) 
     (docs / "below").mkdir(parents=True)
     (docs / "page.md").touch()
     (tmp_path / "code.py").touch()
-    text = "[a](../page.md#b) [c](../../code.py) [d](../below) [e](#f) [g](https://h.example) ![i](../none.png)"
+    text = (
+        "[a](../page.md#b) [c](../../code.py) [d](../below) [e](#f) [g](https://h.example)"
+        " ![i](../none.png)"
+    )
     kept = "[a](../page.md#b) c d [e](#f) [g](https://h.example) ![i](../none.png)"
     assert without_links_elsewhere(text, PurePosixPath("below"), docs) == kept
 

@@ -1,4 +1,5 @@
-"""What a Service is in a cluster: one address, behind it the replicas that say that they are ready."""
+"""What a Service is in a cluster: one address, behind it the replicas that say that they are
+ready."""
 
 import itertools
 import socket
@@ -22,7 +23,9 @@ class Backend:
     @property
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.probes}/readyz", timeout=_READY_S) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.probes}/readyz", timeout=_READY_S
+            ) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
@@ -40,7 +43,9 @@ def balancing(host: str, backends: Callable[[], Sequence[Backend]]) -> Iterator[
                     client, _address = listening.accept()
                 except OSError:
                     return  # closed: the test is over
-                threading.Thread(target=_serve, args=(client, backends, next(turn)), daemon=True).start()
+                threading.Thread(
+                    target=_serve, args=(client, backends, next(turn)), daemon=True
+                ).start()
 
         accepting = threading.Thread(target=accept, daemon=True)
         accepting.start()
@@ -58,7 +63,9 @@ def _serve(client: socket.socket, backends: Callable[[], Sequence[Backend]], tur
             return
         with (
             suppress(OSError),
-            closing(socket.create_connection(("127.0.0.1", ready[turn % len(ready)].port))) as server,
+            closing(
+                socket.create_connection(("127.0.0.1", ready[turn % len(ready)].port))
+            ) as server,
         ):
             back = threading.Thread(target=_copy, args=(server, client), daemon=True)
             back.start()

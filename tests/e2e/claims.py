@@ -1,4 +1,5 @@
-"""Resource claims for a part of a GPU, the pods that have them, and an installation that serves them."""
+"""Resource claims for a part of a GPU, the pods that have them, and an installation that serves
+them."""
 
 import json
 from collections import Counter
@@ -22,8 +23,15 @@ _CLAIMS = {"dra": {"enabled": True}}
 
 def claim(name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> Object:
     amounts = {"memory": f"{gib}Gi"} | ({"threads": str(threads)} if threads else {})
-    request = {"name": "gpu", "exactly": {"deviceClassName": _CLASS, "capacity": {"requests": amounts}}}
-    config = [{"requests": ["gpu"], "opaque": {"driver": _DRIVER, "parameters": parameters}}] if parameters else []
+    request = {
+        "name": "gpu",
+        "exactly": {"deviceClassName": _CLASS, "capacity": {"requests": amounts}},
+    }
+    config = (
+        [{"requests": ["gpu"], "opaque": {"driver": _DRIVER, "parameters": parameters}}]
+        if parameters
+        else []
+    )
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -32,8 +40,11 @@ def claim(name: str, gib: int, threads: int = 0, parameters: Object | None = Non
     }
 
 
-def pod_with(pods: Pods, name: str, claim: str, *actions: str, before: str = "", **spec: Any) -> Object:
-    """A pod whose one container has this claim and asks for nothing else. before: what its shell does first."""
+def pod_with(
+    pods: Pods, name: str, claim: str, *actions: str, before: str = "", **spec: Any
+) -> Object:
+    """A pod whose one container has this claim and asks for nothing else. before: what its shell
+    does first."""
     main = pods.by_shell(0, before, *actions) if before else pods.asks(0, *actions)
     main |= {"resources": {"claims": [{"name": "gpu"}]}}
     return share(name, main, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}], **spec)
@@ -41,30 +52,49 @@ def pod_with(pods: Pods, name: str, claim: str, *actions: str, before: str = "",
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Those of one namespace, and the node that serves them. cdi: where its container runtime looks."""
+    """Those of one namespace, and the node that serves them. cdi: where its container runtime
+    looks."""
 
     mpsd: Installation
     pods: Pods
     cdi: Path
 
-    def create(self, name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> None:
+    def create(
+        self, name: str, gib: int, threads: int = 0, parameters: Object | None = None
+    ) -> None:
         self.pods.create(claim(name, gib, threads, parameters))
 
-    def start(self, name: str, gib: int, *actions: str, threads: int = 0, **spec: Any) -> list[Object]:
-        """A claim, and a pod of its name that has it; what its program said once it holds its context."""
+    def start(
+        self, name: str, gib: int, *actions: str, threads: int = 0, **spec: Any
+    ) -> list[Object]:
+        """A claim, and a pod of its name that has it; what its program said once it holds its
+        context."""
         self.create(name, gib, threads)
         self.pods.create(pod_with(self.pods, name, name, *actions, "hold", **spec))
         return self.pods.wait_until_holding(name)
 
     def end(self, *names: str) -> None:
         """The pods and then their claims, until nothing is left of them."""
-        self.mpsd.cluster.do("delete", "pods", "-n", self.pods.namespace, "--wait=false", "--ignore-not-found", *names)
+        self.mpsd.cluster.do(
+            "delete",
+            "pods",
+            "-n",
+            self.pods.namespace,
+            "--wait=false",
+            "--ignore-not-found",
+            *names,
+        )
         gone = ("get", "pods", "-n", self.pods.namespace, "--ignore-not-found", *names)
         eventually(lambda: not self.mpsd.cluster.do(*gone).out, f"{names} gone", within_s=60.0)
         claims = ("resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
         self.mpsd.cluster.do("delete", "--wait=false", *claims)
-        # Kubernetes' controller lets go of each, and may hear late of it after an API server that was killed.
-        eventually(lambda: not self.mpsd.cluster.do("get", *claims).out, f"claims {names} gone", within_s=180.0)
+        # Kubernetes' controller lets go of each, and may hear late of it after an API server that
+        # was killed.
+        eventually(
+            lambda: not self.mpsd.cluster.do("get", *claims).out,
+            f"claims {names} gone",
+            within_s=180.0,
+        )
 
     def files(self) -> set[str]:
         """The uids of the claims that the container runtime knows."""
@@ -72,9 +102,13 @@ class Claims:
         return {path.name[len(start) : -len(end)] for path in self.cdi.glob(f"{start}*{end}")}
 
     def journal(self) -> dict[str, dict[str, int]]:
-        """MiB of each GPU by the uid of each claim, as the agent of this machine has written it down."""
+        """MiB of each GPU by the uid of each claim, as the agent of this machine has written it
+        down."""
         found = json.loads(_JOURNAL.read_text())["claims"] if _JOURNAL.exists() else []
-        return {one["uid"]: {each["device"]: one["memory_mib"] for each in one["devices"]} for one in found}
+        return {
+            one["uid"]: {each["device"]: one["memory_mib"] for each in one["devices"]}
+            for one in found
+        }
 
     def allocated(self) -> dict[str, dict[str, int]]:
         """The same of what the scheduler has allocated."""
@@ -87,16 +121,23 @@ class Claims:
         return found
 
     def uid(self, name: str) -> str:
-        uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"]["uid"]
+        uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)[
+            "metadata"
+        ]["uid"]
         return uid
 
     def health(self, name: str) -> set[tuple[str, str]]:
         """Of each GPU that this pod's status names, by its CDI device."""
         resources = self.pods.status(name).get("allocatedResourcesStatus", ())
-        return {(one["resourceID"], one["health"]) for each in resources for one in each.get("resources", ())}
+        return {
+            (one["resourceID"], one["health"])
+            for each in resources
+            for one in each.get("resources", ())
+        }
 
     def until_in_fault(self, name: str) -> None:
-        """Until the GPU of this pod, whose claim has its name, is tainted for a fault and named in its status."""
+        """Until the GPU of this pod, whose claim has its name, is tainted for a fault and named in
+        its status."""
         tainted, sick = set[str](), set[str]()
 
         def look() -> bool:
@@ -113,7 +154,9 @@ class Claims:
         eventually(look, f"the fault is seen: {tainted}, {sick}", within_s=60.0)
         assert sick == {f"{_DRIVER}/claim={self.uid(name)}-{device}" for device in tainted}
         eventually(
-            lambda: not any("taints" in one for one in devices(self.mpsd.cluster)), "it is healed", within_s=60.0
+            lambda: not any("taints" in one for one in devices(self.mpsd.cluster)),
+            "it is healed",
+            within_s=60.0,
         )
 
     def grants(self) -> list[Object]:
@@ -122,7 +165,8 @@ class Claims:
 
 
 def most_of_one_gpu(held: dict[str, dict[str, int]]) -> int:
-    """MiB of the GPU of which the most is given, by any of `Claims.journal` and `Claims.allocated`."""
+    """MiB of the GPU of which the most is given, by any of `Claims.journal` and
+    `Claims.allocated`."""
     sums: Counter[str] = Counter()
     for parts in held.values():
         sums.update(parts)
@@ -144,11 +188,15 @@ def claims_instead_of_plugins(mpsd: Installation, pods: Pods, cdi: Path) -> Iter
     cluster, gpus = mpsd.cluster, len(mpsd.status()["gpus"])
     things = mpsd.objects(_CLAIMS)
     (agent,) = (thing for thing in things if called(thing) == f"DaemonSet {AGENT}")
-    (volume,) = (one for one in agent["spec"]["template"]["spec"]["volumes"] if one["name"] == "cdi")
+    (volume,) = (
+        one for one in agent["spec"]["template"]["spec"]["volumes"] if one["name"] == "cdi"
+    )
     volume["hostPath"]["path"] = str(cdi)
     cluster.apply_all(things)
     try:
-        eventually(lambda: len(devices(cluster)) == gpus, "the GPUs in a ResourceSlice", within_s=120.0)
+        eventually(
+            lambda: len(devices(cluster)) == gpus, "the GPUs in a ResourceSlice", within_s=120.0
+        )
         eventually(lambda: mpsd.is_ready("agent"), "the agent serves claims", within_s=60.0)
         yield
     finally:  # kubelet ends a claim through its driver alone
@@ -162,13 +210,16 @@ def claims_instead_of_plugins(mpsd: Installation, pods: Pods, cdi: Path) -> Iter
 def policy_with(
     cluster: Cluster, was: str, now: str, workload: str, is_in_force: Callable[[bool], object]
 ) -> Iterator[None]:
-    """The policy with these words in place of others. workload: what is started again, so that it reads it at once.
-    is_in_force: whether it goes by the new policy (True), or by the old one again."""
+    """The policy with these words in place of others. workload: what is started again, so that it
+    reads it at once. is_in_force: whether it goes by the new policy (True), or by the old one
+    again."""
     name = ("configmap", "mpsd-limits", "-n", SYSTEM)
     before: str = cluster.get(*name)["data"]["policy.yaml"]
 
     def put(policy: str, *, new: bool) -> None:
-        cluster.do("patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
+        cluster.do(
+            "patch", *name, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}})
+        )
         cluster.do("rollout", "restart", workload, "-n", SYSTEM)
         cluster.do("rollout", "status", workload, "-n", SYSTEM, "--timeout=90s")
         eventually(lambda: is_in_force(new), "the policy in force", within_s=90.0)

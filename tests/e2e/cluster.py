@@ -55,11 +55,15 @@ class Cluster:
     kubeconfig: Path
     leaving: list[str] = field(default_factory=list)
 
-    def kubectl(self, *arguments: str, given: Object | str | None = None, within_s: float = 60.0) -> Said:
+    def kubectl(
+        self, *arguments: str, given: Object | str | None = None, within_s: float = 60.0
+    ) -> Said:
         """given: what is piped in. Never raises for what kubectl says."""
         text = json.dumps(given) if isinstance(given, dict) else given
         command = [kubectl_program(), "--kubeconfig", str(self.kubeconfig), *arguments]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=within_s, check=False)
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=within_s, check=False
+        )
         return Said(done.returncode, done.stdout, done.stderr)
 
     def do(self, *arguments: str, given: Object | str | None = None) -> Said:
@@ -82,7 +86,9 @@ class Cluster:
     @property
     def version(self) -> str:
         """Of Kubernetes: v1.36.2."""
-        version: str = json.loads(self.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
+        version: str = json.loads(self.do("version", "-o", "json").out)["serverVersion"][
+            "gitVersion"
+        ]
         return version
 
     @property
@@ -91,23 +97,42 @@ class Cluster:
 
     def serves(self, plural: str) -> bool:
         """Whether it has such objects, in the version that is its own favourite."""
-        return plural in self.do("api-resources", "--no-headers", "-o", "name").out.replace(".", " ").split()
+        return (
+            plural
+            in self.do("api-resources", "--no-headers", "-o", "name").out.replace(".", " ").split()
+        )
 
     def wait_until_it_takes_pods(self, namespace: str) -> None:
-        """A new namespace takes none before it has a service account, which before 1.24 has a token."""
+        """A new namespace takes none before it has a service account, which before 1.24 has a
+        token."""
         containers = [{"name": "main", "image": "local/busybox:1"}]
-        probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": containers}}
+        probe = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "probe"},
+            "spec": {"containers": containers},
+        }
         eventually(
             lambda: self.do("create", "-n", namespace, "--dry-run=server", "-f", "-", given=probe),
             "a namespace that takes pods",
         )
 
     @contextmanager
-    def namespace(self, *, exempt: bool = False, labels: Mapping[str, str] = _NONE) -> Iterator[str]:
+    def namespace(
+        self, *, exempt: bool = False, labels: Mapping[str, str] = _NONE
+    ) -> Iterator[str]:
         """A namespace of its own, which begins to go away at the end."""
         name = f"e2e-{uuid4().hex[:8]}"
-        metadata = {"name": name, "labels": {**labels, **({"mpsd.io/exempt": "true"} if exempt else {})}}
-        self.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        metadata = {
+            "name": name,
+            "labels": {**labels, **({"mpsd.io/exempt": "true"} if exempt else {})},
+        }
+        self.do(
+            "create",
+            "-f",
+            "-",
+            given={"apiVersion": "v1", "kind": "Namespace", "metadata": metadata},
+        )
         try:
             self.wait_until_it_takes_pods(name)
             yield name

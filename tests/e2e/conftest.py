@@ -1,10 +1,13 @@
-"""End-to-end tests: `make e2e` on a machine of one's own, `pytest tests/e2e --kubeconfig FILE` on any cluster.
+"""End-to-end tests: `make e2e` on a machine of one's own, `pytest tests/e2e --kubeconfig FILE` on
+any cluster.
 
-tests/e2e/admission runs the webhook beside the cluster: on a cluster that is not on this machine the API server must
-reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs everything as pods of the image that `--image
-NAME:TAG` names, on a node labelled ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it
-at a node in use. tests/e2e/scheduler does the same with the kube-scheduler that `--kube-scheduler NAME:TAG` names.
-`--record tests/e2e/records` keeps the versions and how the tests ended, for the table in docs/install.md.
+tests/e2e/admission runs the webhook beside the cluster: on a cluster that is not on this machine
+the API server must reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs
+everything as pods of the image that `--image NAME:TAG` names, on a node labelled
+ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it at a node in
+use. tests/e2e/scheduler does the same with the kube-scheduler that `--kube-scheduler NAME:TAG`
+names. `--record tests/e2e/records` keeps the versions and how the tests ended, for the table in
+docs/install.md.
 """
 
 import os
@@ -15,7 +18,14 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import SIMULATED, Images, Installation, installed, labelled_node, values_of
+from tests.e2e.installation import (
+    SIMULATED,
+    Images,
+    Installation,
+    installed,
+    labelled_node,
+    values_of,
+)
 from tests.e2e.run_record import RunRecord
 from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
@@ -55,11 +65,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _HERE in item.path.parents and "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(300))
             if not config.getoption("--kubeconfig", default=None):
-                item.add_marker(pytest.mark.skip(reason="needs a cluster: make e2e, or --kubeconfig FILE"))
+                item.add_marker(
+                    pytest.mark.skip(reason="needs a cluster: make e2e, or --kubeconfig FILE")
+                )
             elif "mpsd" in getattr(item, "fixturenames", ()) and not config.getoption("--image"):
-                item.add_marker(pytest.mark.skip(reason="needs an image on the nodes: make e2e, or --image NAME:TAG"))
-            elif _HERE / "scheduler" in item.path.parents and not config.getoption("--kube-scheduler"):
-                item.add_marker(pytest.mark.skip(reason="needs make e2e, or --kube-scheduler NAME:TAG"))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason="needs an image on the nodes: make e2e, or --image NAME:TAG"
+                    )
+                )
+            elif _HERE / "scheduler" in item.path.parents and not config.getoption(
+                "--kube-scheduler"
+            ):
+                item.add_marker(
+                    pytest.mark.skip(reason="needs make e2e, or --kube-scheduler NAME:TAG")
+                )
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +89,8 @@ def cluster(pytestconfig: pytest.Config) -> Cluster:
 
 @pytest.fixture(scope="session")
 def mpsd(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[Installation]:
-    """As every test that needs pods of mpsd finds it: it takes half a minute to install, and to take away again."""
+    """As every test that needs pods of mpsd finds it: it takes half a minute to install, and to
+    take away again."""
     images = Images(pytestconfig.getoption("--image"), pytestconfig.getoption("--kube-scheduler"))
     values = values_of(images, SIMULATED)
     with installed(Installation(cluster, images, labelled_node(cluster), values)) as running:
@@ -78,7 +99,8 @@ def mpsd(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[Installation
 
 @pytest.fixture(scope="module")
 def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
-    """A namespace for the tests of a file, whose pods all fit at once: kubelet takes ten seconds to let go of one.
+    """A namespace for the tests of a file, whose pods all fit at once: kubelet takes ten seconds to
+    let go of one.
 
     At its end everything that they held has been given back.
     """

@@ -1,4 +1,5 @@
-"""NVIDIA's GPU operator replaces the driver of the node: its label and its cordon play the states."""
+"""NVIDIA's GPU operator replaces the driver of the node: its label and its cordon play the
+states."""
 
 import json
 import re
@@ -21,7 +22,8 @@ _LIMITS = ("configmap", "mpsd-limits", "-n", SYSTEM)
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """driver: what the path of each device node matches that is open in a process with the driver in use."""
+    """driver: what the path of each device node matches that is open in a process with the driver
+    in use."""
 
     mpsd: Installation
     driver: str
@@ -53,7 +55,8 @@ class Operator:
         return "".join(one["message"] for one in said if one["type"] == "MPSReady")
 
     def users_of_the_driver(self) -> dict[int, str]:
-        """As lsof finds them: the command line, by pid, of each process with one of its nodes open or mapped."""
+        """As lsof finds them: the command line, by pid, of each process with one of its nodes open
+        or mapped."""
         found = {}
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it ended meanwhile
@@ -68,7 +71,10 @@ class Operator:
         for number, name in enumerate(names):
             left = names[number:]
             named = [f"{pods.namespace}/{one}" for one in left]
-            eventually(lambda named=named: all(one in self.condition() for one in named), f"{left} are waited for")
+            eventually(
+                lambda named=named: all(one in self.condition() for one in named),
+                f"{left} are waited for",
+            )
             print(f"\n{self.condition()}")
             assert self.mpsd.pods("control"), "it stays for the pods that are left"
             for one in left:
@@ -76,13 +82,15 @@ class Operator:
             pods.delete(name)
 
     def assert_gone_and_back(self) -> dict[int, str]:
-        """From when nobody uses the GPUs: mpsd leaves the node, the driver is replaced, and they serve again. The users
-        of the driver when it was replaced, which are none."""
+        """From when nobody uses the GPUs: mpsd leaves the node, the driver is replaced, and they
+        serve again. The users of the driver when it was replaced, which are none."""
         eventually(lambda: not self.mpsd.pods("control"), "control leaves the node", within_s=90.0)
         assert self.mpsd.is_ready("agent"), "somebody has to see how the upgrade goes on"
         self.reaches("pod-restart-required")
         eventually(lambda: not self.mpsd.pods("agent"), "so does the agent", within_s=90.0)
-        eventually(lambda: not self.users_of_the_driver(), "nobody has the driver open", within_s=60.0)
+        eventually(
+            lambda: not self.users_of_the_driver(), "nobody has the driver open", within_s=60.0
+        )
         users = self.users_of_the_driver()
         self.reaches("validation-required")
         eventually(lambda: self.mpsd.is_ready("agent"), "the agent is back", within_s=90.0)
@@ -110,7 +118,9 @@ def changed_policy(mpsd: Installation, **fields: Any) -> Iterator[None]:
 
     def put(policy: str) -> None:
         agent = mpsd.agent()
-        mpsd.cluster.do("patch", *_LIMITS, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}}))
+        mpsd.cluster.do(
+            "patch", *_LIMITS, "--type=merge", "-p", json.dumps({"data": {"policy.yaml": policy}})
+        )
         mpsd.cluster.do("delete", "pod", agent, "-n", SYSTEM)
         mpsd.wait_for_another_agent(agent)
         mpsd.wait_until_offered()

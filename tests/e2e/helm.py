@@ -17,7 +17,8 @@ NAME = "mpsd"
 
 @dataclass(frozen=True, slots=True)
 class Helm:
-    """A release of the chart. Options are those of libhelm_c, more than helm_python's functions take."""
+    """A release of the chart. Options are those of libhelm_c, more than helm_python's functions
+    take."""
 
     kubeconfig: Path
 

@@ -1,4 +1,5 @@
-"""mpsd as pods: what `helm template` makes, with the images' names and simulated GPUs among the values."""
+"""mpsd as pods: what `helm template` makes, with the images' names and simulated GPUs among the
+values."""
 
 import json
 import os
@@ -17,14 +18,19 @@ from tests.manifests.rendering import called
 SYSTEM = "mpsd-system"
 CONTROL, AGENT, SCHEDULER = "mps-control-daemon", "mpsd-agent", "mpsd-scheduler"
 CONFIGURATIONS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
-MEMORY, PERCENT, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+MEMORY, PERCENT, COUNT = (
+    "aliyun.com/gpu-mem",
+    "aliyun.com/gpu-core.percentage",
+    "aliyun.com/gpu-count",
+)
 # Two GPUs of 24 062 MiB, of which 23 units of a GiB each are promised.
 SIMULATED = "A30x2"
 GPUS, UNITS = 2, 23
 
 _NOTHING: Object = {}
 _LABEL = "app.kubernetes.io/name"
-# The first process of the container, which sees those of the host: nobody else is called by these words.
+# The first process of the container, which sees those of the host: nobody else is called by these
+# words.
 _KILL_CONTROL = """
 import os, pathlib
 for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -72,7 +78,8 @@ class Installation:
         return self.images.mpsd
 
     def objects(self, more: Object = _NOTHING) -> list[Object]:
-        """What `helm template` makes for the cluster. more: values beside those of the installation."""
+        """What `helm template` makes for the cluster. more: values beside those of the
+        installation."""
         given = merged(merged(self.values, more), {"createNamespace": True})
         return deepcopy([*rendered_by_helm(given, self.cluster.version)])
 
@@ -92,26 +99,43 @@ class Installation:
         kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
         self.cluster.kubectl("delete", kinds, "mpsd-webhook", "--ignore-not-found")
         self.cluster.kubectl(
-            "delete", "-n", SYSTEM, "daemonset,deployment", "--all", "--cascade=foreground", within_s=120
+            "delete",
+            "-n",
+            SYSTEM,
+            "daemonset,deployment",
+            "--all",
+            "--cascade=foreground",
+            within_s=120,
         )
         rest = listed(self.objects())
-        self.cluster.kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", given=rest, within_s=120)
+        self.cluster.kubectl(
+            "delete", "-f", "-", "--ignore-not-found", "--wait=false", given=rest, within_s=120
+        )
 
     def pods(self, name: str) -> list[Object]:
-        """Those of a component (control, agent, webhook, scheduler) that are not on their way out."""
+        """Those of a component (control, agent, webhook, scheduler) that are not on their way
+        out."""
         found = self.cluster.get("pods", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}")["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def is_ready(self, name: str) -> bool:
         pods = self.pods(name)
         return bool(pods) and all(
-            any(said["type"] == "Ready" and said["status"] == "True" for said in pod["status"].get("conditions", ()))
+            any(
+                said["type"] == "Ready" and said["status"] == "True"
+                for said in pod["status"].get("conditions", ())
+            )
             for pod in pods
         )
 
     def wait_until_ready(self) -> None:
         """All pods are, and kubelet counts the GPUs among what it has."""
-        for name in ("control", "agent", "webhook", *(["scheduler"] if self.images.kube_scheduler else [])):
+        for name in (
+            "control",
+            "agent",
+            "webhook",
+            *(["scheduler"] if self.images.kube_scheduler else []),
+        ):
             eventually(lambda name=name: self.is_ready(name), f"{name} ready", within_s=180.0)
         self.wait_until_offered()
 
@@ -121,7 +145,11 @@ class Installation:
 
     def wait_until_offered(self) -> None:
         wanted = {MEMORY: str(GPUS * UNITS), PERCENT: str(100 * GPUS), COUNT: str(GPUS)}
-        eventually(lambda: wanted.items() <= self.allocatable().items(), "the GPUs in the node's status", within_s=60.0)
+        eventually(
+            lambda: wanted.items() <= self.allocatable().items(),
+            "the GPUs in the node's status",
+            within_s=60.0,
+        )
 
     def agent(self) -> str:
         """The name of the one that is not on its way out."""
@@ -130,7 +158,11 @@ class Installation:
         return str(names[0])
 
     def wait_for_another_agent(self, agent: str) -> None:
-        eventually(lambda: self.agent() != agent and self.is_ready("agent"), "another agent", within_s=150.0)
+        eventually(
+            lambda: self.agent() != agent and self.is_ready("agent"),
+            "another agent",
+            within_s=150.0,
+        )
 
     def daemons(self) -> dict[str, int]:
         """Their pids on the host, by domain."""
@@ -140,7 +172,9 @@ class Installation:
         """Its container dies, with what was sent into it, and kubelet starts it again."""
         (pod,) = self.pods("control")
         restarts = pod["status"]["containerStatuses"][0]["restartCount"]
-        self.cluster.kubectl("exec", f"daemonset/{CONTROL}", "-n", SYSTEM, "--", "python", "-c", _KILL_CONTROL)
+        self.cluster.kubectl(
+            "exec", f"daemonset/{CONTROL}", "-n", SYSTEM, "--", "python", "-c", _KILL_CONTROL
+        )
 
         def is_back() -> bool:
             (pod,) = self.pods("control")
@@ -156,8 +190,13 @@ class Installation:
 
     def granted_mib(self, namespace: str) -> dict[str, int]:
         """What each pod has on each of its GPUs, by its name."""
-        named = {tuple(grant["pod"].split("/")): grant["memoryMiB"] for grant in self.told().get("grants", ())}
-        return {name: memory_mib for (where, name), memory_mib in named.items() if where == namespace}
+        named = {
+            tuple(grant["pod"].split("/")): grant["memoryMiB"]
+            for grant in self.told().get("grants", ())
+        }
+        return {
+            name: memory_mib for (where, name), memory_mib in named.items() if where == namespace
+        }
 
     def are_books_at_zero(self) -> bool:
         told = self.told()
@@ -171,7 +210,9 @@ class Installation:
         return status
 
     def status_text(self, *options: str) -> str:
-        return self.cluster.do("exec", f"daemonset/{AGENT}", "-n", SYSTEM, "--", "mpsd", "status", *options).out
+        return self.cluster.do(
+            "exec", f"daemonset/{AGENT}", "-n", SYSTEM, "--", "mpsd", "status", *options
+        ).out
 
     def logs(self, name: str) -> str:
         return self.cluster.do("logs", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}", "--tail=-1").out
@@ -180,7 +221,9 @@ class Installation:
         """The API server takes no pod any more that the webhook has not judged."""
         for kind in CONFIGURATIONS:
             eventually(
-                lambda kind=kind: self.cluster.get(kind, "mpsd-webhook")["webhooks"][0]["failurePolicy"] == "Fail",
+                lambda kind=kind: (
+                    self.cluster.get(kind, "mpsd-webhook")["webhooks"][0]["failurePolicy"] == "Fail"
+                ),
                 f"{kind} fails closed",
             )
 
@@ -209,7 +252,9 @@ class Installation:
 
     def put_where(self, node_labels: dict[str, str]) -> None:
         """Moves both DaemonSets, by their node selector."""
-        patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}])
+        patch = json.dumps(
+            [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}]
+        )
         for name in (CONTROL, AGENT):
             self.cluster.do("patch", "daemonset", name, "-n", SYSTEM, "--type=json", "-p", patch)
 
@@ -226,10 +271,14 @@ def labelled_node(cluster: Cluster) -> str:
 
 @contextmanager
 def installed(installation: Installed) -> Iterator[Installed]:
-    """Installs, and takes everything away again, in the order of docs/install.md; but on a cluster of with-cluster.sh,
-    which ends with the tests."""
+    """Installs, and takes everything away again, in the order of docs/install.md; but on a cluster
+    of with-cluster.sh, which ends with the tests."""
     cluster = installation.cluster
-    eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
+    eventually(
+        lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok,
+        f"an old {SYSTEM} gone",
+        within_s=60.0,
+    )
     try:
         installation.apply()
         try:

@@ -40,7 +40,8 @@ def loading(cluster: Cluster, namespace: str, threads: int = 2) -> Iterator[Load
     load, over = Load(), threading.Event()
     with proxied(cluster) as port:
         workers = [
-            threading.Thread(target=_work, args=(port, namespace, load, over), daemon=True) for _ in range(threads)
+            threading.Thread(target=_work, args=(port, namespace, load, over), daemon=True)
+            for _ in range(threads)
         ]
         for worker in workers:
             worker.start()
@@ -54,7 +55,8 @@ def loading(cluster: Cluster, namespace: str, threads: int = 2) -> Iterator[Load
 
 @contextmanager
 def proxied(cluster: Cluster) -> Iterator[int]:
-    """The API without TLS and credentials, whatever kind of both the kubeconfig holds. Gives its port."""
+    """The API without TLS and credentials, whatever kind of both the kubeconfig holds. Gives its
+    port."""
     command = [kubectl_program(), "--kubeconfig", str(cluster.kubeconfig), "proxy", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -87,7 +89,8 @@ def _work(port: int, namespace: str, load: Load, over: threading.Event) -> None:
 
 
 def _trouble(status: int, body: bytes) -> str:
-    """Empty where the pod was admitted and changed, which shows that both webhooks may be asked and one answered."""
+    """Empty where the pod was admitted and changed, which shows that both webhooks may be asked and
+    one answered."""
     if status != 201:
         return f"{status}: {body[:500].decode(errors='replace')}"
     created: Object = msgspec.json.decode(body)

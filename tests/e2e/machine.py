@@ -1,4 +1,5 @@
-"""The machine under the cluster that `make e2e` starts: its kubelet, and what only root on the node can do."""
+"""The machine under the cluster that `make e2e` starts: its kubelet, and what only root on the node
+can do."""
 
 import os
 import shutil
@@ -30,10 +31,13 @@ class Machine:
         self._up("api", verb)
 
     def reboot(self) -> None:
-        """What a reboot leaves of a node whose kubelet is down: no container, and nothing in /run."""
+        """What a reboot leaves of a node whose kubelet is down: no container, and nothing in
+        /run."""
         address = str(self.state / "containerd.sock")
         tasks = [*("ctr", "-a", address, "-n", "k8s.io", "tasks")]
-        for task in subprocess.run([*tasks, "ls", "-q"], check=True, capture_output=True, text=True).stdout.split():
+        for task in subprocess.run(
+            [*tasks, "ls", "-q"], check=True, capture_output=True, text=True
+        ).stdout.split():
             subprocess.run([*tasks, "rm", "-f", task], check=False, capture_output=True)
         for process in mps_processes():
             subprocess.run(["kill", "-KILL", str(process)], check=False)
@@ -62,7 +66,9 @@ class Machine:
 def this_machine() -> Machine:
     state, programs = os.environ.get("MPSD_E2E_STATE"), os.environ.get("MPSD_E2E_PROGRAMS")
     if not state or not programs or os.geteuid() != 0:
-        pytest.skip("needs root on the node of a cluster that tests/e2e/kube/with-cluster.sh started")
+        pytest.skip(
+            "needs root on the node of a cluster that tests/e2e/kube/with-cluster.sh started"
+        )
     return Machine(Path(programs), Path(state))
 
 

@@ -7,7 +7,9 @@ import mpsd
 from tests.e2e.cluster import Object
 
 SAMPLE = (Path(mpsd.__file__).parent / "cli" / "mps-sample.yaml").read_text()
-WITHOUT_HOST_IPC = "".join(line for line in SAMPLE.splitlines(keepends=True) if "hostIPC" not in line)
+WITHOUT_HOST_IPC = "".join(
+    line for line in SAMPLE.splitlines(keepends=True) if "hostIPC" not in line
+)
 GPU = {"limits": {"aliyun.com/gpu-mem": "1"}}
 
 
@@ -17,7 +19,10 @@ def pod(name: str, *, gpu: bool = False, **spec: Any) -> Object:
     fields: Object = {"terminationGracePeriodSeconds": 0, "containers": [container]}
     if gpu:
         container["resources"] = GPU
-        container["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container["securityContext"] = {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
         fields |= {"hostIPC": True, "securityContext": {"runAsNonRoot": True, "runAsUser": 1000}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": fields | spec}
 

@@ -1,4 +1,5 @@
-"""kubectl's plugins that this project installs, as kubectl starts them: beside this Python, else on PATH."""
+"""kubectl's plugins that this project installs, as kubectl starts them: beside this Python, else on
+PATH."""
 
 import shutil
 import subprocess

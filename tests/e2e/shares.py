@@ -1,4 +1,5 @@
-"""Pods that ask for a share of a GPU, and what became of them. They run the built image's simulated CUDA program."""
+"""Pods that ask for a share of a GPU, and what became of them. They run the built image's simulated
+CUDA program."""
 
 import json
 from collections.abc import Sequence
@@ -12,12 +13,15 @@ from tests.e2e.installation import MEMORY
 from tests.e2e.objects import SAMPLE
 from tests.e2e.waiting import eventually
 
-# CUDA's own context on an A30 and the last piece that was refused: a program can hold its grant less this.
+# CUDA's own context on an A30 and the last piece that was refused: a program can hold its grant
+# less this.
 CONTEXT_MIB = 300
 CLIENT = ("python", "-P", "-m", "mpsd.simulator.cuda_client")
 
 
-def container(image: str, gib: int, *actions: str, name: str = "main", client: Sequence[str] = CLIENT) -> Object:
+def container(
+    image: str, gib: int, *actions: str, name: str = "main", client: Sequence[str] = CLIENT
+) -> Object:
     """A container that asks for so many GiB, and does this on the GPU."""
     return {
         "name": name,
@@ -54,7 +58,8 @@ class Pods:
             self.cluster.do("create", "-n", self.namespace, "-f", "-", given=pod)
 
     def start(self, name: str, gib: int, *actions: str, **spec: Any) -> None:
-        """A pod of one container; returns when its program has done these actions and holds its context."""
+        """A pod of one container; returns when its program has done these actions and holds its
+        context."""
         self.create(share(name, self.asks(gib, *actions, "hold"), **spec))
         self.wait_until_holding(name)
 
@@ -98,9 +103,15 @@ class Pods:
     def said(self, name: str, container: str = "main") -> list[Object]:
         """The lines of its program; none before it runs."""
         logs = self.cluster.kubectl("logs", name, "-n", self.namespace, "-c", container)
-        return [json.loads(line) for line in logs.out.splitlines() if line.startswith("{")] if logs.ok else []
+        return (
+            [json.loads(line) for line in logs.out.splitlines() if line.startswith("{")]
+            if logs.ok
+            else []
+        )
 
-    def wait_until_holding(self, name: str, container: str = "main", *, within_s: float = 90.0) -> list[Object]:
+    def wait_until_holding(
+        self, name: str, container: str = "main", *, within_s: float = 90.0
+    ) -> list[Object]:
         def is_holding() -> list[Object]:
             said = self.said(name, container)
             assert any("ready" in line for line in said), f"{self.phase(name)}: {said}"
@@ -111,7 +122,9 @@ class Pods:
         except AssertionError as error:
             events = [f"{event['reason']}: {event['message']}" for event in self.events(name)]
             logs = self.cluster.kubectl("logs", name, "-n", self.namespace, "-c", container)
-            raise AssertionError("\n".join([str(error), self.why(name), *events, logs.out, logs.err])) from None
+            raise AssertionError(
+                "\n".join([str(error), self.why(name), *events, logs.out, logs.err])
+            ) from None
 
     def why(self, name: str) -> str:
         """Whatever kubelet says about why it is not running."""
@@ -125,7 +138,9 @@ class Pods:
         return found[0] if found else {}
 
     def run_in(self, name: str, *command: str, container: str = "main") -> str:
-        return self.cluster.do("exec", name, "-n", self.namespace, "-c", container, "--", *command).out
+        return self.cluster.do(
+            "exec", name, "-n", self.namespace, "-c", container, "--", *command
+        ).out
 
     def environment(self, name: str, container: str = "main") -> dict[str, str]:
         """As a process of its container has it."""
@@ -137,7 +152,9 @@ class Pods:
 
     def events(self, name: str) -> list[Object]:
         selector = f"involvedObject.name={name}"
-        found: list[Object] = self.cluster.get("events", "-n", self.namespace, "--field-selector", selector)["items"]
+        found: list[Object] = self.cluster.get(
+            "events", "-n", self.namespace, "--field-selector", selector
+        )["items"]
         return found
 
 

@@ -12,6 +12,7 @@ def needs(cluster: Cluster, minor: int, what: str) -> None:
 
 
 def pods_outlive_reboot(cluster: Cluster) -> bool:
-    """kubelet starts the containers of a pod again though its device plugin has not registered yet; from 1.27 on it
-    ends the pod (kubernetes/kubernetes#116376), unless it takes the container for a running one."""
+    """kubelet starts the containers of a pod again though its device plugin has not registered yet;
+    from 1.27 on it ends the pod (kubernetes/kubernetes#116376), unless it takes the container for a
+    running one."""
     return cluster.minor < 27

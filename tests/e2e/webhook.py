@@ -1,4 +1,5 @@
-"""Two replicas of `mpsd webhook` beside the cluster, with the rights of their service account and nothing more."""
+"""Two replicas of `mpsd webhook` beside the cluster, with the rights of their service account and
+nothing more."""
 
 import base64
 import json
@@ -58,12 +59,18 @@ class Webhook:
     _started: int = 0
 
     def objects(self) -> list[Object]:
-        """What `helm template` makes, but asked by url, and with no pods: here the replicas are programs of the test.
+        """What `helm template` makes, but asked by url, and with no pods: here the replicas are
+        programs of the test.
 
-        tests/e2e/node runs all of them as pods. What the API server judges itself, test_modern puts beside it.
+        tests/e2e/node runs all of them as pods. What the API server judges itself, test_modern puts
+        beside it.
         """
-        made = rendered_by_helm(values(createNamespace=True, nodeSelector=_NOWHERE), self.cluster.version)
-        things = deepcopy([thing for thing in made if not thing["kind"].startswith("ValidatingAdmissionPolicy")])
+        made = rendered_by_helm(
+            values(createNamespace=True, nodeSelector=_NOWHERE), self.cluster.version
+        )
+        things = deepcopy(
+            [thing for thing in made if not thing["kind"].startswith("ValidatingAdmissionPolicy")]
+        )
         for thing in things:
             if called(thing) == f"Deployment {NAME}":
                 thing["spec"]["replicas"] = 0
@@ -82,8 +89,25 @@ class Webhook:
         port, probes = free_port(), free_port()
         log = self.folder / f"replica{self._started}.log"
         command = [
-            *(sys.executable, "-m", "mpsd", "webhook", "--kubeconfig", str(self.folder / "kubeconfig")),
-            *("--address", "127.0.0.1", "--port", str(port), "--metrics-port", str(probes), "--url", self.url, *_LIVES),
+            *(
+                sys.executable,
+                "-m",
+                "mpsd",
+                "webhook",
+                "--kubeconfig",
+                str(self.folder / "kubeconfig"),
+            ),
+            *(
+                "--address",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                "--metrics-port",
+                str(probes),
+                "--url",
+                self.url,
+                *_LIVES,
+            ),
         ]
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
@@ -125,11 +149,18 @@ class Webhook:
 
     def fingerprint(self, part: str) -> str:
         """part: tls, authority or another certificate of the Secret."""
-        return x509.load_pem_x509_certificate(self.secret()[f"{part}.crt"]).fingerprint(hashes.SHA256()).hex()
+        return (
+            x509.load_pem_x509_certificate(self.secret()[f"{part}.crt"])
+            .fingerprint(hashes.SHA256())
+            .hex()
+        )
 
     def wait_until_registered(self, policy: str = "Fail") -> None:
         def is_said() -> bool:
-            return [webhook["failurePolicy"] for webhook in self.configurations()] == [policy, policy]
+            return [webhook["failurePolicy"] for webhook in self.configurations()] == [
+                policy,
+                policy,
+            ]
 
         try:
             eventually(is_said, f"both configurations say {policy}")
@@ -143,10 +174,14 @@ def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webho
     """The manifests applied, two replicas registered; afterwards everything is taken away again."""
     webhook = Webhook(cluster, folder)
     with ExitStack() as undo:
-        port = undo.enter_context(balancing(host, lambda: [] if webhook.is_closed else webhook.backends()))
+        port = undo.enter_context(
+            balancing(host, lambda: [] if webhook.is_closed else webhook.backends())
+        )
         webhook.url = f"https://{host}:{port}"
         ours = listed(webhook.objects())
-        undo.callback(cluster.kubectl, "delete", "-f", "-", "--ignore-not-found", given=ours, within_s=120)
+        undo.callback(
+            cluster.kubectl, "delete", "-f", "-", "--ignore-not-found", given=ours, within_s=120
+        )
         undo.callback(webhook.kill_all)
         webhook.apply()
         shipped = [configuration["failurePolicy"] for configuration in webhook.configurations()]
@@ -164,7 +199,12 @@ def as_service_account(cluster: Cluster, name: str, *bound: str) -> str:
     bound: options of `kubectl create token` with the pod that it is for.
     """
     view = json.loads(cluster.do("config", "view", "--raw", "--minify", "-o", "json").out)
-    eventually(lambda: cluster.kubectl("get", "serviceaccount", name, "-n", SYSTEM).ok, "the service account")
-    token = cluster.do("create", "token", name, "-n", SYSTEM, "--duration", "2h", *bound).out.strip()
+    eventually(
+        lambda: cluster.kubectl("get", "serviceaccount", name, "-n", SYSTEM).ok,
+        "the service account",
+    )
+    token = cluster.do(
+        "create", "token", name, "-n", SYSTEM, "--duration", "2h", *bound
+    ).out.strip()
     view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
     return yaml.safe_dump(view)

@@ -1,7 +1,8 @@
-"""A real NVIDIA GPU below a real kubelet: `make e2e-gpu`, or `pytest tests/e2e_gpu --kubeconfig FILE`. See README.md.
+"""A real NVIDIA GPU below a real kubelet: `make e2e-gpu`, or `pytest tests/e2e_gpu --kubeconfig
+FILE`. See README.md.
 
-Asked for where there is no GPU, or where the rig lacks a program, it ends at once with an error; in a run of all tests
-it is skipped.
+Asked for where there is no GPU, or where the rig lacks a program, it ends at once with an error; in
+a run of all tests it is skipped.
 """
 
 import os
@@ -30,26 +31,48 @@ _WIDEST = 320
 _SEEN = pytest.StashKey[set[int]]()
 # What says most comes first, what takes the node down last.
 _ORDER = (
-    *("at_rest", "limits", "violations", "managed_memory", "restarts", "frameworks", "tools", "crowd", "admission"),
+    *(
+        "at_rest",
+        "limits",
+        "violations",
+        "managed_memory",
+        "restarts",
+        "frameworks",
+        "tools",
+        "crowd",
+        "admission",
+    ),
     *("pod_ends", "drains", "claims", "driver_upgrades", "recovery", "end"),
 )
 
 
 def _is_asked_for(config: pytest.Config) -> bool:
     """By its name on the command line, not among all tests."""
-    return any(Path(argument.partition("::")[0]).resolve().is_relative_to(_HERE) for argument in config.args)
+    return any(
+        Path(argument.partition("::")[0]).resolve().is_relative_to(_HERE)
+        for argument in config.args
+    )
 
 
 def _why_not(config: pytest.Config) -> str:
     """What keeps these tests from running; empty where nothing does."""
     if config.getoption("--kubeconfig"):
-        return "" if os.environ.get("MPSD_E2E_IMAGE") else "MPSD_E2E_IMAGE must name mpsd's image, as the node finds it"
+        return (
+            ""
+            if os.environ.get("MPSD_E2E_IMAGE")
+            else "MPSD_E2E_IMAGE must name mpsd's image, as the node finds it"
+        )
     if not SIMULATE and not cards_here():
-        return "no NVIDIA GPU here (nvidia-smi lists none); run it on a machine with one, or with --kubeconfig FILE"
+        return (
+            "no NVIDIA GPU here (nvidia-smi lists none); run it on a machine with one, or with"
+            " --kubeconfig FILE"
+        )
     if os.geteuid() != 0:
         return "the rig needs root; or name a cluster with --kubeconfig FILE"
     if missing := missing_programs(PROGRAMS, simulated=bool(SIMULATE)):
-        return f"the rig lacks {', '.join(missing)}: tests/e2e_gpu/README.md says where each is from"
+        return (
+            f"the rig lacks {', '.join(missing)}: tests/e2e_gpu/README.md says where each is from"
+        )
     return ""
 
 
@@ -68,7 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.timeout(300))
             if not asked_for:
-                item.add_marker(pytest.mark.skip(reason="needs a GPU below a kubelet: make e2e-gpu"))
+                item.add_marker(
+                    pytest.mark.skip(reason="needs a GPU below a kubelet: make e2e-gpu")
+                )
     if asked_for:
         items.sort(key=_place)
 
@@ -123,7 +148,8 @@ def mpsd(
 
 @pytest.fixture(scope="module")
 def pods(request: pytest.FixtureRequest, cluster: Cluster, mpsd: GpuInstallation) -> Iterator[Pods]:
-    """A namespace for the tests of a file. At its end everything that they held has been given back."""
+    """A namespace for the tests of a file. At its end everything that they held has been given
+    back."""
     name = f"e2e-{uuid4().hex[:8]}"
     cluster.do("create", "namespace", name)
     cluster.wait_until_it_takes_pods(name)
@@ -145,7 +171,8 @@ def machine(rig: Rig | None) -> Machine:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What fails shows at once how the node stood then; once, where a fixture fails for all of its tests."""
+    """What fails shows at once how the node stood then; once, where a fixture fails for all of its
+    tests."""
     report = yield
     if report.failed and call.excinfo and _HERE in item.path.parents:
         seen = item.config.stash.setdefault(_SEEN, set[int]())
@@ -164,12 +191,20 @@ def as_it_stands(installation: GpuInstallation, pods: Pods | None) -> str:
     if pods:
         looks.append(("get", "events", "-n", pods.namespace))
     said = [f"{one.out}{one.err}" for one in (cluster.kubectl(*look) for look in looks)]
-    status = cluster.kubectl("exec", "daemonset/mpsd-agent", "-n", "mpsd-system", "--", "mpsd", "status")
+    status = cluster.kubectl(
+        "exec", "daemonset/mpsd-agent", "-n", "mpsd-system", "--", "mpsd", "status"
+    )
     logs = [
-        cluster.kubectl("logs", "-n", "mpsd-system", "-l", f"app.kubernetes.io/name=mpsd-{name}", "--tail=25").out
+        cluster.kubectl(
+            "logs", "-n", "mpsd-system", "-l", f"app.kubernetes.io/name=mpsd-{name}", "--tail=25"
+        ).out
         for name in ("control", "agent")
     ]
     smi = shutil.which("nvidia-smi")
-    seen = subprocess.run([smi], capture_output=True, text=True, timeout=30, check=False).stdout if smi else ""
+    seen = (
+        subprocess.run([smi], capture_output=True, text=True, timeout=30, check=False).stdout
+        if smi
+        else ""
+    )
     dump = "\n\n".join([*said, status.out + status.err, *logs, seen])
     return "\n".join(line[:_WIDEST] for line in dump.splitlines())

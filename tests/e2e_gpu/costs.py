@@ -1,4 +1,5 @@
-"""What mpsd's processes on this machine take of it: resident memory, and processor time over a while."""
+"""What mpsd's processes on this machine take of it: resident memory, and processor time over a
+while."""
 
 import json
 import time
@@ -18,7 +19,11 @@ def assert_small(over_s: float, record_property: Callable[[str, object], None]) 
     for name, found in _processes().items():
         cores = (_cpu_s(found) - before[name]) / over_s
         rss_mib = sum(process.memory_info().rss for process in found) / 1024**2
-        figures[name] = {"processes": len(found), "rss_mib": round(rss_mib, 1), "cores": round(cores, 4)}
+        figures[name] = {
+            "processes": len(found),
+            "rss_mib": round(rss_mib, 1),
+            "cores": round(cores, 4),
+        }
     print(f"\n{json.dumps(figures)}")
     record_property("costs", figures)
     for role in _ROLES:
@@ -34,7 +39,9 @@ def _processes() -> dict[str, list[psutil.Process]]:
             words = process.cmdline()
         except psutil.Error:
             continue
-        if any(word.endswith(("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")) for word in words):
+        if any(
+            word.endswith(("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")) for word in words
+        ):
             found["mps"].append(process)
         elif len(words) > 2 and words[1].endswith("/bin/mpsd") and words[2] in _ROLES:
             found[words[2]].append(process)

@@ -1,5 +1,6 @@
-"""A Python with PyTorch, JAX and CuPy in pods: MPSD_E2E_FRAMEWORKS names it, MPSD_E2E_FRAMEWORKS_FOLDER the folders of
-the node that hold it, with colons between them, or MPSD_E2E_FRAMEWORKS_IMAGE the image."""
+"""A Python with PyTorch, JAX and CuPy in pods: MPSD_E2E_FRAMEWORKS names it,
+MPSD_E2E_FRAMEWORKS_FOLDER the folders of the node that hold it, with colons between them, or
+MPSD_E2E_FRAMEWORKS_IMAGE the image."""
 
 import os
 

@@ -1,7 +1,9 @@
-"""Images made of this machine's own files, where none can be built or pulled: mpsd's, and that of a pod's sandbox.
+"""Images made of this machine's own files, where none can be built or pulled: mpsd's, and that of a
+pod's sandbox.
 
-mpsd's has what images/Dockerfile puts there (its venv in /opt/mpsd, tini, whatever it imports), on a base of this
-machine's Python, its shared libraries but for the driver's, and a few of its programs.
+mpsd's has what images/Dockerfile puts there (its venv in /opt/mpsd, tini, whatever it imports), on
+a base of this machine's Python, its shared libraries but for the driver's, and a few of its
+programs.
 """
 
 import importlib.metadata
@@ -27,13 +29,26 @@ _TOP = Path(__file__).parents[2]
 _EXTRAS = ("agent", "scheduler", "webhook")
 _PROGRAMS = ("sh", "env", "cat", "ls", "sleep", "kill", "ldconfig", "ldconfig.real")
 # As of images/Dockerfile on a base whose PATH is Debian's.
-_OWN, _DEBIAN = "/opt/mpsd/bin", ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_OWN, _DEBIAN = (
+    "/opt/mpsd/bin",
+    ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
+)
 _PATH = (_OWN, *_DEBIAN, "/usr/local/nvidia/bin")
 _FOLDERS = ("dev", "etc/mpsd/limits", "host/sys/fs/cgroup", "proc", "run/mpsd", "sys")
 _FOR_ALL = ("tmp", "var/tmp")
-_DRIVERS = re.compile(r"lib(nvidia|cuda|nvcuvid|nvoptix|GLX_nvidia|EGL_nvidia|LLVM)")  # NVIDIA's, and one that is large
+# NVIDIA's, and one that is large
+_DRIVERS = re.compile(r"lib(nvidia|cuda|nvcuvid|nvoptix|GLX_nvidia|EGL_nvidia|LLVM)")
 _LARGEST_LIBRARY = 64 * 1024**2
-_NOT_NEEDED = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "ensurepip"}
+_NOT_NEEDED = {
+    "__pycache__",
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "ensurepip",
+}
 _SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
@@ -88,7 +103,10 @@ class _Layer:
             special(self._tar, folder, tarfile.DIRTYPE, mode=0o1777)
         for name in ("bin", "sbin", "lib", "lib64"):
             self._put(Path("/", name)) if Path("/", name).is_symlink() else None
-        self._write("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n")
+        self._write(
+            "etc/passwd",
+            b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n",
+        )
         self._write("etc/group", b"root:x:0:\nnobody:x:65534:\n")
         for name in _PROGRAMS:
             if program := shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin"):
@@ -128,16 +146,23 @@ class _Layer:
         tini = shutil.which("tini-static")
         assert tini, "tini-static is not on PATH (Debian: the package tini)"
         self._put(Path(tini).resolve(), "opt/mpsd/init/tini")
-        self._write("opt/mpsd/pyvenv.cfg", f"home = {python.parent}\ninclude-system-site-packages = false\n".encode())
+        self._write(
+            "opt/mpsd/pyvenv.cfg",
+            f"home = {python.parent}\ninclude-system-site-packages = false\n".encode(),
+        )
         for name in ("python", "python3"):
             special(self._tar, f"opt/mpsd/bin/{name}", tarfile.SYMTYPE, str(python))
-        start = "#!/opt/mpsd/bin/python\nimport sys\nfrom mpsd.cli.main import main\nsys.exit(main())\n"
+        start = (
+            "#!/opt/mpsd/bin/python\nimport sys\nfrom mpsd.cli.main import main\nsys.exit(main())\n"
+        )
         self._write("opt/mpsd/bin/mpsd", start.encode(), mode=0o755)
         site = f"opt/mpsd/{_SITE}"
         project = tomllib.loads((_TOP / "pyproject.toml").read_text())
         for folder in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
             self._tree(_TOP / folder, f"{site}/{folder}")
-        for folder, to in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
+        for folder, to in project["tool"]["hatch"]["build"]["targets"]["wheel"][
+            "force-include"
+        ].items():
             self._tree(_TOP / folder, f"{site}/{to}")
         for name, where in _needed(project["project"]):
             self._put(where, f"{site}/{name}")
@@ -150,7 +175,8 @@ def _owned_by_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _libraries() -> Iterator[Path]:
-    """Of the system, but for the driver's, which NVIDIA's runtime brings, and for very large ones."""
+    """Of the system, but for the driver's, which NVIDIA's runtime brings, and for very large
+    ones."""
     ldconfig = shutil.which("ldconfig", path="/usr/sbin:/sbin") or "ldconfig"
     said = subprocess.run([ldconfig, "-p"], check=True, capture_output=True, text=True).stdout
     for line in said.splitlines()[1:]:
@@ -163,20 +189,24 @@ def _libraries() -> Iterator[Path]:
 
 
 def _linked_to(program: Path) -> Iterator[Path]:
-    """The libraries of a program, which may be its own: a Python of pyenv has libpython beside it."""
+    """The libraries of a program, which may be its own: a Python of pyenv has libpython beside
+    it."""
     said = subprocess.run(["ldd", str(program)], check=False, capture_output=True, text=True).stdout
     for path in re.findall(r" => (/\S+)", said):
         yield Path(path)
 
 
 def _needed(project: dict[str, object]) -> Iterator[tuple[str, Path]]:
-    """The files of all that mpsd's roles need, by their names below site-packages. What this Python does not have is
-    left out, which is said on standard error."""
+    """The files of all that mpsd's roles need, by their names below site-packages. What this Python
+    does not have is left out, which is said on standard error."""
     extras = project["optional-dependencies"]
     assert isinstance(extras, dict)
     named = project["dependencies"]
     assert isinstance(named, list)
-    left = [Requirement(text) for text in (*named, *(text for extra in _EXTRAS for text in extras[extra]))]
+    left = [
+        Requirement(text)
+        for text in (*named, *(text for extra in _EXTRAS for text in extras[extra]))
+    ]
     seen: set[str] = set()
     while left:
         wanted = left.pop()

@@ -1,4 +1,5 @@
-"""mpsd on a node with real GPUs: the chart as shipped, but for images, compute mode and what a rig lacks."""
+"""mpsd on a node with real GPUs: the chart as shipped, but for images, compute mode and what a rig
+lacks."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from tests.e2e.installation import (
 from tests.e2e.waiting import eventually
 from tests.manifests.helm import merged
 
-SIMULATE = os.environ.get("MPSD_E2E_SIMULATE", "")  # to test these tests: cards to simulate, such as H200
+# to test these tests: cards to simulate, such as H200
+SIMULATE = os.environ.get("MPSD_E2E_SIMULATE", "")
 # CUDA's own context with all SMs of the largest card, and the last piece that was refused.
 CONTEXT_MIB = 600
 REAL = ("python", "-P", "-m", "mpsd.bench.cuda_client")
@@ -29,7 +31,8 @@ _NOTHING: Object = {}
 
 @dataclass(frozen=True, slots=True)
 class GpuInstallation(Installation):
-    """Of as many GPUs as the node has, whatever they are. on_rig: on a node of ours, which lacks a network of pods."""
+    """Of as many GPUs as the node has, whatever they are. on_rig: on a node of ours, which lacks a
+    network of pods."""
 
     on_rig: bool
 
@@ -60,22 +63,34 @@ class GpuInstallation(Installation):
 
     def clients_of(self, pod: str) -> int:
         """How many of its processes mpsd sees on the GPU."""
-        return sum(grant["clients"] for grant in self.status()["grants"] if grant["pod"].rpartition("/")[2] == pod)
+        return sum(
+            grant["clients"]
+            for grant in self.status()["grants"]
+            if grant["pod"].rpartition("/")[2] == pod
+        )
 
 
 @contextmanager
-def on_gpus(cluster: Cluster, images: Images, *, on_rig: bool, simulate: str) -> Iterator[GpuInstallation]:
+def on_gpus(
+    cluster: Cluster, images: Images, *, on_rig: bool, simulate: str
+) -> Iterator[GpuInstallation]:
     """simulate: the cards to simulate, or empty for those that are there."""
     values = values_of(images, simulate) | {"policy": {"exclusive_process": False}}
     if on_rig:
         values = merged(values, {"webhook": {"replicas": 1}, "scheduler": {"replicas": 1}})
-    with installed(GpuInstallation(cluster, images, labelled_node(cluster), values, on_rig)) as running:
+    with installed(
+        GpuInstallation(cluster, images, labelled_node(cluster), values, on_rig)
+    ) as running:
         yield running
 
 
 def _on_the_host(thing: Object) -> None:
-    """Pods have no network on a rig, so who speaks to the API has the machine's, where each port is there once."""
-    if thing["metadata"]["name"] not in _SPEAKERS or thing["kind"] not in {"DaemonSet", "Deployment"}:
+    """Pods have no network on a rig, so who speaks to the API has the machine's, where each port is
+    there once."""
+    if thing["metadata"]["name"] not in _SPEAKERS or thing["kind"] not in {
+        "DaemonSet",
+        "Deployment",
+    }:
         return
     if thing["kind"] == "Deployment":
         thing["spec"]["strategy"] = {"type": "Recreate"}

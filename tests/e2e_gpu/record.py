@@ -1,4 +1,5 @@
-"""What a run of tests/e2e_gpu ran on, how each case ended and what it measured: `--record FILE` writes it.
+"""What a run of tests/e2e_gpu ran on, how each case ended and what it measured: `--record FILE`
+writes it.
 
 The table in docs/install.md is printed from these files.
 """
@@ -34,7 +35,9 @@ class GpuRunRecord:
 
     def look_at(self, cluster: Cluster, cards: Cards) -> None:
         """What it runs on; before the first case."""
-        node = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"][0]["status"]["nodeInfo"]
+        node = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"][0]["status"][
+            "nodeInfo"
+        ]
         self.on = {
             "gpus": cards.names(),
             "driver": cards.driver(),
@@ -45,7 +48,9 @@ class GpuRunRecord:
         }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        case = self.cases.setdefault(report.nodeid.rpartition("/")[2], {"outcome": "passed", "seconds": 0.0})
+        case = self.cases.setdefault(
+            report.nodeid.rpartition("/")[2], {"outcome": "passed", "seconds": 0.0}
+        )
         case["seconds"] = round(case["seconds"] + report.duration, 2)
         if report.outcome != "passed" and case["outcome"] != "failed":
             case["outcome"] = report.outcome
@@ -68,7 +73,10 @@ class GpuRunRecord:
 
 def gpu_rows(folder: Path = RECORDS) -> list[tuple[str, ...]]:
     """A row for each record of such a run."""
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*-e2e-gpu-*.json"), reverse=True)]
+    found = [
+        json.loads(file.read_text())
+        for file in sorted(folder.glob("*-e2e-gpu-*.json"), reverse=True)
+    ]
     return [_row(record) for record in found]
 
 
@@ -76,5 +84,13 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
     names = Counter(record["gpus"])
     gpus = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in names.items())
     ends = Counter(case["outcome"] for case in record["cases"].values())
-    runs = [record[name] or "not known" for name in ("driver", "kubernetes", "container runtime", "runc", "cgroup")]
-    return (gpus, *runs, *(str(ends[end]) for end in ("passed", "failed", "skipped")), record["date"])
+    runs = [
+        record[name] or "not known"
+        for name in ("driver", "kubernetes", "container runtime", "runc", "cgroup")
+    ]
+    return (
+        gpus,
+        *runs,
+        *(str(ends[end]) for end in ("passed", "failed", "skipped")),
+        record["date"],
+    )

@@ -1,7 +1,9 @@
-"""A Kubernetes of this machine's own with its GPUs: control plane, containerd, NVIDIA's container runtime, one kubelet.
+"""A Kubernetes of this machine's own with its GPUs: control plane, containerd, NVIDIA's container
+runtime, one kubelet.
 
-The control plane and kubelet are those of tests/e2e/kube/up.sh. What of the machine is not as on a node of a cluster
-(README.md) is seen here, not told. Whatever ends the tests, `stop` leaves no process, mount or cgroup of it behind.
+The control plane and kubelet are those of tests/e2e/kube/up.sh. What of the machine is not as on a
+node of a cluster (README.md) is seen here, not told. Whatever ends the tests, `stop` leaves no
+process, mount or cgroup of it behind.
 """
 
 import contextlib
@@ -32,7 +34,15 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _API = "10.244.255.1"  # of the service `kubernetes`, and the node's own address
 _MARK = "# mpsd e2e"
 _NVIDIA = ("nvidia-ctk", "nvidia-container-runtime", "nvidia-cdi-hook")
-_PROGRAMS = ("etcd", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "kubectl", "tini-static")
+_PROGRAMS = (
+    "etcd",
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "runc",
+    "kubectl",
+    "tini-static",
+)
 _ALIAS_OF_LO = b"lo:mpsd"
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8914  # linux/sockios.h
 
@@ -57,7 +67,8 @@ esac
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """programs: a folder of Kubernetes' programs. state: of this run. simulated: the GPUs are. begun: what runs."""
+    """programs: a folder of Kubernetes' programs. state: of this run. simulated: the GPUs are.
+    begun: what runs."""
 
     programs: Path
     state: Path
@@ -76,13 +87,23 @@ class Rig:
             print(f"rig: {what} after {time.monotonic() - began:.1f} s", flush=True)
 
         archive = self.state / "mpsd.tar"
-        making = subprocess.Popen([sys.executable, "-m", "tests.e2e_gpu.image", str(archive)], cwd=_KUBE.parents[2])
+        making = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e_gpu.image", str(archive)], cwd=_KUBE.parents[2]
+        )
         try:
             self._sign()
             self._route_api()
             self._up("start", "control-plane", within_s=150.0)
             say("control plane")
-            self._begin("service", sys.executable, str(_KUBE / "forward.py"), _API, "443", "127.0.0.1", str(self._port))
+            self._begin(
+                "service",
+                sys.executable,
+                str(_KUBE / "forward.py"),
+                _API,
+                "443",
+                "127.0.0.1",
+                str(self._port),
+            )
             if not self.simulated:
                 self._describe_gpus()
             self._configure_containerd()
@@ -95,8 +116,15 @@ class Rig:
             making.kill()
         self._up("import", str(archive), within_s=180.0)
         scheduler = self.state / "scheduler.tar"
-        written = [str(scheduler), self.scheduler_image, "kube-scheduler", str(self.programs / "kube-scheduler")]
-        subprocess.run([sys.executable, str(_KUBE / "program_image.py"), *written], check=True, timeout=60)
+        written = [
+            str(scheduler),
+            self.scheduler_image,
+            "kube-scheduler",
+            str(self.programs / "kube-scheduler"),
+        ]
+        subprocess.run(
+            [sys.executable, str(_KUBE / "program_image.py"), *written], check=True, timeout=60
+        )
         self._up("import", str(scheduler), within_s=120.0)
         archive.unlink()
         scheduler.unlink()
@@ -130,11 +158,19 @@ class Rig:
     def _run(self, *command: str, within_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
         return subprocess.run(
-            command, cwd=self.state, env=environment, capture_output=True, text=True, timeout=within_s, check=False
+            command,
+            cwd=self.state,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+            check=False,
         )
 
     def _up(self, *words: str, within_s: float = 60.0) -> None:
-        done = self._run(str(_KUBE / "up.sh"), str(self.programs), str(self.state), *words, within_s=within_s)
+        done = self._run(
+            str(_KUBE / "up.sh"), str(self.programs), str(self.state), *words, within_s=within_s
+        )
         assert done.returncode == 0, f"up.sh {' '.join(words)}: {done.stdout}{done.stderr}"
 
     def _ctr(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -143,7 +179,12 @@ class Rig:
     def _begin(self, name: str, *command: str) -> None:
         with (self.state / f"{name}.log").open("a") as log:
             self.begun[name] = subprocess.Popen(
-                command, cwd=self.state, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self.state,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _sign(self) -> None:
@@ -152,12 +193,15 @@ class Rig:
         from cryptography.hazmat.primitives.asymmetric import rsa
 
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
         )
         (self.state / "sa.key").write_bytes(key)
 
     def _route_api(self) -> None:
-        """The API's address in the cluster is one of this machine's, whose name is that of the node."""
+        """The API's address in the cluster is one of this machine's, whose name is that of the
+        node."""
         _loopback_address(_API)
         hosts = _HOSTS.read_text()
         if _MARK not in hosts:
@@ -171,7 +215,9 @@ class Rig:
         hook = f"--nvidia-cdi-hook-path={shutil.which('nvidia-cdi-hook')}"
         done = self._run("nvidia-ctk", "cdi", "generate", f"--output={described}", hook, *options)
         assert done.returncode == 0, f"nvidia-ctk cdi generate: {done.stderr}"
-        programs = [line.strip() for line in described.read_text().splitlines() if "mps-control" in line]
+        programs = [
+            line.strip() for line in described.read_text().splitlines() if "mps-control" in line
+        ]
         assert programs, f"nvidia-ctk found no nvidia-cuda-mps-control: {done.stderr}"
         configuration = self.state / "nvidia" / "nvidia-container-runtime" / "config.toml"
         configuration.parent.mkdir(parents=True)
@@ -266,7 +312,9 @@ state = "{self.state}/containerd/state"
         for mount in _mounts_below(self.state, _KUBELET):
             subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
         for folder in (*_CGROUPS.glob("**/kubepods*"), _CGROUPS / "mpsd"):
-            for cgroup in sorted(folder.glob("**/"), key=lambda each: len(each.parts), reverse=True):
+            for cgroup in sorted(
+                folder.glob("**/"), key=lambda each: len(each.parts), reverse=True
+            ):
                 with contextlib.suppress(OSError):
                     cgroup.rmdir()
         for namespace in Path("/run/netns").glob("cni-*"):
@@ -281,23 +329,33 @@ state = "{self.state}/containerd/state"
     def left_behind(self) -> list[str]:
         """Processes of it that are still there, and folders."""
         processes = [f"process {pid}" for pid in (*_shims(self.state), *mps_processes())]
-        return processes + [str(path) for path in (_KUBELET, _RUN, self.state, _CGROUPS / "mpsd") if path.exists()]
+        return processes + [
+            str(path) for path in (_KUBELET, _RUN, self.state, _CGROUPS / "mpsd") if path.exists()
+        ]
 
 
 def missing_programs(programs: Path, *, simulated: bool) -> list[str]:
     """What a rig cannot do without."""
     of_kubernetes = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet")
-    missing = [f"{programs}/{name}" for name in of_kubernetes if not os.access(programs / name, os.X_OK)]
-    return missing + [name for name in (*_PROGRAMS, *(() if simulated else _NVIDIA)) if not shutil.which(name)]
+    missing = [
+        f"{programs}/{name}" for name in of_kubernetes if not os.access(programs / name, os.X_OK)
+    ]
+    return missing + [
+        name for name in (*_PROGRAMS, *(() if simulated else _NVIDIA)) if not shutil.which(name)
+    ]
 
 
 @contextlib.contextmanager
 def started(programs: Path, *, simulated: bool) -> Iterator[Rig]:
-    """The only node of this machine, for as long as the tests run; Ctrl-C and SIGTERM end it like their end."""
+    """The only node of this machine, for as long as the tests run; Ctrl-C and SIGTERM end it like
+    their end."""
     with _LOCK.open("w") as lock:
         _wait_for(lock)
         used = [str(path) for path in (_RUN, _KUBELET) if path.exists() and any(path.iterdir())]
-        assert not used, f"{' and '.join(used)} are there: mpsd or a kubelet runs on this machine, or did; remove them"
+        assert not used, (
+            f"{' and '.join(used)} are there: mpsd or a kubelet runs on this machine, or did;"
+            " remove them"
+        )
         state = Path(f"/tmp/mpsd-e2e-gpu.{os.getpid()}")
         state.mkdir(mode=0o711)
         rig = Rig(programs, state, simulated)
@@ -340,12 +398,17 @@ def _snapshotter_of_up_sh() -> str:
 
 def _may_lower_oom_score() -> bool:
     """Whether root here has CAP_SYS_RESOURCE (24, linux/capability.h)."""
-    (effective,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff")]
+    (effective,) = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("CapEff")
+    ]
     return bool(int(effective.split()[1], 16) >> 24 & 1)
 
 
 def _loopback_address(address: str) -> None:
-    """Gives it to lo beside its own, or takes it away where it is empty; a machine may lack the program `ip`."""
+    """Gives it to lo beside its own, or takes it away where it is empty; a machine may lack the
+    program `ip`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
 
         def ask(request: int, value: bytes) -> None:
@@ -392,4 +455,7 @@ def _is_alive(pid: int) -> bool:
 
 def _mounts_below(*folders: Path) -> list[str]:
     found = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    return sorted((mount for mount in found if any(Path(mount).is_relative_to(each) for each in folders)), reverse=True)
+    return sorted(
+        (mount for mount in found if any(Path(mount).is_relative_to(each) for each in folders)),
+        reverse=True,
+    )

@@ -17,7 +17,9 @@ def needs_a_scheduler(mpsd: GpuInstallation) -> None:
         pytest.skip("MPSD_E2E_KUBE_SCHEDULER names no image of kube-scheduler")
 
 
-def test_the_webhook_fails_closed_and_refuses(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> None:
+def test_the_webhook_fails_closed_and_refuses(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods
+) -> None:
     mpsd.wait_until_closed()
     said = cluster.apply(WITHOUT_HOST_IPC, pods.namespace)
     assert not said.ok
@@ -40,9 +42,14 @@ def test_the_scheduler_places_a_pod_and_says_of_another_why_it_waits(
     pods.create(share("waits", pods.asks(wanted, "hold"), schedulerName="mpsd-scheduler"))
 
     def why() -> str:
-        found = [event["message"] for event in pods.events("waits") if event["reason"] == "FailedScheduling"]
+        found = [
+            event["message"]
+            for event in pods.events("waits")
+            if event["reason"] == "FailedScheduling"
+        ]
         assert found, pods.phase("waits")
         return str(found[-1])
 
-    print(f"\n{eventually(why, 'why it waits')}\n{kubectl_mps(cluster, 'explain', 'waits', '-n', pods.namespace).out}")
+    said = eventually(why, "why it waits")
+    print(f"\n{said}\n{kubectl_mps(cluster, 'explain', 'waits', '-n', pods.namespace).out}")
     assert pods.phase("waits") == "Pending"

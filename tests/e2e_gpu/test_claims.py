@@ -1,4 +1,5 @@
-"""Parts of a real GPU by resource claims. The file turns the installation into one that serves claims, and back."""
+"""Parts of a real GPU by resource claims. The file turns the installation into one that serves
+claims, and back."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -27,11 +28,19 @@ def claims(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> Iterator[Clai
 @pytest.fixture(autouse=True)
 def nothing_left(claims: Claims) -> Iterator[None]:
     yield
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of the claims", within_s=60.0)
+    eventually(
+        lambda: not claims.files() and not claims.grants(),
+        "nothing left of the claims",
+        within_s=60.0,
+    )
 
 
 def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
-    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, claims: Claims, record_property: Callable[[str, object], None]
+    cluster: Cluster,
+    mpsd: GpuInstallation,
+    pods: Pods,
+    claims: Claims,
+    record_property: Callable[[str, object], None],
 ) -> None:
     first = claims.start("seven", 7, "alloc=9000", threads=30)
     with cluster.namespace() as namespace:
@@ -68,7 +77,9 @@ def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
     claims.end(*names[1:], "waiting")
 
 
-def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(pods: Pods, claims: Claims) -> None:
+def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(
+    pods: Pods, claims: Claims
+) -> None:
     claims.create("greedy", 2)
     lifted = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
     pods.create(pod_with(pods, "greedy", "greedy", "alloc=12000", "hold", before=lifted))
@@ -95,7 +106,10 @@ def test_a_pod_with_the_extended_resource_runs_unchanged_by_a_claim(
         assert MEMORY not in json.dumps(pods.get("unchanged")["spec"])
         assert 7168 - CONTEXT_MIB < refused_at(pods.said("unchanged")) <= 7168
         pods.delete("unchanged")
-        eventually(lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"], "its claim gone with it")
+        eventually(
+            lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"],
+            "its claim gone with it",
+        )
 
 
 def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(

@@ -29,7 +29,9 @@ def test_a_program_gets_its_share_while_a_crowd_starts(mpsd: GpuInstallation, po
     pods.assert_holds("victim")
 
     def are_there() -> bool:
-        clients = {grant["pod"].rpartition("/")[2]: grant["clients"] for grant in mpsd.status()["grants"]}
+        clients = {
+            grant["pod"].rpartition("/")[2]: grant["clients"] for grant in mpsd.status()["grants"]
+        }
         assert sum(clients.values()) == _PODS * _EACH + 1, clients
         return True
 
@@ -37,7 +39,10 @@ def test_a_program_gets_its_share_while_a_crowd_starts(mpsd: GpuInstallation, po
 
 
 def test_forty_clients_cost_control_and_agent_little(
-    mpsd: GpuInstallation, pods: Pods, machine: Machine, record_property: Callable[[str, object], None]
+    mpsd: GpuInstallation,
+    pods: Pods,
+    machine: Machine,
+    record_property: Callable[[str, object], None],
 ) -> None:
     pods.assert_holds("victim")
     assert_small(8.0, record_property)

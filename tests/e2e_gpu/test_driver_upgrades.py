@@ -1,4 +1,5 @@
-"""NVIDIA's GPU operator replaces the driver of the node: its label and its cordon play the states."""
+"""NVIDIA's GPU operator replaces the driver of the node: its label and its cordon play the
+states."""
 
 from collections.abc import Callable, Iterator
 
@@ -35,7 +36,10 @@ def test_an_upgrade_waits_for_two_programs_and_then_nobody_has_the_driver_open(
     operator.begins()
     _keep_users(operator, cards, record_property)
     operator.waits_for(pods, "first", "second")
-    record_property("users of the driver before it is replaced", sorted(operator.assert_gone_and_back().values()))
+    record_property(
+        "users of the driver before it is replaced",
+        sorted(operator.assert_gone_and_back().values()),
+    )
     pods.start("after-upgrade", 2, "alloc=500")
 
 
@@ -49,7 +53,12 @@ def test_two_programs_are_evicted_where_the_policy_says_so(
         operator.begins()
         for name in ("evicted-first", "evicted-second"):
             assert "driver" in pods.event(name, "MPSEvicted")
-        eventually(lambda: not mpsd.granted_mib(pods.namespace).keys() & {"evicted-first", "evicted-second"}, "gone")
+        eventually(
+            lambda: (
+                not mpsd.granted_mib(pods.namespace).keys() & {"evicted-first", "evicted-second"}
+            ),
+            "gone",
+        )
         users = operator.assert_gone_and_back()
         record_property("users of the driver before it is replaced", sorted(users.values()))
     pods.start("after-eviction", 2, "alloc=500")

@@ -9,7 +9,9 @@ from tests.e2e_gpu.cards import Cards
 from tests.e2e_gpu.installation import GpuInstallation
 
 
-def test_uninstalled_it_leaves_no_daemon(cluster: Cluster, mpsd: GpuInstallation, machine: Machine) -> None:
+def test_uninstalled_it_leaves_no_daemon(
+    cluster: Cluster, mpsd: GpuInstallation, machine: Machine
+) -> None:
     mpsd.uninstall()
     eventually(lambda: not mps_processes(), "no daemon and no server", within_s=60.0)
 

@@ -36,14 +36,15 @@ say(works=float((a @ a)[0, 0]) == 1024.0)
 _JAX = """
 import jax, jax.numpy as jnp
 device = jax.devices()[0]
-stats = {name: amount >> 20 for name, amount in (device.memory_stats() or {}).items() if "bytes" in name}
-say(version=jax.__version__, platform=device.platform, at_start_MiB=stats)
+def stats():
+    found = device.memory_stats() or {}
+    return {name: amount >> 20 for name, amount in found.items() if "bytes" in name}
+say(version=jax.__version__, platform=device.platform, at_start_MiB=stats())
 held = []
 def take():
     held.append(jax.device_put(jnp.zeros(256 << 18, dtype=jnp.int32), device).block_until_ready())
 refused_with(take, Exception)
-stats = {name: amount >> 20 for name, amount in (device.memory_stats() or {}).items() if "bytes" in name}
-say(held_MiB=256 * len(held), at_limit_MiB=stats)
+say(held_MiB=256 * len(held), at_limit_MiB=stats())
 held.clear()
 a = jnp.ones((1024, 1024), dtype=jnp.float32)
 say(works=float((a @ a)[0, 0]) == 1024.0)
@@ -73,10 +74,12 @@ def refused_with(take, kind):
         try:
             take()
         except kind as error:
-            say(refused_with=f"{type(error).__module__}.{type(error).__name__}", message=str(error)[:200])
+            kind = f"{type(error).__module__}.{type(error).__name__}"
+            say(refused_with=kind, message=str(error)[:200])
             return
 """
-# JAX 0.11.2 aborts when it frees memory, once it was refused some before it had the three quarters that it wants.
+# JAX 0.11.2 aborts when it frees memory, once it was refused some before it had the three quarters
+# that it wants.
 _MAY_ABORT = {"jax"}
 _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "torch": (_TORCH, {}),
@@ -92,7 +95,8 @@ def _pod(pods: Pods, name: str, card_mib: int) -> Object:
     fits = f"{(_GIB * 1024 - CONTEXT_MIB - _LIBRARIES_MIB) / card_mib:.3f}"
     asks = pods.asks(_GIB)
     asks["env"] = [
-        {"name": key, "value": value.replace("FITS", fits)} for key, value in ({"HOME": "/tmp"} | environment).items()
+        {"name": key, "value": value.replace("FITS", fits)}
+        for key, value in ({"HOME": "/tmp"} | environment).items()
     ]
     spec = frameworks.runs_python(asks, _BEGIN + program)
     return share(name, asks, **spec)
@@ -110,14 +114,18 @@ def test_a_framework_ends_at_its_limit_with_an_error_of_its_own_and_goes_on(
     pods: Pods, name: str, record_property: Callable[[str, object], None]
 ) -> None:
     phase = eventually(
-        lambda: pods.phase(name) in {"Succeeded", "Failed"} and pods.phase(name), f"{name} done", within_s=_WITHIN_S
+        lambda: pods.phase(name) in {"Succeeded", "Failed"} and pods.phase(name),
+        f"{name} done",
+        within_s=_WITHIN_S,
     )
     said = pods.said(name)
     record_property("said", said)
     print("\n" + "\n".join(json.dumps(line) for line in said))
     logs = pods.cluster.kubectl("logs", name, "-n", pods.namespace, "--tail=40")
     assert phase == "Succeeded" or name in _MAY_ABORT, f"{pods.why(name)}\n{logs.out}{logs.err}"
-    assert not [event for event in pods.events(name) if event["reason"].startswith("GPU")], "nobody of it was judged"
+    assert not [event for event in pods.events(name) if event["reason"].startswith("GPU")], (
+        "nobody of it was judged"
+    )
     (held,) = [line["held_MiB"] for line in said if "held_MiB" in line]
     assert any("refused_with" in line for line in said)
     assert _GIB * 1024 * 0.7 - CONTEXT_MIB - _LIBRARIES_MIB < held < _GIB * 1024

@@ -20,13 +20,19 @@ Record = Callable[[str, object], None]
 
 @pytest.fixture(scope="module")
 def sample(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> str:
-    """The name of the published Job's pod: its image and its program are replaced, and nothing else."""
+    """The name of the published Job's pod: its image and its program are replaced, and nothing
+    else."""
     job: Object = yaml.safe_load(SAMPLE)
     (main,) = job["spec"]["template"]["spec"]["containers"]
-    main |= {"image": mpsd.image, "command": [*pods.client, "alloc=9000", "hold"], "workingDir": "/"}
+    main |= {
+        "image": mpsd.image,
+        "command": [*pods.client, "alloc=9000", "hold"],
+        "workingDir": "/",
+    }
     cluster.do("apply", "-n", pods.namespace, "-f", "-", given=job)
     (found,) = eventually(
-        lambda: cluster.get("pods", "-n", pods.namespace, "-l", "app=mps-sample")["items"], "the Job's pod"
+        lambda: cluster.get("pods", "-n", pods.namespace, "-l", "app=mps-sample")["items"],
+        "the Job's pod",
     )
     name: str = found["metadata"]["name"]
     return name
@@ -57,12 +63,19 @@ def test_the_published_sample_runs_under_its_limit(
     annotations = pods.get(sample)["metadata"]["annotations"]
     assert annotations["mpsd.io/gpu"] == said[0]["uuid"]
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "7"
-    eventually(lambda: mpsd.granted_mib(pods.namespace).get(sample) == 7168, "its grant in the node's MPSNode")
+    eventually(
+        lambda: mpsd.granted_mib(pods.namespace).get(sample) == 7168,
+        "its grant in the node's MPSNode",
+    )
 
 
 @pytest.mark.parametrize("name", _SHARES)
 def test_a_program_has_the_memory_and_the_sms_of_its_share(
-    mpsd: GpuInstallation, pods: Pods, shares: dict[str, list[Object]], name: str, record_property: Record
+    mpsd: GpuInstallation,
+    pods: Pods,
+    shares: dict[str, list[Object]],
+    name: str,
+    record_property: Record,
 ) -> None:
     if name not in shares:
         pytest.skip("no GPU here has so much memory")
@@ -72,11 +85,16 @@ def test_a_program_has_the_memory_and_the_sms_of_its_share(
     free_mib, sms = said[0]["meminfo_free_MiB"], said[0]["sms"]
     (gpu,) = [gpu for gpu in mpsd.gpus() if gpu["uuid"] == said[0]["uuid"]]
     print(
-        f"\n{gib} GiB, {percent} %: {free_mib} MiB free, {sms} of {gpu['sms']} SMs, refused at {refused_at(said)} MiB"
+        f"\n{gib} GiB, {percent} %: {free_mib} MiB free, {sms} of {gpu['sms']} SMs, refused at"
+        f" {refused_at(said)} MiB"
     )
     assert gib * 1024 - CONTEXT_MIB < free_mib < gib * 1024
     assert gib * 1024 - CONTEXT_MIB < refused_at(said) < gib * 1024
-    assert gpu["sms"] * percent / 100 - _SMS_GRANULARITY < sms <= max(gpu["sms"] * percent / 100, _SMS_GRANULARITY)
+    assert (
+        gpu["sms"] * percent / 100 - _SMS_GRANULARITY
+        < sms
+        <= max(gpu["sms"] * percent / 100, _SMS_GRANULARITY)
+    )
 
 
 def test_neighbours_share_one_gpu_and_each_keeps_its_memory(
@@ -90,7 +108,10 @@ def test_neighbours_share_one_gpu_and_each_keeps_its_memory(
     eventually(lambda: wanted <= mpsd.granted_mib(pods.namespace).items(), "a grant for each")
 
     def used_mib() -> dict[str, int]:
-        return {grant["pod"].rpartition("/")[2]: grant.get("usedMiB", 0) for grant in mpsd.status()["grants"]}
+        return {
+            grant["pod"].rpartition("/")[2]: grant.get("usedMiB", 0)
+            for grant in mpsd.status()["grants"]
+        }
 
     eventually(lambda: all(used_mib().values()), "what each uses, by NVML")
     used = used_mib()
@@ -98,7 +119,9 @@ def test_neighbours_share_one_gpu_and_each_keeps_its_memory(
         assert used[name] <= _SHARES[name][0] * 1024 + 32, "the policy's tolerance"
 
 
-def test_a_pod_sees_one_socket_and_commands_nothing(pods: Pods, shares: dict[str, list[Object]]) -> None:
+def test_a_pod_sees_one_socket_and_commands_nothing(
+    pods: Pods, shares: dict[str, list[Object]]
+) -> None:
     """It is not root."""
     some = next(iter(shares))
     assert pods.run_in(some, "ls", "-A", "/run/mpsd/client").split() == ["control"]

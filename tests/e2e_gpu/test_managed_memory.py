@@ -1,4 +1,5 @@
-"""Managed memory, which NVML counts for no process. Never more of it than a card has free: 8 GiB at most here."""
+"""Managed memory, which NVML counts for no process. Never more of it than a card has free: 8 GiB at
+most here."""
 
 from collections.abc import Callable
 
@@ -32,7 +33,9 @@ def test_managed_memory_beyond_the_grant_is_refused_or_ended(
     code = pods.exit_code("dishonest", within_s=60.0)
     said = pods.said("dishonest")
     record_property("said", [code, said])
-    refused = [line for line in said if line.get("managed_MiB") == 0 and "OUT_OF_MEMORY" in line["rc"]]
+    refused = [
+        line for line in said if line.get("managed_MiB") == 0 and "OUT_OF_MEMORY" in line["rc"]
+    ]
     print(f"\nexit code {code}, {said}")
     if not refused:
         assert code == 137

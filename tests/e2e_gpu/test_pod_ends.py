@@ -1,4 +1,5 @@
-"""Pods that are deleted, evicted and rolled amid kernels of 100 ms and products, beside a Job that computes on.
+"""Pods that are deleted, evicted and rolled amid kernels of 100 ms and products, beside a Job that
+computes on.
 
 The simulator's half is tests/whole/node/test_pod_ends.py.
 """
@@ -23,8 +24,8 @@ _MARK = "mpsd.io/e2e"
 Record = Callable[[str, object], None]
 _STARTED_S = 120.0  # PyTorch, several at once
 
-# Neither handles SIGTERM. Half a second is queued of the first, an eighth of the second, so that all of a round run
-# dry within the 3 s of the policy.
+# Neither handles SIGTERM. Half a second is queued of the first, an eighth of the second, so that
+# all of a round run dry within the 3 s of the policy.
 _KERNELS = ("kernel=100", "work=0.3", "launch=600")
 _PYTORCH = f"""
 import json, torch
@@ -86,13 +87,23 @@ def _deployment(name: str, mark: str, pod: Object) -> Object:
     """That ends the old pod before it makes a new one, as does who has only one share."""
     labels = {_MARK: mark, "app": name}
     template = {"metadata": {"labels": labels}, "spec": pod["spec"] | {"restartPolicy": "Always"}}
-    spec = {"selector": {"matchLabels": labels}, "strategy": {"type": "Recreate"}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels}, "spec": spec}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "strategy": {"type": "Recreate"},
+        "template": template,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Programs of each kind and each start that compute on one GPU, and are ended together. mark: their label."""
+    """Programs of each kind and each start that compute on one GPU, and are ended together. mark:
+    their label."""
 
     mpsd: GpuInstallation
     pods: Pods
@@ -125,7 +136,11 @@ class Round:
 
         def together() -> bool:
             named = {*self.names, neighbour.pod}
-            grants = [one for one in self.mpsd.status()["grants"] if one["pod"].rpartition("/")[2] in named]
+            grants = [
+                one
+                for one in self.mpsd.status()["grants"]
+                if one["pod"].rpartition("/")[2] in named
+            ]
             assert len(grants) == len(named), grants
             return len({gpu for one in grants for gpu in one["gpus"]}) == 1
 
@@ -136,7 +151,9 @@ class Round:
         eventually(lambda: not {*self.names} & {*self._there()}, f"{self.mark} gone", within_s=60.0)
 
     def _there(self) -> list[str]:
-        found = self.pods.cluster.get("pods", "-n", self.pods.namespace, "-l", f"{_MARK}={self.mark}")["items"]
+        found = self.pods.cluster.get(
+            "pods", "-n", self.pods.namespace, "-l", f"{_MARK}={self.mark}"
+        )["items"]
         return [one["metadata"]["name"] for one in found]
 
     def do(self, *words: str) -> None:
@@ -164,7 +181,9 @@ class NeighbourJob:
 
     @property
     def pod(self) -> str:
-        (found,) = self.pods.cluster.get("pods", "-n", self.pods.namespace, "-l", f"{_MARK}={self.name}")["items"]
+        (found,) = self.pods.cluster.get(
+            "pods", "-n", self.pods.namespace, "-l", f"{_MARK}={self.name}"
+        )["items"]
         return str(found["metadata"]["name"])
 
     @property
@@ -173,14 +192,19 @@ class NeighbourJob:
 
     def assert_computes_on(self) -> None:
         said = len(self.said)
-        eventually(lambda: len(self.said) > said or "broke" in self.said[-1], f"{self.name} goes on")
+        eventually(
+            lambda: len(self.said) > said or "broke" in self.said[-1], f"{self.name} goes on"
+        )
         assert "broke" not in self.said[-1], self.said[-1]
 
     def complete(self) -> None:
         """By SIGTERM, which it handles."""
         self.pods.run_in(self.pod, "kill", f"-{signal.SIGTERM.value}", "1")
         job = ("job", self.name, "-n", self.pods.namespace)
-        eventually(lambda: self.pods.cluster.get(*job)["status"].get("succeeded") == 1, f"{self.name} completes")
+        eventually(
+            lambda: self.pods.cluster.get(*job)["status"].get("succeeded") == 1,
+            f"{self.name} completes",
+        )
 
 
 @pytest.fixture(scope="module")
@@ -245,9 +269,15 @@ class Trial:
 
 @pytest.fixture
 def trial(
-    request: pytest.FixtureRequest, mpsd: GpuInstallation, pods: Pods, neighbour: NeighbourJob, record_property: Record
+    request: pytest.FixtureRequest,
+    mpsd: GpuInstallation,
+    pods: Pods,
+    neighbour: NeighbourJob,
+    record_property: Record,
 ) -> Trial:
-    return Trial(mpsd, pods, neighbour, request.config.getoption("--tries") or TRIES, record_property)
+    return Trial(
+        mpsd, pods, neighbour, request.config.getoption("--tries") or TRIES, record_property
+    )
 
 
 def test_pods_of_jobs_that_are_deleted_leave_their_neighbour_alone(trial: Trial) -> None:
@@ -282,4 +312,7 @@ def test_where_the_policy_leaves_them_to_kubelet_the_neighbour_dies(
         record_property("neighbour", doomed.said[-1])
         assert doomed.said[-1]["broke"].startswith("700:")
         left.wait_until_gone()
-        eventually(lambda: all(one["state"] == "ready" for one in mpsd.status()["domains"]), "all serve again")
+        eventually(
+            lambda: all(one["state"] == "ready" for one in mpsd.status()["domains"]),
+            "all serve again",
+        )

@@ -1,4 +1,5 @@
-"""A fault, a daemon that is killed and a reboot: who loses what, and that nobody starts before limits hold again."""
+"""A fault, a daemon that is killed and a reboot: who loses what, and that nobody starts before
+limits hold again."""
 
 import os
 import signal
@@ -24,7 +25,9 @@ def test_a_fault_ends_who_is_on_its_gpu_and_the_next_one_runs(pods: Pods) -> Non
     eventually(lambda: any("bad" in line for line in pods.said("faulty")), "a fault", within_s=60.0)
     pods.exit_code("faulty", within_s=60.0)
     print(f"\n{pods.event('faulty', 'MPSFault')}")
-    pods.create(share("after-fault", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure"))
+    pods.create(
+        share("after-fault", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure")
+    )
     _assert_has_its_share(pods.wait_until_holding("after-fault"))
     pods.delete("after-fault")
 
@@ -36,7 +39,9 @@ def test_a_fault_on_one_gpu_leaves_the_other_alone(mpsd: GpuInstallation, pods: 
     gib = gpus[0]["memoryMiB"] // 1024 - 8  # so much that another of this size goes elsewhere
     pods.start("other", gib, "alloc=1000")
     pods.create(share("faulty-too", pods.asks(gib, "alloc=100", "fault", "linger")))
-    eventually(lambda: any("bad" in line for line in pods.said("faulty-too")), "a fault", within_s=60.0)
+    eventually(
+        lambda: any("bad" in line for line in pods.said("faulty-too")), "a fault", within_s=60.0
+    )
     pods.exit_code("faulty-too", within_s=60.0)
     assert pods.said("faulty-too")[0]["uuid"] != pods.said("other")[0]["uuid"]
     pods.assert_holds("other")
@@ -50,7 +55,9 @@ def test_a_killed_daemon_ends_its_programs_and_the_next_one_waits_at_the_gate_an
     eventually(lambda: mpsd.clients_of("lost") == 1, "mpsd has seen it on the GPU")
     domain = mpsd.domain_of(pods.said("lost")[0]["uuid"])
     os.kill(domain["daemonPid"], signal.SIGKILL)
-    pods.create(share("after-kill", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure"))
+    pods.create(
+        share("after-kill", pods.asks(_GIB, "alloc=9000", "hold"), restartPolicy="OnFailure")
+    )
     assert pods.exit_code("lost", within_s=60.0) in {4, 137}
     print(f"\n{pods.said('lost')[-1]}\n{pods.event('lost', 'MPSDaemonDown')}")
     _assert_has_its_share(pods.wait_until_holding("after-kill"))
@@ -60,7 +67,8 @@ def test_a_killed_daemon_ends_its_programs_and_the_next_one_waits_at_the_gate_an
 def test_after_a_reboot_no_container_starts_before_its_domain_serves(
     cluster: Cluster, mpsd: GpuInstallation, pods: Pods, machine: Machine
 ) -> None:
-    """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices in its checkpoint."""
+    """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices
+    in its checkpoint."""
     pods.start("before", _GIB, "alloc=1000", restartPolicy="Always")
     first = pods.status("before")["containerID"]
     machine.kubelet("kill")
@@ -73,12 +81,19 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
     try:
         machine.reboot()
         machine.kubelet("start")
-        eventually(lambda: not mpsd.pods("control") and not mpsd.pods("agent"), "neither of the two", within_s=90.0)
+        eventually(
+            lambda: not mpsd.pods("control") and not mpsd.pods("agent"),
+            "neither of the two",
+            within_s=90.0,
+        )
 
         def is_held_back() -> str:
             assert not runs(), "it runs without MPS and without a limit"
             ended = pods.get("before")["status"].get("message", "")
-            return str(ended or pods.status("before").get("state", {}).get("waiting", {}).get("message", ""))
+            return str(
+                ended
+                or pods.status("before").get("state", {}).get("waiting", {}).get("message", "")
+            )
 
         print(f"\nkubelet meanwhile: {eventually(is_held_back, 'held back', within_s=60.0)}")
         never(runs, "it runs without MPS and without a limit", for_s=2.0)

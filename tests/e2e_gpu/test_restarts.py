@@ -1,4 +1,5 @@
-"""Everything that may be restarted is, while a program holds memory on a real GPU: the same one through all of it."""
+"""Everything that may be restarted is, while a program holds memory on a real GPU: the same one
+through all of it."""
 
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def _assert_noticed_nothing(pods: Pods, mpsd: GpuInstallation) -> None:
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(_WITNESS) == _GIB * 1024, "its grant")
 
 
-def test_the_agent_deleted_costs_no_program_anything(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> None:
+def test_the_agent_deleted_costs_no_program_anything(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods
+) -> None:
     agent = mpsd.agent()
     cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
     mpsd.wait_for_another_agent(agent)
@@ -34,7 +37,9 @@ def test_the_agent_deleted_costs_no_program_anything(cluster: Cluster, mpsd: Gpu
     _assert_noticed_nothing(pods, mpsd)
 
 
-def test_the_agent_rolled_costs_no_program_anything(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> None:
+def test_the_agent_rolled_costs_no_program_anything(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods
+) -> None:
     agent = mpsd.agent()
     cluster.do("rollout", "restart", f"daemonset/{AGENT}", "-n", SYSTEM)
     mpsd.wait_for_another_agent(agent)
@@ -42,7 +47,9 @@ def test_the_agent_rolled_costs_no_program_anything(cluster: Cluster, mpsd: GpuI
     _assert_noticed_nothing(pods, mpsd)
 
 
-def test_the_control_container_killed_costs_no_program_anything(mpsd: GpuInstallation, pods: Pods) -> None:
+def test_the_control_container_killed_costs_no_program_anything(
+    mpsd: GpuInstallation, pods: Pods
+) -> None:
     """Its daemons are in no cgroup of the container, and the next one adopts them."""
     daemons = mpsd.daemons()
     mpsd.kill_control()
@@ -51,17 +58,24 @@ def test_the_control_container_killed_costs_no_program_anything(mpsd: GpuInstall
     _assert_noticed_nothing(pods, mpsd)
 
 
-def test_daemons_and_servers_are_in_cgroups_of_their_own(mpsd: GpuInstallation, machine: Machine) -> None:
+def test_daemons_and_servers_are_in_cgroups_of_their_own(
+    mpsd: GpuInstallation, machine: Machine
+) -> None:
     if not Path("/sys/fs/cgroup/cgroup.controllers").exists():
         pytest.skip("cgroup v1: each controller has a hierarchy of its own")
     wanted = {f"/mpsd/{domain['name']}" for domain in mpsd.status()["domains"]}
-    found = {pid: Path(f"/proc/{pid}/cgroup").read_text().strip().removeprefix("0::") for pid in mps_processes()}
+    found = {
+        pid: Path(f"/proc/{pid}/cgroup").read_text().strip().removeprefix("0::")
+        for pid in mps_processes()
+    }
     print(f"\n{found}")
     assert {*mpsd.daemons().values()} <= found.keys()
     assert {*found.values()} == wanted
 
 
-def test_kubelet_restarted_costs_no_program_anything(mpsd: GpuInstallation, pods: Pods, machine: Machine) -> None:
+def test_kubelet_restarted_costs_no_program_anything(
+    mpsd: GpuInstallation, pods: Pods, machine: Machine
+) -> None:
     agent = mpsd.agent()
     mpsd.restart_kubelet(machine)
     pods.start("after-kubelet", 2)

@@ -20,7 +20,10 @@ from tests.e2e_gpu.installation import GpuInstallation
 @pytest.fixture(scope="module", autouse=True)
 def seen(mpsd: GpuInstallation, pods: Pods) -> str:
     pods.start("seen", 3, "alloc=1000")
-    eventually(lambda: mpsd.granted_mib(pods.namespace).get("seen") == 3072, "its grant in the report of the node")
+    eventually(
+        lambda: mpsd.granted_mib(pods.namespace).get("seen") == 3072,
+        "its grant in the report of the node",
+    )
     return "seen"
 
 
@@ -37,9 +40,13 @@ def test_kubectl_mps_shows_the_node_its_gpus_and_the_pod(
     print(f"\n{eventually(shown, 'node and pod')}")
 
 
-def test_top_shows_what_each_program_uses(cluster: Cluster, mpsd: GpuInstallation, pods: Pods, seen: str) -> None:
+def test_top_shows_what_each_program_uses(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, seen: str
+) -> None:
     def top() -> str:
-        said = cluster.do("exec", "daemonset/mpsd-agent", "-n", SYSTEM, "--", "mpsd", "top", "--once").out
+        said = cluster.do(
+            "exec", "daemonset/mpsd-agent", "-n", SYSTEM, "--", "mpsd", "top", "--once"
+        ).out
         assert seen in said
         return said
 
@@ -62,8 +69,11 @@ def test_explain_says_why_a_pod_waits(cluster: Cluster, mpsd: GpuInstallation, p
     print(f"\n{eventually(why, 'a sentence with the amount')}")
 
 
-def test_the_doctors_find_nothing_on_a_healthy_node(cluster: Cluster, mpsd: GpuInstallation) -> None:
-    """But for notes, and for what is the rig's own doing: its pods were started again, or it has one webhook."""
+def test_the_doctors_find_nothing_on_a_healthy_node(
+    cluster: Cluster, mpsd: GpuInstallation
+) -> None:
+    """But for notes, and for what is the rig's own doing: its pods were started again, or it has
+    one webhook."""
     found = _node_doctor(cluster)
     print(f"\n{found}")
     assert not [one for one in found if one["severity"] != "note"], found
@@ -72,7 +82,9 @@ def test_the_doctors_find_nothing_on_a_healthy_node(cluster: Cluster, mpsd: GpuI
     assert "programs cannot start on MPS" not in said.out
 
 
-def test_everybody_says_so_when_a_daemon_does_not_answer(cluster: Cluster, pods: Pods, stopped: int) -> None:
+def test_everybody_says_so_when_a_daemon_does_not_answer(
+    cluster: Cluster, pods: Pods, stopped: int
+) -> None:
     """Its programs go on, and once it answers all is well again."""
 
     def is_told() -> bool:
@@ -108,7 +120,10 @@ def stopped(mpsd: GpuInstallation, pods: Pods, machine: Machine) -> Iterator[int
 
 
 def _node_doctor(cluster: Cluster) -> list[dict[str, str]]:
-    """What it found: check, severity, message, by `mpsd doctor` in the control pod, which sees the host's processes."""
-    said = cluster.kubectl("exec", f"daemonset/{CONTROL}", "-n", SYSTEM, "--", "mpsd", "doctor", "-o", "json")
+    """What it found: check, severity, message, by `mpsd doctor` in the control pod, which sees the
+    host's processes."""
+    said = cluster.kubectl(
+        "exec", f"daemonset/{CONTROL}", "-n", SYSTEM, "--", "mpsd", "doctor", "-o", "json"
+    )
     assert said.out.startswith("{"), said
     return [check for check in json.loads(said.out)["checks"] if check["verdict"] == "found"]

@@ -1,4 +1,5 @@
-"""Each way out of a limit, from inside a container on a real node: how it ends, what the pod hears, who is not."""
+"""Each way out of a limit, from inside a container on a real node: how it ends, what the pod hears,
+who is not."""
 
 import subprocess
 import sys
@@ -23,7 +24,8 @@ import os, signal, sys
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        kept = {"PATH", "CUDA_MPS_PIPE_DIRECTORY", "MPSD_SIMULATION"}  # the last is where simulated GPUs are
+        # The last is where simulated GPUs are.
+        kept = {"PATH", "CUDA_MPS_PIPE_DIRECTORY", "MPSD_SIMULATION"}
         there = {name: value for name, value in os.environ.items() if name in kept}
         os.execvpe(sys.argv[1], sys.argv[1:], there | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=0"})
     os._exit(0)
@@ -47,7 +49,12 @@ def test_who_lifts_his_limit_and_takes_more_is_ended(pods: Pods, neighbour: str)
 
 @pytest.mark.skipif(bool(SIMULATE), reason="a simulated card is reached by what mpsd gives alone")
 def test_who_leaves_mps_is_ended(pods: Pods, neighbour: str) -> None:
-    pods.create(share("outside", pods.by_shell(_GIB, "export CUDA_MPS_PIPE_DIRECTORY=/nowhere", "alloc=100", "hold")))
+    pods.create(
+        share(
+            "outside",
+            pods.by_shell(_GIB, "export CUDA_MPS_PIPE_DIRECTORY=/nowhere", "alloc=100", "hold"),
+        )
+    )
     assert pods.exit_code("outside", within_s=60.0) == _BY_MPSD
     print(f"\n{pods.event('outside', 'GPUOutsideMPS')}")
     pods.assert_holds(neighbour)
@@ -89,8 +96,11 @@ def test_more_clients_than_a_grant_may_have_are_reported_while_there_is_room(pod
 
 
 @pytest.mark.skipif(bool(SIMULATE), reason="a simulated card is reached by what mpsd gives alone")
-def test_a_pod_without_a_grant_is_ended(cluster: Cluster, mpsd: GpuInstallation, pods: Pods, neighbour: str) -> None:
-    """Where admission does not look, its image or its environment asks NVIDIA's runtime for the GPUs."""
+def test_a_pod_without_a_grant_is_ended(
+    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, neighbour: str
+) -> None:
+    """Where admission does not look, its image or its environment asks NVIDIA's runtime for the
+    GPUs."""
     with cluster.namespace(exempt=True) as exempt:
         stranger = Pods(cluster, exempt, mpsd.image, pods.client)
         asks = stranger.asks(1, "alloc=100", "hold") | {"resources": {}}

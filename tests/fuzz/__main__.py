@@ -1,10 +1,12 @@
-"""`make fuzz`: looks for bytes that break a target, guided by what they reach (atheris, which is libFuzzer).
+"""`make fuzz`: looks for bytes that break a target, guided by what they reach (atheris, which is
+libFuzzer).
 
     python -m tests.fuzz 60               # every target for 60 s; 1 where something broke
     python -m tests.fuzz 60 review        # one of them
     python -m tests.fuzz replay review FILE
 
-What was found to reach something new stays in build/fuzz/TARGET/corpus, so that the next run goes on from there.
+What was found to reach something new stays in build/fuzz/TARGET/corpus, so that the next run goes
+on from there.
 """
 
 import subprocess
@@ -23,7 +25,8 @@ def _fuzz(name: str, held_s: int) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["mpsd"]):
-        from tests.fuzz.targets import TARGETS  # here, since only what is imported in this block is instrumented
+        # here, since only what is imported in this block is instrumented
+        from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
     corpus = _FOLDER / name / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,10 @@ def _fuzz(name: str, held_s: int) -> None:
         "artifact_prefix": f"{_FOLDER / name}/",
         "print_final_stats": 1,
     }
-    atheris.Setup([sys.argv[0], *(f"-{key}={value}" for key, value in options.items()), str(corpus)], target.run)
+    atheris.Setup(
+        [sys.argv[0], *(f"-{key}={value}" for key, value in options.items()), str(corpus)],
+        target.run,
+    )
     atheris.Fuzz()
 
 
@@ -47,10 +53,17 @@ def _fuzz_all(names: list[str], held_s: int) -> int:
         print(f"{name}: {held_s} s", flush=True)
         before = _found(name)
         command = [sys.executable, "-m", "tests.fuzz", "one", str(held_s), name]
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+        )
         said = done.stderr.splitlines()
         print(
-            *(f"  {line}" for line in said if "number_of_executed_units" in line or "new_units_added" in line), sep="\n"
+            *(
+                f"  {line}"
+                for line in said
+                if "number_of_executed_units" in line or "new_units_added" in line
+            ),
+            sep="\n",
         )
         if done.returncode:
             print("\n".join(said[-40:]))

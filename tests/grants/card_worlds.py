@@ -1,4 +1,5 @@
-"""A node of document D's size, three V100 in one domain, and containers that ask of it in the dialects."""
+"""A node of document D's size, three V100 in one domain, and containers that ask of it in the
+dialects."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,14 @@ from mpsd.containers.dialects.request import DialectRequest, cards_request
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant
 from mpsd.model.identity import HostContainer
-from mpsd.model.node_view import Client, DomainRecord, DomainView, HeldGrant, NodeView, WaitingRequest
+from mpsd.model.node_view import (
+    Client,
+    DomainRecord,
+    DomainView,
+    HeldGrant,
+    NodeView,
+    WaitingRequest,
+)
 from mpsd.model.policy import Policy
 from tests.containers.dialect_machine import V100_MIB, VOLTA
 from tests.model.worlds import NOW, POLICY, identity, record
@@ -18,11 +26,15 @@ SERVER_MIB = VOLTA.server_mib  # what MPS takes of a card, which the report's do
 
 
 def cards(memory_mib: int = V100_MIB + SERVER_MIB, count: int = 3) -> tuple[Gpu, ...]:
-    return tuple(Gpu(f"GPU-{n:08x}-uuid", n, "Tesla V100", memory_mib, 80, VOLTA) for n in range(count))
+    return tuple(
+        Gpu(f"GPU-{n:08x}-uuid", n, "Tesla V100", memory_mib, 80, VOLTA) for n in range(count)
+    )
 
 
 def one_domain(gpus: Sequence[Gpu], state: State = State.READY, reason: str = "") -> DomainRecord:
-    return replace(record(0, state, reason=reason), domain="all", gpus=tuple(gpu.uuid for gpu in gpus))
+    return replace(
+        record(0, state, reason=reason), domain="all", gpus=tuple(gpu.uuid for gpu in gpus)
+    )
 
 
 def apart(gpus: Sequence[Gpu]) -> tuple[DomainRecord, ...]:
@@ -41,7 +53,9 @@ def egpu(*asked: tuple[int, int, int]) -> dict[str, str]:
 class Node:
     """Containers that come and go, decided as `mpsd up` decides them."""
 
-    def __init__(self, gpus: tuple[Gpu, ...], records: tuple[DomainRecord, ...] = (), policy: Policy = POLICY) -> None:
+    def __init__(
+        self, gpus: tuple[Gpu, ...], records: tuple[DomainRecord, ...] = (), policy: Policy = POLICY
+    ) -> None:
         self.gpus, self.policy = gpus, policy
         self.records = records or (one_domain(gpus),)
         self.grants: tuple[Grant, ...] = ()
@@ -61,7 +75,9 @@ class Node:
         name = f"c{self._asked}"
         holder = HostContainer("/run/runc", name, name, identity(self._asked), is_made=True)
         waits = WaitingRequest(name, cards_request(reading), holder, True, name, None)
-        (answer,) = (one for one in decide(self.view(waits), self.policy) if isinstance(one, Admit | Refuse))
+        (answer,) = (
+            one for one in decide(self.view(waits), self.policy) if isinstance(one, Admit | Refuse)
+        )
         if isinstance(answer, Refuse):
             return answer
         self.grants += (answer.grant,)

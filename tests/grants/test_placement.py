@@ -14,7 +14,9 @@ SEVEN = Request(7 * 1024, None, 1)
 CROWD = tuple(grant(f"g{n}", 1) for n in range(6))  # as many clients as a GPU takes
 
 
-def rooms_with(*grants: tuple[int, int], domain_of: dict[str, str] = APART) -> tuple[GpuCapacity, ...]:
+def rooms_with(
+    *grants: tuple[int, int], domain_of: dict[str, str] = APART
+) -> tuple[GpuCapacity, ...]:
     """Rooms beside grants given as (GiB, GPU)."""
     held = [grant(f"g{n}", gib_, gpu) for n, (gib_, gpu) in enumerate(grants)]
     return rooms(GPUS, domain_of, held, POLICY)
@@ -82,7 +84,10 @@ def test_gib_for_people_are_never_rounded_up() -> None:
 def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None:
     from dataclasses import replace
 
-    assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [("gpu0", UUIDS[:1]), ("gpu1", UUIDS[1:])]
+    assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [
+        ("gpu0", UUIDS[:1]),
+        ("gpu1", UUIDS[1:]),
+    ]
     grouped = domains(GPUS, replace(POLICY, domains=[[1, 0]]))
     assert [(one.name, one.gpus) for one in grouped] == [("gpu0-1", UUIDS)]
 

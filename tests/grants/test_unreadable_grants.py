@@ -1,4 +1,5 @@
-"""Grants whose records cannot be read: rebuilt from what their programs were started with, or nothing is granted."""
+"""Grants whose records cannot be read: rebuilt from what their programs were started with, or
+nothing is granted."""
 
 import asyncio
 import os
@@ -42,7 +43,9 @@ def start() -> Iterator[Start]:
         found = processes.identity_of(started[-1].pid)
         assert found
         # for a moment after its exec the kernel shows none
-        wait_until(lambda: processes.environment_of(found.pid) or not variables, 20, "its environment")
+        wait_until(
+            lambda: processes.environment_of(found.pid) or not variables, 20, "its environment"
+        )
         return found
 
     yield one
@@ -51,14 +54,18 @@ def start() -> Iterator[Start]:
         each.wait()
 
 
-def given_variables(run: Path, memory_mib: int = 20 * 1024, gpu: int = 0, percent: int = 30) -> dict[str, str]:
+def given_variables(
+    run: Path, memory_mib: int = 20 * 1024, gpu: int = 0, percent: int = 30
+) -> dict[str, str]:
     """What `mpsd run` starts a program with."""
     limits = environment(ClientLimit(memory_mib, percent), str(run / f"gpu{gpu}" / "client"))
     return {**limits, CUDA_VISIBLE_DEVICES: UUIDS[gpu], GRANT: ID}
 
 
 def granted(holder: ProcessIdentity, name: str = ID, gib: int = 20, gpu: int = 0) -> ProgramGrant:
-    return ProgramGrant(name, f"gpu{gpu}", evenly((UUIDS[gpu],), gib * 1024, 30), 30, 8, holder, "/bin/sleep 600")
+    return ProgramGrant(
+        name, f"gpu{gpu}", evenly((UUIDS[gpu],), gib * 1024, 30), 30, 8, holder, "/bin/sleep 600"
+    )
 
 
 def write(run: Path, grant: ProgramGrant) -> Path:
@@ -100,7 +107,9 @@ def damages() -> dict[str, Damage]:
 
 
 @pytest.mark.parametrize("damage", damages())
-def test_a_grant_is_rebuilt_from_what_its_holder_was_started_with(tmp_path: Path, start: Start, damage: str) -> None:
+def test_a_grant_is_rebuilt_from_what_its_holder_was_started_with(
+    tmp_path: Path, start: Start, damage: str
+) -> None:
     holder = start(**given_variables(tmp_path))
     child = start(**given_variables(tmp_path, memory_mib=1024))  # has lowered its own limit
     path = write(tmp_path, granted(holder))
@@ -115,7 +124,9 @@ def test_a_grant_is_rebuilt_from_what_its_holder_was_started_with(tmp_path: Path
     assert records.read(path, ProgramGrant) == held.grant
 
 
-def test_a_record_of_another_user_and_one_that_is_no_file_are_unreadable(tmp_path: Path, start: Start) -> None:
+def test_a_record_of_another_user_and_one_that_is_no_file_are_unreadable(
+    tmp_path: Path, start: Start
+) -> None:
     path = write(tmp_path, granted(start()))
     path.chmod(0o666)
     assert [one.reason for one in loaded(tmp_path).unreadable] == ["may be written by every user"]
@@ -141,7 +152,9 @@ def test_a_record_of_another_user_and_one_that_is_no_file_are_unreadable(tmp_pat
         {"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"},
     ],
 )
-def test_what_proves_no_grant_closes_its_gpus(tmp_path: Path, start: Start, changed: dict[str, str]) -> None:
+def test_what_proves_no_grant_closes_its_gpus(
+    tmp_path: Path, start: Start, changed: dict[str, str]
+) -> None:
     path = write(tmp_path, granted(start(**(given_variables(tmp_path) | changed))))
     path.write_bytes(b"")
 
@@ -175,7 +188,9 @@ def test_processes_that_disagree_on_their_domain_prove_none(tmp_path: Path, star
     assert broken.domain is None
 
 
-def test_what_does_not_fit_beside_the_others_was_changed_and_is_not_rebuilt(tmp_path: Path, start: Start) -> None:
+def test_what_does_not_fit_beside_the_others_was_changed_and_is_not_rebuilt(
+    tmp_path: Path, start: Start
+) -> None:
     """It was made smaller since its program was started, and another has the rest."""
     path = write(tmp_path, granted(start(**given_variables(tmp_path)), gib=10))
     other = granted(start(), "other", gib=12)
@@ -206,8 +221,15 @@ def test_a_record_that_is_repaired_or_removed_is_noticed(tmp_path: Path, start: 
     assert loaded(tmp_path, path.unlink) == LedgerView()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
-@given(at=st.integers(0, 10_000), flip=st.integers(0, 255), marked=st.booleans(), gib=st.integers(1, 23))
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30
+)
+@given(
+    at=st.integers(0, 10_000),
+    flip=st.integers(0, 255),
+    marked=st.booleans(),
+    gib=st.integers(1, 23),
+)
 def test_whatever_is_cut_off_or_flipped_no_card_is_granted_twice_and_no_limit_falls(
     tmp_path: Path, start: Start, at: int, flip: int, marked: bool, gib: int
 ) -> None:
@@ -227,7 +249,11 @@ def test_whatever_is_cut_off_or_flipped_no_card_is_granted_twice_and_no_limit_fa
         now = [granted(holder), *(one.grant for one in actions if isinstance(one, Admit))]
         for gpu in GPUS:
             assert sum(grant.part_of(gpu.uuid).memory_mib for grant in now) <= 23 * 1024
-        on_gpu0 = [one.limit.memory_mib for one in actions if isinstance(one, SetLimit) and one.domain == "gpu0"]
+        on_gpu0 = [
+            one.limit.memory_mib
+            for one in actions
+            if isinstance(one, SetLimit) and one.domain == "gpu0"
+        ]
         assert all(limit_mib >= 20 * 1024 for limit_mib in on_gpu0)
     finally:  # while it lives it would prove this grant to the next example
         os.kill(holder.pid, signal.SIGKILL)
@@ -235,4 +261,7 @@ def test_whatever_is_cut_off_or_flipped_no_card_is_granted_twice_and_no_limit_fa
 
 
 def test_the_domains_of_these_tests_are_those_of_the_policy() -> None:
-    assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [("gpu0", UUIDS[:1]), ("gpu1", UUIDS[1:])]
+    assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [
+        ("gpu0", UUIDS[:1]),
+        ("gpu1", UUIDS[1:]),
+    ]

@@ -32,8 +32,14 @@ def named() -> Iterator[Refuse]:
     gpus, (card,) = cards(), cards(count=1)
     full = Node(gpus)
     full.ask(egpu((0, 30000, 10), (1, 1024, 95)))
-    weighed = Node((card,), policy=replace(POLICY, compute=Compute(5, None, {"0": CardCompute(1, 10)})))
-    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "1", "ALIYUN_COM_GPU_MEM_DEV": "32", "ALIYUN_COM_GPU_SCHD_WEIGHT": "8"}
+    weighed = Node(
+        (card,), policy=replace(POLICY, compute=Compute(5, None, {"0": CardCompute(1, 10)}))
+    )
+    share = {
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "32",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT": "8",
+    }
     weighed.ask(share)
     for node, asked in (
         (full, egpu((0, 10240, 5), (1, 10240, 10), (2, 10240, 10))),
@@ -49,4 +55,9 @@ def named() -> Iterator[Refuse]:
 
 def wording() -> str:
     lines = [f"{'now' if one.ever else 'for ever'}: {one.reason}" for one in places()]
-    return "\n".join([*lines, *(f"{'for ever' if one.for_ever else 'now'}: {one.reason}" for one in named())]) + "\n"
+    return (
+        "\n".join(
+            [*lines, *(f"{'for ever' if one.for_ever else 'now'}: {one.reason}" for one in named())]
+        )
+        + "\n"
+    )

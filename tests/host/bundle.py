@@ -1,6 +1,8 @@
-"""OCI bundles whose programs are this machine's own: its /usr and its Python, read-only, and nothing to be pulled.
+"""OCI bundles whose programs are this machine's own: its /usr and its Python, read-only, and
+nothing to be pulled.
 
-One rule: what a bundle is made of is `runc spec`'s word but for the program, its variables and what it is mounted from.
+One rule: what a bundle is made of is `runc spec`'s word but for the program, its variables and what
+it is mounted from.
 """
 
 import json
@@ -20,12 +22,16 @@ import mpsd
 RUNC = "runc"
 PATH = "/opt:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _HOME = Path(mpsd.__file__).parents[1]
-_SIM_CUDA = "import sys; sys.path[:0] = [{home!r}]; from mpsd.simulator.cuda_client import main; sys.exit(main())"
+_SIM_CUDA = (
+    "import sys; sys.path[:0] = [{home!r}]; from mpsd.simulator.cuda_client import main;"
+    " sys.exit(main())"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What an engine may be told instead of the folder. environment: of the container's process, PATH included."""
+    """What an engine may be told instead of the folder. environment: of the container's process,
+    PATH included."""
 
     folder: Path
     environment: Mapping[str, str]
@@ -62,7 +68,8 @@ def read_only_folders() -> tuple[str, ...]:
 
 
 def make_rootfs(rootfs: Path) -> None:
-    """The root of a container, into which `read_only_folders` are to be mounted; sim-cuda is on its PATH."""
+    """The root of a container, into which `read_only_folders` are to be mounted; sim-cuda is on its
+    PATH."""
     for folder in ("dev", "etc", "opt", "proc", "root", "run", "sys", "tmp", "usr"):
         (rootfs / folder).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
@@ -79,7 +86,12 @@ def make_rootfs(rootfs: Path) -> None:
 
 
 def make_bundle(
-    folder: Path, cgroup: str, environment: Mapping[str, str], command: Sequence[str], *, host_ipc: bool = False
+    folder: Path,
+    cgroup: str,
+    environment: Mapping[str, str],
+    command: Sequence[str],
+    *,
+    host_ipc: bool = False,
 ) -> Bundle:
     """A bundle in a folder that is not there yet."""
     folder.mkdir()
@@ -98,7 +110,8 @@ def make_bundle(
         kept = [one for one in config["linux"]["namespaces"] if one["type"] != "ipc"]
         config["linux"]["namespaces"] = kept
     config["mounts"] += [
-        {"destination": one, "type": "bind", "source": one, "options": ["rbind", "ro"]} for one in read_only_folders()
+        {"destination": one, "type": "bind", "source": one, "options": ["rbind", "ro"]}
+        for one in read_only_folders()
     ]
     bundle.rewrite(config)
     return bundle

@@ -1,4 +1,5 @@
-"""Machines whose containers are runc's own. Where runc cannot run the tests are skipped, and say what is missing."""
+"""Machines whose containers are runc's own. Where runc cannot run the tests are skipped, and say
+what is missing."""
 
 from collections.abc import Iterator
 

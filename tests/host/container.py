@@ -1,6 +1,8 @@
-"""A container as its user has it: what its program said, how it ended, and what the runtime's verbs say of it.
+"""A container as its user has it: what its program said, how it ended, and what the runtime's verbs
+say of it.
 
-One rule: every verb goes through mpsd-runtime, as an engine's would; only the clean-up asks runc itself.
+One rule: every verb goes through mpsd-runtime, as an engine's would; only the clean-up asks runc
+itself.
 """
 
 import json
@@ -42,15 +44,24 @@ class Ended:
 def json_lines(text: str) -> list[Line]:
     """One JSON object a line; a line that is not whole yet, or is none, is left out."""
     return [
-        json.loads(line) for line in text.splitlines(keepends=True) if line.startswith("{") and line.endswith("}\n")
+        json.loads(line)
+        for line in text.splitlines(keepends=True)
+        if line.startswith("{") and line.endswith("}\n")
     ]
 
 
-def ended(argv: Sequence[str | Path], environment: Mapping[str, str], within_s: float = SOON_S) -> Ended:
+def ended(
+    argv: Sequence[str | Path], environment: Mapping[str, str], within_s: float = SOON_S
+) -> Ended:
     """The command, once it has ended."""
     words = [str(word) for word in argv]
     done = subprocess.run(
-        words, env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=within_s
+        words,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=within_s,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
 
@@ -58,7 +69,9 @@ def ended(argv: Sequence[str | Path], environment: Mapping[str, str], within_s: 
 class Container:
     """One bundle under one name. launcher: mpsd-runtime; root: the runtime's folder of state."""
 
-    def __init__(self, launcher: Path, root: Path, name: str, bundle: Bundle, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, launcher: Path, root: Path, name: str, bundle: Bundle, environment: Mapping[str, str]
+    ) -> None:
         self.name = name
         self.bundle = bundle
         self._launcher = launcher
@@ -67,12 +80,16 @@ class Container:
         self._said = bundle.folder / "said"
 
     def __str__(self) -> str:
-        return f"container {self.name}, {self.status or 'not there'}, said {self.output!r} and {self.errors!r}"
+        return (
+            f"container {self.name}, {self.status or 'not there'}, said {self.output!r} and"
+            f" {self.errors!r}"
+        )
 
-    # -- verbs ---------------------------------------------------------------------------------------------------
+    # -- verbs ------------------------------------------------------------------------------------
 
     def create(self) -> Ended:
-        """`create`; the container's process has its output and errors in files, as the runtime itself."""
+        """`create`; the container's process has its output and errors in files, as the runtime
+        itself."""
         return self._in_files("create", "--bundle", self.bundle.folder, self.name)
 
     def run(self, within_s: float = SOON_S) -> Ended:
@@ -101,10 +118,12 @@ class Container:
     def remove(self) -> None:
         """Whatever it is doing; the poststop hook of its bundle runs."""
         subprocess.run(
-            [RUNC, "--root", str(self._root), "delete", "--force", self.name], capture_output=True, timeout=SOON_S
+            [RUNC, "--root", str(self._root), "delete", "--force", self.name],
+            capture_output=True,
+            timeout=SOON_S,
         )
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- what is seen -----------------------------------------------------------------------------
 
     @property
     def output(self) -> str:
@@ -145,7 +164,8 @@ class Container:
         return dict(entry.split("=", 1) for entry in text.split("\0") if entry)
 
     def heard(self, key: str) -> Any:
-        """The value of `key` in the first line that has it, waiting for that; fails when it ends without one."""
+        """The value of `key` in the first line that has it, waiting for that; fails when it ends
+        without one."""
 
         def look() -> list[Any]:
             over = self.status != "running"
@@ -163,8 +183,6 @@ class Container:
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    # ------------------------------------------------------------------------------------------------------------
-
     def _text(self, kind: str) -> str:
         with suppress(FileNotFoundError):
             return self._said.with_suffix(f".{kind}").read_text()
@@ -178,7 +196,10 @@ class Container:
 
     def _in_files(self, verb: str, *words: str | Path, within_s: float = SOON_S) -> Ended:
         """In files, because the container's process keeps them when the runtime has ended."""
-        with self._said.with_suffix(".out").open("wb") as output, self._said.with_suffix(".err").open("wb") as errors:
+        with (
+            self._said.with_suffix(".out").open("wb") as output,
+            self._said.with_suffix(".err").open("wb") as errors,
+        ):
             done = subprocess.run(
                 self.command(verb, *words),
                 env=dict(self._environment),

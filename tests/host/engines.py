@@ -1,7 +1,8 @@
-"""The engines that people have: a containerd of one's own with ctr, a dockerd on it, and podman, each with its folders.
+"""The engines that people have: a containerd of one's own with ctr, a dockerd on it, and podman,
+each with its folders.
 
-One rule: an engine is configured as `mpsd install` or its manual has it, and mpsd-runtime is the runtime of every
-container; nothing of this machine's own engines is touched.
+One rule: an engine is configured as `mpsd install` or its manual has it, and mpsd-runtime is the
+runtime of every container; nothing of this machine's own engines is touched.
 """
 
 import os
@@ -21,10 +22,14 @@ from tests.host.container import Ended, ended
 from tests.host.host import Host, mounts_below, remove_cgroup
 from tests.whole.machine.machine import SOON_S, eventually
 
-_REMEDY = "tests/host/programs.sh fetches it; put the folders that it prints on PATH, as `make check-host` does"
+_REMEDY = (
+    "tests/host/programs.sh fetches it; put the folders that it prints on PATH, as `make"
+    " check-host` does"
+)
 _TRIPLET = "x86_64-linux-gnu"
 _CRUN_STATES = Path("/run/crun")
-# crun refuses a machine that has cgroup v1 and beside it a v2 hierarchy that controls nothing; so it does not see that.
+# crun refuses a machine that has cgroup v1 and beside it a v2 hierarchy that controls nothing; so
+# it does not see that.
 _CRUN = """#!/bin/sh
 export LD_LIBRARY_PATH={libraries}
 exec unshare --mount --propagation private sh -c '
@@ -96,7 +101,8 @@ class Engine(ABC):
         self._running.append(process)
 
     def _left(self) -> list[int]:
-        """The pids of the programs whose command line names a folder of this engine: daemons, shims, monitors."""
+        """The pids of the programs whose command line names a folder of this engine: daemons,
+        shims, monitors."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
@@ -133,7 +139,9 @@ class Containerd(Engine):
         return self.ctr("run", "--rm", *self._options(environment), self._rootfs, name, *command)
 
     def detach(self, environment: Mapping[str, str], *command: str, name: str) -> Ended:
-        return self.ctr("run", "--detach", *self._options(environment), self._rootfs, name, *command)
+        return self.ctr(
+            "run", "--detach", *self._options(environment), self._rootfs, name, *command
+        )
 
     def exec(self, name: str, *command: str) -> Ended:
         return self.ctr("tasks", "exec", "--exec-id", "further", name, *command)
@@ -157,7 +165,9 @@ class Containerd(Engine):
 
     def stop(self) -> None:
         for namespace in self.ctr("namespaces", "list", "--quiet").output.split():
-            for name in self.ctr("--namespace", namespace, "tasks", "list", "--quiet").output.split():
+            for name in self.ctr(
+                "--namespace", namespace, "tasks", "list", "--quiet"
+            ).output.split():
                 self.ctr("--namespace", namespace, "tasks", "delete", "--force", name)
         for process in self._running:
             _end(process)
@@ -165,7 +175,12 @@ class Containerd(Engine):
         remove_cgroup(f"{self._host.cgroup}-ctr")
 
     def _options(self, environment: Mapping[str, str]) -> list[str]:
-        options = ["--runc-binary", str(self._host.launcher), "--runc-root", str(self._folder / "runc")]
+        options = [
+            "--runc-binary",
+            str(self._host.launcher),
+            "--runc-root",
+            str(self._folder / "runc"),
+        ]
         options += ["--cgroup", f"{self._host.cgroup}-ctr", "--rootfs"]
         for name, value in ({"PATH": PATH} | dict(environment)).items():
             options += ["--env", f"{name}={value}"]
@@ -183,7 +198,13 @@ class Docker(Engine):
         self.containerd = Containerd(host)
         super().__init__(host, "docker")
         self._socket = self._folder / "s"
-        daemon = [self._dockerd, "--data-root", self._folder / "data", "--exec-root", self._folder / "exec"]
+        daemon = [
+            self._dockerd,
+            "--data-root",
+            self._folder / "data",
+            "--exec-root",
+            self._folder / "exec",
+        ]
         daemon += ["--host", self.address, "--pidfile", self._folder / "pid"]
         daemon += ["--containerd", self.containerd.socket, "--config-file", self._configured()]
         self._begin(*daemon)
@@ -193,8 +214,9 @@ class Docker(Engine):
     def _configured(self) -> Path:
         config = self._folder / "daemon.json"
         config.write_text(
-            f'{{"runtimes": {{"mpsd": {{"path": "{self._host.launcher}"}}}}, "iptables": false, "ip6tables": false, '
-            f'"bridge": "none", "storage-driver": "vfs", "cgroup-parent": "{self._host.cgroup}-docker"}}'
+            f'{{"runtimes": {{"mpsd": {{"path": "{self._host.launcher}"}}}}, "iptables": false,'
+            ' "ip6tables": false, "bridge": "none", "storage-driver": "vfs", "cgroup-parent":'
+            f' "{self._host.cgroup}-docker"}}'
         )
         return config
 
@@ -245,7 +267,13 @@ class Docker(Engine):
         self.containerd.destroy()
 
     def _options(self, environment: Mapping[str, str], name: str) -> list[str]:
-        options = ["--runtime=mpsd", "--network=none", "--name", name, *_variables({"PATH": PATH} | dict(environment))]
+        options = [
+            "--runtime=mpsd",
+            "--network=none",
+            "--name",
+            name,
+            *_variables({"PATH": PATH} | dict(environment)),
+        ]
         return [*options, *_volumes(), "local/cuda:1"]
 
 
@@ -253,7 +281,8 @@ class Podman(Engine):
     """podman 4.3 with runc; `podman --runtime mpsd-runtime run --rootfs`."""
 
     def __init__(self, host: Host, next_runtime: str = "") -> None:
-        """next_runtime: which mpsd-runtime hands on to; empty for runc, by its path, as conmon keeps no PATH."""
+        """next_runtime: which mpsd-runtime hands on to; empty for runc, by its path, as conmon
+        keeps no PATH."""
         self._podman, conmon = _found("podman"), _found("conmon")
         super().__init__(host, "podman")
         launcher = host.write_launcher("mpsd-runtime-podman", next_runtime or _found("runc"))
@@ -261,10 +290,12 @@ class Podman(Engine):
         make_rootfs(self._rootfs)
         config = self._folder / "containers.conf"
         config.write_text(
-            # A machine's own bounds may be lower than podman's usual ones, which runc cannot raise then.
-            '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
-            f'[engine]\nconmon_path = ["{conmon}"]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
-            f'lock_type = "file"\nruntime = "mpsd"\n[engine.runtimes]\nmpsd = ["{launcher}"]\n'
+            # A machine's own bounds may be lower than podman's usual ones, which runc cannot raise
+            # then.
+            '[containers]\ndefault_ulimits = ["nofile=1024:1024",'
+            f' "nproc=4096:4096"]\n[engine]\nconmon_path = ["{conmon}"]\ncgroup_manager ='
+            ' "cgroupfs"\nevents_logger = "file"\nlock_type = "file"\nruntime ='
+            f' "mpsd"\n[engine.runtimes]\nmpsd = ["{launcher}"]\n'
         )
         self._environment = host.environment | {
             "CONTAINERS_CONF": str(config),
@@ -301,7 +332,13 @@ class Podman(Engine):
         remove_cgroup(f"{self._host.cgroup}-podman")
 
     def _options(self, environment: Mapping[str, str], name: str) -> list[str]:
-        options = ["--network=none", "--name", name, "--cgroup-parent", f"{self._host.cgroup}-podman"]
+        options = [
+            "--network=none",
+            "--name",
+            name,
+            "--cgroup-parent",
+            f"{self._host.cgroup}-podman",
+        ]
         variables = _variables({"PATH": PATH} | dict(environment))
         return [*options, *variables, *_volumes(), "--rootfs", str(self._rootfs)]
 
@@ -328,7 +365,9 @@ def _variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _volumes() -> list[str]:
-    return [word for folder in read_only_folders() for word in ("--volume", f"{folder}:{folder}:ro")]
+    return [
+        word for folder in read_only_folders() for word in ("--volume", f"{folder}:{folder}:ro")
+    ]
 
 
 def _found(program: str) -> str:

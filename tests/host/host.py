@@ -1,6 +1,8 @@
-"""One machine with simulated GPUs and `mpsd up`, whose containers are real: runc's, by way of mpsd-runtime.
+"""One machine with simulated GPUs and `mpsd up`, whose containers are real: runc's, by way of
+mpsd-runtime.
 
-One rule: nothing of a test is left: no container, process, cgroup, mount or folder; and at its end nothing is reserved.
+One rule: nothing of a test is left: no container, process, cgroup, mount or folder; and at its end
+nothing is reserved.
 """
 
 import json
@@ -23,14 +25,18 @@ from tests.host.container import Container, Ended, ended
 from tests.whole.machine.machine import MPSD, Line, Machine, eventually
 
 _CGROUPS = Path("/sys/fs/cgroup")
-Books = Mapping[int, tuple[int, int]]  # from a card's ordinal to the MiB and the percent that are granted of it
+# from a card's ordinal to the MiB and the percent that are granted of it
+Books = Mapping[int, tuple[int, int]]
 
 
 class Host(Machine):
     """Its run directory, limits and cards, with nothing running yet."""
 
-    def __init__(self, gpus: str, *, cards: Sequence[Mapping[str, Any]] = (), **policy: Any) -> None:
-        """cards: rows that gpus.yaml has beside its own. policy: what the policy has beside the machine's own."""
+    def __init__(
+        self, gpus: str, *, cards: Sequence[Mapping[str, Any]] = (), **policy: Any
+    ) -> None:
+        """cards: rows that gpus.yaml has beside its own. policy: what the policy has beside the
+        machine's own."""
         super().__init__(gpus, cards=cards)
         self.set_policy(**policy)
         self._groups = policy.get("domains", [])
@@ -44,7 +50,9 @@ class Host(Machine):
     def write_launcher(self, name: str, next_runtime: str = "") -> Path:
         """What `mpsd install` writes; next_runtime: empty where mpsd-runtime finds it itself."""
         home = str(Path(mpsd.__file__).parents[1])
-        text = launcher.launcher(sys.executable, home, str(self.run_directory), next_runtime, str(self.runtime_log))
+        text = launcher.launcher(
+            sys.executable, home, str(self.run_directory), next_runtime, str(self.runtime_log)
+        )
         path = self._folder / name
         path.write_text(text)
         path.chmod(0o755)
@@ -55,7 +63,7 @@ class Host(Machine):
         """Everything of it."""
         return self._folder
 
-    # -- containers ----------------------------------------------------------------------------------------------
+    # -- containers -------------------------------------------------------------------------------
 
     @property
     def cgroup(self) -> str:
@@ -65,7 +73,8 @@ class Host(Machine):
     def container(
         self, environment: Mapping[str, str], *command: str, name: str = "", host_ipc: bool = False
     ) -> Container:
-        """A bundle, and nothing created of it yet. command: what it runs, sim-cuda that holds a context for none."""
+        """A bundle, and nothing created of it yet. command: what it runs, sim-cuda that holds a
+        context for none."""
         self._made += 1
         name = name or f"c{self._made}"
         folder = self._folder / name
@@ -87,7 +96,8 @@ class Host(Machine):
         return done
 
     def ran_as_it_was(self, environment: Mapping[str, str]) -> None:
-        """Fails unless a container with this environment is started as by runc alone, and its user is told nothing."""
+        """Fails unless a container with this environment is started as by runc alone, and its user
+        is told nothing."""
         made = self.container(environment, "env")
         before = (made.bundle.folder / "config.json").read_bytes()
         done = made.run()
@@ -95,7 +105,10 @@ class Host(Machine):
         there = dict(line.split("=", 1) for line in done.output.splitlines())
         assert there == {"HOME": "/root", **made.bundle.environment}
         assert (made.bundle.folder / "config.json").read_bytes() == before
-        assert {event["event"] for event in self.runtime_events if event["id"] == made.name} <= {"asked", "off"}
+        assert {event["event"] for event in self.runtime_events if event["id"] == made.name} <= {
+            "asked",
+            "off",
+        }
         self.nothing_reserved()
 
     def remove_containers(self) -> None:
@@ -103,7 +116,8 @@ class Host(Machine):
         while self._containers:
             gone = self._containers.pop()
             gone.remove()
-            assert mounts_below(gone.bundle.folder) == []  # what is removed now must not reach through one of them
+            # what is removed now must not reach through one of them
+            assert mounts_below(gone.bundle.folder) == []
             shutil.rmtree(gone.bundle.folder)
         for procs in _CGROUPS.glob(f"*{self.cgroup}/**/cgroup.procs"):
             for pid in procs.read_text().split():
@@ -117,7 +131,7 @@ class Host(Machine):
             return [json.loads(line) for line in self.runtime_log.read_text().splitlines()]
         return []
 
-    # -- mpsd ----------------------------------------------------------------------------------------------------
+    # -- mpsd -------------------------------------------------------------------------------------
 
     def asked(self, *words: str) -> Ended:
         """`mpsd WORDS`, once it has ended."""
@@ -133,7 +147,10 @@ class Host(Machine):
     @property
     def ledger(self) -> Books:
         """Card by card, as mpsd says."""
-        return {ordinal: (gpu.granted_mib, gpu.granted_percent) for ordinal, gpu in enumerate(self.node().gpus)}
+        return {
+            ordinal: (gpu.granted_mib, gpu.granted_percent)
+            for ordinal, gpu in enumerate(self.node().gpus)
+        }
 
     def granted_to(self, container: Container) -> GrantReport:
         """The grant of this container, which it must have."""
@@ -162,18 +179,29 @@ class Host(Machine):
 
     def _domains_of(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """As the policy groups its cards."""
-        alone = [[gpu.ordinal] for gpu in self.simulation.gpus if not any(gpu.ordinal in one for one in self._groups)]
+        alone = [
+            [gpu.ordinal]
+            for gpu in self.simulation.gpus
+            if not any(gpu.ordinal in one for one in self._groups)
+        ]
         for group in (*self._groups, *alone):
-            yield "gpu" + "-".join(map(str, group)), tuple(self.simulation.gpus[ordinal].uuid for ordinal in group)
+            yield (
+                "gpu" + "-".join(map(str, group)),
+                tuple(self.simulation.gpus[ordinal].uuid for ordinal in group),
+            )
 
     def _known(self) -> Sequence[DomainReport]:
         """The domains, once they hold every GPU."""
         with suppress(local_api.NotRunning):
             domains = self.node().domains
-            return domains if sum(len(one.gpus) for one in domains) == len(self.simulation.gpus) else ()
+            return (
+                domains
+                if sum(len(one.gpus) for one in domains) == len(self.simulation.gpus)
+                else ()
+            )
         return ()
 
-    # -- the end -------------------------------------------------------------------------------------------------
+    # -- the end ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
         self.remove_containers()
@@ -187,7 +215,8 @@ class Host(Machine):
 
 
 def host_of(gpus: str, *, cards: Sequence[Mapping[str, Any]] = (), **policy: Any) -> Iterator[Host]:
-    """One that serves; its end fails where anything of it is left. cards, policy: as Host has them."""
+    """One that serves; its end fails where anything of it is left. cards, policy: as Host has
+    them."""
     made = Host(gpus, cards=cards, **policy)
     try:
         made.up()

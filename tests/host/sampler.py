@@ -1,6 +1,8 @@
-"""Looks at the ledger again and again, from another thread: is more of a card granted than it has, at any moment?
+"""Looks at the ledger again and again, from another thread: is more of a card granted than it has,
+at any moment?
 
-One rule: it looks at both places where a grant is kept, what `mpsd up` says and what is on disk, and keeps the most.
+One rule: it looks at both places where a grant is kept, what `mpsd up` says and what is on disk,
+and keeps the most.
 """
 
 import threading

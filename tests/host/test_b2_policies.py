@@ -1,4 +1,5 @@
-"""seeds.md B2 on T4 cards, each with another compute policy: what a container gets of the SMs, and what it is told."""
+"""seeds.md B2 on T4 cards, each with another compute policy: what a container gets of the SMs, and
+what it is told."""
 
 from collections.abc import Iterator
 
@@ -14,14 +15,22 @@ POLICY_OF = dict(enumerate(range(6)))  # the card of that ordinal has the policy
 
 
 def asked(card: int, weight: int | None = None) -> dict[str, str]:
-    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_MEM_DEV": "15", "NVIDIA_VISIBLE_DEVICES": str(card)}
+    share = {
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "NVIDIA_VISIBLE_DEVICES": str(card),
+    }
     return share if weight is None else share | {"ALIYUN_COM_GPU_SCHD_WEIGHT": str(weight)}
 
 
 @pytest.fixture(scope="module")
 def serving_host() -> Iterator[Host]:
-    cards = {str(card): {"policy": policy, "max_inst": MAX_INST} for card, policy in POLICY_OF.items()}
-    yield from host_of("T4-15109x6", cards=CARDS, compute={"policy": 5, "max_inst": None, "cards": cards})
+    cards = {
+        str(card): {"policy": policy, "max_inst": MAX_INST} for card, policy in POLICY_OF.items()
+    }
+    yield from host_of(
+        "T4-15109x6", cards=CARDS, compute={"policy": 5, "max_inst": None, "cards": cards}
+    )
 
 
 def sms(host: Host, card: int, weight: int | None = None) -> int:
@@ -29,7 +38,9 @@ def sms(host: Host, card: int, weight: int | None = None) -> int:
     done = host.ran(asked(card, weight), "sim-cuda", "info")
     assert done.code == 0, done
     selected = 2 if (weight or 1) > 1 and POLICY_OF[card] != 3 else POLICY_OF[card]
-    assert f"policy {selected}, {POLICIES[selected].name}: {POLICIES[selected].on_mps}" in done.errors
+    assert (
+        f"policy {selected}, {POLICIES[selected].name}: {POLICIES[selected].on_mps}" in done.errors
+    )
     return int(done.heard("sms"))
 
 
@@ -47,7 +58,9 @@ def test_b2_a_fixed_share_is_weight_of_max_inst(host: Host, weight: int) -> None
     assert sms(host, 3, weight) == SMS * weight // MAX_INST
 
 
-def test_b2_a_weight_over_1_selects_the_weighted_policy_where_the_card_has_another(host: Host) -> None:
+def test_b2_a_weight_over_1_selects_the_weighted_policy_where_the_card_has_another(
+    host: Host,
+) -> None:
     assert sms(host, 1, weight=2) == SMS
 
 

@@ -50,14 +50,18 @@ def test_b1_a_third_container_finds_no_room_and_is_not_created(host: Host) -> No
 
 
 @pytest.mark.parametrize("container", ["unset", "0", "1,0,0"])
-def test_b1_unset_and_0_and_1_0_0_leave_the_container_exactly_as_it_was(host: Host, container: str) -> None:
+def test_b1_unset_and_0_and_1_0_0_leave_the_container_exactly_as_it_was(
+    host: Host, container: str
+) -> None:
     environment = {"ALIYUN_COM_GPU_MEM_DEV": "15", "NVIDIA_VISIBLE_DEVICES": "0"}
     if container != "unset":
         environment["ALIYUN_COM_GPU_MEM_CONTAINER"] = container
     host.ran_as_it_was(environment)
 
 
-def test_b2_a_weight_over_1_is_policy_2_and_its_user_is_told_that_mps_has_no_weights(host: Host) -> None:
+def test_b2_a_weight_over_1_is_policy_2_and_its_user_is_told_that_mps_has_no_weights(
+    host: Host,
+) -> None:
     made = host.container(GPU_TEST1 | {"ALIYUN_COM_GPU_SCHD_WEIGHT": "2"}, "sim-cuda", "info")
     done = made.run()
     assert done.code == 0

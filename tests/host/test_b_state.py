@@ -1,4 +1,5 @@
-"""seeds.md B3 and B4 on two A10, the second of which has cGPU's policy 3: what is read and set while containers run."""
+"""seeds.md B3 and B4 on two A10, the second of which has cGPU's policy 3: what is read and set
+while containers run."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,9 @@ LIMIT, THREADS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PER
 
 @pytest.fixture(scope="module")
 def serving_host() -> Iterator[Host]:
-    yield from host_of("A10-23028x2", cards=CARDS, compute={"cards": {"1": {"policy": 3, "max_inst": MAX_INST}}})
+    yield from host_of(
+        "A10-23028x2", cards=CARDS, compute={"cards": {"1": {"policy": 3, "max_inst": MAX_INST}}}
+    )
 
 
 def cgpu(gib: int, card: int = 0, weight: int | None = None) -> dict[str, str]:
@@ -46,7 +49,8 @@ def used_by(host: Host, container: Container) -> Mapping[str, Any]:
 
 
 def is_busy(used: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same, or nothing: between two of the simulator's measurements it does nothing for a moment."""
+    """The same, or nothing: between two of the simulator's measurements it does nothing for a
+    moment."""
     return used if used["cards"][0].get("smPercent") else {}
 
 
@@ -59,11 +63,14 @@ def set_to(host: Host, container: Container, *words: str) -> Mapping[str, Any]:
 
 
 def entered(container: Container, *command: str) -> Ended:
-    """What came of `docker exec`: engines hand the runtime a file with the image's own variables."""
+    """What came of `docker exec`: engines hand the runtime a file with the image's own
+    variables."""
     file = container.bundle.folder / "process.json"
     entries = [f"{name}={value}" for name, value in container.bundle.environment.items()]
     user = {"uid": 0, "gid": 0}
-    file.write_text(json.dumps({"user": user, "args": command, "env": entries, "cwd": "/", "terminal": False}))
+    file.write_text(
+        json.dumps({"user": user, "args": command, "env": entries, "cwd": "/", "terminal": False})
+    )
     return container.exec(options=["--process", str(file)])
 
 
@@ -80,18 +87,35 @@ def row(host: Host, container: Container) -> list[str]:
     return found
 
 
-def test_b4_smi_shows_id_utilisation_limit_memory_used_and_granted_of_each_container(host: Host) -> None:
+def test_b4_smi_shows_id_utilisation_limit_memory_used_and_granted_of_each_container(
+    host: Host,
+) -> None:
     idle = host.holding(cgpu(6), "alloc=3000", name="gpu_test1")
     busy = host.container(cgpu(8, 1, weight=5), "sim-cuda", "alloc=1000", "work", name="gpu_test2")
     assert (busy.create().code, busy.start().code) == (0, 0)
     busy.heard("launches")
-    of_idle, of_busy = used_by(host, idle), eventually(lambda: is_busy(used_by(host, busy)), "it computes")
+    of_idle, of_busy = (
+        used_by(host, idle),
+        eventually(lambda: is_busy(used_by(host, busy)), "it computes"),
+    )
     assert of_idle["cards"][0]["smPercent"] == 0
     assert (of_busy["cards"][0]["smPercent"], of_busy["threadPercent"]) == (100, 25)
     assert 3000 < of_idle["cards"][0]["usedMiB"] <= share_mib(6)
     granted = f"{share_mib(6)}"
     used = str(of_idle["cards"][0]["usedMiB"])
-    assert row(host, idle) == ["gpu0", idle.name, "-", "0", "%", "-", "1", used, "MiB", granted, "MiB"]
+    assert row(host, idle) == [
+        "gpu0",
+        idle.name,
+        "-",
+        "0",
+        "%",
+        "-",
+        "1",
+        used,
+        "MiB",
+        granted,
+        "MiB",
+    ]
     assert row(host, busy)[:3] == ["gpu1", busy.name, "-"]
     assert row(host, busy)[5:8] == ["25", "%", "5"]
 
@@ -102,10 +126,14 @@ def test_b4_of_a_container_without_a_process_on_the_gpu_nothing_is_known(host: H
     assert row(host, made)[3] == "?"
 
 
-def test_b3_policy_and_free_weight_of_each_card_are_read_and_weights_of_containers(host: Host) -> None:
+def test_b3_policy_and_free_weight_of_each_card_are_read_and_weights_of_containers(
+    host: Host,
+) -> None:
     first, second = host.holding(cgpu(2, 1, weight=6)), host.holding(cgpu(2, 1, weight=4))
     state = use(host)
-    assert [(gpu["computePolicy"], gpu.get("maxInst"), gpu.get("freeWeight")) for gpu in state["gpus"]] == [
+    assert [
+        (gpu["computePolicy"], gpu.get("maxInst"), gpu.get("freeWeight")) for gpu in state["gpus"]
+    ] == [
         (5, None, None),
         (3, MAX_INST, MAX_INST - 10),
     ]
@@ -125,7 +153,9 @@ def test_b3_a_weight_is_set_while_the_container_runs_up_to_what_is_free(host: Ho
     assert use(host)["gpus"][1]["freeWeight"] == MAX_INST - 14
 
 
-def test_b3_what_runs_keeps_its_limits_the_next_exec_has_the_new_ones_and_a_new_start_its_own(host: Host) -> None:
+def test_b3_what_runs_keeps_its_limits_the_next_exec_has_the_new_ones_and_a_new_start_its_own(
+    host: Host,
+) -> None:
     made = host.holding(cgpu(6), "alloc=1000")
     at_start = made.variables()
     assert at_start[LIMIT] == f"0={share_mib(6)}M"
@@ -219,7 +249,9 @@ def test_b3_docker_exec_gives_the_new_values_and_docker_restart_what_the_contain
     docker.remove("train")
 
 
-def test_b4_a_container_of_docker_is_known_by_the_name_that_docker_gave_it(host: Host, docker: Docker) -> None:
+def test_b4_a_container_of_docker_is_known_by_the_name_that_docker_gave_it(
+    host: Host, docker: Docker
+) -> None:
     started = docker.detach(cgpu(6), "sleep", "300", name="train")
     assert started.code == 0, started
     there = host.environment | {"DOCKER_HOST": docker.address}

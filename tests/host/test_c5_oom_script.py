@@ -1,4 +1,5 @@
-"""seeds.md C5: ALIYUN_COM_GPU_OOM_SCRIPT is called before mpsd ends a process, as the container's own user."""
+"""seeds.md C5: ALIYUN_COM_GPU_OOM_SCRIPT is called before mpsd ends a process, as the container's
+own user."""
 
 import signal
 from pathlib import Path
@@ -7,13 +8,22 @@ from tests.host.container import Container
 from tests.host.host import Host
 from tests.whole.machine.machine import eventually
 
-TWO_OF_15 = {"ALIYUN_COM_GPU_MEM_CONTAINER": "2", "ALIYUN_COM_GPU_MEM_DEV": "15", "NVIDIA_VISIBLE_DEVICES": "0"}
+TWO_OF_15 = {
+    "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
+    "ALIYUN_COM_GPU_MEM_DEV": "15",
+    "NVIDIA_VISIBLE_DEVICES": "0",
+}
 USER = 4242
 # Its own program holds a context; the second lifts its limit and takes too much.
-GREEDY = "sim-cuda hold & CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=garbage sim-cuda alloc=4000 hold; echo ended $?; sleep 600"
+GREEDY = (
+    "sim-cuda hold & CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=garbage sim-cuda alloc=4000 hold; echo ended"
+    " $?; sleep 600"
+)
 _SAYS = """#!/bin/sh
-{ id -u; cat /proc/self/cgroup; readlink /proc/self/ns/mnt; readlink /proc/self/ns/pid; grep -E '^(Cap|NoNewPrivs)' \
-/proc/self/status; env; } >/tmp/said.new
+{
+    id -u; cat /proc/self/cgroup; readlink /proc/self/ns/mnt; readlink /proc/self/ns/pid
+    grep -E '^(Cap|NoNewPrivs)' /proc/self/status; env
+} >/tmp/said.new
 mv /tmp/said.new /tmp/said
 """
 

@@ -12,8 +12,16 @@ MIB = 1024**2
 RESERVED = 10 * MIB  # where the document says nothing else
 ON = {"AMP_VGPU_ENABLE": "1", "AMP_USE_HOST_DAEMON": "1", "NVIDIA_DRIVER_CAPABILITIES": "all"}
 FIVE_GB = ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0"}
-FIVE_OF_16 = ON | {"ALIYUN_COM_GPU_MEM_CONTAINER": "5", "ALIYUN_COM_GPU_MEM_DEV": "16", "NVIDIA_VISIBLE_DEVICES": "0"}
-A_THIRD = ON | {"GPU_UTIL_PER_DEVICE": "33", "GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0"}
+FIVE_OF_16 = ON | {
+    "ALIYUN_COM_GPU_MEM_CONTAINER": "5",
+    "ALIYUN_COM_GPU_MEM_DEV": "16",
+    "NVIDIA_VISIBLE_DEVICES": "0",
+}
+A_THIRD = ON | {
+    "GPU_UTIL_PER_DEVICE": "33",
+    "GPU_MEM_PER_DEVICE": "5000000000",
+    "NVIDIA_VISIBLE_DEVICES": "0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +31,27 @@ def serving_host() -> Iterator[Host]:
 
 
 @pytest.mark.parametrize("switch", [{}, {"AMP_VGPU_ENABLE": "0"}], ids=["unset", "0"])
-def test_c1_without_the_switch_the_container_is_started_as_it_was(host: Host, switch: dict[str, str]) -> None:
+def test_c1_without_the_switch_the_container_is_started_as_it_was(
+    host: Host, switch: dict[str, str]
+) -> None:
     off = {name: value for name, value in FIVE_GB.items() if name != "AMP_VGPU_ENABLE"}
     host.ran_as_it_was(off | switch)
     if switch:
-        host.ran_as_it_was({**FIVE_OF_16, **switch})  # CONTAINER and DEV are eGPU's where its switch is
+        # CONTAINER and DEV are eGPU's where its switch is
+        host.ran_as_it_was({**FIVE_OF_16, **switch})
 
 
 def test_c1_the_published_container_has_two_gb_and_half_of_card_1(host: Host) -> None:
-    environment = ON | {"GPU_MEM_PER_DEVICE": "2000000000", "GPU_UTIL_PER_DEVICE": "50", "NVIDIA_VISIBLE_DEVICES": "1"}
+    environment = ON | {
+        "GPU_MEM_PER_DEVICE": "2000000000",
+        "GPU_UTIL_PER_DEVICE": "50",
+        "NVIDIA_VISIBLE_DEVICES": "1",
+    }
     made = host.holding(environment)
     assert host.ledger[1] == ((2000000000 - RESERVED) // MIB, 50)
-    assert {card: ledger for card, ledger in host.ledger.items() if card != 1} == dict.fromkeys((0, 2, 3, 4, 5), (0, 0))
+    assert {card: ledger for card, ledger in host.ledger.items() if card != 1} == dict.fromkeys(
+        (0, 2, 3, 4, 5), (0, 0)
+    )
     assert made.heard("sms") == 40
     assert made.lines[0]["uuid"] == host.simulation.gpus[1].uuid
 
@@ -50,7 +67,9 @@ def test_c2_cards_are_named_by_index_by_uuid_and_by_a_mix_of_both(host: Host, mi
 
 
 def test_c2_cards_of_two_domains_are_refused_with_the_reason(host: Host) -> None:
-    made = host.container(ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,3"})
+    made = host.container(
+        ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,3"}
+    )
     refused = made.create()
     assert refused.code == 1
     assert "gpu3 and gpu5 are not joined on demand" in refused.errors
@@ -61,7 +80,10 @@ def test_c2_cards_of_two_domains_are_refused_with_the_reason(host: Host) -> None
 def test_c2_unused_cards_are_joined_for_a_container_that_names_them(host: Host) -> None:
     made = host.holding(ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,1"})
     assert made.lines[0]["devices"] == 2
-    assert host.domain("gpu0-1").gpus == (host.simulation.gpus[0].uuid, host.simulation.gpus[1].uuid)
+    assert host.domain("gpu0-1").gpus == (
+        host.simulation.gpus[0].uuid,
+        host.simulation.gpus[1].uuid,
+    )
 
 
 def test_c3_five_gb_in_bytes_less_ten_mb_are_available(host: Host) -> None:
@@ -78,7 +100,9 @@ def test_c4_five_of_sixteen_parts_less_ten_mb_are_available(host: Host) -> None:
 
 
 def test_c4_without_dev_a_card_has_its_size_rounded_up_to_whole_gb(host: Host) -> None:
-    environment = {name: value for name, value in FIVE_OF_16.items() if name != "ALIYUN_COM_GPU_MEM_DEV"}
+    environment = {
+        name: value for name, value in FIVE_OF_16.items() if name != "ALIYUN_COM_GPU_MEM_DEV"
+    }
     assert largest(host, environment) == (V100_BYTES * 5 // 16 - RESERVED) // MIB
 
 
@@ -87,8 +111,11 @@ def test_c5_a_program_over_its_limit_is_told_that_it_is_out_of_memory(host: Host
     assert results(done) == [SUCCESS, OUT_OF_MEMORY]
 
 
-def test_c5_a_program_that_lifts_its_limit_and_takes_more_is_ended_and_its_neighbour_is_not(host: Host) -> None:
-    """MPS itself lets nobody have more than the largest grant on the card, which is the neighbour's here."""
+def test_c5_a_program_that_lifts_its_limit_and_takes_more_is_ended_and_its_neighbour_is_not(
+    host: Host,
+) -> None:
+    """MPS itself lets nobody have more than the largest grant on the card, which is the neighbour's
+    here."""
     neighbour = host.holding(FIVE_GB | {"GPU_MEM_PER_DEVICE": "10000000000"})
     done = host.ran(FIVE_GB, "sim-cuda", "lift=0=9000M", "alloc=6000", "hold=25")
     assert done.code != 0, done
@@ -106,6 +133,8 @@ def test_c6_33_percent_are_a_third_of_the_sms(host: Host) -> None:
 @pytest.mark.parametrize("percent", [None, "0", "96", "100"])
 def test_c6_unset_0_and_over_95_are_no_control_of_compute(host: Host, percent: str | None) -> None:
     environment = {name: value for name, value in A_THIRD.items() if name != "GPU_UTIL_PER_DEVICE"}
-    made = host.holding(environment if percent is None else environment | {"GPU_UTIL_PER_DEVICE": percent})
+    made = host.holding(
+        environment if percent is None else environment | {"GPU_UTIL_PER_DEVICE": percent}
+    )
     assert made.heard("sms") == 80
     assert host.ledger[0] == ((5000000000 - RESERVED) // MIB, 0)

@@ -1,7 +1,8 @@
-"""Fifty containers come and go at once, while what makes them is killed: the ledger follow the living.
+"""Fifty containers come and go at once, while what makes them is killed: the ledger follow the
+living.
 
-MPSD_CHAOS_SEED plays another sequence: what each container asks and does, and when something is killed; what is under
-way then is the machine's.
+MPSD_CHAOS_SEED plays another sequence: what each container asks and does, and when something is
+killed; what is under way then is the machine's.
 """
 
 import os
@@ -38,7 +39,8 @@ def serving_host() -> Iterator[Host]:
 
 
 class Killer:
-    """Kills what makes and ends containers, one process at a time: mpsd-runtime, runc, hooks; and `mpsd up` itself."""
+    """Kills what makes and ends containers, one process at a time: mpsd-runtime, runc, hooks; and
+    `mpsd up` itself."""
 
     def __init__(self, host: Host, chance: random.Random) -> None:
         self._host = host
@@ -78,7 +80,8 @@ class Killer:
         return False
 
     def _kill_a_runtime(self) -> None:
-        """Of the kind that the lot says, if one comes soon: runc and hooks are there for some milliseconds only."""
+        """Of the kind that the lot says, if one comes soon: runc and hooks are there for some
+        milliseconds only."""
         kind = self._chance.choice(["mpsd-runtime", "runc", "hook"])
         ends = time.monotonic() + 0.5
         while time.monotonic() < ends and not self._over.is_set():
@@ -96,13 +99,20 @@ def _runtimes(kind: str, root: str, launcher: str) -> Iterator[int]:
         with suppress(OSError):
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             is_launcher = launcher in words
-            found = "hook" if is_launcher and "over" in words else "mpsd-runtime" if is_launcher else "runc"
+            found = (
+                "hook"
+                if is_launcher and "over" in words
+                else "mpsd-runtime"
+                if is_launcher
+                else "runc"
+            )
             if found == kind and root in words:
                 yield int(folder.name)
 
 
 def lives(container: Container, chance: random.Random) -> None:
-    """The container's lives, as one has it who tries again where the killer or a full card was in the way."""
+    """The container's lives, as one has it who tries again where the killer or a full card was in
+    the way."""
     ends = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
         if container.create().code == 0:
@@ -129,7 +139,10 @@ def asked(chance: random.Random) -> dict[str, str]:
         case "two":
             return _cgpu(gib, "2,3")
         case _:
-            share = {"GPU_MEM_PER_DEVICE": str(gib * 2**30), "GPU_UTIL_PER_DEVICE": str(chance.randint(10, 60))}
+            share = {
+                "GPU_MEM_PER_DEVICE": str(gib * 2**30),
+                "GPU_UTIL_PER_DEVICE": str(chance.randint(10, 60)),
+            }
             return {"AMP_VGPU_ENABLE": "1", "NVIDIA_VISIBLE_DEVICES": card} | share
 
 
@@ -143,7 +156,9 @@ def _cgpu(gib: int, cards: str) -> dict[str, str]:
 
 def living(containers: list[Container]) -> list[str]:
     """Those whose first process runs."""
-    return sorted(one.name for one in containers if one.status in {"creating", "created", "running", "paused"})
+    return sorted(
+        one.name for one in containers if one.status in {"creating", "created", "running", "paused"}
+    )
 
 
 @pytest.mark.timeout(240)
@@ -152,7 +167,10 @@ def test_fifty_containers_at_once_under_kills_leave_books_equal_to_the_living(ho
     containers = [host.container(asked(chance), "sleep", "1000") for _ in range(CONTAINERS)]
     lots = [random.Random(chance.random()) for _ in containers]
     with Sampler(host) as sampler:
-        with Killer(host, random.Random(chance.random())) as killer, ThreadPoolExecutor(CONTAINERS) as threads:
+        with (
+            Killer(host, random.Random(chance.random())) as killer,
+            ThreadPoolExecutor(CONTAINERS) as threads,
+        ):
             list(threads.map(lives, containers, lots))
         host.until_ready()
 
@@ -162,12 +180,15 @@ def test_fifty_containers_at_once_under_kills_leave_books_equal_to_the_living(ho
         eventually(lambda: held() == living(containers), "the books are the living containers")
         on_disk = sorted(grant["holder"]["id"] for grant in host.grants_on_disk())
     print(f"seed {SEED}: killed {dict(killer.killed)}, living {living(containers)}")
-    print(f"looks {sampler.looks}, most {sampler.most_mib} MiB and {sampler.most_percent} % of a card")
+    print(
+        f"looks {sampler.looks}, most {sampler.most_mib} MiB and {sampler.most_percent} % of a card"
+    )
     assert on_disk == living(containers)
     assert set(killer.killed) >= {"mpsd up", "mpsd-runtime", "runc"}
     assert 0 < sampler.most_mib <= PROMISED_MIB
     assert 0 < sampler.most_percent <= 100
-    assert min(sampler.looks) > 10  # a busy machine leaves time for fewer; what counts is that each of them holds
+    # a busy machine leaves time for fewer; what counts is that each of them holds
+    assert min(sampler.looks) > 10
     for one in containers:
         one.remove()
     host.until_nothing_reserved()

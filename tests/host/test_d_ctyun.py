@@ -13,14 +13,21 @@ Cards = list[tuple[int, int]]  # MEM and WEIGHT of the cards 0, 1, 2
 
 
 def egpu(cards: Cards) -> dict[str, str]:
-    each = [f"PGPU={number},MEM={mem},WEIGHT={weight}" for number, (mem, weight) in enumerate(cards)]
-    return {"EGPU": ":".join(["POLICY=0,ONLINE=0,TYPE=DOCKER", *each]), "NVIDIA_VISIBLE_DEVICES": "0,1,2"}
+    each = [
+        f"PGPU={number},MEM={mem},WEIGHT={weight}" for number, (mem, weight) in enumerate(cards)
+    ]
+    return {
+        "EGPU": ":".join(["POLICY=0,ONLINE=0,TYPE=DOCKER", *each]),
+        "NVIDIA_VISIBLE_DEVICES": "0,1,2",
+    }
 
 
 def ledger(*granted: Cards) -> dict[int, tuple[int, int]]:
     """What all these come to; the fourth card is never asked for."""
     of_card = {card: [cards[card] for cards in granted] for card in range(3)}
-    return {card: (sum(m for m, _ in each), sum(w for _, w in each)) for card, each in of_card.items()} | {3: (0, 0)}
+    return {
+        card: (sum(m for m, _ in each), sum(w for _, w in each)) for card, each in of_card.items()
+    } | {3: (0, 0)}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,9 @@ def test_d1_three_cards_with_3276_mib_and_10_percent_each(host: Host) -> None:
 
 
 @pytest.mark.parametrize("device", [0, 1, 2])
-def test_d2_a_program_that_needs_7_6_gb_is_out_of_memory_under_3276_mib(host: Host, device: int) -> None:
+def test_d2_a_program_that_needs_7_6_gb_is_out_of_memory_under_3276_mib(
+    host: Host, device: int
+) -> None:
     done = host.ran(egpu([(3276, 10)] * 3), "sim-cuda", f"device={device}", f"alloc={NEEDS_MIB}")
     assert results(done) == [OUT_OF_MEMORY]
     assert done.heard("alloc_MiB") < 3276
@@ -60,24 +69,33 @@ def test_d2_a_program_that_needs_7_6_gb_is_out_of_memory_under_3276_mib(host: Ho
 
 @pytest.mark.parametrize("device", [0, 1, 2])
 def test_d2_it_runs_under_8192_mib(host: Host, device: int) -> None:
-    done = host.ran(egpu([(8192, 10)] * 3), "sim-cuda", f"device={device}", f"alloc={NEEDS_MIB}", "launch=0.2")
+    done = host.ran(
+        egpu([(8192, 10)] * 3), "sim-cuda", f"device={device}", f"alloc={NEEDS_MIB}", "launch=0.2"
+    )
     assert results(done) == [SUCCESS]
     assert done.heard("launches_per_s") > 0
 
 
-def test_d3_10_and_50_and_100_percent_are_that_much_of_a_card_whatever_the_memory(host: Host) -> None:
-    """Published: 499.7, 2551.3 and 5045.5 examples a second under 10240 MiB, and 498.1 under 8192 with 10 %."""
+def test_d3_10_and_50_and_100_percent_are_that_much_of_a_card_whatever_the_memory(
+    host: Host,
+) -> None:
+    """Published: 499.7, 2551.3 and 5045.5 examples a second under 10240 MiB, and 498.1 under 8192
+    with 10 %."""
 
     def rate(memory_mib: int, weight: int) -> float:
         work = ["prepare=arithmetic", "measure=0.3"]
-        return float(host.ran(egpu([(memory_mib, weight)] * 3), "sim-cuda", *work).heard("launches_per_s"))
+        return float(
+            host.ran(egpu([(memory_mib, weight)] * 3), "sim-cuda", *work).heard("launches_per_s")
+        )
 
     whole = rate(10240, 100)
     parts = [100 * rate(*asked) / whole for asked in ((10240, 10), (10240, 50), (8192, 10))]
     assert parts == [pytest.approx(published, abs=1) for published in (9.9, 50.6, 9.9)]
 
 
-def test_d4_40960_mib_of_a_card_of_32768_are_refused_and_nothing_stays_reserved_on_the_other_two(host: Host) -> None:
+def test_d4_40960_mib_of_a_card_of_32768_are_refused_and_nothing_stays_reserved_on_the_other_two(
+    host: Host,
+) -> None:
     made, done = refused(host, [(20480, 10), (20480, 10), (40960, 10)])
     assert "40960 MiB" in done.errors
     assert "gpu2" in done.errors

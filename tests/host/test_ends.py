@@ -1,4 +1,5 @@
-"""Containers that end beside others on a GPU: clients of MPS are stopped, and killed once their queues have run."""
+"""Containers that end beside others on a GPU: clients of MPS are stopped, and killed once their
+queues have run."""
 
 import json
 import os
@@ -16,14 +17,22 @@ from tests.host.engines import Containerd, Docker, Engine, Podman, PodmanOnCrun
 from tests.host.host import Host, host_of
 from tests.whole.machine.machine import Line, eventually
 
-TWO = {"ALIYUN_COM_GPU_MEM_CONTAINER": "2", "ALIYUN_COM_GPU_MEM_DEV": "15", "NVIDIA_VISIBLE_DEVICES": "0"}
+TWO = {
+    "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
+    "ALIYUN_COM_GPU_MEM_DEV": "15",
+    "NVIDIA_VISIBLE_DEVICES": "0",
+}
 UNHANDLED = ("sim-cuda", "kernel=100", "launch=600")  # it would die of a SIGTERM
 HANDLED = ("sim-cuda", "kernel=100", "work")
-# Who passes a SIGTERM on, and ends as its client does: by a handler, as torchrun, and by sigwait(3), as tini.
+# Who passes a SIGTERM on, and ends as its client does: by a handler, as torchrun, and by
+# sigwait(3), as tini.
 BY_HANDLER = (
     "sh",
     "-c",
-    "trap 'kill -TERM $client' TERM; sim-cuda kernel=100 launch=600 & client=$!; wait $client; exit $?",
+    (
+        "trap 'kill -TERM $client' TERM; sim-cuda kernel=100 launch=600 & client=$!; wait $client;"
+        " exit $?"
+    ),
 )
 _BY_SIGWAIT = """
 import signal, subprocess, sys
@@ -41,7 +50,8 @@ KILLED = 128 + signal.SIGKILL
 
 @pytest.fixture(scope="module")
 def serving_host() -> Iterator[Host]:
-    """On which a client is stopped for as long as a test needs to see it, since its neighbour never rests."""
+    """On which a client is stopped for as long as a test needs to see it, since its neighbour never
+    rests."""
     yield from host_of("T4", graces={"end_drain_s": 1})
 
 
@@ -88,7 +98,9 @@ def engine(host: Host, request: pytest.FixtureRequest) -> Iterator[Engine]:
         made.destroy()
 
 
-def test_an_engine_that_kills_a_container_harms_no_other(engine: Engine, host: Host, neighbour: Container) -> None:
+def test_an_engine_that_kills_a_container_harms_no_other(
+    engine: Engine, host: Host, neighbour: Container
+) -> None:
     before = len(_stopped(host))
     assert engine.detach(TWO, *UNHANDLED, name="train").code == 0
     eventually(lambda: len(host.node().clients or ()) == 2, "it is on the card")
@@ -98,7 +110,9 @@ def test_an_engine_that_kills_a_container_harms_no_other(engine: Engine, host: H
     engine.remove("train")
 
 
-def test_docker_stop_kills_after_its_grace_and_harms_no_other(host: Host, neighbour: Container) -> None:
+def test_docker_stop_kills_after_its_grace_and_harms_no_other(
+    host: Host, neighbour: Container
+) -> None:
     docker = Docker(host)
     try:
         before = len(_stopped(host))
@@ -107,14 +121,20 @@ def test_docker_stop_kills_after_its_grace_and_harms_no_other(host: Host, neighb
         eventually(lambda: len(host.node().clients or ()) == 4, "they are on the card")
         assert docker.docker("stop", "--time", "1", "train", "serve").code == 0
         assert docker.docker("stop", "--time", "60", "batch").code == 0  # it leaves long before
-        assert [docker.exit_code(name) for name in ("train", "serve", "batch")] == [KILLED, KILLED, 0]
+        assert [docker.exit_code(name) for name in ("train", "serve", "batch")] == [
+            KILLED,
+            KILLED,
+            0,
+        ]
         assert len(_stopped(host)) == before + 2
         docker.stop()
     finally:
         docker.destroy()
 
 
-def test_a_signal_that_every_client_handles_is_passed_on_at_once(host: Host, neighbour: Container) -> None:
+def test_a_signal_that_every_client_handles_is_passed_on_at_once(
+    host: Host, neighbour: Container
+) -> None:
     before = len(_stopped(host))
     made = _started(host, *HANDLED)
     assert made.send(signal.SIGTERM).code == 0
@@ -122,7 +142,9 @@ def test_a_signal_that_every_client_handles_is_passed_on_at_once(host: Host, nei
     assert len(_stopped(host)) == before
 
 
-def test_an_init_that_would_not_hear_a_signal_keeps_it_from_its_clients(host: Host, neighbour: Container) -> None:
+def test_an_init_that_would_not_hear_a_signal_keeps_it_from_its_clients(
+    host: Host, neighbour: Container
+) -> None:
     before = len(_stopped(host))
     made = _started(host, "sh", "-c", "sim-cuda kernel=100 launch=600; :")
     assert made.send(signal.SIGTERM).code == 0
@@ -139,7 +161,8 @@ def test_clients_that_an_init_would_pass_a_signal_on_to_are_ended_first(
     before = len(_stopped(host))
     made = _started(host, *command)
     sent = made.send(signal.SIGTERM)
-    assert sent.code == 0 or "container not running" in sent.errors  # it may end with its client, before the signal
+    # it may end with its client, before the signal
+    assert sent.code == 0 or "container not running" in sent.errors
     made.until_stopped()
     assert len(_stopped(host)) == before + 1
 
@@ -154,7 +177,9 @@ def test_a_paused_container_that_has_run_dry_gets_its_signal_at_once(host: Host)
     assert len(_stopped(host)) == before
     neighbour.send(signal.SIGTERM)
     neighbour.until_stopped()
-    assert [line["end"] for line in neighbour.lines if "end" in line] == ["0:CUDA_SUCCESS"], neighbour
+    assert [line["end"] for line in neighbour.lines if "end" in line] == ["0:CUDA_SUCCESS"], (
+        neighbour
+    )
 
 
 def _utilisation(host: Host) -> int:
@@ -174,7 +199,9 @@ def test_without_mpsd_a_container_gets_its_signal_at_once(host: Host) -> None:
         host.up()
 
 
-def test_an_end_goes_on_where_the_runtime_s_caller_waits_for_less_long(host: Host, neighbour: Container) -> None:
+def test_an_end_goes_on_where_the_runtime_s_caller_waits_for_less_long(
+    host: Host, neighbour: Container
+) -> None:
     made = _started(host, "sh", "-c", "sim-cuda kernel=100 launch=600 & wait $!; exec sleep 600")
     client = _client(host, made)
     call = subprocess.Popen(made.command("kill", made.name, "KILL"), env=host.environment)
@@ -195,11 +222,15 @@ def test_mpsd_stop_leaves_a_container_to_its_engine(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signum", "status"), [(0, 400), (65, 400), ("KILL", 400), (9, 404)], ids=["none", "too large", "name", "unknown"]
+    ("signum", "status"),
+    [(0, 400), (65, 400), ("KILL", 400), (9, 404)],
+    ids=["none", "too large", "name", "unknown"],
 )
 def test_a_signal_that_is_none_and_a_container_that_is_not_there_are_refused(
     host: Host, signum: object, status: int
 ) -> None:
     asks = {"root": str(host.root), "id": "nobody", "signum": signum}
-    code, _body = local_api.ask(host.run_directory / "mpsd.sock", "POST", "/v1/containers/end", asks)
+    code, _body = local_api.ask(
+        host.run_directory / "mpsd.sock", "POST", "/v1/containers/end", asks
+    )
     assert code == status

@@ -1,6 +1,7 @@
 """The same promises through the engines that people have: containerd's ctr, docker, podman.
 
-The published commands are for images and a driver that are not here; their variables and their numbers are used.
+The published commands are for images and a driver that are not here; their variables and their
+numbers are used.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ ENGINES = [Containerd, Docker, Podman, PodmanOnCrun]
 T4_MIB = 15109
 SIX = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
 EIGHT = {"ALIYUN_COM_GPU_MEM_CONTAINER": "8", "ALIYUN_COM_GPU_MEM_DEV": "15"}
-OVER = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=40960,WEIGHT=10", "NVIDIA_VISIBLE_DEVICES": "0"}
+OVER = {
+    "EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=40960,WEIGHT=10",
+    "NVIDIA_VISIBLE_DEVICES": "0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,9 @@ def test_b1_six_of_fifteen_gib_are_a_limit_that_holds(engine: Engine, host: Host
     host.until_nothing_reserved()
 
 
-def test_b1_two_containers_share_the_card_and_what_is_removed_is_free_by_then(engine: Engine, host: Host) -> None:
+def test_b1_two_containers_share_the_card_and_what_is_removed_is_free_by_then(
+    engine: Engine, host: Host
+) -> None:
     for name, asks in (("gpu_test1", SIX), ("gpu_test2", EIGHT)):
         started = engine.detach(asks, "sleep", "300", name=name)
         assert started.code == 0, started
@@ -63,7 +69,9 @@ def test_b1_two_containers_share_the_card_and_what_is_removed_is_free_by_then(en
     host.nothing_reserved()
 
 
-def test_what_is_started_in_a_container_later_is_held_by_its_limit_too(engine: Engine, host: Host) -> None:
+def test_what_is_started_in_a_container_later_is_held_by_its_limit_too(
+    engine: Engine, host: Host
+) -> None:
     started = engine.detach(SIX, "sleep", "300", name="entered")
     assert started.code == 0, started
     done = engine.exec("entered", "sim-cuda", "alloc=5800", "free", "alloc=7000")
@@ -72,9 +80,12 @@ def test_what_is_started_in_a_container_later_is_held_by_its_limit_too(engine: E
     host.nothing_reserved()
 
 
-def test_d4_more_than_a_card_has_is_refused_and_its_user_is_told_why(engine: Engine, host: Host) -> None:
+def test_d4_more_than_a_card_has_is_refused_and_its_user_is_told_why(
+    engine: Engine, host: Host
+) -> None:
     refused = engine.run(OVER, "sim-cuda", name="over")
-    assert refused.code in {1, 125, 126}, refused  # ctr's, podman's and docker's for a container that is not created
+    # ctr's, podman's and docker's for a container that is not created
+    assert refused.code in {1, 125, 126}, refused
     assert "40960 MiB" in refused.errors
     assert "request at most" in refused.errors
     engine.remove("over")

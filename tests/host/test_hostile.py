@@ -1,4 +1,5 @@
-"""Bundles and programs that mean no good, with real runc: each is refused or harmless, and nothing stays reserved."""
+"""Bundles and programs that mean no good, with real runc: each is refused or harmless, and nothing
+stays reserved."""
 
 from collections.abc import Iterator
 
@@ -62,7 +63,9 @@ def test_a_value_that_is_no_plain_number_is_refused(host: Host, value: str) -> N
     not_created(host, made, "ALIYUN_COM_GPU_MEM_CONTAINER")
 
 
-def test_a_variable_with_newlines_reaches_the_program_as_it_is_and_lifts_nothing(host: Host) -> None:
+def test_a_variable_with_newlines_reaches_the_program_as_it_is_and_lifts_nothing(
+    host: Host,
+) -> None:
     value = "a\nCUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=14000M\n"
     done = host.ran(SIX | {"INNOCENT": value}, "sim-cuda", "alloc=5800", "free", "alloc=7000")
     assert results(done) == [SUCCESS, OUT_OF_MEMORY]
@@ -130,10 +133,16 @@ def test_an_id_that_no_folder_can_have_is_refused_and_nothing_stays_reserved(hos
 
 
 def test_a_container_put_into_the_cgroup_of_another_is_told_from_it(host: Host) -> None:
-    neighbour, made = host.holding(SIX, "alloc=4000"), host.container(SIX, "sim-cuda", "alloc=4000", "info", "hold")
+    neighbour, made = (
+        host.holding(SIX, "alloc=4000"),
+        host.container(SIX, "sim-cuda", "alloc=4000", "info", "hold"),
+    )
     config = made.bundle.config
     config["linux"]["cgroupsPath"] = neighbour.bundle.config["linux"]["cgroupsPath"]
     made.bundle.rewrite(config)
     made.held()
-    eventually(lambda: [host.granted_to(one).clients for one in (neighbour, made)] == [1, 1], "each has its own client")
+    eventually(
+        lambda: [host.granted_to(one).clients for one in (neighbour, made)] == [1, 1],
+        "each has its own client",
+    )
     assert (made.status, neighbour.status) == ("running", "running")

@@ -1,4 +1,5 @@
-"""B5 and D5: mpsd is upgraded while containers run, and is not uninstalled while they do. Real runc, its own root."""
+"""B5 and D5: mpsd is upgraded while containers run, and is not uninstalled while they do. Real
+runc, its own root."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ def serving_host() -> Iterator[Host]:
 
 
 class Installed:
-    """The runtime in a docker's file of its own; the launcher is another than the host's, and does the same."""
+    """The runtime in a docker's file of its own; the launcher is another than the host's, and does
+    the same."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host
@@ -38,7 +40,9 @@ class Installed:
 
     def _ask(self, verb: str, *words: str) -> Ended:
         places = ("--to", str(self._to), "--config", str(self._config))
-        return self._host.asked(verb, "docker", *places, "--run-dir", str(self._host.run_directory), *words)
+        return self._host.asked(
+            verb, "docker", *places, "--run-dir", str(self._host.run_directory), *words
+        )
 
 
 @pytest.fixture
@@ -58,11 +62,15 @@ def train(host: Host, installed: Installed) -> Container:
         host.launcher = before
 
 
-def test_b5_the_installed_launcher_gives_a_container_its_share(host: Host, train: Container) -> None:
+def test_b5_the_installed_launcher_gives_a_container_its_share(
+    host: Host, train: Container
+) -> None:
     assert host.granted_to(train).memory_mib == host.ledger[0][0] > 0
 
 
-def test_b5_a_hot_upgrade_loses_no_container(host: Host, installed: Installed, train: Container) -> None:
+def test_b5_a_hot_upgrade_loses_no_container(
+    host: Host, installed: Installed, train: Container
+) -> None:
     launcher, config = installed.paths
     held, pid, text = host.granted_to(train), train.pid, config.read_text()
     launcher.write_text(launcher.read_text() + "# of an older version\n")
@@ -76,7 +84,9 @@ def test_b5_a_hot_upgrade_loses_no_container(host: Host, installed: Installed, t
     assert (now.id, now.memory_mib, now.clients, train.pid) == (held.id, held.memory_mib, 1, pid)
 
 
-def test_d5_uninstalling_fails_while_a_container_uses_it(host: Host, installed: Installed, train: Container) -> None:
+def test_d5_uninstalling_fails_while_a_container_uses_it(
+    host: Host, installed: Installed, train: Container
+) -> None:
     before = [path.read_bytes() for path in installed.paths]
     refused = installed.uninstall()
     assert (refused.code, refused.output) == (1, "")
@@ -89,7 +99,9 @@ def test_d5_uninstalling_fails_while_a_container_uses_it(host: Host, installed: 
     assert config.read_text() == '{"debug": true}\n'
 
 
-def test_d5_it_fails_also_while_mpsd_up_is_away(host: Host, installed: Installed, train: Container) -> None:
+def test_d5_it_fails_also_while_mpsd_up_is_away(
+    host: Host, installed: Installed, train: Container
+) -> None:
     host.part("up").kill()
     refused = installed.uninstall("-o", "json")
     host.up()

@@ -1,4 +1,5 @@
-"""Prints the modules of mpsd that the command line `mpsd control` has loaded before it runs: a program of its own.
+"""Prints the modules of mpsd that the command line `mpsd control` has loaded before it runs: a
+program of its own.
 
 `control_modules` runs it in a fresh interpreter, in which no test has imported anything.
 """
@@ -20,4 +21,8 @@ def control_modules() -> list[str]:
 
 if __name__ == "__main__":
     MPSD.load("control")
-    print(*sorted(name for name in sys.modules if name.partition(".")[0] == "mpsd" and "_pb2" not in name))
+    print(
+        *sorted(
+            name for name in sys.modules if name.partition(".")[0] == "mpsd" and "_pb2" not in name
+        )
+    )

@@ -11,7 +11,8 @@ from tests.house.tree import Module, Tree
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number. aim: the most it is to be in the end, None where there is no such number; least: likewise."""
+    """One number. aim: the most it is to be in the end, None where there is no such number; least:
+    likewise."""
 
     name: str
     value: float
@@ -20,13 +21,21 @@ class Figure:
 
     @property
     def is_reached(self) -> bool:
-        return (self.aim is None or self.value <= self.aim) and (self.least is None or self.value >= self.least)
+        return (self.aim is None or self.value <= self.aim) and (
+            self.least is None or self.value >= self.least
+        )
 
     def __str__(self) -> str:
         if self.aim is None:
             return f"{self.name:<62}{self.value:>9,g}"
-        aim = f"{self.least:,g} to {self.aim:,g}" if self.least is not None else f"at most {self.aim:,g}"
-        return f"{self.name:<62}{self.value:>9,g}   aim: {aim}" + ("" if self.is_reached else "   not yet")
+        aim = (
+            f"{self.least:,g} to {self.aim:,g}"
+            if self.least is not None
+            else f"at most {self.aim:,g}"
+        )
+        return f"{self.name:<62}{self.value:>9,g}   aim: {aim}" + (
+            "" if self.is_reached else "   not yet"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,12 @@ def rooms(tree: Tree) -> list[Room]:
     product = {module.room for module in tree.product}
     all_lines = sum(lines[room] for room in product)
     found = [
-        Room(name, files[name], lines[name], round(100 * lines[name] / all_lines, 1) if name in product else 0.0)
+        Room(
+            name,
+            files[name],
+            lines[name],
+            round(100 * lines[name] / all_lines, 1) if name in product else 0.0,
+        )
         for name in files
     ]
     return sorted(found, key=lambda room: -room.lines)

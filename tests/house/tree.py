@@ -1,7 +1,7 @@
 """The modules of mpsd, read with `ast` and not imported: their lines, classes and imports.
 
-Left out: what protoc generates (`*_pb2*`), and every file that is not Python. A file without a line (an empty
-`__init__.py`) is no file that anybody reads, and is not counted.
+Left out: what protoc generates (`*_pb2*`), and every file that is not Python. A file without a line
+(an empty `__init__.py`) is no file that anybody reads, and is not counted.
 """
 
 import ast
@@ -14,14 +14,16 @@ from pathlib import Path
 import mpsd
 
 PACKAGE = Path(mpsd.__file__).parent
-NOT_PRODUCT = frozenset({"sim", "simulator", "bench"})  # the rooms that the product's totals leave out
+# the rooms that the product's totals leave out
+NOT_PRODUCT = frozenset({"sim", "simulator", "bench"})
 TOP = "(top)"  # the room of what lies in mpsd/ itself
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """at_start: what is imported with it. later: what its functions import when they are called. for_types: what only
-    a type checker reads. All as they are written, so that some are names inside a module.
+    """at_start: what is imported with it. later: what its functions import when they are called.
+    for_types: what only a type checker reads. All as they are written, so that some are names
+    inside a module.
     """
 
     name: str
@@ -65,7 +67,8 @@ class Tree:
         return {name: frozenset(those) for name, those in found.items()}
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
-        """These modules and all that they import, at their start or later, with the packages that they are in."""
+        """These modules and all that they import, at their start or later, with the packages that
+        they are in."""
         found: set[str] = set()
         left = [name for name in names if name in self.modules]
         while left:

@@ -1,16 +1,20 @@
 """The ways through the house: how many files run for one request, one review and one violation.
 
-Each is measured: mpsd's own programs run on the simulated machine of the tests, and a profiler in them
-(`trace/sitecustomize.py`) writes down every module of the product of which a function is called between the entry of
-the way and its return, in the tasks that it starts too. A generated method, such as the constructor of a dataclass,
-counts for the module of its class. Modules that only run while they are imported do not count, nor does the simulator.
+Each is measured: mpsd's own programs run on the simulated machine of the tests, and a profiler in
+them (`trace/sitecustomize.py`) writes down every module of the product of which a function is
+called between the entry of the way and its return, in the tasks that it starts too. A generated
+method, such as the constructor of a dataclass, counts for the module of its class. Modules that
+only run while they are imported do not count, nor does the simulator.
 
-- request: a container asks for `aliyun.com/gpu-mem: 7`. From kubelet's call of Allocate until the agent has answered it
+- request: a container asks for `aliyun.com/gpu-mem: 7`. From kubelet's call of Allocate until the
+  agent has answered it
   with the container's environment.
-- review: the API server asks about the same pod. From the HTTP request to /validate until its answer.
-- violation: a container raises its own limit and takes more than was granted. From the scan of the GPU's processes,
-  through the judgement, until its process is ended and the event of its pod is written down. All scans of the run count
-  together, those that found nothing too.
+- review: the API server asks about the same pod. From the HTTP request to /validate until its
+  answer.
+- violation: a container raises its own limit and takes more than was granted. From the scan of the
+  GPU's processes,
+  through the judgement, until its process is ended and the event of its pod is written down. All
+  scans of the run count together, those that found nothing too.
 
 The aims are for files outside `model/` and `platform/`, whose nouns and readers every subject uses;
 the total is printed beside them.
@@ -41,7 +45,8 @@ from tests.whole.webhook.world import (
     webhook,
 )
 
-# Where each way begins, by the qualified name of the function: the one table to change when an entry is renamed.
+# Where each way begins, by the qualified name of the function: the one table to change when an
+# entry is renamed.
 ENTRIES = {
     "request": "PluginServer.Allocate",
     "review": "ReviewApi._respond",
@@ -53,7 +58,8 @@ _TRACE = Path(__file__).parent / "trace"
 
 
 def ways() -> Mapping[str, list[str]]:
-    """The modules of each way. LookupError where an entry was never called, as after it was renamed."""
+    """The modules of each way. LookupError where an entry was never called, as after it was
+    renamed."""
     folder = Path(tempfile.mkdtemp(prefix="house-"))
     try:
         with _traced(folder):
@@ -64,7 +70,9 @@ def ways() -> Mapping[str, list[str]]:
         shutil.rmtree(folder)
     missing = [entry for way, entry in ENTRIES.items() if not found[way]]
     if missing:
-        raise LookupError(f"never called: {', '.join(missing)}; name the entries of today in {__name__}.ENTRIES")
+        raise LookupError(
+            f"never called: {', '.join(missing)}; name the entries of today in {__name__}.ENTRIES"
+        )
     return found
 
 
@@ -73,7 +81,9 @@ def way_figures(found: Mapping[str, list[str]]) -> list[Figure]:
     listed = []
     for way, modules in found.items():
         own = [name for name in modules if name.split(".")[1] not in _BELOW]
-        listed.append(Figure(f"files that run for a {way}, without model/ and platform/", len(own), AIMS[way]))
+        listed.append(
+            Figure(f"files that run for a {way}, without model/ and platform/", len(own), AIMS[way])
+        )
         listed.append(Figure("  with these", len(modules)))
     return listed
 
@@ -99,11 +109,14 @@ def _request_and_violation() -> None:
         cluster.running("asks", 7)
         liar = pod("liar", 2)
         lifted = (
-            f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 exec {sys.executable} -m mpsd.simulator.cuda_client alloc=4000 hold"
+            f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 exec {sys.executable} -m"
+            " mpsd.simulator.cuda_client alloc=4000 hold"
         )
         liar["spec"]["containers"][0]["command"] = ["sh", "-c", lifted]
         cluster.apply(liar)
-        eventually(lambda: cluster.phase("liar") == "Failed", "the pod that takes too much is ended")
+        eventually(
+            lambda: cluster.phase("liar") == "Failed", "the pod that takes too much is ended"
+        )
         eventually(lambda: cluster.agent.logged("ended"), "the agent has seen its memory come back")
         cluster.agent.send(signal.SIGTERM)
         cluster.agent.exit_code()
@@ -126,6 +139,10 @@ def _read(folder: Path) -> dict[str, list[str]]:
     for path in folder.iterdir():
         for line in path.read_text().splitlines(keepends=True):
             way, _space, module = line.strip().partition(" ")
-            if line.endswith("\n") and module not in found[way] and module.split(".")[1] not in NOT_PRODUCT:
+            if (
+                line.endswith("\n")
+                and module not in found[way]
+                and module.split(".")[1] not in NOT_PRODUCT
+            ):
                 found[way].append(module)
     return found

@@ -12,31 +12,40 @@ _DOCKERFILE = _TOP / "images" / "Dockerfile"
 
 
 def _instructions(stage: int) -> list[str]:
-    """The lines of a stage, counted from 0, -1 for the last: comments left out, continued lines joined."""
+    """The lines of a stage, counted from 0, -1 for the last: comments left out, continued lines
+    joined."""
     text = re.sub(r"^#.*\n", "", _DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     return re.split(r"^FROM ", text, flags=re.MULTILINE)[1:][stage].splitlines()
 
 
 def test_hadolint_finds_nothing() -> None:
     program = Path(sys.executable).parent / "hadolint"
-    done = subprocess.run([program, _DOCKERFILE], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [program, _DOCKERFILE], capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_stage_starts_from_the_base_that_the_builder_chose() -> None:
     stages = re.findall(r"^FROM (\S+)", _DOCKERFILE.read_text(), flags=re.MULTILINE)
     assert set(stages) == {"${BASE}"}
-    assert re.search(r"^ARG BASE=\S+:[0-9]\S+$", _DOCKERFILE.read_text(), flags=re.MULTILINE), "a version, not latest"
+    assert re.search(r"^ARG BASE=\S+:[0-9]\S+$", _DOCKERFILE.read_text(), flags=re.MULTILINE), (
+        "a version, not latest"
+    )
 
 
 def test_it_is_nobody_by_default_and_asks_for_no_gpu() -> None:
     last = _instructions(-1)
     assert "USER 65532:65532" in last
-    assert not any("NVIDIA_VISIBLE_DEVICES" in line for line in last), "which GPUs is for the manifests to say"
+    assert not any("NVIDIA_VISIBLE_DEVICES" in line for line in last), (
+        "which GPUs is for the manifests to say"
+    )
     assert any("NVIDIA_DRIVER_CAPABILITIES=compute,utility" in line for line in last)
 
 
-def test_the_last_stage_runs_nothing_so_that_no_compiler_cache_or_package_list_is_left_in_it() -> None:
+def test_the_last_stage_runs_nothing_so_that_no_compiler_cache_or_package_list_is_left_in_it() -> (
+    None
+):
     assert not any(line.startswith("RUN") for line in _instructions(-1))
     (entrypoint,) = [line for line in _instructions(-1) if line.startswith("ENTRYPOINT")]
     assert entrypoint == 'ENTRYPOINT ["/opt/mpsd/init/tini", "-s", "--", "mpsd"]'
@@ -52,7 +61,11 @@ def test_what_pip_must_know_is_a_secret_of_the_build() -> None:
 
 
 def test_the_builder_sees_nothing_that_the_image_is_not_made_of() -> None:
-    lines = [line for line in (_TOP / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in (_TOP / ".dockerignore").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     assert lines[0] == "*"
     seen = {line.removeprefix("!") for line in lines if line.startswith("!")}
     ours = {"limits", "manifests/install.yaml", "mpsd", "pyproject.toml", "README.md", "LICENSE"}
@@ -61,7 +74,9 @@ def test_the_builder_sees_nothing_that_the_image_is_not_made_of() -> None:
 
 def test_it_installs_what_its_roles_need_and_nothing_of_the_tests() -> None:
     command = [sys.executable, "images/requirements.py", "agent", "scheduler", "webhook"]
-    printed = subprocess.run(command, cwd=_TOP, capture_output=True, text=True, timeout=30, check=True).stdout
+    printed = subprocess.run(
+        command, cwd=_TOP, capture_output=True, text=True, timeout=30, check=True
+    ).stdout
     names = {re.split(r"[\[<>=~! ]", line)[0] for line in printed.split()}
     assert {"aiohttp", "cryptography", "kubernetes", "msgspec", "numpy", "nvidia-ml-py"} <= names
     assert not names & {"mpsd", "pytest", "hypothesis", "mypy", "ruff"}
@@ -72,5 +87,8 @@ def test_the_manifests_name_our_one_image_beside_kubernetes_own_and_never_latest
     for place in ("", "scheduler"):
         text = str(rendered(place))
         images = set(re.findall(r"'image': '([^']+)'", text))
-        assert {image.rpartition(":")[0] for image in images} <= {"mpsd", "registry.k8s.io/kube-scheduler"}
+        assert {image.rpartition(":")[0] for image in images} <= {
+            "mpsd",
+            "registry.k8s.io/kube-scheduler",
+        }
         assert "mpsd:latest" not in images

@@ -24,13 +24,18 @@ def test_no_configuration_is_an_empty_one() -> None:
     assert folders({}) == []
 
 
-def test_folders_that_are_there_are_named_once_with_the_files_that_an_index_links_to(tmp_path: Path) -> None:
+def test_folders_that_are_there_are_named_once_with_the_files_that_an_index_links_to(
+    tmp_path: Path,
+) -> None:
     for name in ("wheels", "wheels/more", "index/simple"):
         (tmp_path / name).mkdir(parents=True)
     found = folders(
         {
             "find-links": [f"{tmp_path}/wheels", f"{tmp_path}/wheels/more", f"{tmp_path}/gone"],
-            "extra-index-url": [f"file://{tmp_path}/index/simple", "https://example.invalid/simple"],
+            "extra-index-url": [
+                f"file://{tmp_path}/index/simple",
+                "https://example.invalid/simple",
+            ],
             "default-timeout": ["15"],
         }
     )

@@ -1,4 +1,5 @@
-"""What `make release` makes of a checkout, but for the image: that takes minutes, root and a mirror."""
+"""What `make release` makes of a checkout, but for the image: that takes minutes, root and a
+mirror."""
 
 import json
 import os
@@ -17,9 +18,12 @@ from tests.manifests.helm import files_by_helm, values
 from tests.manifests.version import PLACES, TOP, with_version
 
 _EPOCH = 1_760_000_000
-_WHEEL, _SDIST, _CHART = (f"mpsd-{mpsd.__version__}{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".tgz"))
+_WHEEL, _SDIST, _CHART = (
+    f"mpsd-{mpsd.__version__}{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".tgz")
+)
 _STATUS = (
-    b"Package: tini\nVersion: 0.19.0-1\n\nPackage: libc6\nVersion: 2.36-9+deb12u13\nDescription: C library\n more\n"
+    b"Package: tini\nVersion: 0.19.0-1\n\nPackage: libc6\nVersion: 2.36-9+deb12u13\nDescription: C"
+    b" library\n more\n"
 )
 
 
@@ -79,7 +83,10 @@ def test_the_sbom_lists_what_is_installed_in_the_image(tmp_path: Path) -> None:
     for name, text in (
         ("usr/lib/os-release", b'NAME="Ubuntu"\nID=ubuntu\n'),
         ("var/lib/dpkg/status", _STATUS),
-        ("opt/mpsd/lib/python3.11/site-packages/rich-14.0.0.dist-info/METADATA", b"Name: rich\nVersion: 14.0.0\n"),
+        (
+            "opt/mpsd/lib/python3.11/site-packages/rich-14.0.0.dist-info/METADATA",
+            b"Name: rich\nVersion: 14.0.0\n",
+        ),
     ):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes(text)
@@ -115,9 +122,14 @@ def test_what_is_missing_is_said_in_one_sentence_and_dist_is_as_it_was(tmp_path:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/git").symlink_to(shutil.which("git") or "git")
     environment = {"PATH": str(tmp_path / "bin")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1
-    said = "make release: not as committed: README.md, …: commit or stash it; not found: buildah, debootstrap: "
+    said = (
+        "make release: not as committed: README.md, …: commit or stash it; not found: buildah,"
+        " debootstrap: "
+    )
     assert done.stderr.startswith(said), done.stderr
     assert done.stderr.count("\n") == 1
     assert [path.name for path in (clone / "dist").iterdir()] == ["kept"]

@@ -1,4 +1,5 @@
-"""What Kubernetes does, asked of the simulated API server, and of a real one with `--kubeconfig FILE`."""
+"""What Kubernetes does, asked of the simulated API server, and of a real one with `--kubeconfig
+FILE`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -40,7 +41,9 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def kubeconfig(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
     real = pytestconfig.getoption("--kubeconfig")
     if real:
         yield real.absolute()
@@ -52,7 +55,12 @@ def kubeconfig(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def world(kubeconfig: Path, pytestconfig: pytest.Config) -> Iterator[World]:
     mark = uuid4().hex[:8]
-    made = World(kubeconfig, f"contract-{mark}", f"contract-node-{mark}", bool(pytestconfig.getoption("--kubeconfig")))
+    made = World(
+        kubeconfig,
+        f"contract-{mark}",
+        f"contract-node-{mark}",
+        bool(pytestconfig.getoption("--kubeconfig")),
+    )
 
     async def begin(kube: Kube) -> None:
         await kube.create(NAMESPACES, {"metadata": {"name": made.namespace}})
@@ -60,7 +68,10 @@ def world(kubeconfig: Path, pytestconfig: pytest.Config) -> Iterator[World]:
 
     async def end(kube: Kube) -> None:
         await kube.delete(NAMESPACES, made.namespace)
-        for resource, name in ((NODES, made.node), (Resource("mpsd.io/v1alpha1", "mpsnodes"), made.node)):
+        for resource, name in (
+            (NODES, made.node),
+            (Resource("mpsd.io/v1alpha1", "mpsnodes"), made.node),
+        ):
             with suppress(KubeError):  # most tests make neither
                 await kube.delete(resource, name)
 
@@ -70,7 +81,8 @@ def world(kubeconfig: Path, pytestconfig: pytest.Config) -> Iterator[World]:
 
 
 async def ready_for_pods(kube: Kube, world: World) -> bool:
-    """A real cluster takes no pods before the namespace has a service account, and that a token: so one is tried."""
+    """A real cluster takes no pods before the namespace has a service account, and that a token: so
+    one is tried."""
     if not world.is_real:
         return True
     try:
@@ -93,26 +105,37 @@ async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 
 async def make_node(kube: Kube, world: World, **devices: int) -> None:
-    """A node that is never short of anything but the devices; only pods that tolerate everything stay on it."""
+    """A node that is never short of anything but the devices; only pods that tolerate everything
+    stay on it."""
     await kube.create(NODES, {"metadata": {"name": world.node, "labels": {"contract": world.node}}})
     amounts = {name.replace("__", "/"): str(amount) for name, amount in devices.items()}
     amounts |= {"cpu": "8", "memory": "16Gi", "pods": "110"}
     status = {
-        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
     }
     await kube.patch(NODES, world.node, status, PatchKind.STRATEGIC, subresource="status")
 
 
 def pod(name: str, node: str = "", **limits: str) -> Object:
-    """A pod of one container that tolerates everything. node: the one that it is bound to from the start."""
-    resources = {"limits": {key.replace("__", "/"): amount for key, amount in limits.items()}} if limits else {}
+    """A pod of one container that tolerates everything. node: the one that it is bound to from the
+    start."""
+    resources = (
+        {"limits": {key.replace("__", "/"): amount for key, amount in limits.items()}}
+        if limits
+        else {}
+    )
     spec: Object = {
         "containers": [{"name": "main", "image": "none", "resources": resources}],
         "tolerations": [{"operator": "Exists"}],
         "terminationGracePeriodSeconds": 1,
     }
     spec |= {"nodeName": node} if node else {}
-    spec |= {} if limits else {"schedulerName": "nobody"}  # the node of a whole cluster would run it
+    # the node of a whole cluster would run it
+    spec |= {} if limits else {"schedulerName": "nobody"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 

@@ -1,4 +1,5 @@
-"""What resource claims get of devices that several share, from the scheduler and from the controller of claims."""
+"""What resource claims get of devices that several share, from the scheduler and from the
+controller of claims."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,13 @@ import pytest
 
 from mpsd.model.quantity import whole
 from mpsd.platform.kube import PODS, Kube, KubeError, NotFound, Object, Resource
-from mpsd.simulator.api_server.allocation import CannotAllocate, ConsumedCapacity, allocated, offered, results_of
+from mpsd.simulator.api_server.allocation import (
+    CannotAllocate,
+    ConsumedCapacity,
+    allocated,
+    offered,
+    results_of,
+)
 from tests.kube_contract.conftest import NODES, World, eventually, make_node, pod
 
 _API = "resource.k8s.io/v1"
@@ -25,8 +32,13 @@ Gotten = list[tuple[str, dict[str, int]]]  # of each result, its device, and wha
 
 
 def _capacity(value: str, default: str, least: str = "", most: str = "", step: str = "") -> Object:
-    ranged = {name: amount for name, amount in (("min", least), ("max", most), ("step", step)) if amount}
-    return {"value": value, "requestPolicy": {"default": default} | ({"validRange": ranged} if ranged else {})}
+    ranged = {
+        name: amount for name, amount in (("min", least), ("max", most), ("step", step)) if amount
+    }
+    return {
+        "value": value,
+        "requestPolicy": {"default": default} | ({"validRange": ranged} if ranged else {}),
+    }
 
 
 def gpu(name: str, gib: int = 22, **more: Any) -> Object:
@@ -62,17 +74,27 @@ class Claims:
 
     async def offer(self, *devices: Object, generation: int = 1, slices: int = 1) -> None:
         pool = {"name": self.world.node, "generation": generation, "resourceSliceCount": slices}
-        spec = {"driver": self.driver, "nodeName": self.world.node, "pool": pool, "devices": list(devices)}
+        spec = {
+            "driver": self.driver,
+            "nodeName": self.world.node,
+            "pool": pool,
+            "devices": list(devices),
+        }
         name = f"{self.world.node}-{generation}-{uuid4().hex[:5]}"
         await self.kube.create(SLICES, {"metadata": {"name": name}, "spec": spec})
 
     async def claim(self, name: str, *requests: Object, **devices: Any) -> None:
         await self.kube.create(
-            CLAIMS, {"metadata": {"name": name}, "spec": self.spec(*requests, **devices)}, self.space
+            CLAIMS,
+            {"metadata": {"name": name}, "spec": self.spec(*requests, **devices)},
+            self.space,
         )
 
     def spec(self, *requests: Object, **devices: Any) -> Object:
-        named = [{"name": f"r{n}", "exactly": {"deviceClassName": self.driver} | one} for n, one in enumerate(requests)]
+        named = [
+            {"name": f"r{n}", "exactly": {"deviceClassName": self.driver} | one}
+            for n, one in enumerate(requests)
+        ]
         return {"devices": {"requests": named, **devices}}
 
     @property
@@ -93,7 +115,9 @@ class Claims:
         async def decided() -> Object | None:
             found = await self.kube.get(PODS, name, self.space)
             conditions = found.get("status", {}).get("conditions") or ()
-            refused = any((one["type"], one["status"]) == ("PodScheduled", "False") for one in conditions)
+            refused = any(
+                (one["type"], one["status"]) == ("PodScheduled", "False") for one in conditions
+            )
             return found if refused or found["spec"].get("nodeName") else None
 
         found: Object = await eventually(decided, f"{name} is bound or refused")
@@ -119,7 +143,13 @@ class Claims:
 
 def _gotten(results: Sequence[Object]) -> Gotten:
     return [
-        (one["device"], {name: whole(amount) or 0 for name, amount in (one.get("consumedCapacity") or {}).items()})
+        (
+            one["device"],
+            {
+                name: whole(amount) or 0
+                for name, amount in (one.get("consumedCapacity") or {}).items()
+            },
+        )
         for one in results
     ]
 
@@ -130,12 +160,17 @@ def _amounts(memory_gib: int, threads: int = 0, clients: int = 2) -> dict[str, i
 
 def _with_claims(world: World, questions: Callable[[Claims], Awaitable[None]]) -> None:
     async def asked(kube: Kube) -> None:
-        if world.is_real and int((await kube.read("/version"))["gitVersion"].split(".")[1]) < _MINOR:
+        if (
+            world.is_real
+            and int((await kube.read("/version"))["gitVersion"].split(".")[1]) < _MINOR
+        ):
             pytest.skip(f"devices that several claims share: of Kubernetes 1.{_MINOR} and newer")
         claims = Claims(kube, world)
         await make_node(kube, world)
         expression = {"cel": {"expression": f"device.driver == '{claims.driver}'"}}
-        await kube.create(CLASSES, {"metadata": {"name": claims.driver}, "spec": {"selectors": [expression]}})
+        await kube.create(
+            CLASSES, {"metadata": {"name": claims.driver}, "spec": {"selectors": [expression]}}
+        )
         try:
             await questions(claims)
         finally:
@@ -171,8 +206,15 @@ def test_a_share_has_an_id_of_its_own_and_is_of_the_first_device_with_room(world
     async def questions(claims: Claims) -> None:
         await claims.offer(gpu("gpu0"), gpu("gpu1"))
         found = [await claims.try_one(f"c{n}", request({"memory": "9Gi"})) for n in range(4)]
-        assert [device for one in found for device, _amounts in one] == ["gpu0", "gpu0", "gpu1", "gpu1"]
-        results = [results_of(await claims.kube.get(CLAIMS, f"c{n}", claims.space))[0] for n in range(4)]
+        assert [device for one in found for device, _amounts in one] == [
+            "gpu0",
+            "gpu0",
+            "gpu1",
+            "gpu1",
+        ]
+        results = [
+            results_of(await claims.kube.get(CLAIMS, f"c{n}", claims.space))[0] for n in range(4)
+        ]
         assert len({one["shareID"] for one in results}) == 4
         assert {(one["driver"], one["pool"], one["request"]) for one in results} == {
             (claims.driver, claims.world.node, "r0")
@@ -202,7 +244,10 @@ _NEVER: dict[str, tuple[Object, tuple[Object, ...]]] = {
     "more than it may ask": (gpu("gpu0"), (request({"threads": "101"}),)),
     "a capacity that no device has": (gpu("gpu0"), (request({"wheels": "4"}),)),
     "a device with a taint": (gpu("gpu0", taints=[TAINT]), (request({"memory": "1Gi"}),)),
-    "more in two requests than there is": (gpu("gpu0"), (request({"memory": "12Gi"}), request({"memory": "12Gi"}))),
+    "more in two requests than there is": (
+        gpu("gpu0"),
+        (request({"memory": "12Gi"}), request({"memory": "12Gi"})),
+    ),
 }
 
 
@@ -215,7 +260,9 @@ def test_what_no_device_can_give_is_given_to_nobody(world: World) -> None:
     _with_claims(world, questions)
 
 
-def test_a_taint_may_be_tolerated_and_of_a_pool_only_the_newest_whole_generation_counts(world: World) -> None:
+def test_a_taint_may_be_tolerated_and_of_a_pool_only_the_newest_whole_generation_counts(
+    world: World,
+) -> None:
     tolerations = [{"key": "example.com/sick", "operator": "Exists"}]
 
     async def questions(claims: Claims) -> None:
@@ -231,12 +278,20 @@ def test_a_taint_may_be_tolerated_and_of_a_pool_only_the_newest_whole_generation
 
 def test_several_devices_of_one_claim_keep_its_constraints(world: World) -> None:
     async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0", model="A30"), gpu("gpu1", model="H200"), gpu("gpu2", model="A30"))
-        same = [{"matchAttribute": f"{claims.driver}/model"}, {"distinctAttribute": f"{claims.driver}/uuid"}]
+        await claims.offer(
+            gpu("gpu0", model="A30"), gpu("gpu1", model="H200"), gpu("gpu2", model="A30")
+        )
+        same = [
+            {"matchAttribute": f"{claims.driver}/model"},
+            {"distinctAttribute": f"{claims.driver}/uuid"},
+        ]
         two = request({"memory": "2Gi"}, count=2)
         found = await claims.try_one("apart", two, constraints=same)
         assert [device for device, _amounts in found] == ["gpu0", "gpu2"]
-        assert await claims.try_one("three", request({"memory": "2Gi"}, count=3), constraints=same) == []
+        assert (
+            await claims.try_one("three", request({"memory": "2Gi"}, count=3), constraints=same)
+            == []
+        )
         expression = f'device.attributes["{claims.driver}"].model == "H200"'
         chosen = request({"memory": "2Gi"}, selectors=[{"cel": {"expression": expression}}])
         assert [device for device, _amounts in await claims.try_one("model", chosen)] == ["gpu1"]
@@ -251,7 +306,10 @@ def test_a_request_gets_each_device_once_and_another_request_may_get_it_too(worl
     async def questions(claims: Claims) -> None:
         await claims.offer(gpu("gpu0"))
         assert await claims.try_one("twice", two) == []
-        assert [device for device, _amounts in await claims.try_one("both", one, one)] == ["gpu0", "gpu0"]
+        assert [device for device, _amounts in await claims.try_one("both", one, one)] == [
+            "gpu0",
+            "gpu0",
+        ]
 
     _with_claims(world, questions)
 
@@ -260,8 +318,12 @@ def test_parameters_of_class_and_claim_are_in_the_allocation(world: World) -> No
     async def questions(claims: Claims) -> None:
         await claims.offer(gpu("gpu0"))
         opaque = {"driver": claims.driver, "parameters": {"threadCap": 60}}
-        assert await claims.try_one("capped", request(), config=[{"requests": ["r0"], "opaque": opaque}])
-        devices = (await claims.kube.get(CLAIMS, "capped", claims.space))["status"]["allocation"]["devices"]
+        assert await claims.try_one(
+            "capped", request(), config=[{"requests": ["r0"], "opaque": opaque}]
+        )
+        devices = (await claims.kube.get(CLAIMS, "capped", claims.space))["status"]["allocation"][
+            "devices"
+        ]
         assert devices["config"] == [{"source": "FromClaim", "requests": ["r0"], "opaque": opaque}]
 
     _with_claims(world, questions)
@@ -273,8 +335,12 @@ def test_a_claim_is_reserved_for_its_pods_and_goes_with_the_last_of_them(world: 
         await claims.claim("ours", request({"memory": "4Gi"}))
         bound = [await claims.start(name, "ours") for name in ("left", "right")]
         claim = await claims.kube.get(CLAIMS, "ours", claims.space)
-        consumers = [(one["resource"], one["name"], one["uid"]) for one in claim["status"]["reservedFor"]]
-        assert sorted(consumers) == [("pods", one["metadata"]["name"], one["metadata"]["uid"]) for one in bound]
+        consumers = [
+            (one["resource"], one["name"], one["uid"]) for one in claim["status"]["reservedFor"]
+        ]
+        assert sorted(consumers) == [
+            ("pods", one["metadata"]["name"], one["metadata"]["uid"]) for one in bound
+        ]
         assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
         await claims.kube.delete(CLAIMS, "ours", claims.space)
         await claims.end("left")
@@ -292,17 +358,26 @@ def test_a_claim_is_reserved_for_its_pods_and_goes_with_the_last_of_them(world: 
 def test_a_claim_from_a_template_belongs_to_its_pod(world: World) -> None:
     async def questions(claims: Claims) -> None:
         await claims.offer(gpu("gpu0"))
-        template = {"metadata": {"name": "share"}, "spec": {"spec": claims.spec(request({"memory": "4Gi"}))}}
+        template = {
+            "metadata": {"name": "share"},
+            "spec": {"spec": claims.spec(request({"memory": "4Gi"}))},
+        }
         await claims.kube.create(TEMPLATES, template, claims.space)
         await claims.start("train", resourceClaimTemplateName="share")
 
         async def bound() -> bool:
-            return bool((await claims.kube.get(PODS, "train", claims.space))["spec"].get("nodeName"))
+            return bool(
+                (await claims.kube.get(PODS, "train", claims.space))["spec"].get("nodeName")
+            )
 
         await eventually(bound, "train has a node")
-        named = (await claims.kube.get(PODS, "train", claims.space))["status"]["resourceClaimStatuses"]
+        named = (await claims.kube.get(PODS, "train", claims.space))["status"][
+            "resourceClaimStatuses"
+        ]
         (made,) = await claims.kube.list(CLAIMS, claims.space)
-        assert [(one["name"], one["resourceClaimName"]) for one in named] == [("gpu", made["metadata"]["name"])]
+        assert [(one["name"], one["resourceClaimName"]) for one in named] == [
+            ("gpu", made["metadata"]["name"])
+        ]
         assert made["metadata"]["name"].startswith("train-gpu-")
         assert [one["name"] for one in made["metadata"]["ownerReferences"]] == ["train"]
         assert _gotten(results_of(made)) == [("gpu0", _amounts(4))]
@@ -311,7 +386,9 @@ def test_a_claim_from_a_template_belongs_to_its_pod(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_random_sequence_of_claims_is_allocated_as_the_simulated_scheduler_would(world: World, seed: int) -> None:
+def test_a_random_sequence_of_claims_is_allocated_as_the_simulated_scheduler_would(
+    world: World, seed: int
+) -> None:
     random = Random(seed)
 
     async def questions(claims: Claims) -> None:
@@ -324,7 +401,9 @@ def test_a_random_sequence_of_claims_is_allocated_as_the_simulated_scheduler_wou
                 await claims.end(ended)
                 await eventually(lambda ended=ended: _is_free(claims, ended), f"{ended} is free")
             name = f"c{number}"
-            await claims.claim(name, *(_random_request(random) for _ in range(random.choice([1, 1, 1, 2]))))
+            await claims.claim(
+                name, *(_random_request(random) for _ in range(random.choice([1, 1, 1, 2])))
+            )
             wanted = await _as_simulated(claims, name)
             await claims.start(name)
             assert await claims.gotten(name) == wanted, f"step {number}"
@@ -349,7 +428,9 @@ def _random_request(random: Random) -> Object:
     }
     asked = {name: amount for name, amount in amounts.items() if random.random() < 0.8}
     tolerations = [{"key": TAINT["key"], "operator": "Exists"}] if random.random() < 0.2 else []
-    return request(asked, count=random.choice([1, 1, 1, 2])) | ({"tolerations": tolerations} if tolerations else {})
+    return request(asked, count=random.choice([1, 1, 1, 2])) | (
+        {"tolerations": tolerations} if tolerations else {}
+    )
 
 
 async def _as_simulated(claims: Claims, name: str) -> Gotten:

@@ -6,7 +6,10 @@ from mpsd.platform.kube import Conflict, Kube, Object, PatchKind, Resource
 from tests.kube_contract.conftest import World, eventually, make_node, pod
 
 PODS, JOBS = Resource("v1", "pods"), Resource("batch/v1", "jobs")
-DAEMON_SETS, REVISIONS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "controllerrevisions")
+DAEMON_SETS, REVISIONS = (
+    Resource("apps/v1", "daemonsets"),
+    Resource("apps/v1", "controllerrevisions"),
+)
 
 
 def on_our_node(world: World, thing: Object) -> Object:
@@ -18,7 +21,9 @@ def condition(pod: Object, kind: str) -> Object | None:
     return next((one for one in pod["status"].get("conditions") or () if one["type"] == kind), None)
 
 
-def test_a_pod_is_bound_where_there_are_devices_enough_and_waits_where_there_are_not(world: World) -> None:
+def test_a_pod_is_bound_where_there_are_devices_enough_and_waits_where_there_are_not(
+    world: World,
+) -> None:
     async def questions(kube: Kube) -> None:
         await make_node(kube, world, example_com__gpu=0, **{"example.com__gpu-mem": 10})
 
@@ -31,9 +36,14 @@ def test_a_pod_is_bound_where_there_are_devices_enough_and_waits_where_there_are
 
         async def says_why() -> Object | None:
             found = condition(await kube.get(PODS, "second", world.namespace), "PodScheduled")
-            return found if found and "Insufficient example.com/gpu-mem" in found.get("message", "") else None
+            return (
+                found
+                if found and "Insufficient example.com/gpu-mem" in found.get("message", "")
+                else None
+            )
 
-        # One after the other: pods that come before a scheduler knows the node are tried in no order.
+        # One after the other: pods that come before a scheduler knows the node are tried in no
+        # order.
         await create("first", "7")
         assert await eventually(lambda: node_of("first"), "the first pod bound") == world.node
         await create("second", "7")
@@ -43,7 +53,10 @@ def test_a_pod_is_bound_where_there_are_devices_enough_and_waits_where_there_are
         assert await eventually(lambda: node_of("third"), "the third pod bound") == world.node
         done = {"status": {"phase": "Succeeded"}}
         await kube.patch(PODS, "first", done, PatchKind.STRATEGIC, world.namespace, "status")
-        assert await eventually(lambda: node_of("second"), "the second pod bound in its place") == world.node
+        assert (
+            await eventually(lambda: node_of("second"), "the second pod bound in its place")
+            == world.node
+        )
 
     world.run(questions)
 
@@ -53,7 +66,12 @@ def test_a_pod_is_bound_once(world: World) -> None:
         await make_node(kube, world)
         await kube.create(PODS, pod("a", world.node), world.namespace)
         target = {"kind": "Node", "name": "another"}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "a"}, "target": target}
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": "a"},
+            "target": target,
+        }
         with pytest.raises(Conflict, match="already assigned"):
             await kube.create(PODS, binding, world.namespace, "binding")
 
@@ -66,7 +84,11 @@ def job(name: str, completions: int, parallelism: int, node_selector: dict[str, 
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": {"completions": completions, "parallelism": parallelism, "template": {"spec": spec}},
+        "spec": {
+            "completions": completions,
+            "parallelism": parallelism,
+            "template": {"spec": spec},
+        },
     }
 
 
@@ -85,7 +107,14 @@ def test_a_job_makes_its_pods_one_after_the_other_until_enough_have_succeeded(wo
             assert (owner["kind"], owner["name"], owner["controller"]) == ("Job", "train", True)
             ended.add(one["metadata"]["name"])
             status = {"status": {"phase": "Succeeded"}}
-            await kube.patch(PODS, one["metadata"]["name"], status, PatchKind.STRATEGIC, world.namespace, "status")
+            await kube.patch(
+                PODS,
+                one["metadata"]["name"],
+                status,
+                PatchKind.STRATEGIC,
+                world.namespace,
+                "status",
+            )
 
         async def is_complete() -> bool:
             found = await kube.get(JOBS, "train", world.namespace)
@@ -103,7 +132,13 @@ def test_a_job_that_is_deleted_takes_its_pods_with_it(world: World) -> None:
         await kube.create(JOBS, job("train", 2, 2, {"contract": "nowhere"}), world.namespace)
         await eventually(lambda: kube.list(PODS, world.namespace), "pods of the Job")
         uid = (await kube.get(JOBS, "train", world.namespace))["metadata"]["uid"]
-        await kube.patch(JOBS, "train", {"metadata": {"annotations": {"a": "b"}}}, PatchKind.MERGE, world.namespace)
+        await kube.patch(
+            JOBS,
+            "train",
+            {"metadata": {"annotations": {"a": "b"}}},
+            PatchKind.MERGE,
+            world.namespace,
+        )
         await kube.delete(JOBS, "train", world.namespace, uid=uid)
 
         async def are_gone() -> bool:
@@ -115,7 +150,8 @@ def test_a_job_that_is_deleted_takes_its_pods_with_it(world: World) -> None:
 
 
 def daemon_set(world: World) -> Object:
-    spec = on_our_node(world, pod(""))["spec"] | {"terminationGracePeriodSeconds": 0}  # no kubelet ends them here
+    # no kubelet ends them here
+    spec = on_our_node(world, pod(""))["spec"] | {"terminationGracePeriodSeconds": 0}
     del spec["schedulerName"]
     labels = {"contract": "daemon"}
     return {
@@ -130,7 +166,9 @@ def daemon_set(world: World) -> Object:
     }
 
 
-def test_a_daemon_sets_pod_names_its_revision_and_under_on_delete_only_its_end_brings_the_newest(world: World) -> None:
+def test_a_daemon_sets_pod_names_its_revision_and_under_on_delete_only_its_end_brings_the_newest(
+    world: World,
+) -> None:
     hash_label, selected = "controller-revision-hash", {"labelSelector": "contract=daemon"}
 
     async def questions(kube: Kube) -> None:
@@ -151,8 +189,12 @@ def test_a_daemon_sets_pod_names_its_revision_and_under_on_delete_only_its_end_b
         first = await newest()
         assert first["metadata"]["labels"][hash_label] == old["metadata"]["labels"][hash_label]
         assert first["metadata"]["ownerReferences"][0]["uid"] == owner["uid"]
-        image = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "newer"}]}}}}
-        changed = await kube.patch(DAEMON_SETS, "daemon", image, PatchKind.STRATEGIC, world.namespace)
+        image = {
+            "spec": {"template": {"spec": {"containers": [{"name": "main", "image": "newer"}]}}}
+        }
+        changed = await kube.patch(
+            DAEMON_SETS, "daemon", image, PatchKind.STRATEGIC, world.namespace
+        )
 
         async def is_observed() -> bool:
             status = (await kube.get(DAEMON_SETS, "daemon", world.namespace))["status"]
@@ -164,7 +206,9 @@ def test_a_daemon_sets_pod_names_its_revision_and_under_on_delete_only_its_end_b
         kept = await on_the_node()
         assert kept
         assert kept["metadata"]["uid"] == old["metadata"]["uid"]
-        await kube.delete(PODS, old["metadata"]["name"], world.namespace, uid=old["metadata"]["uid"])
+        await kube.delete(
+            PODS, old["metadata"]["name"], world.namespace, uid=old["metadata"]["uid"]
+        )
         new = await eventually(on_the_node, "the pod that replaces it")
         assert new["metadata"]["labels"][hash_label] == second["metadata"]["labels"][hash_label]
         assert new["spec"]["containers"][0]["image"] == "newer"
@@ -180,7 +224,10 @@ def test_a_daemon_set_that_is_deleted_takes_its_pods_and_revisions_with_it(world
         await kube.delete(DAEMON_SETS, "daemon", world.namespace)
 
         async def are_gone() -> bool:
-            left = [*await kube.list(PODS, world.namespace), *await kube.list(REVISIONS, world.namespace)]
+            left = [
+                *await kube.list(PODS, world.namespace),
+                *await kube.list(REVISIONS, world.namespace),
+            ]
             return not left
 
         await eventually(are_gone, "pods and revisions gone")

@@ -6,12 +6,23 @@ from typing import Any
 
 import pytest
 
-from mpsd.platform.kube import Conflict, Forbidden, Kube, NotFound, Object, PatchKind, Rejected, Resource, Unavailable
+from mpsd.platform.kube import (
+    Conflict,
+    Forbidden,
+    Kube,
+    NotFound,
+    Object,
+    PatchKind,
+    Rejected,
+    Resource,
+    Unavailable,
+)
 from tests.kube_contract.conftest import NAMESPACES, World, config_map, eventually, pod
 
 MAPS, PODS = Resource("v1", "configmaps"), Resource("v1", "pods")
 JOBS = Resource("batch/v1", "jobs")
-BUDGETS = [Resource(api, "poddisruptionbudgets") for api in ("policy/v1", "policy/v1beta1")]  # from 1.21 on, to 1.24
+# from 1.21 on, to 1.24
+BUDGETS = [Resource(api, "poddisruptionbudgets") for api in ("policy/v1", "policy/v1beta1")]
 
 RUNNING = {"status": {"phase": "Running"}}  # a budget says nothing of a pod that has not begun
 
@@ -23,7 +34,11 @@ def test_a_created_object_has_a_uid_a_version_and_a_time(world: World) -> None:
         assert len(metadata["uid"]) == 36
         assert metadata["resourceVersion"].isdecimal()
         assert metadata["creationTimestamp"].endswith("Z")
-        assert (metadata["namespace"], made["kind"], made["apiVersion"]) == (world.namespace, "ConfigMap", "v1")
+        assert (metadata["namespace"], made["kind"], made["apiVersion"]) == (
+            world.namespace,
+            "ConfigMap",
+            "v1",
+        )
         assert (await kube.get(MAPS, "a", world.namespace)) == made
 
     world.run(questions)
@@ -50,10 +65,14 @@ def test_a_name_is_taken_once_and_made_up_where_only_its_beginning_is_given(worl
         ({"metadata": {"name": "a"}, "kind": "Secret", "apiVersion": "v1"}, Rejected),
     ],
 )
-def test_what_cannot_be_an_object_is_rejected(world: World, thing: Object, error: type[Exception]) -> None:
+def test_what_cannot_be_an_object_is_rejected(
+    world: World, thing: Object, error: type[Exception]
+) -> None:
     async def questions(kube: Kube) -> None:
         with pytest.raises(error):
-            await kube.create(MAPS, {"metadata": {"name": "", **thing["metadata"]}, **thing}, world.namespace)
+            await kube.create(
+                MAPS, {"metadata": {"name": "", **thing["metadata"]}, **thing}, world.namespace
+            )
 
     world.run(questions)
 
@@ -74,8 +93,12 @@ def test_each_change_has_a_newer_version_and_no_change_has_none(world: World) ->
     async def questions(kube: Kube) -> None:
         made = await kube.create(MAPS, config_map("a", key="1"), world.namespace)
         changed = await kube.replace(MAPS, made | {"data": {"key": "2"}}, world.namespace)
-        assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
-        again = await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
+        assert int(changed["metadata"]["resourceVersion"]) > int(
+            made["metadata"]["resourceVersion"]
+        )
+        again = await kube.patch(
+            MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace
+        )
         assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
 
     world.run(questions)
@@ -87,14 +110,19 @@ def test_who_changes_what_has_changed_hears_of_a_conflict(world: World) -> None:
         await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
         with pytest.raises(Conflict):
             await kube.replace(MAPS, made | {"data": {"key": "3"}}, world.namespace)
-        stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {"key": "3"}}
+        stale = {
+            "metadata": {"resourceVersion": made["metadata"]["resourceVersion"]},
+            "data": {"key": "3"},
+        }
         with pytest.raises(Conflict):
             await kube.patch(MAPS, "a", stale, PatchKind.MERGE, world.namespace)
 
     world.run(questions)
 
 
-def test_a_patch_or_a_deletion_meant_for_another_object_of_that_name_is_a_conflict(world: World) -> None:
+def test_a_patch_or_a_deletion_meant_for_another_object_of_that_name_is_a_conflict(
+    world: World,
+) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(PODS, pod("a"), world.namespace)
         patch = {"metadata": {"uid": "another", "annotations": {"a": "b"}}}
@@ -110,8 +138,16 @@ def test_a_patch_or_a_deletion_meant_for_another_object_of_that_name_is_a_confli
 PATCHES: dict[str, tuple[PatchKind, Any, dict[str, str]]] = {
     "merge": (PatchKind.MERGE, {"data": {"b": "2", "a": None}}, {"b": "2"}),
     "strategic": (PatchKind.STRATEGIC, {"data": {"b": "2"}}, {"a": "1", "b": "2"}),
-    "json": (PatchKind.JSON, [{"op": "add", "path": "/data/b", "value": "2"}], {"a": "1", "b": "2"}),
-    "json that moves": (PatchKind.JSON, [{"op": "move", "from": "/data/a", "path": "/data/c"}], {"c": "1"}),
+    "json": (
+        PatchKind.JSON,
+        [{"op": "add", "path": "/data/b", "value": "2"}],
+        {"a": "1", "b": "2"},
+    ),
+    "json that moves": (
+        PatchKind.JSON,
+        [{"op": "move", "from": "/data/a", "path": "/data/c"}],
+        {"c": "1"},
+    ),
 }
 
 
@@ -147,7 +183,9 @@ def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(world: World) -
         await kube.create(MAPS, {"metadata": metadata}, world.namespace)
         await kube.delete(MAPS, "a", world.namespace)
         assert "deletionTimestamp" in (await kube.get(MAPS, "a", world.namespace))["metadata"]
-        await kube.patch(MAPS, "a", {"metadata": {"finalizers": None}}, PatchKind.MERGE, world.namespace)
+        await kube.patch(
+            MAPS, "a", {"metadata": {"finalizers": None}}, PatchKind.MERGE, world.namespace
+        )
         with pytest.raises(NotFound):
             await kube.get(MAPS, "a", world.namespace)
 
@@ -157,12 +195,21 @@ def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(world: World) -
 def test_what_belongs_to_an_object_goes_with_it(world: World) -> None:
     async def questions(kube: Kube) -> None:
         owner = await kube.create(MAPS, config_map("owner"), world.namespace)
-        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
-        await kube.create(MAPS, {"metadata": {"name": "owned", "ownerReferences": [reference]}}, world.namespace)
+        reference = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": "owner",
+            "uid": owner["metadata"]["uid"],
+        }
+        await kube.create(
+            MAPS, {"metadata": {"name": "owned", "ownerReferences": [reference]}}, world.namespace
+        )
         await kube.delete(MAPS, "owner", world.namespace)
 
         async def is_gone() -> bool:
-            return "owned" not in {one["metadata"]["name"] for one in await kube.list(MAPS, world.namespace)}
+            return "owned" not in {
+                one["metadata"]["name"] for one in await kube.list(MAPS, world.namespace)
+            }
 
         await eventually(is_gone, "the owned object gone")
 
@@ -173,7 +220,9 @@ def test_a_namespace_that_ends_takes_nothing_new_and_its_contents_with_it(world:
     async def questions(kube: Kube) -> None:
         name = f"{world.namespace}-ending"
         await kube.create(NAMESPACES, {"metadata": {"name": name}})
-        await kube.create(MAPS, {"metadata": {"name": "a", "finalizers": ["mpsd.io/contract"]}}, name)
+        await kube.create(
+            MAPS, {"metadata": {"name": "a", "finalizers": ["mpsd.io/contract"]}}, name
+        )
         await kube.delete(NAMESPACES, name)
         with pytest.raises(Forbidden, match="terminated"):
             await kube.create(MAPS, config_map("b"), name)
@@ -187,7 +236,9 @@ def test_a_namespace_that_ends_takes_nothing_new_and_its_contents_with_it(world:
     world.run(questions)
 
 
-async def _create_by_the_first_served(kube: Kube, resources: Sequence[Resource], thing: Object, namespace: str) -> None:
+async def _create_by_the_first_served(
+    kube: Kube, resources: Sequence[Resource], thing: Object, namespace: str
+) -> None:
     *newer, oldest = resources
     for resource in newer:
         with suppress(NotFound):

@@ -9,13 +9,21 @@ from tests.kube_contract.conftest import World, eventually
 ACCOUNTS = Resource("v1", "serviceaccounts")
 TOKENS = Resource("authentication.k8s.io/v1", "tokenreviews")
 ACCESS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
-ROLES, BINDINGS = (Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings"))
-REQUEST: Object = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+ROLES, BINDINGS = (
+    Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings")
+)
+REQUEST: Object = {
+    "apiVersion": "authentication.k8s.io/v1",
+    "kind": "TokenRequest",
+    "spec": {"expirationSeconds": 600},
+}
 
 
 async def token_of(kube: Kube, world: World, name: str) -> str:
     await kube.create(ACCOUNTS, {"metadata": {"name": name}}, world.namespace)
-    answer = await kube.create(ACCOUNTS, REQUEST | {"metadata": {"name": name}}, world.namespace, "token")
+    answer = await kube.create(
+        ACCOUNTS, REQUEST | {"metadata": {"name": name}}, world.namespace, "token"
+    )
     return str(answer["status"]["token"])
 
 
@@ -31,7 +39,9 @@ def test_a_token_is_known_as_its_service_account_while_that_is_there(world: Worl
         user = reviewed_user(await kube.create(TOKENS, token_review(token)))
         assert user is not None
         assert user.name == f"system:serviceaccount:{world.namespace}:reader"
-        assert {f"system:serviceaccounts:{world.namespace}", "system:authenticated"} <= set(user.groups)
+        assert {f"system:serviceaccounts:{world.namespace}", "system:authenticated"} <= set(
+            user.groups
+        )
         for unknown in (token + "x", "nothing", "ü"):
             assert reviewed_user(await kube.create(TOKENS, token_review(unknown))) is None
 
@@ -41,7 +51,9 @@ def test_a_token_is_known_as_its_service_account_while_that_is_there(world: Worl
 def test_no_token_is_given_for_an_account_that_is_not_there(world: World) -> None:
     async def questions(kube: Kube) -> None:
         try:
-            await kube.create(ACCOUNTS, REQUEST | {"metadata": {"name": "nobody"}}, world.namespace, "token")
+            await kube.create(
+                ACCOUNTS, REQUEST | {"metadata": {"name": "nobody"}}, world.namespace, "token"
+            )
         except NotFound:
             return
         raise AssertionError("a token was given")
@@ -51,7 +63,10 @@ def test_no_token_is_given_for_an_account_that_is_not_there(world: World) -> Non
 
 def test_a_role_that_is_bound_gives_its_paths_and_no_others(world: World) -> None:
     name = f"{world.namespace}-reader"
-    role = {"metadata": {"name": name}, "rules": [{"nonResourceURLs": ["/told", "/v9/*"], "verbs": ["get"]}]}
+    role = {
+        "metadata": {"name": name},
+        "rules": [{"nonResourceURLs": ["/told", "/v9/*"], "verbs": ["get"]}],
+    }
     binding: dict[str, Any] = {
         "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
@@ -64,7 +79,9 @@ def test_a_role_that_is_bound_gives_its_paths_and_no_others(world: World) -> Non
         try:
             await kube.create(ROLES, role)
             await kube.create(BINDINGS, binding)
-            await eventually(lambda: may_get(kube, token, "/told"), "the role counts, a moment later")
+            await eventually(
+                lambda: may_get(kube, token, "/told"), "the role counts, a moment later"
+            )
             assert await may_get(kube, token, "/v9/a/b")
             assert not await may_get(kube, token, "/told/more")
             assert not await may_get(kube, token, "/")

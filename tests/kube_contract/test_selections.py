@@ -47,7 +47,8 @@ def test_labels_select(world: World) -> None:
         await labelled(kube, world, "none")
         for selector, names in SELECTORS.items():
             found = await kube.list(MAPS, world.namespace, {"labelSelector": selector})
-            ours = {one["metadata"]["name"] for one in found} & {"one", "two", "none"}  # some clusters put in their own
+            # some clusters put in their own
+            ours = {one["metadata"]["name"] for one in found} & {"one", "two", "none"}
             assert ours == names, selector
 
     world.run(questions)
@@ -58,7 +59,9 @@ def test_fields_select_and_others_are_refused(world: World) -> None:
         await make_node(kube, world)
         await kube.create(PODS, pod("here", world.node), world.namespace)
         await kube.create(
-            PODS, pod("nowhere") | {"spec": pod("")["spec"] | {"schedulerName": "nobody"}}, world.namespace
+            PODS,
+            pod("nowhere") | {"spec": pod("")["spec"] | {"schedulerName": "nobody"}},
+            world.namespace,
         )
         for selector, names in {
             f"spec.nodeName={world.node}": ["here"],
@@ -83,11 +86,21 @@ def test_our_events_are_found_by_their_source_and_by_their_object(world: World) 
     other = ours | {"metadata": {"name": "other"}, "source": {"component": "kubelet"}}
 
     async def questions(kube: Kube) -> None:
-        for event in (ours, {key: value for key, value in other.items() if not key.startswith("reporting")}):
+        for event in (
+            ours,
+            {key: value for key, value in other.items() if not key.startswith("reporting")},
+        ):
             await kube.create(EVENTS, event, world.namespace)
-        for selector, number in {"source=mpsd-agent": 1, "involvedObject.uid=a-uid,reason=MPSFault": 2}.items():
-            assert len(await kube.list(EVENTS, world.namespace, {"fieldSelector": selector})) == number
-        counted = await kube.patch(EVENTS, ours["metadata"]["name"], {"count": 5}, PatchKind.MERGE, world.namespace)
+        for selector, number in {
+            "source=mpsd-agent": 1,
+            "involvedObject.uid=a-uid,reason=MPSFault": 2,
+        }.items():
+            assert (
+                len(await kube.list(EVENTS, world.namespace, {"fieldSelector": selector})) == number
+            )
+        counted = await kube.patch(
+            EVENTS, ours["metadata"]["name"], {"count": 5}, PatchKind.MERGE, world.namespace
+        )
         assert counted["count"] == 5
 
     world.run(questions)
@@ -105,7 +118,9 @@ def test_a_list_in_pages_is_of_one_version(world: World) -> None:
     world.run(questions)
 
 
-def test_a_list_in_pages_is_of_exactly_the_version_asked_for_unless_newer_ones_will_do(world: World) -> None:
+def test_a_list_in_pages_is_of_exactly_the_version_asked_for_unless_newer_ones_will_do(
+    world: World,
+) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MAPS, config_map("first"), world.namespace)
         since = (await listing(kube, MAPS, world.namespace)).version
@@ -126,7 +141,9 @@ def test_a_watch_tells_every_change_after_the_list_in_order(world: World) -> Non
         since = (await listing(kube, MAPS, world.namespace)).version
         await kube.create(MAPS, config_map("a", key="1"), world.namespace)
         async with watch(
-            kube, Selection(MAPS, world.namespace, {"fieldSelector": "metadata.name=a"}), since=since
+            kube,
+            Selection(MAPS, world.namespace, {"fieldSelector": "metadata.name=a"}),
+            since=since,
         ) as changes:
             assert await next_change(changes) == (ChangeKind.ADDED, "a")
             await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
@@ -148,8 +165,13 @@ def test_a_watch_goes_on_from_any_change_it_told(world: World) -> None:
             async for change in changes:
                 first = change
                 break
-        async with watch(kube, Selection(MAPS, world.namespace, query), since=first.version) as changes:
-            assert [await next_change(changes) for _ in range(2)] == [(ChangeKind.ADDED, "b"), (ChangeKind.ADDED, "c")]
+        async with watch(
+            kube, Selection(MAPS, world.namespace, query), since=first.version
+        ) as changes:
+            assert [await next_change(changes) for _ in range(2)] == [
+                (ChangeKind.ADDED, "b"),
+                (ChangeKind.ADDED, "c"),
+            ]
 
     world.run(questions)
 
@@ -158,7 +180,9 @@ def test_what_comes_into_a_selection_is_added_and_what_leaves_it_is_deleted(worl
     async def questions(kube: Kube) -> None:
         await labelled(kube, world, "a")
         since = (await listing(kube, MAPS, world.namespace)).version
-        async with watch(kube, Selection(MAPS, world.namespace, {"labelSelector": "mine=yes"}), since=since) as changes:
+        async with watch(
+            kube, Selection(MAPS, world.namespace, {"labelSelector": "mine=yes"}), since=since
+        ) as changes:
             for value, kind in (("yes", ChangeKind.ADDED), ("no", ChangeKind.DELETED)):
                 patch = {"metadata": {"labels": {"mine": value}}}
                 await kube.patch(MAPS, "a", patch, PatchKind.MERGE, world.namespace)
@@ -173,7 +197,11 @@ def test_pods_of_a_node_are_watched_from_their_binding_to_their_end(world: World
         query = {"fieldSelector": f"spec.nodeName={world.node}"}
         since = (await listing(kube, PODS, query=query)).version
         async with watch(kube, Selection(PODS, query=query), since=since) as changes:
-            await kube.create(PODS, pod("a") | {"spec": pod("")["spec"] | {"schedulerName": "nobody"}}, world.namespace)
+            await kube.create(
+                PODS,
+                pod("a") | {"spec": pod("")["spec"] | {"schedulerName": "nobody"}},
+                world.namespace,
+            )
             binding = {
                 "apiVersion": "v1",
                 "kind": "Binding",

@@ -24,14 +24,19 @@ def test_a_status_changes_through_its_subresource_and_nothing_else_does(world: W
         patched = await kube.patch(PODS, "a", patch, PatchKind.MERGE, world.namespace, "status")
         assert patched["status"]["phase"] == "Running"
         assert "activeDeadlineSeconds" not in patched["spec"]
-        unmoved = await kube.patch(PODS, "a", {"status": {"phase": "Failed"}}, PatchKind.MERGE, world.namespace)
+        unmoved = await kube.patch(
+            PODS, "a", {"status": {"phase": "Failed"}}, PatchKind.MERGE, world.namespace
+        )
         assert unmoved["status"]["phase"] == "Running"
 
     world.run(questions)
 
 
-def test_annotations_of_a_pod_are_written_through_its_status_and_its_spec_and_owners_are_not(world: World) -> None:
-    """So `patch pods/status` suffices for annotations, and changes no image as `patch pods` does."""
+def test_annotations_of_a_pod_are_written_through_its_status_and_its_spec_and_owners_are_not(
+    world: World,
+) -> None:
+    """So `patch pods/status` suffices for annotations, and changes no image as `patch pods`
+    does."""
 
     async def questions(kube: Kube) -> None:
         made = await kube.create(PODS, pod("a"), world.namespace)
@@ -39,13 +44,19 @@ def test_annotations_of_a_pod_are_written_through_its_status_and_its_spec_and_ow
         others: dict[str, Any] = {"labels": {"app": "b"}, "ownerReferences": [owner]}
         spec = {"containers": [{**made["spec"]["containers"][0], "image": "other"}]}
         patch = {
-            "metadata": {"uid": made["metadata"]["uid"], "annotations": {"mpsd.io/gpu": "0"}, **others},
+            "metadata": {
+                "uid": made["metadata"]["uid"],
+                "annotations": {"mpsd.io/gpu": "0"},
+                **others,
+            },
             "spec": spec,
         }
         await kube.patch(PODS, "a", patch, PatchKind.MERGE, world.namespace, "status")
         seen = await kube.get(PODS, "a", world.namespace)
         assert seen["metadata"]["annotations"] == {"mpsd.io/gpu": "0"}
-        assert seen["metadata"]["labels"] == {"app": "b"}, "whoever has this right can also label a pod"
+        assert seen["metadata"]["labels"] == {"app": "b"}, (
+            "whoever has this right can also label a pod"
+        )
         assert "ownerReferences" not in seen["metadata"]
         assert seen["spec"] == made["spec"]
         assert seen["status"] == made["status"]
@@ -69,11 +80,17 @@ def test_the_status_of_a_node_has_its_labels_beside_it(world: World) -> None:
         assert seen["metadata"]["labels"]["contract"] == world.node, "others stay"
         assert taint not in seen.get("spec", {}).get("taints", [])
         wanted = node_labels(GPUS, POLICY)
-        given = await kube.patch(NODES, world.node, labels_patch({}, wanted), PatchKind.MERGE, subresource="status")
+        given = await kube.patch(
+            NODES, world.node, labels_patch({}, wanted), PatchKind.MERGE, subresource="status"
+        )
         assert given["metadata"]["labels"].items() >= wanted.items()
         fewer = labels_patch(wanted, {"mpsd.io/gpu.count": "1"})
         left = await kube.patch(NODES, world.node, fewer, PatchKind.MERGE, subresource="status")
-        ours = {name: value for name, value in left["metadata"]["labels"].items() if name.startswith("mpsd.io/")}
+        ours = {
+            name: value
+            for name, value in left["metadata"]["labels"].items()
+            if name.startswith("mpsd.io/")
+        }
         assert ours == {"mpsd.io/gpu.count": "1"}
         assert left["metadata"]["labels"]["app"] == "b"
 
@@ -83,12 +100,19 @@ def test_the_status_of_a_node_has_its_labels_beside_it(world: World) -> None:
 def test_a_condition_that_is_added_leaves_the_others(world: World) -> None:
     async def questions(kube: Kube) -> None:
         await make_node(kube, world)
-        ours: dict[str, Any] = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "m"}
+        ours: dict[str, Any] = {
+            "type": "MPSReady",
+            "status": "True",
+            "reason": "AllServe",
+            "message": "m",
+        }
         amount = {"aliyun.com/gpu-count": "2"}
         patch = {"status": {"conditions": [ours], "capacity": amount, "allocatable": amount}}
         await kube.patch(NODES, world.node, patch, PatchKind.STRATEGIC, subresource="status")
         changed = {"status": {"conditions": [ours | {"status": "False"}]}}
-        node = await kube.patch(NODES, world.node, changed, PatchKind.STRATEGIC, subresource="status")
+        node = await kube.patch(
+            NODES, world.node, changed, PatchKind.STRATEGIC, subresource="status"
+        )
         conditions = {one["type"]: one["status"] for one in node["status"]["conditions"]}
         assert conditions["MPSReady"] == "False"
         assert "Ready" in conditions
@@ -97,13 +121,20 @@ def test_a_condition_that_is_added_leaves_the_others(world: World) -> None:
         gone = {"status": {"capacity": {"aliyun.com/gpu-count": None}, "conditions": without}}
         node = await kube.patch(NODES, world.node, gone, PatchKind.STRATEGIC, subresource="status")
         assert "aliyun.com/gpu-count" not in node["status"]["capacity"]
-        assert [one["type"] for one in node["status"]["conditions"] if one["type"] == "MPSReady"] == []
+        assert [
+            one["type"] for one in node["status"]["conditions"] if one["type"] == "MPSReady"
+        ] == []
 
     world.run(questions)
 
 
 def mps_node(name: str, **spec: Any) -> dict[str, Any]:
-    return {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": {"name": name}, "spec": spec}
+    return {
+        "apiVersion": "mpsd.io/v1alpha1",
+        "kind": "MPSNode",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
 
 
 @pytest.fixture
@@ -112,10 +143,13 @@ def defined(world: World) -> World:
     return world
 
 
-def test_a_custom_resource_keeps_what_its_definition_names_and_loses_the_rest(defined: World) -> None:
+def test_a_custom_resource_keeps_what_its_definition_names_and_loses_the_rest(
+    defined: World,
+) -> None:
     async def questions(kube: Kube) -> None:
         made = await kube.create(
-            MPS_NODES, mps_node(defined.node, cordoned=["all"], other=1) | {"status": {"driver": "1"}}
+            MPS_NODES,
+            mps_node(defined.node, cordoned=["all"], other=1) | {"status": {"driver": "1"}},
         )
         assert made["spec"] == {"cordoned": ["all"]}
         assert "status" not in made
@@ -124,13 +158,21 @@ def test_a_custom_resource_keeps_what_its_definition_names_and_loses_the_rest(de
     defined.run(questions)
 
 
-def test_a_status_of_a_custom_resource_does_not_count_as_a_change_and_its_spec_does(defined: World) -> None:
+def test_a_status_of_a_custom_resource_does_not_count_as_a_change_and_its_spec_does(
+    defined: World,
+) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MPS_NODES, mps_node(defined.node))
         patch = {"status": {"driver": "580", "unknown": 1}, "spec": {"cordoned": ["all"]}}
         patch["metadata"] = {"annotations": {"a": "b"}}
-        told = await kube.patch(MPS_NODES, defined.node, patch, PatchKind.MERGE, subresource="status")
-        assert (told["status"], told["spec"], told["metadata"]["generation"]) == ({"driver": "580"}, {}, 1)
+        told = await kube.patch(
+            MPS_NODES, defined.node, patch, PatchKind.MERGE, subresource="status"
+        )
+        assert (told["status"], told["spec"], told["metadata"]["generation"]) == (
+            {"driver": "580"},
+            {},
+            1,
+        )
         assert "annotations" not in told["metadata"], "unlike a pod's and a node's"
         cordon = {"spec": {"cordoned": ["all"]}, "status": {"driver": "581"}}
         cordoned = await kube.patch(MPS_NODES, defined.node, cordon, PatchKind.MERGE)
@@ -139,7 +181,9 @@ def test_a_status_of_a_custom_resource_does_not_count_as_a_change_and_its_spec_d
     defined.run(questions)
 
 
-def test_a_json_patch_replaces_a_whole_status_or_makes_the_first_and_leaves_the_rest(defined: World) -> None:
+def test_a_json_patch_replaces_a_whole_status_or_makes_the_first_and_leaves_the_rest(
+    defined: World,
+) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MPS_NODES, mps_node(defined.node, cordoned=["all"]))
         for status in (
@@ -147,7 +191,9 @@ def test_a_json_patch_replaces_a_whole_status_or_makes_the_first_and_leaves_the_
             {"version": "2", "summary": {"pods": 2}},
         ):
             patch = status_patch(status | {"unknown": 1})
-            told = await kube.patch(MPS_NODES, defined.node, patch, PatchKind.JSON, subresource="status")
+            told = await kube.patch(
+                MPS_NODES, defined.node, patch, PatchKind.JSON, subresource="status"
+            )
             assert (told["status"], told["spec"]) == (status, {"cordoned": ["all"]})
             assert told["metadata"]["generation"] == 1
 

@@ -43,7 +43,9 @@ def asking(mem: int, percent: int | None = None, gpus: int | None = None) -> Req
     return RequestingContainer(pod, pod.requests[0])
 
 
-def rules(ids: Sequence[str], pod: RequestingContainer | None = None, domains: Sequence[Domain] = APART) -> list[str]:
+def rules(
+    ids: Sequence[str], pod: RequestingContainer | None = None, domains: Sequence[Domain] = APART
+) -> list[str]:
     """The rules by which these devices are refused."""
     with pytest.raises(InvalidInput) as caught:
         allocate_memory(ids, pod, domains, POLICY)
@@ -52,7 +54,9 @@ def rules(ids: Sequence[str], pod: RequestingContainer | None = None, domains: S
 
 def test_the_devices_alone_say_which_gpu_and_how_much() -> None:
     for pod in (None, asking(7), asking(99)):
-        assert allocate_memory(mem_ids(7, gpu=1), pod, APART, POLICY) == Allocation("gpu1", UUIDS[1:], 7168, 100)
+        assert allocate_memory(mem_ids(7, gpu=1), pod, APART, POLICY) == Allocation(
+            "gpu1", UUIDS[1:], 7168, 100
+        )
 
 
 def test_who_asks_for_percent_gets_the_cap_from_that_resource() -> None:
@@ -67,7 +71,9 @@ def test_who_asks_for_none_gets_the_policy_s_cap_so_that_no_image_chooses() -> N
 
 def test_two_gpus_of_one_domain_are_shared_evenly_where_the_label_says_two() -> None:
     ids = (*mem_ids(4, gpu=1), *mem_ids(4, gpu=0))
-    assert allocate_memory(ids, asking(8, gpus=2), TOGETHER, POLICY) == Allocation("gpu0-1", UUIDS, 4096, 100)
+    assert allocate_memory(ids, asking(8, gpus=2), TOGETHER, POLICY) == Allocation(
+        "gpu0-1", UUIDS, 4096, 100
+    )
 
 
 def test_two_gpus_are_refused_where_nobody_asks_for_two() -> None:
@@ -77,7 +83,9 @@ def test_two_gpus_are_refused_where_nobody_asks_for_two() -> None:
 
 
 @pytest.mark.parametrize("ids", [mem_ids(4), (*mem_ids(3), *mem_ids(1, gpu=1))])
-def test_what_kubelet_takes_of_an_init_container_is_said_to_be_its_choice(ids: tuple[str, ...]) -> None:
+def test_what_kubelet_takes_of_an_init_container_is_said_to_be_its_choice(
+    ids: tuple[str, ...],
+) -> None:
     pod = node_pod("train-0", container(mem=4), init=(container("first", mem=8),), gpus=2)
     with pytest.raises(InvalidInput, match="kubelet reuses any of an init container's devices"):
         allocate_memory(ids, RequestingContainer(pod, pod.requests[1]), TOGETHER, POLICY)
@@ -140,11 +148,23 @@ def test_the_journal_survives_being_written_down() -> None:
         assert msgspec.json.decode(msgspec.json.encode(held), type=JournalEntry) == held
 
 
-IDS = st.builds("{}/{}".format, st.sampled_from([*UUIDS, "GPU-2", "GPU-3", "GPU-gone", "percent"]), st.integers(0, 9))
-DOMAINS = st.sampled_from(
-    [APART, TOGETHER, (*APART, Domain("gpu2-3", ("GPU-2", "GPU-3"))), (Domain("gpu0-2", (*UUIDS, "GPU-2")),), ()]
+IDS = st.builds(
+    "{}/{}".format,
+    st.sampled_from([*UUIDS, "GPU-2", "GPU-3", "GPU-gone", "percent"]),
+    st.integers(0, 9),
 )
-PODS = st.none() | st.builds(asking, st.integers(1, 12), st.none() | st.integers(1, 99), st.none() | st.integers(1, 4))
+DOMAINS = st.sampled_from(
+    [
+        APART,
+        TOGETHER,
+        (*APART, Domain("gpu2-3", ("GPU-2", "GPU-3"))),
+        (Domain("gpu0-2", (*UUIDS, "GPU-2")),),
+        (),
+    ]
+)
+PODS = st.none() | st.builds(
+    asking, st.integers(1, 12), st.none() | st.integers(1, 99), st.none() | st.integers(1, 4)
+)
 
 
 @given(st.lists(IDS | st.text(max_size=5), max_size=12), PODS, DOMAINS)
@@ -163,8 +183,12 @@ def test_any_devices_fit_one_domain_evenly_or_are_refused(
         assert sum(one.startswith(uuid) for one in ids) * 1024 == allocation.memory_mib
 
 
-@given(st.lists(st.integers(0, 300).map("percent/{}".format) | st.text(max_size=5), max_size=210), PODS)
-def test_any_percent_is_a_percentage_or_refused(ids: list[str], pod: RequestingContainer | None) -> None:
+@given(
+    st.lists(st.integers(0, 300).map("percent/{}".format) | st.text(max_size=5), max_size=210), PODS
+)
+def test_any_percent_is_a_percentage_or_refused(
+    ids: list[str], pod: RequestingContainer | None
+) -> None:
     try:
         assert 1 <= allocate_percent(ids, pod, POLICY) <= 100
     except InvalidInput:
@@ -198,9 +222,15 @@ def test_the_memory_says_nothing_of_threads_where_the_percent_does() -> None:
 
 
 @pytest.mark.parametrize("by", ["none", "annotation"])
-def test_a_priority_is_answered_always_or_never_so_that_an_image_s_own_counts_for_nothing(by: Any) -> None:
+def test_a_priority_is_answered_always_or_never_so_that_an_image_s_own_counts_for_nothing(
+    by: Any,
+) -> None:
     policy = replace(POLICY, gpu_priority=GpuPriority(by))
-    for annotations, value in (({}, "0"), ({"mpsd.io/gpu-priority": "below-normal"}, "1"), (None, "0")):
+    for annotations, value in (
+        ({}, "0"),
+        ({"mpsd.io/gpu-priority": "below-normal"}, "1"),
+        (None, "0"),
+    ):
         pod = None if annotations is None else node_pod(annotations=annotations)
         container = pod and RequestingContainer(pod, pod.requests[0])
         given = allocate_memory(mem_ids(7), container, APART, policy)
@@ -209,16 +239,24 @@ def test_a_priority_is_answered_always_or_never_so_that_an_image_s_own_counts_fo
 
 
 def test_all_that_is_mounted_is_the_clients_folder_and_nobody_writes_there() -> None:
-    assert memory_answer(ONE, REAL).mounts == (HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True),)
+    assert memory_answer(ONE, REAL).mounts == (
+        HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True),
+    )
 
 
 def test_no_container_starts_without_the_gate_of_its_domain() -> None:
-    assert memory_answer(TWO, REAL).devices == (DeviceNode("/run/mpsd/gpu2-3/gate", "/run/mpsd/gpu2-3/gate", "r"),)
+    assert memory_answer(TWO, REAL).devices == (
+        DeviceNode("/run/mpsd/gpu2-3/gate", "/run/mpsd/gpu2-3/gate", "r"),
+    )
 
 
 @pytest.mark.parametrize("strategy", DeviceListStrategy)
-def test_an_image_cannot_choose_its_devices_however_they_are_given(strategy: DeviceListStrategy) -> None:
-    assert "NVIDIA_VISIBLE_DEVICES" in memory_answer(TWO, replace(REAL, strategy=strategy)).environment
+def test_an_image_cannot_choose_its_devices_however_they_are_given(
+    strategy: DeviceListStrategy,
+) -> None:
+    assert (
+        "NVIDIA_VISIBLE_DEVICES" in memory_answer(TWO, replace(REAL, strategy=strategy)).environment
+    )
 
 
 def test_devices_can_be_given_as_mounts_that_no_user_of_the_api_can_make() -> None:
@@ -234,7 +272,9 @@ def test_devices_can_be_given_by_their_cdi_names() -> None:
     by_cri = memory_answer(TWO, replace(REAL, strategy=DeviceListStrategy.CDI_CRI))
     by_annotation = memory_answer(TWO, replace(REAL, strategy=DeviceListStrategy.CDI_ANNOTATIONS))
     assert by_cri.cdi == ("nvidia.com/gpu=GPU-c", "nvidia.com/gpu=GPU-d")
-    assert by_annotation.annotations == {"cdi.k8s.io/mpsd": "nvidia.com/gpu=GPU-c,nvidia.com/gpu=GPU-d"}
+    assert by_annotation.annotations == {
+        "cdi.k8s.io/mpsd": "nvidia.com/gpu=GPU-c,nvidia.com/gpu=GPU-d"
+    }
 
 
 def test_simulated_gpus_bring_their_folder_and_their_list_of_devices() -> None:
@@ -244,7 +284,8 @@ def test_simulated_gpus_bring_their_folder_and_their_list_of_devices() -> None:
     assert HostMount("/sim", "/sim", read_only=False) in answer.mounts
 
 
-# The devices of a node: as many as there are whole units, with names that say the same after every restart.
+# The devices of a node: as many as there are whole units, with names that say the same after every
+# restart.
 
 _KUBELET_S_LIMIT = 4 * 1024 * 1024  # bytes of one gRPC message
 H200 = Gpu("GPU-aa3b8f7e-9d2c-4f7a-8f3e-5b1c2d3e4f50", 0, "NVIDIA H200", 143155, 132, CAPABILITY)
@@ -258,7 +299,9 @@ def test_143155_mib_are_139_devices_and_the_rest_has_none() -> None:
 
 
 def test_eight_large_gpus_fit_one_message_to_kubelet() -> None:
-    eight = [replace(H200, uuid=f"{H200.uuid[:-1]}{ordinal}", ordinal=ordinal) for ordinal in range(8)]
+    eight = [
+        replace(H200, uuid=f"{H200.uuid[:-1]}{ordinal}", ordinal=ordinal) for ordinal in range(8)
+    ]
     memory, percent = memory_devices(eight, POLICY), percent_devices(eight, POLICY)
     assert (len(memory), len(percent)) == (8 * 139, 800)
     assert sum(len(device) + 16 for device in memory) < _KUBELET_S_LIMIT / 50
@@ -272,7 +315,10 @@ def test_a_percent_is_of_no_gpu() -> None:
 
 
 def test_what_may_be_promised_more_than_once_has_more_devices() -> None:
-    twice = replace(POLICY, oversubscription=replace(POLICY.oversubscription, memory_percent=200, thread_percent=200))
+    twice = replace(
+        POLICY,
+        oversubscription=replace(POLICY.oversubscription, memory_percent=200, thread_percent=200),
+    )
     assert len(memory_devices(GPUS, twice)) == 2 * len(memory_devices(GPUS, POLICY))
     assert len(percent_devices(GPUS, twice)) == 400
 
@@ -298,7 +344,9 @@ def test_every_id_parses_back_and_no_unit_is_promised_that_is_not_there(
     )
     gpu = replace(H200, uuid=uuid, memory_mib=min(memory_mib, unit_mib * 200))
     devices = memory_devices([gpu], policy)
-    assert len(devices) * unit_mib <= max(0, promised_mib(gpu, policy)) < (len(devices) + 1) * unit_mib
+    assert (
+        len(devices) * unit_mib <= max(0, promised_mib(gpu, policy)) < (len(devices) + 1) * unit_mib
+    )
     assert [gpu_of(device) for device in devices] == [uuid] * len(devices)
     assert [number_of(device) for device in devices] == list(range(len(devices)))
     assert units_by_gpu(devices) == ({uuid: len(devices)} if devices else {})
@@ -310,7 +358,9 @@ def test_no_name_whatever_is_taken_for_two_kinds(device_id: str) -> None:
     assert number_of(device_id) >= 0
 
 
-@pytest.mark.parametrize("device_id", ["", "/", "GPU-1", "GPU-1/", "/3", "GPU-1/-1", "GPU-1/01", "GPU-1/1 ", "GPU-1/٣"])
+@pytest.mark.parametrize(
+    "device_id", ["", "/", "GPU-1", "GPU-1/", "/3", "GPU-1/-1", "GPU-1/01", "GPU-1/1 ", "GPU-1/٣"]
+)
 def test_other_names_are_no_devices_of_ours(device_id: str) -> None:
     assert gpu_of(device_id) is None
     with pytest.raises(InvalidInput, match="this resource has no such device"):
@@ -343,6 +393,8 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("state", [*State, None])
-def test_a_domain_on_its_way_back_keeps_its_devices_and_a_closed_one_does_not(state: State | None) -> None:
+def test_a_domain_on_its_way_back_keeps_its_devices_and_a_closed_one_does_not(
+    state: State | None,
+) -> None:
     """The pair: before it was ever ready, and after."""
     assert (healthy(state, was_ready=False), healthy(state, was_ready=True)) == HEALTHY[state]

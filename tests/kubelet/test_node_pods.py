@@ -18,9 +18,19 @@ from tests.status.node_worlds import COUNT, MEM, PERCENT, container, named, node
 
 
 def test_a_pod_is_read_as_the_api_lists_it() -> None:
-    pod = node_pod("train-0", container(mem="7", percent=30), container("side"), annotations={"a": "b", "odd": 3})
+    pod = node_pod(
+        "train-0",
+        container(mem="7", percent=30),
+        container("side"),
+        annotations={"a": "b", "odd": 3},
+    )
     (request,) = pod.requests
-    assert (request.container, request.role, request.memory_units, request.memory_mib) == ("main", Role.MAIN, 7, 7168)
+    assert (request.container, request.role, request.memory_units, request.memory_mib) == (
+        "main",
+        Role.MAIN,
+        7,
+        7168,
+    )
     assert (request.thread_percent, request.gpus) == (30, 1)
     assert (request.memory_units, request.percents) == (7, 30)
     assert pod.main_containers == ("main", "side")
@@ -69,7 +79,8 @@ def test_what_admission_would_refuse_is_read_all_the_same() -> None:
         "Pod",
         {},
         {"kind": "Pod"},
-        {"kind": "Pod", "metadata": {"resourceVersion": "12"}, "spec": {"containers": None}},  # a watch's bookmark
+        # a watch's bookmark
+        {"kind": "Pod", "metadata": {"resourceVersion": "12"}, "spec": {"containers": None}},
         {**pod_object(), "kind": "Node"},
         pod_object(metadata={"name": ""}),
         pod_object(metadata={"uid": None}),
@@ -91,11 +102,15 @@ def test_a_pod_is_read_whole_however_much_its_owner_writes_into_it() -> None:
     pod = node_pod(
         "big",
         container("first", mem=1, env=many),
-        container("last", mem=20) | {"resources": {"limits": {f"x/{n}": "0" for n in range(MOST_FIELDS)} | {MEM: 20}}},
+        container("last", mem=20)
+        | {"resources": {"limits": {f"x/{n}": "0" for n in range(MOST_FIELDS)} | {MEM: 20}}},
         annotations={f"a{n}": "" for n in range(MOST_FIELDS)} | {"mpsd.io/gpu": "GPU-0"},
         metadata={"labels": {f"l{n}": "" for n in range(MOST_FIELDS)} | {COUNT: "2"}},
     )
-    assert [(one.container, one.memory_units, one.gpus) for one in pod.requests] == [("first", 1, 2), ("last", 20, 2)]
+    assert [(one.container, one.memory_units, one.gpus) for one in pod.requests] == [
+        ("first", 1, 2),
+        ("last", 20, 2),
+    ]
     assert pod.annotations["mpsd.io/gpu"] == "GPU-0"
 
 
@@ -115,7 +130,10 @@ ODD_STOP = {"lifecycle": {"stopSignal": "SIGUSR1"}}
     [
         ((container(mem=1),), PodDeletion(30)),
         ((container(mem=1, **HOOK),), PodDeletion(30, has_pre_stop=True)),
-        ((container(mem=1, **ODD_STOP), container("side")), PodDeletion(30, stop_signals=("SIGUSR1",))),
+        (
+            (container(mem=1, **ODD_STOP), container("side")),
+            PodDeletion(30, stop_signals=("SIGUSR1",)),
+        ),
         ((container(mem=1), container("side", **HOOK)), PodDeletion(30)),
         ((container(mem=1), container("other", mem=1, **HOOK)), PodDeletion(30, has_pre_stop=True)),
     ],
@@ -128,7 +146,10 @@ def test_of_a_deleted_pod_the_hooks_of_what_has_devices_are_read(
 
 
 def test_a_deleted_pod_that_asks_for_nothing_is_read_with_all_its_hooks() -> None:
-    for containers in ((container("a", **HOOK), container("b")), (container("a"), container("b", **HOOK))):
+    for containers in (
+        (container("a", **HOOK), container("b")),
+        (container("a"), container("b", **HOOK)),
+    ):
         pod = read_node_pod(pod_object("train-0", *containers, metadata=DELETED), POLICY)
         assert pod
         assert pod.deletion == PodDeletion(30, has_pre_stop=True)
@@ -143,11 +164,15 @@ def test_a_deleted_pod_with_a_claim_alone_is_read_by_the_container_that_has_it()
 
 
 def test_a_deletion_without_a_grace_leaves_none() -> None:
-    assert node_pod(metadata={"deletionTimestamp": DELETED["deletionTimestamp"]}).deletion == PodDeletion(0)
+    assert node_pod(
+        metadata={"deletionTimestamp": DELETED["deletionTimestamp"]}
+    ).deletion == PodDeletion(0)
 
 
 def test_a_static_pod_is_known_to_kubelet_by_its_hash() -> None:
-    mirrored = node_pod(annotations={"kubernetes.io/config.mirror": "46dac9a538838115821dfd9559149484"})
+    mirrored = node_pod(
+        annotations={"kubernetes.io/config.mirror": "46dac9a538838115821dfd9559149484"}
+    )
     assert mirrored.static_uid == "46dac9a538838115821dfd9559149484"
     assert node_pod(annotations={"kubernetes.io/config.hash": "x"}).static_uid == ""
 
@@ -181,7 +206,9 @@ def test_of_pods_made_together_the_one_that_was_bound_first_is_meant() -> None:
     def bound(name: str, at: str) -> NodePod:
         return node_pod(name, annotations={"ALIYUN_COM_GPU_MEM_ASSUME_TIME": at})
 
-    for pods in permutations([bound("a", "1795312065000000002"), bound("b", "1795312065000000001"), bound("c", "9x")]):
+    for pods in permutations(
+        [bound("a", "1795312065000000002"), bound("b", "1795312065000000001"), bound("c", "9x")]
+    ):
         assert found(list(pods), 7) == "c/main", "what is no time is not read"
         assert found(list(pods), 7, named("c")) == "b/main"
         assert found(list(pods), 7, named("c"), named("b")) == "a/main"
@@ -202,7 +229,9 @@ def test_nobody_is_meant_who_has_ended_or_is_about_to() -> None:
 
 
 def test_containers_of_a_pod_are_meant_in_kubelet_s_order() -> None:
-    pod = node_pod("a", container("x", mem=7), container("y", mem=7), init=(container("first", mem=7),))
+    pod = node_pod(
+        "a", container("x", mem=7), container("y", mem=7), init=(container("first", mem=7),)
+    )
     served: list[ContainerName] = []
     order = []
     while guess := found([pod], 7, *served):
@@ -220,7 +249,8 @@ def test_a_container_before_a_served_one_is_not_meant_again() -> None:
 def test_a_younger_pod_whose_turn_it_is_goes_before_an_older_one_whose_is_not() -> None:
     older = node_pod("older", container(mem=7), init=(container("first", mem=3),), age=9)
     assert found([older, YOUNG], 7) == "young/main"
-    assert found([older], 7) == "older/main"  # the init container may have been served before the agent began
+    # the init container may have been served before the agent began
+    assert found([older], 7) == "older/main"
 
 
 def test_a_pod_that_kubelet_is_in_the_middle_of_is_meant() -> None:
@@ -236,7 +266,10 @@ def test_devices_of_two_gpus_are_for_a_pod_that_asks_for_two() -> None:
 
 
 def test_percents_are_counted_over_all_gpus() -> None:
-    pods = [node_pod("a", container(mem=1, percent=30), age=5), node_pod("b", container(mem=1, percent=60), gpus=2)]
+    pods = [
+        node_pod("a", container(mem=1, percent=30), age=5),
+        node_pod("b", container(mem=1, percent=60), gpus=2),
+    ]
     guess = expected(pods, (), "percent", 60)
     assert guess
     assert guess[0].name == "b"
@@ -244,8 +277,8 @@ def test_percents_are_counted_over_all_gpus() -> None:
 
 
 WORDS = (
-    "kind metadata spec status containers initContainers resources limits name namespace uid creationTimestamp labels "
-    "annotations phase"
+    "kind metadata spec status containers initContainers resources limits name namespace uid"
+    " creationTimestamp labels annotations phase"
 )
 KEYS = st.sampled_from([*WORDS.split(), MEM, PERCENT, COUNT]) | st.text(max_size=4)
 JSON = st.recursive(
@@ -260,12 +293,17 @@ def test_no_json_whatever_raises(thing: object, spec: object, limits: object) ->
     read_node_pod(thing, POLICY)
     read_node_pod({**pod_object(), "spec": spec}, POLICY)
     pod = read_node_pod(pod_object("a", container(resources={"limits": limits})), POLICY)
-    assert pod is None or all(request.memory_units + request.percents >= 0 for request in pod.requests)
+    assert pod is None or all(
+        request.memory_units + request.percents >= 0 for request in pod.requests
+    )
 
 
 @given(JSON, JSON)
 def test_agent_and_scheduler_read_the_same_request(spec: object, limits: object) -> None:
-    for thing in ({**pod_object(), "spec": spec}, pod_object("a", container(resources={"limits": limits}))):
+    for thing in (
+        {**pod_object(), "spec": spec},
+        pod_object("a", container(resources={"limits": limits})),
+    ):
         pod, shared = read_node_pod(thing, POLICY), read_shared_pod(thing, POLICY)
         assert (shared is not None) == bool(pod and pod.requests)
 

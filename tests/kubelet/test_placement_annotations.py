@@ -1,4 +1,5 @@
-"""Which GPU a pod's annotations name, in three formats, and what is written there once it has its devices."""
+"""Which GPU a pod's annotations name, in three formats, and what is written there once it has its
+devices."""
 
 import json
 from collections.abc import Sequence
@@ -41,13 +42,26 @@ NOW_NS = 1_767_225_600_123_456_789
         ({V1: "1", V2: '{"0":{"0":5}}'}, UUIDS[1:]),
     ],
 )
-def test_the_gpu_that_a_scheduler_wrote_is_read(annotations: dict[str, str], chosen: tuple[str, ...]) -> None:
+def test_the_gpu_that_a_scheduler_wrote_is_read(
+    annotations: dict[str, str], chosen: tuple[str, ...]
+) -> None:
     assert chosen_gpus(annotations, GPUS) == chosen
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "null", "[]", "1", '{"0":1}', '{"0":{"x":1}}', '{"0":[1]}', "{", "[" * 100_000, '{"0":{"1":' + "9" * 9999],
+    [
+        "",
+        "null",
+        "[]",
+        "1",
+        '{"0":1}',
+        '{"0":{"x":1}}',
+        '{"0":[1]}',
+        "{",
+        "[" * 100_000,
+        '{"0":{"1":' + "9" * 9999,
+    ],
 )
 def test_what_is_no_allocation_names_no_gpu(text: str) -> None:
     assert chosen_gpus({V2: text}, GPUS) == ()
@@ -60,7 +74,9 @@ def test_no_text_whatever_raises(own: str, v1: str, v2: str) -> None:
 
 NESTED = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("01x"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("01x"), inner, max_size=3)
+    ),
 )
 
 
@@ -70,7 +86,9 @@ def test_no_json_whatever_raises(allocation: object) -> None:
 
 
 def test_a_pod_that_has_its_devices_says_so_in_all_formats() -> None:
-    pod = node_pod("train-0", container("idle"), container(mem=7, percent=30), container("b", mem=2))
+    pod = node_pod(
+        "train-0", container("idle"), container(mem=7, percent=30), container("b", mem=2)
+    )
     held = [
         devices(named(), mem_ids(7, gpu=1), percent_ids(30)),
         devices(named(container_name="b"), mem_ids(2, gpu=1, first=7)),
@@ -98,12 +116,17 @@ def test_what_is_written_is_read_again_and_stays_the_same() -> None:
     assert chosen_gpus(written, GPUS) == UUIDS[1:]
     for key in ("mpsd.io/gpu", V1, V2):
         assert chosen_gpus({key: written[key]}, GPUS) == UUIDS[1:]
-    assert annotations_for(replace(pod, annotations=written), held, GPUS, POLICY, NOW_NS + 1) == written
+    assert (
+        annotations_for(replace(pod, annotations=written), held, GPUS, POLICY, NOW_NS + 1)
+        == written
+    )
 
 
 def test_a_scheduler_s_time_stays_and_its_promise_becomes_true() -> None:
     bound = {V1: "1", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "5", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}
-    written = annotations_for(node_pod(annotations=bound), [devices(named(), mem_ids(7, gpu=1))], GPUS, POLICY, NOW_NS)
+    written = annotations_for(
+        node_pod(annotations=bound), [devices(named(), mem_ids(7, gpu=1))], GPUS, POLICY, NOW_NS
+    )
     assert written["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == "5"
     assert written["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
 
@@ -120,7 +143,9 @@ def test_a_pod_of_two_gpus_is_said_in_v2_and_not_in_v1() -> None:
 
 def test_a_pod_that_holds_nothing_here_says_nothing() -> None:
     assert annotations_for(node_pod(), [], GPUS, POLICY, NOW_NS) == {}
-    assert annotations_for(node_pod(), [devices(named(), ("GPU-gone/1",))], GPUS, POLICY, NOW_NS) == {}
+    assert (
+        annotations_for(node_pod(), [devices(named(), ("GPU-gone/1",))], GPUS, POLICY, NOW_NS) == {}
+    )
 
 
 @pytest.mark.parametrize("chosen", [{"mpsd.io/gpu": UUIDS[0]}, {V1: "0"}, {V2: '{"0":{"0":7}}'}])
@@ -131,7 +156,9 @@ def test_where_a_pod_lies_is_written_over_what_its_scheduler_chose(chosen: dict[
     assert (written["mpsd.io/gpu"], written[V1], written[V2]) == (UUIDS[1], "1", '{"0":{"1":7}}')
 
 
-def test_only_of_a_pod_that_has_changed_or_holds_others_are_they_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_of_a_pod_that_has_changed_or_holds_others_are_they_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[str] = []
 
     def counted(pod: NodePod, *more: Any) -> dict[str, str]:
@@ -142,7 +169,9 @@ def test_only_of_a_pod_that_has_changed_or_holds_others_are_they_made_again(monk
     policies = [POLICY]
     annotations = kubelet_node.HolderAnnotations(lambda: GPUS, lambda: policies[-1])
 
-    def made_again(pods: Sequence[NodePod], held: Sequence[ContainerDevices]) -> tuple[list[str], list[PodAnnotations]]:
+    def made_again(
+        pods: Sequence[NodePod], held: Sequence[ContainerDevices]
+    ) -> tuple[list[str], list[PodAnnotations]]:
         made.clear()
         found = annotations.of(pods, held, 1.0)
         return list(made), list(found)

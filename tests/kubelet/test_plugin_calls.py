@@ -46,7 +46,9 @@ def test_every_call_is_counted_by_what_came_of_it_and_timed() -> None:
     book = PluginCalls(Clock())
     for outcome in CallOutcome:
         book.note(Call.ALLOCATE, ONE, outcome, 0.5)
-    assert [book.counts[Call.ALLOCATE, outcome] for outcome in CallOutcome] == [1] * len(CallOutcome)
+    assert [book.counts[Call.ALLOCATE, outcome] for outcome in CallOutcome] == [1] * len(
+        CallOutcome
+    )
     assert (book.times[Call.ALLOCATE].count, book.times[Call.ALLOCATE].sum_s) == (
         len(CallOutcome),
         0.5 * len(CallOutcome),

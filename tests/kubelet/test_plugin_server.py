@@ -1,4 +1,5 @@
-"""What a plugin answers reaches whoever dials its socket; what it raises reaches them as one sentence."""
+"""What a plugin answers reaches whoever dials its socket; what it raises reaches them as one
+sentence."""
 
 import asyncio
 import contextlib
@@ -39,7 +40,9 @@ FULL = Answer(
 class Told:
     """A plugin that does as it is told, and writes down what it was asked."""
 
-    def __init__(self, devices: tuple[Device, ...] = (Device("a/0", True), Device("a/1", False))) -> None:
+    def __init__(
+        self, devices: tuple[Device, ...] = (Device("a/0", True), Device("a/1", False))
+    ) -> None:
         self.listed = devices
         self.streams: list[asyncio.Queue[tuple[Device, ...]]] = []
         self.asked: list[object] = []
@@ -60,7 +63,9 @@ class Told:
         finally:
             self.streams.remove(stream)
 
-    async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
         self.asked.append((tuple(available), tuple(must_include), size))
         return [*must_include, *(each for each in available if each not in must_include)][:size]
 
@@ -81,11 +86,17 @@ class Told:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="kubelet-") as made:  # short: a socket's path ends at 107 characters
+    # short: a socket's path ends at 107 characters
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as made:
         yield Path(made)
 
 
-def ask(folder: Path, plugin: Told, question: Callable[[DevicePluginStub], Awaitable[object]], **how: Any) -> object:
+def ask(
+    folder: Path,
+    plugin: Told,
+    question: Callable[[DevicePluginStub], Awaitable[object]],
+    **how: Any,
+) -> object:
     """What the plugin's socket answers to one question."""
 
     async def conversation() -> object:
@@ -116,7 +127,9 @@ def allocate(*containers: tuple[str, ...]) -> wire.AllocateRequest:
 
 def test_kubelet_is_told_to_ask_before_every_start_and_which_devices_are_best(folder: Path) -> None:
     options = ask(folder, Told(), lambda stub: stub.GetDevicePluginOptions(wire.Empty()))
-    assert options == wire.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+    assert options == wire.DevicePluginOptions(
+        pre_start_required=True, get_preferred_allocation_available=True
+    )
 
 
 def test_every_list_of_devices_reaches_kubelet_with_their_health(folder: Path) -> None:
@@ -126,12 +139,20 @@ def test_every_list_of_devices_reaches_kubelet_with_their_health(folder: Path) -
         stream = stub.ListAndWatch(wire.Empty())
         first = await stream.read()
         plugin.list(Device("a/0", False))
-        return [[(each.ID, each.health) for each in seen.devices] for seen in (first, await stream.read())]
+        return [
+            [(each.ID, each.health) for each in seen.devices]
+            for seen in (first, await stream.read())
+        ]
 
-    assert ask(folder, plugin, read_two) == [[("a/0", "Healthy"), ("a/1", "Unhealthy")], [("a/0", "Unhealthy")]]
+    assert ask(folder, plugin, read_two) == [
+        [("a/0", "Healthy"), ("a/1", "Unhealthy")],
+        [("a/0", "Unhealthy")],
+    ]
 
 
-def test_a_server_that_stops_ends_the_stream_without_an_error_and_removes_its_socket(folder: Path) -> None:
+def test_a_server_that_stops_ends_the_stream_without_an_error_and_removes_its_socket(
+    folder: Path,
+) -> None:
     async def conversation() -> tuple[object, int]:
         plugin = Told()
         server = PluginServer(folder, "mem.sock", plugin)
@@ -154,7 +175,8 @@ class Restless(Told):
         self.under_way = asyncio.Event()
 
     async def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        self.under_way.set()  # whoever waits for this runs when the write of the first list has begun
+        # whoever waits for this runs when the write of the first list has begun
+        self.under_way.set()
         while True:
             yield self.listed
 
@@ -202,7 +224,9 @@ def test_a_kubelet_that_hangs_up_ends_its_stream_alone(folder: Path) -> None:
             async with dial(folder / "mem.sock") as leaves:
                 await DevicePluginStub(leaves).ListAndWatch(wire.Empty()).read()
                 assert server.watchers == 2
-            await until(lambda: server.watchers == len(plugin.streams) == 1, 5, "one stream is left")
+            await until(
+                lambda: server.watchers == len(plugin.streams) == 1, 5, "one stream is left"
+            )
             plugin.list(Device("b/0", True))
             assert [each.ID for each in (await staying.read()).devices] == ["b/0"]
         await server.stop()
@@ -210,13 +234,19 @@ def test_a_kubelet_that_hangs_up_ends_its_stream_alone(folder: Path) -> None:
     asyncio.run(conversation())
 
 
-def test_each_container_of_one_call_is_answered_in_its_order_with_all_that_it_gets(folder: Path) -> None:
+def test_each_container_of_one_call_is_answered_in_its_order_with_all_that_it_gets(
+    folder: Path,
+) -> None:
     plugin = Told()
     answer = ask(folder, plugin, lambda stub: stub.Allocate(allocate(("a/0", "a/1"), ("a/2",))))
     assert plugin.asked == [("a/0", "a/1"), ("a/2",)]
     expected = wire.ContainerAllocateResponse(
         envs=FULL.environment,
-        mounts=[wire.Mount(container_path="/run/mpsd/client", host_path="/run/mpsd/gpu0/client", read_only=True)],
+        mounts=[
+            wire.Mount(
+                container_path="/run/mpsd/client", host_path="/run/mpsd/gpu0/client", read_only=True
+            )
+        ],
         devices=[wire.DeviceSpec(container_path=_GATE, host_path=_GATE, permissions="r")],
         annotations=FULL.annotations,
         cdi_devices=[wire.CDIDevice(name="nvidia.com/gpu=0")],
@@ -238,7 +268,11 @@ def test_preferred_devices_are_asked_with_all_that_kubelet_says(folder: Path) ->
 
 def test_a_start_is_asked_for_with_the_container_s_devices(folder: Path) -> None:
     plugin = Told()
-    ask(folder, plugin, lambda stub: stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=["a/0"])))
+    ask(
+        folder,
+        plugin,
+        lambda stub: stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=["a/0"])),
+    )
     assert plugin.asked == [("start", "a/0")]
 
 
@@ -289,7 +323,9 @@ def test_what_came_of_each_call_is_told_with_its_devices(
         prefer = wire.ContainerPreferredAllocationRequest(
             available_deviceIDs=["a/0", "a/1"], must_include_deviceIDs=["a/1"], allocation_size=1
         )
-        await stub.GetPreferredAllocation(wire.PreferredAllocationRequest(container_requests=[prefer]))
+        await stub.GetPreferredAllocation(
+            wire.PreferredAllocationRequest(container_requests=[prefer])
+        )
         with contextlib.suppress(grpc.aio.AioRpcError):
             await stub.Allocate(allocate(("a/0", "a/1"), ("b/0",)))
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -327,9 +363,14 @@ def test_the_socket_is_for_root_alone_and_replaces_a_stale_one(folder: Path) -> 
     assert [stat.S_ISSOCK(seen) and stat.S_IMODE(seen) for seen in mode] == [0o600]
 
 
-def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replaced_it_is_left_alone(folder: Path) -> None:
+def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replaced_it_is_left_alone(
+    folder: Path,
+) -> None:
     async def conversation() -> None:
-        first, second = PluginServer(folder, "mem.sock", Told()), PluginServer(folder, "mem.sock", Told())
+        first, second = (
+            PluginServer(folder, "mem.sock", Told()),
+            PluginServer(folder, "mem.sock", Told()),
+        )
         assert not first.reachable
         await first.start()
         assert first.reachable
@@ -359,7 +400,9 @@ class Kubelet(RegistrationServicer):
         self.registered: list[wire.RegisterRequest] = []
         self.refusal, self.wait_s = refusal, wait_s
 
-    async def Register(self, request: wire.RegisterRequest, context: grpc.aio.ServicerContext) -> wire.Empty:  # noqa: N802
+    async def Register(  # noqa: N802
+        self, request: wire.RegisterRequest, context: grpc.aio.ServicerContext
+    ) -> wire.Empty:
         self.registered.append(request)
         await asyncio.sleep(self.wait_s)
         if self.refusal:
@@ -384,10 +427,15 @@ def register_with(kubelet: Kubelet, folder: Path, **how: float) -> None:
 def test_registering_says_all_that_an_old_kubelet_asks_nowhere_else(folder: Path) -> None:
     kubelet = Kubelet()
     register_with(kubelet, folder)
-    options = wire.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+    options = wire.DevicePluginOptions(
+        pre_start_required=True, get_preferred_allocation_available=True
+    )
     assert kubelet.registered == [
         wire.RegisterRequest(
-            version="v1beta1", endpoint="mem.sock", resource_name="aliyun.com/gpu-mem", options=options
+            version="v1beta1",
+            endpoint="mem.sock",
+            resource_name="aliyun.com/gpu-mem",
+            options=options,
         )
     ]
 
@@ -397,7 +445,9 @@ def test_a_kubelet_that_is_away_silent_or_says_no_is_told_apart(folder: Path) ->
         asyncio.run(register(folder, "mem.sock", "aliyun.com/gpu-mem"))
     with pytest.raises(KubeletUnavailable, match=r"did not answer on .* within 0\.2 s"):
         register_with(Kubelet(wait_s=30), folder, deadline_s=0.2)
-    with pytest.raises(KubeletUnavailable, match=r"kubelet refused the call on .*: the resource name is invalid"):
+    with pytest.raises(
+        KubeletUnavailable, match=r"kubelet refused the call on .*: the resource name is invalid"
+    ):
         register_with(Kubelet(refusal="the resource name is invalid"), folder)
 
 

@@ -1,4 +1,5 @@
-"""The clients of a deleted pod are stopped before a signal of kubelet's can end them, and nobody else's ever are."""
+"""The clients of a deleted pod are stopped before a signal of kubelet's can end them, and nobody
+else's ever are."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -33,7 +34,11 @@ def client(pid: int, pod: str | None = POD.uid, *, on_mps: bool = True) -> Clien
 
 
 def due(
-    now_s: float, *clients: Client, end: PodEnd = END, mortal: Iterable[Client] = (), pod_end_s: float = POD_END_S
+    now_s: float,
+    *clients: Client,
+    end: PodEnd = END,
+    mortal: Iterable[Client] = (),
+    pod_end_s: float = POD_END_S,
 ) -> tuple[list[int], float]:
     """The pids that are to be stopped, and when others are."""
     processes = {one.process for one in mortal}
@@ -56,7 +61,10 @@ def test_with_a_hook_before_the_first_signal_nobody_is_stopped_at_first_sight() 
 def test_the_others_are_stopped_a_drain_and_a_margin_before_the_end() -> None:
     assert due(BEFORE_KILL_S - 0.001, client(1)) == ([], BEFORE_KILL_S)
     assert due(BEFORE_KILL_S, client(1))[0] == [1]
-    assert due(BEFORE_KILL_S + 1, client(1), client(2))[0] == [1, 2], "one that starts late is stopped on sight"
+    assert due(BEFORE_KILL_S + 1, client(1), client(2))[0] == [
+        1,
+        2,
+    ], "one that starts late is stopped on sight"
 
 
 @pytest.mark.parametrize(("grace_s", "at_once"), [(0, True), (3, True), (4, False)])
@@ -95,7 +103,7 @@ def test_who_is_beside_mps_or_in_no_deleted_pod_is_left_alone() -> None:
     assert due(BEFORE_KILL_S, *others, mortal=others) == ([], float("inf"))
 
 
-# -- any order of events -----------------------------------------------------------------------------------------------
+# -- any order of events -------------------------------------------------------------------------
 
 _PODS = tuple(PodName("default", f"pod-{n}", f"uid-{n}") for n in range(3))
 _SCAN_S = 0.2
@@ -150,14 +158,22 @@ class World:
                 deletion = PodDeletion(grace_s, has_pre_stop)
                 self.ends[pod.uid] = deleted(known, pod, deletion, self.now_s, was_running=True)
                 first_s = known.seen_s if known else self.now_s
-                self.kills_s[pod.uid] = min(self.kills_s.get(pod.uid, first_s + grace_s), first_s + grace_s)
-                assert not known or stop_at_s(self.ends[pod.uid], POD_END_S) <= stop_at_s(known, POD_END_S)
+                self.kills_s[pod.uid] = min(
+                    self.kills_s.get(pod.uid, first_s + grace_s), first_s + grace_s
+                )
+                assert not known or stop_at_s(self.ends[pod.uid], POD_END_S) <= stop_at_s(
+                    known, POD_END_S
+                )
             case Removed(number):
                 pod = _PODS[number]
                 self.ends[pod.uid] = removed(self.ends.get(pod.uid), pod, self.now_s)
                 self.kills_s[pod.uid] = min(self.kills_s.get(pod.uid, self.now_s), self.now_s)
             case Started(number, on_mps, is_mortal):
-                one = client(len(self.clients) + 1, None if number is None else f"uid-{number}", on_mps=on_mps)
+                one = client(
+                    len(self.clients) + 1,
+                    None if number is None else f"uid-{number}",
+                    on_mps=on_mps,
+                )
                 self.clients.append(one)
                 if is_mortal:
                     self.mortal.add(one.process)
@@ -175,7 +191,9 @@ class World:
             elif end and one.on_mps:
                 assert one.process not in self.mortal or end.has_pre_stop
                 last_s = self.kills_s[end.pod.uid] - POD_END_S
-                assert self.now_s < found.next_s <= last_s + 1e-6, "there is time left, and it is looked at again"
+                assert self.now_s < found.next_s <= last_s + 1e-6, (
+                    "there is time left, and it is looked at again"
+                )
 
 
 @given(st.lists(st.tuples(EVENTS, st.integers(0, 60)), max_size=20))

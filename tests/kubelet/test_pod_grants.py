@@ -26,7 +26,15 @@ from mpsd.model.grants import Grant, evenly, promised_mib
 from mpsd.model.identity import PodName
 from mpsd.model.policy import GpuPriority, Policy
 from tests.model.worlds import GPUS, POLICY, UUIDS
-from tests.status.node_worlds import container, devices, entry, mem_ids, named, node_pod, percent_ids
+from tests.status.node_worlds import (
+    container,
+    devices,
+    entry,
+    mem_ids,
+    named,
+    node_pod,
+    percent_ids,
+)
 
 APART = (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:]))
 TOGETHER = (Domain("gpu0-1", UUIDS),)
@@ -43,7 +51,9 @@ def grants(
 
 
 def test_a_pod_s_containers_have_one_grant_together() -> None:
-    pods = (node_pod("train-0", container("a", mem=2, percent=30), container("b", mem=3, percent=20)),)
+    pods = (
+        node_pod("train-0", container("a", mem=2, percent=30), container("b", mem=3, percent=20)),
+    )
     (grant,) = grants(
         devices(named(container_name="a"), mem_ids(2), percent_ids(30)),
         devices(named(container_name="b"), mem_ids(3, first=2), percent_ids(20, first=30)),
@@ -65,7 +75,9 @@ BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
 SMALL = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))
 
 
-def priority(*held: ContainerDevices, journal: tuple[JournalEntry, ...], policy: Policy = BY_ANNOTATION) -> int:
+def priority(
+    *held: ContainerDevices, journal: tuple[JournalEntry, ...], policy: Policy = BY_ANNOTATION
+) -> int:
     """Of a pod that says below-normal."""
     (grant,) = pod_grants(held, journal, (node_pod(annotations=BELOW),), APART, policy)
     return grant.priority
@@ -78,10 +90,14 @@ def test_a_grant_has_the_priority_that_was_answered_whatever_its_pod_says_by_now
         for policy in (BY_ANNOTATION, POLICY):
             assert priority(held, journal=(noted,), policy=policy) == answered
             assert priority(journal=(noted,), policy=policy) == answered, "before kubelet lists it"
-    assert priority(held, journal=(entry(mem_ids(7), named(), 100, 1.0, UID),)) == 0, "nothing was answered"
+    assert priority(held, journal=(entry(mem_ids(7), named(), 100, 1.0, UID),)) == 0, (
+        "nothing was answered"
+    )
 
 
-def test_where_no_answer_is_known_a_grant_has_the_priority_that_the_policy_says_of_its_pod() -> None:
+def test_where_no_answer_is_known_a_grant_has_the_priority_that_the_policy_says_of_its_pod() -> (
+    None
+):
     held = devices(named(), mem_ids(7))
     assert priority(held, journal=()) == 1
     assert priority(held, journal=(), policy=POLICY) == 0
@@ -91,7 +107,9 @@ def test_where_no_answer_is_known_a_grant_has_the_priority_that_the_policy_says_
 
 def test_a_pod_one_of_whose_containers_is_normal_is_normal() -> None:
     first = replace(entry(mem_ids(7), named(), 100, 1.0, UID), priority=1)
-    second = replace(entry(mem_ids(2, first=7), named(container_name="b"), 100, 2.0, UID), priority=0)
+    second = replace(
+        entry(mem_ids(2, first=7), named(container_name="b"), 100, 2.0, UID), priority=0
+    )
     both = devices(named(), mem_ids(7)), devices(named(container_name="b"), mem_ids(2, first=7))
     assert priority(*both, journal=(first, second)) == 0
     assert priority(*both, journal=(first, replace(second, priority=1))) == 1
@@ -99,16 +117,23 @@ def test_a_pod_one_of_whose_containers_is_normal_is_normal() -> None:
 
 def test_a_pod_that_nobody_knows_has_its_grant_by_name() -> None:
     (grant,) = grants(devices(named(), mem_ids(2)))
-    assert (grant.id, grant.holder, grant.thread_percent) == ("default/train-0", PodName("default", "train-0", ""), 100)
+    assert (grant.id, grant.holder, grant.thread_percent) == (
+        "default/train-0",
+        PodName("default", "train-0", ""),
+        100,
+    )
     assert grant.reserved_percent == 0
 
 
 def test_an_init_container_holds_its_devices_as_long_as_its_pod_lives() -> None:
-    """kubelet gives them to later containers, keeps what is over, and lists only what those have."""
+    """kubelet gives them to later containers, keeps what is over, and lists only what those
+    have."""
     pods = (node_pod("train-0", container(mem=3, percent=20), init=(container("first", mem=8),)),)
     first = entry(mem_ids(8), named(container_name="first"), 100, 1.0, UID)
     main = entry(mem_ids(3), named(), None, 2.0, UID)
-    (grant,) = grants(devices(named(), mem_ids(3), percent_ids(20)), journal=(first, main), pods=pods)
+    (grant,) = grants(
+        devices(named(), mem_ids(3), percent_ids(20)), journal=(first, main), pods=pods
+    )
     assert (grant.memory_mib, grant.thread_percent, grant.reserved_percent) == (8 * 1024, 100, 20)
 
 
@@ -128,7 +153,8 @@ def test_what_a_pod_that_ended_was_given_counts_no_more() -> None:
 
 
 def test_kubelet_s_word_goes_before_a_wrong_guess() -> None:
-    """Two pods that ask for the same were taken for each other; one of them has an init container."""
+    """Two pods that ask for the same were taken for each other; one of them has an init
+    container."""
     pods = (node_pod("a"), node_pod("b", container(mem=2), init=(container("first", mem=7),)))
     journal = (
         entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a"),  # in truth b's first
@@ -136,7 +162,9 @@ def test_kubelet_s_word_goes_before_a_wrong_guess() -> None:
         entry(mem_ids(7, first=7), named("b", "first"), 100, 3.0, "uid-of-b"),  # in truth a's
     )
     held = (devices(named("b"), mem_ids(2)), devices(named("a"), mem_ids(7, first=7)))
-    assert [(grant.id, grant.memory_mib) for grant in grants(*held, journal=journal, pods=pods)] == [
+    assert [
+        (grant.id, grant.memory_mib) for grant in grants(*held, journal=journal, pods=pods)
+    ] == [
         ("uid-of-a", 7 * 1024),
         ("uid-of-b", 7 * 1024),
     ]
@@ -151,8 +179,12 @@ def test_an_answer_that_went_to_nobody_known_is_whose_kubelet_says() -> None:
 
 
 def test_a_wrong_guess_adds_nothing_to_a_pod_that_has_its_own() -> None:
-    """The devices went to a pod that failed meanwhile, and the guess named one that was served later."""
-    journal = (entry(mem_ids(7), named(), 100, 1.0, UID), entry(mem_ids(7, gpu=1), named(), 100, 2.0, UID))
+    """The devices went to a pod that failed meanwhile, and the guess named one that was served
+    later."""
+    journal = (
+        entry(mem_ids(7), named(), 100, 1.0, UID),
+        entry(mem_ids(7, gpu=1), named(), 100, 2.0, UID),
+    )
     for held in ((), (devices(named(), mem_ids(7, gpu=1)),)):
         (grant,) = grants(*held, journal=journal, pods=(node_pod(),))
         assert (grant.gpus, grant.memory_mib) == (UUIDS[1:], 7 * 1024)
@@ -184,11 +216,17 @@ HASH = "46dac9a538838115821dfd9559149484"
 def test_processes_find_their_grant_by_the_uid_of_their_pod() -> None:
     mirror = {"kubernetes.io/config.mirror": HASH}
     pods = (node_pod("a"), node_pod("static", annotations=mirror), node_pod("waits"))
-    made = grants(devices(named("a"), mem_ids(7)), devices(named("static"), mem_ids(7, first=7)), pods=pods)
+    made = grants(
+        devices(named("a"), mem_ids(7)), devices(named("static"), mem_ids(7, first=7)), pods=pods
+    )
     expected = {"uid-of-a": "uid-of-a", "uid-of-static": "uid-of-static", HASH: "uid-of-static"}
     assert by_cgroup(made, pods) == expected
     liar = node_pod("liar", annotations=mirror)
-    made = grants(devices(named("liar"), mem_ids(7)), devices(named("static"), mem_ids(7, first=7)), pods=(*pods, liar))
+    made = grants(
+        devices(named("liar"), mem_ids(7)),
+        devices(named("static"), mem_ids(7, first=7)),
+        pods=(*pods, liar),
+    )
     assert HASH not in by_cgroup(made, (*pods, liar))
     liar = node_pod("liar", annotations={"kubernetes.io/config.mirror": "uid-of-a"})
     made = grants(devices(named("liar"), mem_ids(7)), pods=(liar,))
@@ -201,20 +239,27 @@ def test_a_grant_whose_pod_has_no_uid_is_no_process_s() -> None:
 
 
 def test_an_answer_that_was_guessed_wrongly_is_put_right_once_kubelet_says_whose_it_is() -> None:
-    """A kubelet that starts again lists nobody for a while, and then the journal alone says what a pod holds."""
+    """A kubelet that starts again lists nobody for a while, and then the journal alone says what a
+    pod holds."""
     pods = (node_pod("a"), node_pod("b"))
     wrong = entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a")
     unknown = entry(mem_ids(7, first=7), None, 100, 2.0)
     held = (devices(named("b"), mem_ids(7)), devices(named("a"), mem_ids(7, first=7)))
     right = corrected((wrong, unknown), (wrong, unknown), held, pods)
-    assert [(one.pod, one.uid) for one in right] == [(named("b"), "uid-of-b"), (named("a"), "uid-of-a")]
+    assert [(one.pod, one.uid) for one in right] == [
+        (named("b"), "uid-of-b"),
+        (named("a"), "uid-of-a"),
+    ]
     assert [grant.id for grant in grants(journal=right, pods=pods)] == ["uid-of-a", "uid-of-b"]
     assert corrected(right, right, held, pods) == right
 
 
 def test_what_kubelet_said_before_an_answer_says_nothing_of_it() -> None:
     pods = (node_pod("a"), node_pod("b"))
-    old, new = entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a"), entry(mem_ids(7), named("b"), 100, 2.0, "uid-of-b")
+    old, new = (
+        entry(mem_ids(7), named("a"), 100, 1.0, "uid-of-a"),
+        entry(mem_ids(7), named("b"), 100, 2.0, "uid-of-b"),
+    )
     held = (devices(named("a"), mem_ids(7)),)
     assert corrected((old, new), (old,), held, pods) == (old, new)
     assert corrected((old,), (old,), (devices(named("gone"), mem_ids(7)),), pods) == (old,)
@@ -230,14 +275,23 @@ def test_what_was_given_in_another_unit_is_worth_what_it_was() -> None:
         devices(named("c"), mem_ids(1, 1)),
     )
     made = pod_grants(held, (old, new), [node_pod("a"), node_pod("b")], APART, SMALL)
-    assert {one.command: one.memory_mib for one in made} == {"default/a": 7168, "default/b": 1024, "default/c": 128}
+    assert {one.command: one.memory_mib for one in made} == {
+        "default/a": 7168,
+        "default/b": 1024,
+        "default/c": 128,
+    }
 
 
 def test_two_gpus_of_a_domain_are_one_grant_of_each() -> None:
     ids = (*mem_ids(4), *mem_ids(4, gpu=1))
     pods = (node_pod("train-0", container(mem=8, percent=60), gpus=2),)
     (grant,) = grants(devices(named(), ids, percent_ids(60)), pods=pods, domains=TOGETHER)
-    assert (grant.gpus, grant.memory_mib, grant.thread_percent, grant.reserved_percent) == (UUIDS, 4096, 30, 30)
+    assert (grant.gpus, grant.memory_mib, grant.thread_percent, grant.reserved_percent) == (
+        UUIDS,
+        4096,
+        30,
+        30,
+    )
 
 
 def test_percents_alone_are_no_grant_and_neither_is_a_gpu_that_is_gone() -> None:
@@ -261,7 +315,8 @@ def test_who_is_listed_or_noted_has_been_served() -> None:
 
 
 def test_a_pod_that_was_guessed_wrongly_has_not_been_served() -> None:
-    """Else nobody would be left to guess at the second of two pods that came together and ask for the same."""
+    """Else nobody would be left to guess at the second of two pods that came together and ask for
+    the same."""
     pods = (node_pod("a", age=2), node_pod("b", age=1))
     noted = (entry(mem_ids(7), named("a"), 100, 1.0),)
     assert served("memory", (), noted, pods) == {named("a")}
@@ -269,7 +324,11 @@ def test_a_pod_that_was_guessed_wrongly_has_not_been_served() -> None:
 
 
 def test_the_newest_answer_for_exactly_these_devices_is_found() -> None:
-    old, new, other = entry(mem_ids(2), at=1.0), entry(mem_ids(2)[::-1], at=2.0), entry(mem_ids(3), at=3.0)
+    old, new, other = (
+        entry(mem_ids(2), at=1.0),
+        entry(mem_ids(2)[::-1], at=2.0),
+        entry(mem_ids(3), at=3.0),
+    )
     assert by_devices([new, old, other])[frozenset(mem_ids(2))] is new
     assert frozenset(mem_ids(1)) not in by_devices([new, old, other])
 
@@ -291,7 +350,8 @@ IDS = memory_devices(GPUS, POLICY)
 
 @dataclass
 class Kubelet:
-    """Hands out devices as kubelet does: any that are free, those of a pod's init containers again to that pod.
+    """Hands out devices as kubelet does: any that are free, those of a pod's init containers again
+    to that pod.
 
     It lists main containers only, and the journal is as good as guesses are.
     """
@@ -312,7 +372,9 @@ class Kubelet:
         second = (*again, *rest)[:main]
         uid = f"{name}-{len(self.journal)}"
         containers = (container("first", mem=init),) if init else ()
-        self.pods[name] = node_pod(name, container(mem=main), init=containers, phase="Running", metadata={"uid": uid})
+        self.pods[name] = node_pod(
+            name, container(mem=main), init=containers, phase="Running", metadata={"uid": uid}
+        )
         for ids, which in ((first, "first"), (second, "main")):
             if ids:
                 self.true[name].update(ids)
@@ -331,7 +393,10 @@ class Kubelet:
 
 
 STEPS = st.tuples(
-    st.sampled_from("abcdef"), st.integers(0, 20), st.integers(1, 20), st.sampled_from(["right", "none", "wrong"])
+    st.sampled_from("abcdef"),
+    st.integers(0, 20),
+    st.integers(1, 20),
+    st.sampled_from(["right", "none", "wrong"]),
 )
 
 
@@ -348,7 +413,9 @@ def test_grants_never_add_up_to_more_than_a_card(
         pods = list(kubelet.pods.values()) if random.random() < 0.5 else []
         made = pod_grants(kubelet.held, kubelet.journal, pods, domains, POLICY)
         for gpu in GPUS:
-            assert sum(one.memory_mib for one in made if gpu.uuid in one.gpus) <= promised_mib(gpu, POLICY)
+            assert sum(one.memory_mib for one in made if gpu.uuid in one.gpus) <= promised_mib(
+                gpu, POLICY
+            )
         assert len({one.id for one in made}) == len(made)
 
 
@@ -382,7 +449,8 @@ def test_after_a_reboot_a_pod_that_has_not_begun_may_need_what_its_init_containe
 
 @dataclass
 class Restarting:
-    """A kubelet that gives devices to containers, is restarted, and lists then only the pods that it has heard of yet.
+    """A kubelet that gives devices to containers, is restarted, and lists then only the pods that
+    it has heard of yet.
 
     The ledger is kept as the agent keeps them; the guess at whom an answer is for may be anything.
     """
@@ -395,8 +463,14 @@ class Restarting:
     now: float = 1.0
 
     def admit(self, name: str, units: tuple[int, ...], guess: str) -> None:
-        """Devices that nobody has, a container after the other; then kubelet is asked, and the first starts."""
-        taken = {one_id for containers in self.given.values() for one in containers for one_id in one.memory}
+        """Devices that nobody has, a container after the other; then kubelet is asked, and the
+        first starts."""
+        taken = {
+            one_id
+            for containers in self.given.values()
+            for one in containers
+            for one_id in one.memory
+        }
         free = [one_id for one_id in IDS if gpu_of(one_id) == UUIDS[0] and one_id not in taken]
         if name in self.pods or len(free) < sum(units):
             return
@@ -422,7 +496,9 @@ class Restarting:
         self.started.discard(name)
 
     def says(self, heard_of: set[str]) -> None:
-        self.held = tuple(one for name in sorted(heard_of & self.given.keys()) for one in self.given[name])
+        self.held = tuple(
+            one for name in sorted(heard_of & self.given.keys()) for one in self.given[name]
+        )
         pods = tuple(self.pods.values())
         right = corrected(self.journal, self.journal, self.held, pods)
         self.journal = still_needed(right, self.held, pods, self.now)
@@ -492,12 +568,16 @@ def test_other_domains_or_another_policy_change_every_grant() -> None:
     ]
 )
 @given(st.lists(RESTARTS, min_size=4, max_size=15))
-def test_a_pod_that_runs_has_all_of_its_grant_or_none_that_is_known(steps: list[tuple[str, Any, Any, Any]]) -> None:
+def test_a_pod_that_runs_has_all_of_its_grant_or_none_that_is_known(
+    steps: list[tuple[str, Any, Any, Any]],
+) -> None:
     """A part of it would make its processes take too much, and they would be ended for nothing."""
     kubelet = Restarting()
     for step in steps:
         getattr(kubelet, step[0])(*step[1:])
-        made = pod_grants(kubelet.held, kubelet.journal, tuple(kubelet.pods.values()), APART, POLICY)
+        made = pod_grants(
+            kubelet.held, kubelet.journal, tuple(kubelet.pods.values()), APART, POLICY
+        )
         known = {grant.command.partition("/")[2]: grant.memory_mib for grant in made}
         for name in kubelet.started & known.keys():
             assert known[name] == sum(len(one.memory) for one in kubelet.given[name]) * 1024

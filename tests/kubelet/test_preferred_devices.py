@@ -1,4 +1,5 @@
-"""Which devices kubelet should take: of one GPU wherever that can be, and always as many as it asked for."""
+"""Which devices kubelet should take: of one GPU wherever that can be, and always as many as it
+asked for."""
 
 import time
 from collections.abc import Sequence
@@ -23,7 +24,9 @@ PAIRS = replace(POLICY, domains=[[0, 1], [2, 3]])
 ALL = memory_devices(GPUS, POLICY)
 
 
-def asking(mem: int, percent: int | None = None, gpus: int | None = None, chosen: str = "") -> RequestingContainer:
+def asking(
+    mem: int, percent: int | None = None, gpus: int | None = None, chosen: str = ""
+) -> RequestingContainer:
     """A pod that asks for this. chosen: the GPUs that its scheduler wrote on it."""
     written = {"mpsd.io/gpu": chosen} if chosen else {}
     pod = node_pod("train-0", container(mem=mem, percent=percent), gpus=gpus, annotations=written)
@@ -81,7 +84,10 @@ def test_a_gpu_whose_threads_are_promised_is_passed_over_where_another_has_some(
 
 def test_several_gpus_are_of_one_domain_and_share_evenly() -> None:
     available = memory_devices(FOUR, PAIRS)
-    assert choose(available, 6, asking(6, gpus=2), gpus=FOUR, policy=PAIRS) == {"GPU-0": 3, "GPU-1": 3}
+    assert choose(available, 6, asking(6, gpus=2), gpus=FOUR, policy=PAIRS) == {
+        "GPU-0": 3,
+        "GPU-1": 3,
+    }
     fuller = [*(f"GPU-0/{n}" for n in range(2)), *available[8:]]
     assert choose(fuller, 6, asking(6, gpus=2), gpus=FOUR, policy=PAIRS) == {"GPU-2": 3, "GPU-3": 3}
 
@@ -99,7 +105,10 @@ def test_what_must_be_included_is_and_the_rest_comes_from_beside_it() -> None:
     assert choose(ALL, 3, must=must) == {UUIDS[1]: 3}
     available = memory_devices(FOUR, PAIRS)
     must = ("GPU-2/0", "GPU-2/1", "GPU-3/5")
-    assert choose(available, 8, asking(8, gpus=2), must=must, gpus=FOUR, policy=PAIRS) == {"GPU-2": 4, "GPU-3": 4}
+    assert choose(available, 8, asking(8, gpus=2), must=must, gpus=FOUR, policy=PAIRS) == {
+        "GPU-2": 4,
+        "GPU-3": 4,
+    }
 
 
 def test_what_fits_no_gpu_is_still_as_much_as_kubelet_asked_for() -> None:
@@ -108,7 +117,9 @@ def test_what_fits_no_gpu_is_still_as_much_as_kubelet_asked_for() -> None:
 
 
 def test_percents_are_taken_by_number() -> None:
-    taken = preferred(Offer(percent_ids(100)[::-1], percent_ids(1, first=50), 4, 1), None, (), POLICY)
+    taken = preferred(
+        Offer(percent_ids(100)[::-1], percent_ids(1, first=50), 4, 1), None, (), POLICY
+    )
     assert sorted(taken) == ["percent/0", "percent/1", "percent/2", "percent/50"]
 
 
@@ -124,7 +135,9 @@ def test_eight_large_gpus_are_chosen_from_in_a_moment() -> None:
     assert (time.process_time() - started) / 10 < 0.1  # s; it takes a hundredth of one
 
 
-EVERY_WORLD = st.sampled_from([(FOUR, PAIRS), (FOUR, POLICY), (FOUR, replace(PAIRS, placement=SPREAD.placement))])
+EVERY_WORLD = st.sampled_from(
+    [(FOUR, PAIRS), (FOUR, POLICY), (FOUR, replace(PAIRS, placement=SPREAD.placement))]
+)
 
 
 @given(st.data(), EVERY_WORLD)
@@ -144,13 +157,19 @@ def test_any_choice_is_valid_and_fits_one_domain_where_anything_does(
     fitting = [d for d in domains(gpus, policy) if _fits(d, available, must, size, count or 1)]
     if fitting:
         ids = [f"{uuid}/{n}" for uuid, units in taken.items() for n in range(units)]
-        assert allocate_memory(ids, pod, domains(gpus, policy), policy).domain in {d.name for d in fitting}
+        assert allocate_memory(ids, pod, domains(gpus, policy), policy).domain in {
+            d.name for d in fitting
+        }
 
 
-def _fits(domain: Domain, available: Sequence[str], must: Sequence[str], size: int, count: int) -> bool:
+def _fits(
+    domain: Domain, available: Sequence[str], must: Sequence[str], size: int, count: int
+) -> bool:
     """Whether devices for the container can be found in this domain, by looking."""
     if size % count:
         return False
     there, needed = units_by_gpu(available), units_by_gpu(must)
-    large = [uuid for uuid in domain.gpus if needed.get(uuid, 0) <= size // count <= there.get(uuid, 0)]
+    large = [
+        uuid for uuid in domain.gpus if needed.get(uuid, 0) <= size // count <= there.get(uuid, 0)
+    ]
     return set(needed) <= set(large) and len(needed) <= count <= len(large)

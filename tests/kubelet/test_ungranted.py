@@ -1,4 +1,5 @@
-"""Which pods are known to hold no grant: never one that holds any, however late or wrong what is known may be."""
+"""Which pods are known to hold no grant: never one that holds any, however late or wrong what is
+known may be."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -8,12 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, late, served, since, ungranted, without_devices
+from mpsd.kubelet.rules.ledger import (
+    ContainerDevices,
+    JournalEntry,
+    late,
+    served,
+    since,
+    ungranted,
+    without_devices,
+)
 from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
 from mpsd.model.identity import PodName
 from tests.model.manifests import with_admission
 from tests.model.worlds import POLICY
-from tests.status.node_worlds import MEM, container, devices, entry, mem_ids, named, node_pod, pod_object
+from tests.status.node_worlds import (
+    MEM,
+    container,
+    devices,
+    entry,
+    mem_ids,
+    named,
+    node_pod,
+    pod_object,
+)
 
 MIRROR = "kubernetes.io/config.mirror"
 HASH = "46dac9a538838115821dfd9559149484"
@@ -46,7 +64,9 @@ def test_nobody_is_judged_before_the_api_has_said_who_is_here() -> None:
 
 
 @pytest.mark.parametrize("amount", [7, "7", "40Gb", "16Ki", "", None, "1e99", {}])
-def test_whoever_asks_for_memory_of_a_gpu_is_not_judged_well_or_badly_written(amount: object) -> None:
+def test_whoever_asks_for_memory_of_a_gpu_is_not_judged_well_or_badly_written(
+    amount: object,
+) -> None:
     assert found(pod_object("train", container(resources={"limits": {MEM: amount}}))) == {}
     assert found(pod_object("train", container(resources={"requests": {MEM: amount}}))) == {}
 
@@ -68,7 +88,9 @@ def test_the_devices_of_one_resource_are_not_those_of_the_other() -> None:
 
 @pytest.mark.parametrize("amount", [0, "0", "0Gi", "0e9", "-0"])
 def test_to_ask_for_nothing_of_it_is_not_to_ask(amount: object) -> None:
-    assert set(found(pod_object("web", container(resources={"limits": {MEM: amount}})))) == {"uid-of-web"}
+    assert set(found(pod_object("web", container(resources={"limits": {MEM: amount}})))) == {
+        "uid-of-web"
+    }
 
 
 def test_a_share_of_the_threads_alone_is_no_gpu() -> None:
@@ -98,15 +120,22 @@ def test_a_resource_claim_spares_a_pod_only_where_the_policy_names_a_device_clas
     kept: tuple[str, ...], judges: bool
 ) -> None:
     """A claim can be for anything or for nothing, and its pod does not say for what."""
-    for resources in ({"claims": [{"name": "empty"}]}, {"claims": [{"name": "empty"}], "limits": {"cpu": 1}}):
+    for resources in (
+        {"claims": [{"name": "empty"}]},
+        {"claims": [{"name": "empty"}], "limits": {"cpu": 1}},
+    ):
         row = read(pod_object("other", container(resources=resources)))
         assert row
         policy = with_admission(visible_devices_kept_for=kept)
-        assert ungranted([row], (), (), (), policy).keys() == ({row.identity.uid} if judges else set())
+        assert ungranted([row], (), (), (), policy).keys() == (
+            {row.identity.uid} if judges else set()
+        )
 
 
 def test_a_device_that_is_no_gpu_exempts_nobody() -> None:
-    assert set(found(pod_object("web", container(resources={"limits": {"example.com/nic": 1}})))) == {"uid-of-web"}
+    assert set(
+        found(pod_object("web", container(resources={"limits": {"example.com/nic": 1}})))
+    ) == {"uid-of-web"}
 
 
 def test_who_asks_is_judged_only_after_long_and_no_longer_once_he_is_served() -> None:
@@ -127,7 +156,9 @@ def test_where_kubelet_and_the_api_say_different_things_nobody_is_judged() -> No
 def test_an_annotation_makes_nobody_another_pod() -> None:
     """Whoever makes pods may write it, and a pod that is gone from the API may run yet."""
     for claim in (HASH, "uid-of-train"):
-        assert set(found(pod_object("liar", container(), annotations={MIRROR: claim}))) == {"uid-of-liar"}
+        assert set(found(pod_object("liar", container(), annotations={MIRROR: claim}))) == {
+            "uid-of-liar"
+        }
 
 
 @pytest.mark.parametrize(
@@ -153,7 +184,7 @@ def test_whoever_shares_a_claim_cannot_hide_it_behind_what_else_is_in_the_pod() 
     assert found.claims == ("share",)
 
 
-# -- a cluster in which everything is late, and the guesses are wrong -------------------------------------------------
+# -- a cluster in which everything is late, and the guesses are wrong ----------------------------
 
 KINDS = {
     "granted": lambda: container(mem=3),
@@ -168,9 +199,11 @@ HOLD_NOTHING = {"plain", "threads alone"}
 
 @dataclass
 class World:
-    """What is so, and what the agent knows of it. changes: of the API's pods, of which the mirror has seen some."""
+    """What is so, and what the agent knows of it. changes: of the API's pods, of which the mirror
+    has seen some."""
 
-    true: dict[str, str] = field(default_factory=dict)  # from the uid of its cgroups to the pod's kind
+    # from the uid of its cgroups to the pod's kind
+    true: dict[str, str] = field(default_factory=dict)
     api: dict[str, dict[str, Any]] = field(default_factory=dict)
     changes: list[tuple[str, dict[str, Any] | None]] = field(default_factory=list)
     seen: int = 0
@@ -182,7 +215,8 @@ class World:
     uids: int = 0
 
     def create(self, name: str, kind: str, liar: int) -> None:
-        """liar: 0, or it says that it is the pod that came so long before; nobody can guess a uid beforehand."""
+        """liar: 0, or it says that it is the pod that came so long before; nobody can guess a uid
+        beforehand."""
         if name in self.api:
             return
         self.uids += 1
@@ -203,17 +237,24 @@ class World:
             self.api[name] = thing
 
     def allocate(self, guess: str | None) -> None:
-        """Kubelet asks for the devices of the pod that came last; the guess is any pod that the mirror knows."""
+        """Kubelet asks for the devices of the pod that came last; the guess is any pod that the
+        mirror knows."""
         if self.kubelet:
             ids = list(self.kubelet.values())[-1].memory
             row = self.mirror.get(guess or "")
             uid = str(row["metadata"]["uid"]) if row else ""
             self.guessed.add(uid)
-            self.journal.append(entry(ids, named(guess) if guess and row else None, 100, self.uids, uid))
+            self.journal.append(
+                entry(ids, named(guess) if guess and row else None, 100, self.uids, uid)
+            )
 
     def catch_up(self, count: int) -> None:
         for name, thing in self.changes[self.seen : self.seen + count]:
-            self.mirror = {key: value for key, value in {**self.mirror, name: thing}.items() if value is not None}
+            self.mirror = {
+                key: value
+                for key, value in {**self.mirror, name: thing}.items()
+                if value is not None
+            }
         self.seen = min(len(self.changes), self.seen + count)
 
     def rows(self) -> list[NodePod]:
@@ -272,7 +313,8 @@ def test_who_holds_nothing_is_known_once_everybody_has_spoken(steps: list[tuple[
     here = {str(thing["metadata"]["uid"]): name for name, thing in world.api.items()}
     world.held = tuple(one for uid, one in world.kubelet.items() if uid in here)
     nothing = {uid for uid, kind in world.true.items() if uid in here and kind in HOLD_NOTHING}
-    # Whom a guess names may have what kubelet tells of nobody, as it does not tell of init containers.
+    # Whom a guess names may have what kubelet tells of nobody, as it does not tell of init
+    # containers.
     assert nothing - world.guessed <= set(world.judged())
 
 
@@ -294,7 +336,10 @@ def test_a_pod_that_kubelet_does_not_speak_of_is_none() -> None:
 def test_a_pod_that_kubelet_or_the_journal_knows_is_none() -> None:
     pod = node_pod("a", container(mem=7), phase="Running")
     assert without_devices([pod], (devices(named("a"), mem_ids(7)),), LISTED, ()) == ()
-    assert without_devices([pod], (), LISTED, (entry(mem_ids(7), named("a"), 100, 1.0, pod.uid),)) == ()
+    assert (
+        without_devices([pod], (), LISTED, (entry(mem_ids(7), named("a"), 100, 1.0, pod.uid),))
+        == ()
+    )
 
 
 def test_a_pod_that_does_not_run_is_none() -> None:

@@ -23,7 +23,8 @@ def values(**more: Any) -> Object:
 
 
 def merged(values: Object, others: Object) -> Object:
-    """As Helm merges the second file of values into the first: maps by their fields, all else whole."""
+    """As Helm merges the second file of values into the first: maps by their fields, all else
+    whole."""
     together = dict(values)
     for name, value in others.items():
         both = isinstance(value, dict) and isinstance(together.get(name), dict)
@@ -39,20 +40,34 @@ def rendered_by_helm(given: Object, kubernetes: str = KUBERNETES) -> tuple[Objec
 def files_by_helm(
     given: Object, kubernetes: str = KUBERNETES, namespace: str = "mpsd-system", chart: Path = CHART
 ) -> dict[str, str]:
-    """Each template's text by its path in the chart. helm_python.HelmError where Helm refuses the values."""
-    options = {**_RELEASE, "namespace": namespace, "kube_version": kubernetes}  # which Chart.render does not take
-    text = _native.call_string("helm_render", _chart(chart)._raw(), json.dumps(given), json.dumps(options))
+    """Each template's text by its path in the chart. helm_python.HelmError where Helm refuses the
+    values."""
+    # which Chart.render does not take
+    options = {**_RELEASE, "namespace": namespace, "kube_version": kubernetes}
+    text = _native.call_string(
+        "helm_render", _chart(chart)._raw(), json.dumps(given), json.dumps(options)
+    )
     return {name.removeprefix("mpsd/"): made for name, made in json.loads(text).items()}
 
 
 def text_by_helm(given: Object, kubernetes: str = KUBERNETES) -> str:
-    """What `helm template --skip-tests` prints: the objects in the order in which they can be applied.
+    """What `helm template --skip-tests` prints: the objects in the order in which they can be
+    applied.
 
     helm_python.HelmError where Helm refuses the values, or the chart is not for this Kubernetes.
     """
     options = {"namespace": "mpsd-system", "dry_run": "client", "kube_version": kubernetes}
-    with helm_python.Config(kubeconfig_content="{apiVersion: v1, kind: Config}", namespace="mpsd-system") as config:
-        arguments = (config._raw(), _native.HANDLE(0), _native.HANDLE(0), str(CHART), "mpsd", json.dumps(given))
+    with helm_python.Config(
+        kubeconfig_content="{apiVersion: v1, kind: Config}", namespace="mpsd-system"
+    ) as config:
+        arguments = (
+            config._raw(),
+            _native.HANDLE(0),
+            _native.HANDLE(0),
+            str(CHART),
+            "mpsd",
+            json.dumps(given),
+        )
         answer = _native.call_string("helm_install", *arguments, json.dumps(options))
     text: str = json.loads(answer)["manifest"]
     return text

@@ -1,7 +1,8 @@
 """Makes those files of manifests/ that say what others say: `python -m tests.manifests.made`.
 
-The chart reads limits/ from copies, its schema of the policy is that of mpsd's own reader, and install.yaml is what the
-chart renders for ACK's published form. A test holds each to what would be made now.
+The chart reads limits/ from copies, its schema of the policy is that of mpsd's own reader, and
+install.yaml is what the chart renders for ACK's published form. A test holds each to what would be
+made now.
 """
 
 import json
@@ -19,8 +20,8 @@ from tests.manifests.helm import CHART, MANIFESTS, text_by_helm, values
 
 _OLDEST = "v1.30.0"  # for which install.yaml is
 _HEAD = """\
-# mpsd under the names of ACK's published form, for Kubernetes 1.30 and newer. Put the name of your image in the place
-# of mpsd:{version}, and apply it: docs/install.md.
+# mpsd under the names of ACK's published form, for Kubernetes 1.30 and newer. Put the name of your
+# image in the place of mpsd:{version}, and apply it: docs/install.md.
 # Rendered from manifests/chart by `python -m tests.manifests.made`; change it there.
 """
 _NOTES = {"title", "description"}
@@ -49,15 +50,16 @@ def _schema() -> str:
     policy["$defs"]["CardCompute"]["required"] = whole["$defs"]["CardCompute"][
         "required"
     ]  # of a card nothing is shipped
-    del policy["$defs"]["Compute"]["properties"]["cards"]["propertyNames"]  # Helm would name no path: _checks.tpl does
+    # Helm would name no path: _checks.tpl does
+    del policy["$defs"]["Compute"]["properties"]["cards"]["propertyNames"]
     schema["$defs"] = policy.pop("$defs")
     schema["properties"]["policy"] = policy
     return json.dumps(schema, indent=2) + "\n"
 
 
 def _plain(schema: Any) -> Any:
-    """Without titles and docstrings, which are for who reads the code, and with no field required: what is absent is as
-    shipped."""
+    """Without titles and docstrings, which are for who reads the code, and with no field required:
+    what is absent is as shipped."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):

@@ -23,7 +23,8 @@ ALL = (PLAIN, OLD, "@29", "scheduler@20", "scheduler@24", *VALUES)
 
 
 def values_of(names: str) -> Object:
-    """Those of values files, one after the other with a plus between them, as for `helm template`."""
+    """Those of values files, one after the other with a plus between them, as for `helm
+    template`."""
     given = values(createNamespace=True)
     for name in filter(None, names.split("+")):
         given = merged(given, yaml.safe_load((MANIFESTS / f"values/{name}.yaml").read_text()))
@@ -62,7 +63,8 @@ def rights(role: Object) -> dict[str, list[str]]:
 
 
 def assert_confined(container: Object) -> None:
-    """What holds of every container of ours that needs no device: it may change nothing, and says what it takes."""
+    """What holds of every container of ours that needs no device: it may change nothing, and says
+    what it takes."""
     security = container["securityContext"]
     assert security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is False

@@ -35,7 +35,9 @@ def granted(place: str) -> Iterator[str]:
     for binding in bindings:
         ref, namespace = binding["roleRef"], binding["metadata"].get("namespace", "")
         for subject in binding["subjects"]:
-            for right in _of(roles.get((ref["kind"], ref["name"])), f"{ref['kind']} `{ref['name']}`"):
+            for right in _of(
+                roles.get((ref["kind"], ref["name"])), f"{ref['kind']} `{ref['name']}`"
+            ):
                 yield f"`{subject['name']}`: {right}" + (f" in `{namespace}`" if namespace else "")
     for key in roles.keys() - bound:
         for right in _of(roles[key], ""):
@@ -48,7 +50,11 @@ def _of(role: Object | None, name: str) -> Iterator[str]:
         yield name
         return
     for rule in role["rules"]:
-        things = [f"{one}.{group}".rstrip(".") for group in rule.get("apiGroups", ()) for one in rule["resources"]]
+        things = [
+            f"{one}.{group}".rstrip(".")
+            for group in rule.get("apiGroups", ())
+            for one in rule["resources"]
+        ]
         what = ", ".join(f"`{one}`" for one in (*things, *rule.get("nonResourceURLs", ())))
         names = ", ".join(f"`{one}`" for one in rule.get("resourceNames", ()))
         yield f"{', '.join(rule['verbs'])} {what}" + (f", only {names}" if names else "")

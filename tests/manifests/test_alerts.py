@@ -1,4 +1,5 @@
-"""Alerts and the Grafana board ask for metrics and labels that exist; every alert says what to do."""
+"""Alerts and the Grafana board ask for metrics and labels that exist; every alert says what to
+do."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +11,17 @@ from mpsd.kubelet.rules.plugin_calls import CallOutcome
 from mpsd.model.domain import State
 from mpsd.model.metrics import METRICS, Exporter, HolderKind, Metric, Type
 from tests.docs.pages import ROOT, page
-from tests.prometheus.shipped import ALERTS, BOARD, INSTANCE, JOB, NAMES, PANELS, RECORDED, Json, job_of
+from tests.prometheus.shipped import (
+    ALERTS,
+    BOARD,
+    INSTANCE,
+    JOB,
+    NAMES,
+    PANELS,
+    RECORDED,
+    Json,
+    job_of,
+)
 
 SERIES = {name: metric for metric in METRICS for name in metric.series}
 SELECTOR = re.compile(r"(\w+\()?\b((?:mpsd[_:][\w:]+)|up)\b(?:\{([^}]*)\})?(\[[^\]]+\])?")
@@ -45,7 +56,11 @@ def faults_of_selector(function: str, name: str, matchers: str, window: str) -> 
             yield f"{name} has no label {label}"
         values = closed_values(name, label)
         if values is not None and not wanted.startswith("$"):
-            yield from (f"{label} is never {value}" for value in wanted.split("|") if value not in list(values))
+            yield from (
+                f"{label} is never {value}"
+                for value in wanted.split("|")
+                if value not in list(values)
+            )
     if metric is not None:
         yield from faults_of_use(metric, function, window)
 
@@ -63,7 +78,12 @@ def labels_of(name: str) -> set[str]:
     if name in RECORDED:
         return labels_in(RECORDED[name])
     metric = SERIES.get(name)
-    return {JOB, INSTANCE, *(metric.labels if metric else ()), *(("le",) if name.endswith("_bucket") else ())}
+    return {
+        JOB,
+        INSTANCE,
+        *(metric.labels if metric else ()),
+        *(("le",) if name.endswith("_bucket") else ()),
+    }
 
 
 def labels_in(query: str) -> set[str]:
@@ -74,7 +94,9 @@ def labels_in(query: str) -> set[str]:
 def faults_of(query: str) -> list[str]:
     """Each thing in the query that the table of metrics does not have."""
     found = [fault for one in SELECTOR.findall(query) for fault in faults_of_selector(*one)]
-    grouped = {label.strip() for _word, labels in GROUPED.findall(query) for label in labels.split(",")}
+    grouped = {
+        label.strip() for _word, labels in GROUPED.findall(query) for label in labels.split(",")
+    }
     return found + [f"no label {label} in {query}" for label in sorted(grouped - labels_in(query))]
 
 
@@ -128,9 +150,12 @@ def test_alerts_have_names_of_their_own_that_say_whose_they_are() -> None:
 
 
 def test_whoever_is_woken_is_woken_for_what_does_not_mend_itself() -> None:
-    """A critical alert waits longer than what mpsd itself does about it, or is of what has happened already."""
+    """A critical alert waits longer than what mpsd itself does about it, or is of what has happened
+    already."""
     critical = [alert for alert in ALERTS if alert["labels"]["severity"] == "critical"]
-    waits = {alert["alert"]: seconds(alert["for"]) or window_of(alert["expr"]) for alert in critical}
+    waits = {
+        alert["alert"]: seconds(alert["for"]) or window_of(alert["expr"]) for alert in critical
+    }
     at_once = {name for name, waited in waits.items() if not waited}
     assert at_once == {"MPSDCanaryFailed"}
     assert all(waited >= 120 for name, waited in waits.items() if waited)
@@ -142,7 +167,9 @@ def window_of(query: str) -> int:
 
 
 @pytest.mark.parametrize("panel", SHOWN)
-def test_a_panel_asks_for_metrics_that_exist_and_names_only_labels_that_its_queries_leave(panel: Json) -> None:
+def test_a_panel_asks_for_metrics_that_exist_and_names_only_labels_that_its_queries_leave(
+    panel: Json,
+) -> None:
     assert panel["targets"]
     for target in panel["targets"]:
         query = target["expr"]
@@ -154,7 +181,9 @@ def test_a_panel_asks_for_metrics_that_exist_and_names_only_labels_that_its_quer
 
 
 def test_the_variables_of_the_board_are_labels_of_metrics_that_exist() -> None:
-    asked = re.findall(r'"definition": "label_values\((.*), (\w+)\)"', BOARD.read_text().replace(r"\"", "'"))
+    asked = re.findall(
+        r'"definition": "label_values\((.*), (\w+)\)"', BOARD.read_text().replace(r"\"", "'")
+    )
     assert [label for _query, label in asked] == [INSTANCE, "gpu"]
     assert [fault for query, _label in asked for fault in faults_of(query.replace("'", '"'))] == []
     assert all(label in labels_in(query) for query, label in asked)
@@ -163,7 +192,9 @@ def test_the_variables_of_the_board_are_labels_of_metrics_that_exist() -> None:
 def test_the_board_has_a_number_and_a_name_for_each_state_of_a_domain() -> None:
     (panel,) = [panel for panel in PANELS if panel["type"] == "state-timeline"]
     numbered = re.findall(r'state="(\w+)"\} \* (\d+)', panel["targets"][0]["expr"])
-    assert {state: int(number) for state, number in numbered} == {state.value: at for at, state in enumerate(State)}
+    assert {state: int(number) for state, number in numbered} == {
+        state.value: at for at, state in enumerate(State)
+    }
     (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
     assert {shown["text"]: int(number) for number, shown in mapping["options"].items()} == {
         state.value: at for at, state in enumerate(State)
@@ -174,7 +205,9 @@ def test_no_two_panels_are_in_the_same_place_or_have_the_same_number() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in PANELS:
         place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        cells = {
+            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+        }
         assert max(x for x, _y in cells) < 24
         assert not cells & taken, panel["title"]
         taken |= cells
@@ -189,10 +222,16 @@ def test_no_two_panels_are_in_the_same_place_or_have_the_same_number() -> None:
         ('mpsd_domain_state{state="asleep"}', "state is never asleep"),
         ('mpsd_plugin_calls_total{outcome="lost"}', "outcome is never lost"),
         ('up{job="mpsd-cook"}', "job is never mpsd-cook"),
-        ("mpsd_domain_restarts_total > 3", "mpsd_domain_restarts_total is a counter: ask for its rate or increase"),
+        (
+            "mpsd_domain_restarts_total > 3",
+            "mpsd_domain_restarts_total is a counter: ask for its rate or increase",
+        ),
         ("rate(mpsd_requests_waiting[5m])", "mpsd_requests_waiting is a gauge: it has no rate"),
         ("mpsd_domain_command_seconds", "no metric mpsd_domain_command_seconds"),
-        ("sum by (pod) (mpsd_requests_waiting)", "no label pod in sum by (pod) (mpsd_requests_waiting)"),
+        (
+            "sum by (pod) (mpsd_requests_waiting)",
+            "no label pod in sum by (pod) (mpsd_requests_waiting)",
+        ),
     ],
 )
 def test_a_query_that_the_table_of_metrics_cannot_answer_is_found(query: str, fault: str) -> None:

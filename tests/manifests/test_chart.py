@@ -39,7 +39,9 @@ def test_helm_finds_nothing_to_mend(given: Object) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1.20.2", "v1.33.5-eks-3025e55", "v1.33.5+k3s1"])
-def test_helm_takes_the_chart_to_every_version_that_is_promised_and_every_vendors(version: str) -> None:
+def test_helm_takes_the_chart_to_every_version_that_is_promised_and_every_vendors(
+    version: str,
+) -> None:
     assert text_by_helm(values(), version)
 
 

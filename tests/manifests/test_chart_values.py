@@ -12,16 +12,29 @@ from mpsd.admission.rules.claims import asked_of
 from mpsd.admission.rules.verdict import claims_in, review_all
 from mpsd.model.policy import CardCompute
 from mpsd.platform.limits_files import load_limits, read_policy, shipped_folder
-from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, merged, rendered_by_helm, values
+from tests.manifests.helm import (
+    CHART,
+    IMAGE,
+    Object,
+    files_by_helm,
+    merged,
+    rendered_by_helm,
+    values,
+)
 from tests.manifests.rendering import called, values_of
 
 _SCHEDULER = {"scheduler": {"enabled": True}}
-_PROMETHEUS = {"prometheus": {"serviceMonitor": True, "rules": True, "dashboard": True}, **_SCHEDULER}
+_PROMETHEUS = {
+    "prometheus": {"serviceMonitor": True, "rules": True, "dashboard": True},
+    **_SCHEDULER,
+}
 
 
 def _named(given: Object, kind: str, name: str, kubernetes: str = "v1.36.2") -> Object:
     (found,) = (
-        one for one in rendered_by_helm(given, kubernetes) if (one["kind"], one["metadata"]["name"]) == (kind, name)
+        one
+        for one in rendered_by_helm(given, kubernetes)
+        if (one["kind"], one["metadata"]["name"]) == (kind, name)
     )
     return found
 
@@ -32,17 +45,27 @@ def _pods(given: Object) -> dict[str, Object]:
 
 
 def _policy(given: Object) -> Any:
-    return read_policy(yaml.safe_load(_named(given, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"]), "policy.yaml")
+    return read_policy(
+        yaml.safe_load(_named(given, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"]),
+        "policy.yaml",
+    )
 
 
 def test_the_image_is_that_of_every_pod_by_its_digest_with_the_secrets_to_pull_it() -> None:
     digest = f"sha256:{'0' * 64}"
-    image = {"repository": "r.test:5000/t/mpsd", "digest": digest, "pullPolicy": "Always", "pullSecrets": ["key"]}
+    image = {
+        "repository": "r.test:5000/t/mpsd",
+        "digest": digest,
+        "pullPolicy": "Always",
+        "pullSecrets": ["key"],
+    }
     pods = _pods({"image": image, **_SCHEDULER})
     assert {*pods} == {"mps-control-daemon", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"}
     for pod in pods.values():
         ours = [one for one in pod["containers"] if one["name"] != "kube-scheduler"]
-        assert [(one["image"], one["imagePullPolicy"]) for one in ours] == [(f"r.test:5000/t/mpsd@{digest}", "Always")]
+        assert [(one["image"], one["imagePullPolicy"]) for one in ours] == [
+            (f"r.test:5000/t/mpsd@{digest}", "Always")
+        ]
         assert pod["imagePullSecrets"] == [{"name": "key"}]
 
 
@@ -64,18 +87,40 @@ _SIZE = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
             _OF_NODES,
             {"nodeSelector": {"ack.node.gpu.schedule": "mps", "pool": "gpu"}},
         ),
-        ({"resources": {"domain": "example.com"}}, _OF_NODES, {"nodeSelector": {"mpsd.io/share": "mps"}}),
+        (
+            {"resources": {"domain": "example.com"}},
+            _OF_NODES,
+            {"nodeSelector": {"mpsd.io/share": "mps"}},
+        ),
         ({"tolerations": [_TOLERATION]}, _OF_NODES, {"tolerations": [_TOLERATION]}),
         ({"runtimeClassName": "nvidia-cdi"}, _OF_NODES, {"runtimeClassName": "nvidia-cdi"}),
         ({"priorityClass": {"node": "gpus"}}, _OF_NODES, {"priorityClassName": "gpus"}),
-        ({"priorityClass": {"cluster": "gpus"}}, {"mpsd-webhook", "mpsd-scheduler"}, {"priorityClassName": "gpus"}),
+        (
+            {"priorityClass": {"cluster": "gpus"}},
+            {"mpsd-webhook", "mpsd-scheduler"},
+            {"priorityClassName": "gpus"},
+        ),
         ({"webhook": {"nodeSelector": {"a": "b"}}}, {"mpsd-webhook"}, {"nodeSelector": {"a": "b"}}),
-        ({"webhook": {"tolerations": [_TOLERATION]}}, {"mpsd-webhook"}, {"tolerations": [_TOLERATION]}),
-        ({"scheduler": {"nodeSelector": {"a": "b"}}}, {"mpsd-scheduler"}, {"nodeSelector": {"a": "b"}}),
-        ({"policy": {"graces": {"drain_s": 900}}}, {"mps-control-daemon"}, {"terminationGracePeriodSeconds": 930}),
+        (
+            {"webhook": {"tolerations": [_TOLERATION]}},
+            {"mpsd-webhook"},
+            {"tolerations": [_TOLERATION]},
+        ),
+        (
+            {"scheduler": {"nodeSelector": {"a": "b"}}},
+            {"mpsd-scheduler"},
+            {"nodeSelector": {"a": "b"}},
+        ),
+        (
+            {"policy": {"graces": {"drain_s": 900}}},
+            {"mps-control-daemon"},
+            {"terminationGracePeriodSeconds": 930},
+        ),
     ],
 )
-def test_a_value_is_in_the_pods_that_it_is_for_and_in_no_others(given: Object, pods: set[str], wanted: Object) -> None:
+def test_a_value_is_in_the_pods_that_it_is_for_and_in_no_others(
+    given: Object, pods: set[str], wanted: Object
+) -> None:
     given = values(**given)
     given.setdefault("scheduler", {})["enabled"] = True
     for name, pod in _pods(given).items():
@@ -84,7 +129,11 @@ def test_a_value_is_in_the_pods_that_it_is_for_and_in_no_others(given: Object, p
 
 @pytest.mark.parametrize(
     "affinity",
-    [None, {"nodeAffinity": None}, {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}}],
+    [
+        None,
+        {"nodeAffinity": None},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
+    ],
 )
 def test_an_affinity_that_is_null_is_none(affinity: Object | None) -> None:
     assert rendered_by_helm(values(affinity=affinity)) == rendered_by_helm(values())
@@ -113,54 +162,79 @@ def test_the_workloads_have_the_replicas_strategy_and_arguments_that_values_say(
         control={"updateStrategy": "RollingUpdate", "extraArgs": ["--simulate=A30x2"]},
         agent={"extraArgs": ["--simulate=A30x2"], "deviceListStrategy": "volume-mounts"},
         webhook={"replicas": 3},
-        scheduler={"enabled": True, "replicas": 1, "kubeScheduler": {"repository": "r.test/kube-scheduler"}},
+        scheduler={
+            "enabled": True,
+            "replicas": 1,
+            "kubeScheduler": {"repository": "r.test/kube-scheduler"},
+        },
     )
-    assert _named(given, "DaemonSet", "mps-control-daemon")["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+    assert _named(given, "DaemonSet", "mps-control-daemon")["spec"]["updateStrategy"] == {
+        "type": "RollingUpdate"
+    }
     assert _named(given, "Deployment", "mpsd-webhook")["spec"]["replicas"] == 3
     assert _named(given, "Deployment", "mpsd-scheduler")["spec"]["replicas"] == 1
     pods = _pods(given)
     assert {name: pods[name]["containers"][0]["args"][-1] for name in _OF_NODES} == dict.fromkeys(
         _OF_NODES, "--simulate=A30x2"
     )
-    assert {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "volume-mounts"} in pods["mpsd-agent"]["containers"][0]["env"]
+    assert {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "volume-mounts"} in pods["mpsd-agent"][
+        "containers"
+    ][0]["env"]
     assert pods["mpsd-scheduler"]["containers"][0]["image"] == "r.test/kube-scheduler:v1.36.2"
 
 
 @pytest.mark.parametrize("version", ["v1.33.5-eks-3025e55", "v1.33.5-gke.1201000", "v1.33.5+k3s1"])
 def test_the_second_kube_scheduler_is_of_the_clusters_version(version: str) -> None:
-    pod = _named(values(**_SCHEDULER), "Deployment", "mpsd-scheduler", version)["spec"]["template"]["spec"]
+    pod = _named(values(**_SCHEDULER), "Deployment", "mpsd-scheduler", version)["spec"]["template"][
+        "spec"
+    ]
     assert pod["containers"][0]["image"] == "registry.k8s.io/kube-scheduler:v1.33.5"
 
 
 def test_another_domain_is_in_the_policy_and_in_what_the_second_scheduler_sends() -> None:
     given = values(resources={"domain": "example.com"}, **_SCHEDULER)
     assert _policy(given).resources.memory == "example.com/gpu-mem"
-    sent = yaml.safe_load(_named(given, "ConfigMap", "mpsd-kube-scheduler")["data"]["kube-scheduler.yaml"])
-    assert [one["name"] for one in sent["extenders"][0]["managedResources"]] == ["example.com/gpu-mem"]
+    sent = yaml.safe_load(
+        _named(given, "ConfigMap", "mpsd-kube-scheduler")["data"]["kube-scheduler.yaml"]
+    )
+    assert [one["name"] for one in sent["extenders"][0]["managedResources"]] == [
+        "example.com/gpu-mem"
+    ]
 
 
 def test_without_the_webhook_nothing_of_it_is_there() -> None:
     given = values(webhook={"enabled": False}, networkPolicy={"enabled": True}, **_PROMETHEUS)
-    assert [called(one) for one in rendered_by_helm(given) if "webhook" in one["metadata"]["name"]] == []
+    assert [
+        called(one) for one in rendered_by_helm(given) if "webhook" in one["metadata"]["name"]
+    ] == []
 
 
 def test_a_given_secret_serves_the_webhook_which_then_has_no_rights_to_secrets() -> None:
     pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
-    given = values(webhook={"tls": {"source": "secret", "secretName": "ours", "caBundle": pem}, "failClosed": True})
+    given = values(
+        webhook={
+            "tls": {"source": "secret", "secretName": "ours", "caBundle": pem},
+            "failClosed": True,
+        }
+    )
     for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"):
         (webhook,) = _named(given, kind, "mpsd-webhook")["webhooks"]
         assert webhook["failurePolicy"] == "Fail"
         assert b64decode(webhook["clientConfig"]["caBundle"]).decode() == pem
     mounted = {one["name"]: one for one in _pods(given)["mpsd-webhook"]["volumes"]}
     assert mounted["certificates"]["secret"]["secretName"] == "ours"
-    kinds = [one["kind"] for one in rendered_by_helm(given) if one["metadata"]["name"] == "mpsd-webhook"]
+    kinds = [
+        one["kind"] for one in rendered_by_helm(given) if one["metadata"]["name"] == "mpsd-webhook"
+    ]
     assert not {"Role", "RoleBinding", "Certificate", "Issuer"} & {*kinds}
 
 
 def test_what_prometheus_selects_by_has_the_labels_that_it_wants() -> None:
     prometheus = {**_PROMETHEUS["prometheus"], "labels": {"release": "stack"}}
     given = values(prometheus=prometheus)
-    found = [one for one in rendered_by_helm(given) if one["kind"] in ("PodMonitor", "PrometheusRule")]
+    found = [
+        one for one in rendered_by_helm(given) if one["kind"] in ("PodMonitor", "PrometheusRule")
+    ]
     assert [one["metadata"]["labels"].get("release") for one in found] == ["stack"] * 3
 
 
@@ -170,7 +244,9 @@ def test_what_prometheus_selects_by_has_the_labels_that_it_wants() -> None:
 def test_the_policy_is_the_shipped_one_and_a_field_that_is_set_changes_alone() -> None:
     shipped = load_limits(None).policy
     assert _policy(values()) == shipped
-    changed = _policy(values(policy={"placement": "spread", "admission": {"rules": {"host-pid": "enforce"}}}))
+    changed = _policy(
+        values(policy={"placement": "spread", "admission": {"rules": {"host-pid": "enforce"}}})
+    )
     assert changed.placement == "spread"
     assert changed.admission.rules["host-pid"] == "enforce"
     assert changed.admission.rules["host-root"] == shipped.admission.rules["host-root"]
@@ -207,7 +283,9 @@ def test_values_after_those_for_hostile_tenants_change_them() -> None:
 
 def test_false_null_and_an_empty_list_take_the_place_of_what_is_shipped() -> None:
     changed = {"exclusive_process": False, "pod_ends": False, "admission": {"runtime_classes": []}}
-    policy = _policy(values(policy=changed | {"compute": {"cards": {"1": {"policy": 4, "max_inst": None}}}}))
+    policy = _policy(
+        values(policy=changed | {"compute": {"cards": {"1": {"policy": 4, "max_inst": None}}}})
+    )
     assert (policy.exclusive_process, policy.pod_ends) == (False, False)
     assert policy.admission.runtime_classes == ()
     assert policy.compute.of(1) == CardCompute(4, None)
@@ -222,8 +300,16 @@ def test_the_exempt_namespaces_of_the_policy_are_those_that_not_everybody_may_cr
 
 
 def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_policy() -> None:
-    lists = {"blocked_host_paths": ["/opt/x"], "blocked_environment": ["X_*"], "placement_accounts": ["ann"]}
-    lists |= {"other_gpus": ["amd.com/gpu", "a.b/*"], "exempt_namespaces": ["ours"], "runtime_classes": ["kata"]}
+    lists = {
+        "blocked_host_paths": ["/opt/x"],
+        "blocked_environment": ["X_*"],
+        "placement_accounts": ["ann"],
+    }
+    lists |= {
+        "other_gpus": ["amd.com/gpu", "a.b/*"],
+        "exempt_namespaces": ["ours"],
+        "runtime_classes": ["kata"],
+    }
     given = values(
         resources={"domain": "example.com"},
         admissionPolicies={"enabled": True, "mutating": True},
@@ -231,12 +317,21 @@ def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_p
     )
     policies = [one for one in rendered_by_helm(given) if one["kind"].endswith("AdmissionPolicy")]
     said = str([one for one in policies if one["metadata"]["name"] != "mpsd-agent-writes"])
-    for text in ("['/opt/x']", "['X_*']", "['ann']", "^(amd.com/gpu$|a.b/)", "['', 'kata']", "example.com/gpu-mem"):
+    for text in (
+        "['/opt/x']",
+        "['X_*']",
+        "['ann']",
+        "^(amd.com/gpu$|a.b/)",
+        "['', 'kata']",
+        "example.com/gpu-mem",
+    ):
         assert text in said.replace('"', "").replace("\\'", "'"), text
     assert "aliyun.com" not in said
     for one in policies:
         if one["metadata"]["name"] != "mpsd-agent-writes":
-            _exempt, by_name = one["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+            _exempt, by_name = one["spec"]["matchConstraints"]["namespaceSelector"][
+                "matchExpressions"
+            ]
             assert by_name["values"] == ["ours"]
 
 
@@ -274,7 +369,9 @@ def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Objec
     claimed = [(one.memory_mib, one.reserved_percent) for one in asked if one]
     requested = [(one.memory_mib, one.thread_percent) for one in verdict.requests]
     assert (claimed or requested) == [(7168, 30)]
-    assert [one["metadata"]["annotations"]["helm.sh/hook-weight"] for one in templates] == ["-1"] * len(templates)
+    assert [one["metadata"]["annotations"]["helm.sh/hook-weight"] for one in templates] == [
+        "-1"
+    ] * len(templates)
 
 
 def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() -> None:
@@ -284,18 +381,32 @@ def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() 
     kubernetes_validate.validate(job, "1.36", strict=True)
     pod = job["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
-    assert pod["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}]
+    assert pod["resourceClaims"] == [
+        {"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}
+    ]
     assert "schedulerName" not in pod, "the cluster's own scheduler counts claims"
 
 
 @pytest.mark.parametrize(
     ("given", "said", "unsaid"),
     [
-        ({}, ("helm test mpsd", "ack.node.gpu.schedule=mps", "set scheduler.enabled"), ("failClosed", "dra.md")),
+        (
+            {},
+            ("helm test mpsd", "ack.node.gpu.schedule=mps", "set scheduler.enabled"),
+            ("failClosed", "dra.md"),
+        ),
         ({"resources": {"domain": "mpsd.io"}}, ("mpsd.io/share=mps",), ("ack.node",)),
         (_SCHEDULER, ("schedulerName: mpsd-scheduler",), ("set scheduler.enabled",)),
-        ({"scheduler": {"enabled": True, "mode": "extender"}}, ("docs/scheduling.md",), ("set scheduler.enabled",)),
-        (_CLAIMS, ("docs/dra.md", "set policy.admission.claims_for_requests"), ("set scheduler.enabled",)),
+        (
+            {"scheduler": {"enabled": True, "mode": "extender"}},
+            ("docs/scheduling.md",),
+            ("set scheduler.enabled",),
+        ),
+        (
+            _CLAIMS,
+            ("docs/dra.md", "set policy.admission.claims_for_requests"),
+            ("set scheduler.enabled",),
+        ),
         (
             {**_CLAIMS, "policy": {"admission": {"claims_for_requests": True}}},
             ("docs/dra.md",),
@@ -307,8 +418,16 @@ def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() 
             (),
             ("Without the webhook", "set webhook.failClosed"),
         ),
-        ({"webhook": {"tls": {"source": "cert-manager"}}}, ("set webhook.failClosed",), ("Without the webhook",)),
-        ({"control": {"updateStrategy": "RollingUpdate"}}, ("control.updateStrategy is RollingUpdate",), ()),
+        (
+            {"webhook": {"tls": {"source": "cert-manager"}}},
+            ("set webhook.failClosed",),
+            ("Without the webhook",),
+        ),
+        (
+            {"control": {"updateStrategy": "RollingUpdate"}},
+            ("control.updateStrategy is RollingUpdate",),
+            (),
+        ),
     ],
     ids=str,
 )

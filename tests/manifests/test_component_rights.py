@@ -22,12 +22,22 @@ def given(component: str) -> Iterator[tuple[Any, ...]]:
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
                     for verb in rule["verbs"]:
-                        yield component, verb, group, resource, tuple(rule.get("resourceNames", ())), namespace
+                        yield (
+                            component,
+                            verb,
+                            group,
+                            resource,
+                            tuple(rule.get("resourceNames", ())),
+                            namespace,
+                        )
 
 
 def test_every_right_in_the_manifests_is_asked_about_and_no_other() -> None:
     components = ("mpsd-agent", "mpsd-webhook", "mpsd-scheduler")
     wanted = {right for component in components for right in given(component)}
-    asked = [(one.component, one.verb, one.group, one.resource, one.names, one.namespace) for one in RIGHTS]
+    asked = [
+        (one.component, one.verb, one.group, one.resource, one.names, one.namespace)
+        for one in RIGHTS
+    ]
     assert len(asked) == len(set(asked))
     assert set(asked) == wanted

@@ -1,4 +1,5 @@
-"""The installation that docs/install.md has its reader copy: its lines, run by a shell, and what Helm renders."""
+"""The installation that docs/install.md has its reader copy: its lines, run by a shell, and what
+Helm renders."""
 
 import re
 import subprocess
@@ -40,10 +41,14 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, lines: str) -> str:
     """What these lines print, without those for programs that are not here."""
-    here = [line for line in lines.splitlines() if not line.startswith(("IMAGE=", "docker ", "mpsd "))]
+    here = [
+        line for line in lines.splitlines() if not line.startswith(("IMAGE=", "docker ", "mpsd "))
+    ]
     variables = {"IMAGE": IMAGE, "PATH": "/usr/bin:/bin"}
     command = ["bash", "-euc", "\n".join(here)]
-    return subprocess.run(command, cwd=folder, env=variables, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, cwd=folder, env=variables, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def values(folder: Path, names: Sequence[str] = ()) -> Object:
@@ -58,7 +63,11 @@ def values(folder: Path, names: Sequence[str] = ()) -> Object:
 
 
 def pods(things: Sequence[Object]) -> list[Object]:
-    return [thing["spec"]["template"]["spec"] for thing in things if thing["kind"] in ("DaemonSet", "Deployment")]
+    return [
+        thing["spec"]["template"]["spec"]
+        for thing in things
+        if thing["kind"] in ("DaemonSet", "Deployment")
+    ]
 
 
 def images(things: Sequence[Object]) -> dict[str, str]:
@@ -66,7 +75,11 @@ def images(things: Sequence[Object]) -> dict[str, str]:
 
 
 def policy(given: Object) -> Object:
-    (found,) = (one for one in rendered_by_helm(given, KUBERNETES) if one["metadata"]["name"] == "mpsd-limits")
+    (found,) = (
+        one
+        for one in rendered_by_helm(given, KUBERNETES)
+        if one["metadata"]["name"] == "mpsd-limits"
+    )
     read: Object = yaml.safe_load(found["data"]["policy.yaml"])
     return read
 
@@ -76,13 +89,18 @@ def test_the_pages_values_name_the_readers_image_runtime_class_and_cdi(folder: P
     found = images(things)
     assert found.pop("kube-scheduler") == f"registry.k8s.io/kube-scheduler:{KUBERNETES}"
     assert found == dict.fromkeys(("agent", "control", "webhook", "scheduler"), IMAGE)
-    assert [pod["runtimeClassName"] for pod in pods(things) if "runtimeClassName" in pod] == ["nvidia", "nvidia"]
+    assert [pod["runtimeClassName"] for pod in pods(things) if "runtimeClassName" in pod] == [
+        "nvidia",
+        "nvidia",
+    ]
     (agent,) = (one for pod in pods(things) for one in pod["containers"] if one["name"] == "agent")
     assert {"name": "MPSD_DEVICE_LIST_STRATEGY", "value": "cdi-cri"} in agent["env"]
 
 
 def test_kubectl_gets_the_readers_image_out_of_the_rendered_installation(folder: Path) -> None:
-    (line,) = (one for one in INSTALL.text.splitlines() if one.startswith("sed ") and "install.yaml" in one)
+    (line,) = (
+        one for one in INSTALL.text.splitlines() if one.startswith("sed ") and "install.yaml" in one
+    )
     things = [*yaml.safe_load_all(run(folder, line.partition(" | kubectl apply")[0]))]
     assert images(things) == dict.fromkeys(("agent", "control", "webhook"), IMAGE)
 
@@ -93,7 +111,9 @@ def test_the_page_has_clusters() -> None:
 
 
 @pytest.mark.parametrize("names", clusters().values(), ids=" ".join)
-def test_the_values_of_every_row_make_an_installation_with_the_readers_image(folder: Path, names: list[str]) -> None:
+def test_the_values_of_every_row_make_an_installation_with_the_readers_image(
+    folder: Path, names: list[str]
+) -> None:
     found = images(rendered_by_helm(values(folder, names), KUBERNETES))
     found.pop("kube-scheduler", None)
     assert {*found.values()} == {IMAGE}
@@ -113,7 +133,10 @@ def test_the_readers_policy_takes_the_place_of_the_shipped_one(folder: Path) -> 
 def test_the_values_beside_nvidias_operator_are_values_of_the_chart() -> None:
     given = yaml.safe_load(block("# beside NVIDIA's GPU operator", page("docs/coexistence.md")))
     things = rendered_by_helm({"image": {"repository": "mpsd"}} | given, KUBERNETES)
-    assert [pod["runtimeClassName"] for pod in pods(things) if "runtimeClassName" in pod] == ["nvidia", "nvidia"]
+    assert [pod["runtimeClassName"] for pod in pods(things) if "runtimeClassName" in pod] == [
+        "nvidia",
+        "nvidia",
+    ]
 
 
 def test_the_quick_starts_values_are_values_of_the_chart(folder: Path) -> None:
@@ -126,13 +149,17 @@ def test_the_quick_starts_values_are_values_of_the_chart(folder: Path) -> None:
         for name in reversed(above):
             below = {name: below}
         given = merged(given, below)
-    assert images(rendered_by_helm(given, KUBERNETES)) == dict.fromkeys(("agent", "control", "webhook"), IMAGE)
+    assert images(rendered_by_helm(given, KUBERNETES)) == dict.fromkeys(
+        ("agent", "control", "webhook"), IMAGE
+    )
 
 
 def test_the_smoke_test_is_admitted_without_a_warning() -> None:
     text = block("name: mps-smoke").partition("<<END\n")[2].partition("\nEND\n")[0]
     limits = load_limits(None)
-    (verdict,) = review_all(yaml.safe_load(text.replace("$IMAGE", IMAGE)), limits.policy, limits.facts)
+    (verdict,) = review_all(
+        yaml.safe_load(text.replace("$IMAGE", IMAGE)), limits.policy, limits.facts
+    )
     assert (verdict.problems, verdict.warnings) == ((), ())
     (request,) = verdict.requests
     assert (request.memory_mib, request.thread_percent) == (7168, 30)

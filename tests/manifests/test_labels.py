@@ -2,7 +2,17 @@
 
 import pytest
 
-from mpsd.model.names import AGENT, CONTROL, LABEL, LIMITS, NAME_LABEL, NAMESPACE, PRODUCT, SCHEDULER, WEBHOOK
+from mpsd.model.names import (
+    AGENT,
+    CONTROL,
+    LABEL,
+    LIMITS,
+    NAME_LABEL,
+    NAMESPACE,
+    PRODUCT,
+    SCHEDULER,
+    WEBHOOK,
+)
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order
 from mpsd.operations.lifecycle.rules.upgrade import SELECTOR
 from tests.manifests.rendering import ALL, PLAIN, Object, called, rendered
@@ -11,11 +21,21 @@ from tests.manifests.rendering import ALL, PLAIN, Object, called, rendered
 def thing(made: Object) -> Thing:
     metadata = made["metadata"]
     component = metadata.get("labels", {}).get(NAME_LABEL, "")
-    return Thing(made["apiVersion"], "", made["kind"], metadata.get("namespace", ""), metadata["name"], "", component)
+    return Thing(
+        made["apiVersion"],
+        "",
+        made["kind"],
+        metadata.get("namespace", ""),
+        metadata["name"],
+        "",
+        component,
+    )
 
 
 @pytest.mark.parametrize("place", ALL)
-def test_everything_that_is_made_says_that_it_is_mpsds_and_so_do_its_pods_and_secrets(place: str) -> None:
+def test_everything_that_is_made_says_that_it_is_mpsds_and_so_do_its_pods_and_secrets(
+    place: str,
+) -> None:
     for made in rendered(place):
         assert made["metadata"].get("labels", {}).get(LABEL) == PRODUCT, called(made)
         for template in ("template", "secretTemplate"):
@@ -28,9 +48,15 @@ def test_everything_that_is_made_says_that_it_is_mpsds_and_so_do_its_pods_and_se
 
 def test_what_is_made_has_the_names_that_the_code_looks_for() -> None:
     made = [one for place in ALL for one in rendered(place)]
-    pods = [one["spec"]["template"]["metadata"]["labels"] for one in made if "template" in one.get("spec", {})]
+    pods = [
+        one["spec"]["template"]["metadata"]["labels"]
+        for one in made
+        if "template" in one.get("spec", {})
+    ]
     assert {labels[NAME_LABEL] for labels in pods} >= {CONTROL, AGENT, WEBHOOK, SCHEDULER}
-    names = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made}
+    names = {
+        (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made
+    }
     assert names >= {("Namespace", None, NAMESPACE), ("ConfigMap", NAMESPACE, LIMITS)}
 
 
@@ -41,7 +67,9 @@ def test_nothing_goes_before_what_depends_on_it(place: str) -> None:
     assert stages == sorted(stages)
     at = {f"{one.kind} {one.name}": position for position, one in enumerate(order)}
     policies = [one for one in order if one.kind.endswith("AdmissionPolicy")]
-    assert all(at[f"{one.kind}Binding {one.name}"] < at[f"{one.kind} {one.name}"] for one in policies)
+    assert all(
+        at[f"{one.kind}Binding {one.name}"] < at[f"{one.kind} {one.name}"] for one in policies
+    )
     names = ["DaemonSet mps-control-daemon", "ConfigMap mpsd-limits", "ClusterRole mpsd-agent"]
     names.append("CustomResourceDefinition mpsnodes.mpsd.io")
     if "policies" not in place:
@@ -53,6 +81,10 @@ def test_nothing_goes_before_what_depends_on_it(place: str) -> None:
 
 def test_the_control_daemons_are_found_by_the_labels_that_they_are_shipped_with() -> None:
     wanted = dict(term.split("=") for term in SELECTOR.split(","))
-    found = [made for made in rendered(PLAIN) if wanted.items() <= made["metadata"].get("labels", {}).items()]
-    assert ("DaemonSet mps-control-daemon") in [called(made) for made in found]
+    found = [
+        made
+        for made in rendered(PLAIN)
+        if wanted.items() <= made["metadata"].get("labels", {}).items()
+    ]
+    assert "DaemonSet mps-control-daemon" in [called(made) for made in found]
     assert [made["kind"] for made in found].count("DaemonSet") == 1

@@ -1,4 +1,5 @@
-"""What the manifests of a node's pods promise: nothing restarts the daemons, nobody may do more than it does."""
+"""What the manifests of a node's pods promise: nothing restarts the daemons, nobody may do more
+than it does."""
 
 from pathlib import Path
 
@@ -80,7 +81,10 @@ def test_nothing_restarts_the_daemons_by_itself(place: str) -> None:
 
 @pytest.mark.parametrize("place", ALL)
 def test_kubelet_waits_longer_for_the_daemons_than_they_for_their_clients(place: str) -> None:
-    assert _pod(place, _CONTROL)["terminationGracePeriodSeconds"] >= _policy_of(place).graces.drain_s + 30
+    assert (
+        _pod(place, _CONTROL)["terminationGracePeriodSeconds"]
+        >= _policy_of(place).graces.drain_s + 30
+    )
 
 
 @pytest.mark.parametrize("place", ALL)
@@ -91,19 +95,38 @@ def test_an_agent_is_wherever_a_control_daemon_is(place: str) -> None:
 
 
 _UPGRADE_STATES = (
-    *("", "upgrade-required", "cordon-required", "wait-for-jobs-required", "pod-deletion-required", "drain-required"),
-    *("node-maintenance-required", "post-maintenance-required", "pod-restart-required", "validation-required"),
+    *(
+        "",
+        "upgrade-required",
+        "cordon-required",
+        "wait-for-jobs-required",
+        "pod-deletion-required",
+        "drain-required",
+    ),
+    *(
+        "node-maintenance-required",
+        "post-maintenance-required",
+        "pod-restart-required",
+        "validation-required",
+    ),
     *("uncordon-required", "upgrade-done", "upgrade-failed", "unheard-of"),
 )
 
 
 @pytest.mark.parametrize("place", ALL)
-def test_an_upgrade_of_the_driver_removes_them_from_an_unused_node_alone_and_the_agent_last(place: str) -> None:
+def test_an_upgrade_of_the_driver_removes_them_from_an_unused_node_alone_and_the_agent_last(
+    place: str,
+) -> None:
     for state in _UPGRADE_STATES:
         for is_unused in (False, True):
-            labels = {"nvidia.com/gpu-driver-upgrade-state": state} | ({UPGRADE_LABEL: "drained"} if is_unused else {})
+            labels = {"nvidia.com/gpu-driver-upgrade-state": state} | (
+                {UPGRADE_LABEL: "drained"} if is_unused else {}
+            )
             node = read_kubernetes_node({"metadata": {"name": "node1", "labels": labels}})
-            specs = [read_pod(FieldReader(), {"spec": _pod(place, name)}).spec for name in (_CONTROL, _AGENT)]
+            specs = [
+                read_pod(FieldReader(), {"spec": _pod(place, name)}).spec
+                for name in (_CONTROL, _AGENT)
+            ]
             stay = [any(map(node.meets, spec.wishes.terms)) for spec in specs]
             goes = state in ("pod-restart-required", "post-maintenance-required", "upgrade-failed")
             assert stay == [not is_unused, not (is_unused and goes)], state
@@ -126,7 +149,15 @@ def test_the_agent_has_no_more_privileges_than_those_that_it_gives_a_reason_for(
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     of_claims = {"/var/lib/kubelet/plugins_registry", "/var/run/cdi"} if place == "dra" else set()
-    assert paths == {"/run/mpsd", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"} | of_claims
+    assert (
+        paths
+        == {
+            "/run/mpsd",
+            "/var/lib/kubelet/device-plugins",
+            "/var/lib/kubelet/pod-resources",
+        }
+        | of_claims
+    )
 
 
 @pytest.mark.parametrize("place", ALL)
@@ -141,7 +172,8 @@ def test_the_control_daemon_sees_of_the_host_its_folder_and_the_cgroups(place: s
 @pytest.mark.parametrize("place", ALL)
 @pytest.mark.parametrize("name", [_CONTROL, _AGENT])
 def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) -> None:
-    """Of one mount, as a hard link needs; at the host's path, as kubelet is told of what is in it."""
+    """Of one mount, as a hard link needs; at the host's path, as kubelet is told of what is in
+    it."""
     mounts = [mount for mount in _container(place, name)["volumeMounts"] if mount["name"] == "run"]
     assert mounts == [{"name": "run", "mountPath": "/run/mpsd"}]
     assert _environment(place, name)["MPSD_RUN_DIR"] == "/run/mpsd"
@@ -151,9 +183,14 @@ def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) ->
 def test_the_daemons_are_moved_out_of_the_container_that_would_end_them(place: str) -> None:
     chosen = settings(environment=_environment(place, _CONTROL))
     container = _container(place, _CONTROL)
-    (cgroups,) = [word.partition("=")[2] for word in container["args"] if word.startswith("--daemon-cgroup=")]
+    (cgroups,) = [
+        word.partition("=")[2] for word in container["args"] if word.startswith("--daemon-cgroup=")
+    ]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in _pod(place, _CONTROL)["volumes"]}
+    paths = {
+        volume["name"]: volume.get("hostPath", {}).get("path")
+        for volume in _pod(place, _CONTROL)["volumes"]
+    }
     assert paths[mounts[cgroups]] == "/sys/fs/cgroup"
     assert str(chosen.limits_directory) in mounts
 
@@ -175,9 +212,14 @@ def test_the_agents_settings_are_its_own(place: str) -> None:
 @pytest.mark.parametrize("place", ALL)
 def test_every_component_has_a_service_account_of_its_own(place: str) -> None:
     accounts = {thing["metadata"]["name"] for thing in of_kind(place, "ServiceAccount")}
-    pods = [thing["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment") for thing in of_kind(place, kind)]
+    pods = [
+        thing["spec"]["template"]["spec"]
+        for kind in ("DaemonSet", "Deployment")
+        for thing in of_kind(place, kind)
+    ]
     used = [pod["serviceAccountName"] for pod in pods]
-    assert sorted(used) == sorted(accounts - {"mpsd-prometheus"})  # whom Prometheus is to mpsd, and no pod of ours
+    # whom Prometheus is to mpsd, and no pod of ours
+    assert sorted(used) == sorted(accounts - {"mpsd-prometheus"})
     for binding in (*of_kind(place, "ClusterRoleBinding"), *of_kind(place, "RoleBinding")):
         (subject,) = binding["subjects"]
         if binding["roleRef"]["name"] == binding["metadata"]["name"]:
@@ -191,8 +233,13 @@ def test_every_component_has_a_service_account_of_its_own(place: str) -> None:
 @pytest.mark.parametrize("place", ALL)
 def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place: str) -> None:
     """But for templates of claims, of which a policy leaves the webhook its own."""
-    policies = [one["spec"]["matchConstraints"]["resourceRules"] for one in of_kind(place, "ValidatingAdmissionPolicy")]
-    kept = [rule["resources"] for rules in policies for rule in rules if "DELETE" in rule["operations"]]
+    policies = [
+        one["spec"]["matchConstraints"]["resourceRules"]
+        for one in of_kind(place, "ValidatingAdmissionPolicy")
+    ]
+    kept = [
+        rule["resources"] for rules in policies for rule in rules if "DELETE" in rule["operations"]
+    ]
     for role in (*of_kind(place, "ClusterRole"), *of_kind(place, "Role")):
         for rule in role["rules"]:
             assert not any("*" in part for parts in rule.values() for part in parts)
@@ -217,7 +264,9 @@ def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("place", ALL)
-def test_readers_find_the_agent_on_loopback_and_with_a_token_on_its_port_for_them(place: str) -> None:
+def test_readers_find_the_agent_on_loopback_and_with_a_token_on_its_port_for_them(
+    place: str,
+) -> None:
     environment = _environment(place, _AGENT)
     home, others = listen_settings({}, environment, in_cluster=True).addresses
     assert home.is_loopback
@@ -227,16 +276,25 @@ def test_readers_find_the_agent_on_loopback_and_with_a_token_on_its_port_for_the
 
 
 @pytest.mark.parametrize("place", ALL)
-def test_a_role_that_nobody_has_until_an_operator_binds_it_may_read_and_nothing_else(place: str) -> None:
+def test_a_role_that_nobody_has_until_an_operator_binds_it_may_read_and_nothing_else(
+    place: str,
+) -> None:
     (rule,) = named(place, "ClusterRole", "mpsd-reader")["rules"]
-    assert rule == {"nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page", "/v1/page/changes"], "verbs": ["get"]}
+    assert rule == {
+        "nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page", "/v1/page/changes"],
+        "verbs": ["get"],
+    }
     bindings = of_kind(place, "ClusterRoleBinding")
     assert not any(binding["roleRef"]["name"] == "mpsd-reader" for binding in bindings)
 
 
 @pytest.mark.parametrize("place", ALL)
 def test_every_pod_runs_the_same_image_of_a_version(place: str) -> None:
-    pods = [thing["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment") for thing in of_kind(place, kind)]
+    pods = [
+        thing["spec"]["template"]["spec"]
+        for kind in ("DaemonSet", "Deployment")
+        for thing in of_kind(place, kind)
+    ]
     ours = [one for pod in pods for one in pod["containers"] if one["name"] != "kube-scheduler"]
     (image,) = {container["image"] for container in ours}
     _name, tag = image.split(":")
@@ -260,14 +318,18 @@ def test_no_variable_of_a_container_is_named_twice() -> None:
 
 @pytest.mark.parametrize("place", ALL)
 def test_the_namespace_lets_privileged_pods_in(place: str) -> None:
-    assert only(place, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert (
+        only(place, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        == "privileged"
+    )
 
 
 def test_the_runtime_class_is_named_for_the_nodes_pods_and_not_for_the_webhook() -> None:
     named = {
         thing["metadata"]["name"]
         for thing in rendered("nvidia-runtime")
-        if "template" in thing.get("spec", {}) and "runtimeClassName" in thing["spec"]["template"]["spec"]
+        if "template" in thing.get("spec", {})
+        and "runtimeClassName" in thing["spec"]["template"]["spec"]
     }
     assert named == {_CONTROL, _AGENT}
 

@@ -56,11 +56,16 @@ def test_the_token_that_is_shown_is_good_for_metrics_alone() -> None:
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         if endpoint["port"] == "readers":
             assert endpoint["scheme"] == "https"
-            assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
+            assert endpoint["authorization"]["credentials"] == {
+                "name": secret["metadata"]["name"],
+                "key": "token",
+            }
 
 
 def _subjects(role: str) -> list[str]:
-    bindings = [one for one in of_kind(WITH, "ClusterRoleBinding") if one["roleRef"]["name"] == role]
+    bindings = [
+        one for one in of_kind(WITH, "ClusterRoleBinding") if one["roleRef"]["name"] == role
+    ]
     return [subject["name"] for binding in bindings for subject in binding["subjects"]]
 
 

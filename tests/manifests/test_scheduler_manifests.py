@@ -1,4 +1,5 @@
-"""What the schedulers' manifests promise: a scheduler beside the cluster's own, with few rights, asked on loopback."""
+"""What the schedulers' manifests promise: a scheduler beside the cluster's own, with few rights,
+asked on loopback."""
 
 from typing import Any
 
@@ -9,7 +10,15 @@ from mpsd.model.policy import Policy
 from mpsd.platform.limits_files import read_policy
 from mpsd.platform.yaml_files import parse_yaml
 from mpsd.scheduler.settings import SchedulerSettings, scheduler_settings
-from tests.manifests.rendering import Object, assert_confined, called, named, of_kind, rendered, rights
+from tests.manifests.rendering import (
+    Object,
+    assert_confined,
+    called,
+    named,
+    of_kind,
+    rendered,
+    rights,
+)
 
 _NAME = "mpsd-scheduler"
 _SECOND = ("scheduler", "scheduler@20", "scheduler@24")
@@ -63,7 +72,9 @@ def test_nothing_else_in_the_cluster_changes(place: str) -> None:
     more = here.keys() - base.keys()
     assert all(thing.split()[1] == "mpsd-kube-scheduler" or _NAME in thing for thing in more)
     for kind in more:
-        assert not kind.startswith(("ValidatingWebhook", "MutatingWebhook", "Namespace", "CustomResource"))
+        assert not kind.startswith(
+            ("ValidatingWebhook", "MutatingWebhook", "Namespace", "CustomResource")
+        )
 
 
 @pytest.mark.parametrize("place", _SECOND)
@@ -94,15 +105,17 @@ def test_it_asks_mpsd_of_its_own_pod_and_waits_while_that_is_away(place: str) ->
     extender, settings = _extender(place), _settings(place)
     assert extender["urlPrefix"] == f"http://{settings.address}:{settings.port}"
     assert settings.address == "127.0.0.1"
-    assert {verb: extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "bind", "preempt")} == {
-        verb: verb for verb in ("filter", "prioritize", "bind", "preempt")
-    }
+    assert {
+        verb: extender[f"{verb}Verb"] for verb in ("filter", "prioritize", "bind", "preempt")
+    } == {verb: verb for verb in ("filter", "prioritize", "bind", "preempt")}
     assert (extender["nodeCacheCapable"], extender["ignorable"]) == (True, False)
 
 
 @pytest.mark.parametrize("place", _SECOND)
 def test_it_asks_about_pods_that_ask_for_gpus_and_still_checks_the_nodes_sum(place: str) -> None:
-    managed = {one["name"]: one["ignoredByScheduler"] for one in _extender(place)["managedResources"]}
+    managed = {
+        one["name"]: one["ignoredByScheduler"] for one in _extender(place)["managedResources"]
+    }
     assert managed == {_policy(place).resources.memory: False}
 
 
@@ -113,7 +126,10 @@ def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
         "pods": ["get", "list", "watch"],
         "nodes": ["get", "list", "watch"],
         "pods/binding": ["create"],
-        **{f"resource.k8s.io/{plural}": ["get"] for plural in ("resourceclaims", "resourceclaimtemplates")},
+        **{
+            f"resource.k8s.io/{plural}": ["get"]
+            for plural in ("resourceclaims", "resourceclaimtemplates")
+        },
         **{f"resource.k8s.io/{plural}": ["list"] for plural in ("deviceclasses", "resourceslices")},
         "authentication.k8s.io/tokenreviews": ["create"],
         "authorization.k8s.io/subjectaccessreviews": ["create"],
@@ -121,8 +137,12 @@ def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
-def test_kube_scheduler_has_what_kubernetes_gives_every_one_and_mpsd_alone_has_not(place: str) -> None:
-    bindings = [thing for kind in ("ClusterRoleBinding", "RoleBinding") for thing in of_kind(place, kind)]
+def test_kube_scheduler_has_what_kubernetes_gives_every_one_and_mpsd_alone_has_not(
+    place: str,
+) -> None:
+    bindings = [
+        thing for kind in ("ClusterRoleBinding", "RoleBinding") for thing in of_kind(place, kind)
+    ]
     ours = [thing for thing in bindings if [one["name"] for one in thing["subjects"]] == [_NAME]]
     assert all(one["namespace"] == "mpsd-system" for thing in ours for one in thing["subjects"])
     bound = {(thing["roleRef"]["kind"], thing["roleRef"]["name"]) for thing in ours}
@@ -164,7 +184,9 @@ def test_ports_and_folders_are_the_programs_own(place: str) -> None:
     assert home.is_loopback
     assert not others.is_loopback
     assert ports["readers"] == others.port
-    assert str(settings.limits_directory) in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert str(settings.limits_directory) in [
+        mount["mountPath"] for mount in container["volumeMounts"]
+    ]
 
 
 def test_two_replicas_one_of_which_leads() -> None:

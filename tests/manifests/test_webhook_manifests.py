@@ -9,7 +9,17 @@ from mpsd.admission.settings import WebhookSettings, webhook_settings
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.platform.limits_files import read_policy, shipped_folder
 from mpsd.platform.yaml_files import parse_yaml
-from tests.manifests.rendering import ALL, OLD, PLAIN, Object, assert_confined, named, of_kind, only, rendered
+from tests.manifests.rendering import (
+    ALL,
+    OLD,
+    PLAIN,
+    Object,
+    assert_confined,
+    named,
+    of_kind,
+    only,
+    rendered,
+)
 
 _WITH_WEBHOOK = [place for place in ALL if "policies" not in place]
 _FAIL_OPEN = [place for place in _WITH_WEBHOOK if place != "cert-manager-fail-closed"]
@@ -43,7 +53,9 @@ def test_no_right_reaches_another_secret(place: str) -> None:
     for rule in _rules(place):
         if "secrets" in rule["resources"]:
             named = rule.get("resourceNames") == [_settings().secret]
-            assert named or rule["verbs"] == ["create"], "a right to create cannot name what is created"
+            assert named or rule["verbs"] == ["create"], (
+                "a right to create cannot name what is created"
+            )
     for role in of_kind(place, "ClusterRole"):
         assert not any("secrets" in rule.get("resources", ()) for rule in role["rules"]), (
             "Secrets of its namespace alone"
@@ -93,7 +105,9 @@ def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
     pod = deployment["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["terminationGracePeriodSeconds"] >= _settings().drain_s + 10, "10 s for the last requests"
+    assert pod["terminationGracePeriodSeconds"] >= _settings().drain_s + 10, (
+        "10 s for the last requests"
+    )
     assert not any(pod.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
     for container in pod["containers"]:
         assert_confined(container)
@@ -107,8 +121,13 @@ def test_ports_and_names_are_the_programs_own(place: str) -> None:
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"https": settings.port, "metrics": settings.metrics_port}
     service = only(place, "Service")
-    assert (service["metadata"]["name"], service["metadata"]["namespace"]) == (settings.service, settings.namespace)
-    assert service["spec"]["selector"].items() <= (_deployment(place)["spec"]["template"]["metadata"]["labels"].items())
+    assert (service["metadata"]["name"], service["metadata"]["namespace"]) == (
+        settings.service,
+        settings.namespace,
+    )
+    assert service["spec"]["selector"].items() <= (
+        _deployment(place)["spec"]["template"]["metadata"]["labels"].items()
+    )
 
 
 @pytest.mark.parametrize("place", _FAIL_OPEN)
@@ -120,7 +139,10 @@ def test_as_shipped_nothing_depends_on_the_webhook(place: str, kind: str) -> Non
     assert webhook["sideEffects"] == ("NoneOnDryRun" if makes_templates else "None")
     assert webhook["timeoutSeconds"] == 5
     assert webhook["matchPolicy"] == "Equivalent"
-    assert not any("*" in (*rule["resources"], *rule["apiGroups"], *rule["operations"]) for rule in webhook["rules"])
+    assert not any(
+        "*" in (*rule["resources"], *rule["apiGroups"], *rule["operations"])
+        for rule in webhook["rules"]
+    )
 
 
 @pytest.mark.parametrize("kind", _CONFIGURATIONS)
@@ -128,7 +150,9 @@ def test_registering_changes_nothing_but_trust_and_then_the_failure_policy(kind:
     settings = _settings()
     configuration = only(PLAIN, kind)
     path = configuration["webhooks"][0]["clientConfig"]["service"]["path"]
-    wanted = WebhookRegistration(settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL)
+    wanted = WebhookRegistration(
+        settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL
+    )
     first = repair(configuration, wanted, may_fail=True)
     assert first
     assert len(first.changes) == 1
@@ -151,8 +175,16 @@ def test_validation_covers_every_kind_that_makes_pods() -> None:
     (webhook,) = only(PLAIN, "ValidatingWebhookConfiguration")["webhooks"]
     asked = {resource for rule in webhook["rules"] for resource in rule["resources"]}
     workloads = {"deployments", "statefulsets", "daemonsets", "replicasets", "jobs", "cronjobs"}
-    assert asked == {"pods", "pods/ephemeralcontainers", "podtemplates", "replicationcontrollers", *workloads}
-    assert all("DELETE" not in rule["operations"] for rule in webhook["rules"]), "deletion is never stuck"
+    assert asked == {
+        "pods",
+        "pods/ephemeralcontainers",
+        "podtemplates",
+        "replicationcontrollers",
+        *workloads,
+    }
+    assert all("DELETE" not in rule["operations"] for rule in webhook["rules"]), (
+        "deletion is never stuck"
+    )
 
 
 def test_its_own_namespace_is_exempt_from_the_start() -> None:
@@ -181,12 +213,16 @@ def test_the_oldest_kubernetes_gets_no_version_of_an_api_that_it_lacks() -> None
 
 def test_the_limits_are_those_that_are_shipped() -> None:
     data = _limits(PLAIN)
-    assert data == {name: (shipped_folder() / name).read_text() for name in ("policy.yaml", "gpus.yaml")}
+    assert data == {
+        name: (shipped_folder() / name).read_text() for name in ("policy.yaml", "gpus.yaml")
+    }
 
 
 def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_change() -> None:
     data = _limits("hostile-tenants")
-    policy = read_policy(parse_yaml(data["policy.yaml"].encode(), "policy.yaml")[0].value, "policy.yaml")
+    policy = read_policy(
+        parse_yaml(data["policy.yaml"].encode(), "policy.yaml")[0].value, "policy.yaml"
+    )
     assert isinstance(policy, Policy)
     assert policy.admission.host_ipc is HostIPC.OFF
     assert policy.admission.rules[RuleId.HOST_ROOT] is RuleMode.ENFORCE

@@ -1,4 +1,5 @@
-"""A wrong value of the Helm chart is refused before anything is written, with its path and what to write."""
+"""A wrong value of the Helm chart is refused before anything is written, with its path and what to
+write."""
 
 from collections.abc import Iterator
 
@@ -13,7 +14,10 @@ from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, values
     [
         ({"image": {"repository": ""}}, "image.repository is empty: .*; build one"),
         *(
-            ({"image": {"repository": name}}, f'image.repository is "{name}": only .*; write {bare}, .* to image.tag')
+            (
+                {"image": {"repository": name}},
+                f'image.repository is "{name}": only .*; write {bare}, .* to image.tag',
+            )
             for name, bare in (
                 ("r.test/mpsd:1", "r.test/mpsd"),
                 ("r.test:5000/t/mpsd:1", "r.test:5000/t/mpsd"),
@@ -21,54 +25,147 @@ from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, values
                 ("r.test/mpsd:1@sha256:00", "r.test/mpsd"),
             )
         ),
-        ({"image": {"repository": "r.test//mpsd/"}}, 'image.repository is "r.test//mpsd/": .*; write it in'),
-        ({"image": {"repository": "r.test/Mpsd"}}, 'image.repository is "r.test/Mpsd": .* lower-case'),
-        ({"scheduler": {"kubeScheduler": {"repository": "x:v1"}}}, "repository is .* to scheduler.kubeScheduler.tag"),
-        ({"scheduler": {"kubeScheduler": {"tag": "1.36"}}}, 'scheduler.kubeScheduler.tag is "1.36": .* v1.36.2'),
+        (
+            {"image": {"repository": "r.test//mpsd/"}},
+            'image.repository is "r.test//mpsd/": .*; write it in',
+        ),
+        (
+            {"image": {"repository": "r.test/Mpsd"}},
+            'image.repository is "r.test/Mpsd": .* lower-case',
+        ),
+        (
+            {"scheduler": {"kubeScheduler": {"repository": "x:v1"}}},
+            "repository is .* to scheduler.kubeScheduler.tag",
+        ),
+        (
+            {"scheduler": {"kubeScheduler": {"tag": "1.36"}}},
+            'scheduler.kubeScheduler.tag is "1.36": .* v1.36.2',
+        ),
         ({"image": {"digest": "sha256:1"}}, "at '/image/digest': .*does not match pattern"),
-        ({"image": {"pullPolicy": "always"}}, "at '/image/pullPolicy': value must be one of '', 'Always'"),
-        ({"control": {"updateStrategy": "Recreate"}}, "value must be one of 'OnDelete', 'RollingUpdate'"),
-        ({"agent": {"deviceListStrategy": "cdi"}}, "at '/agent/deviceListStrategy': value must be one of 'envvar'"),
-        ({"scheduler": {"mode": "first"}}, "at '/scheduler/mode': value must be one of 'second', 'extender'"),
+        (
+            {"image": {"pullPolicy": "always"}},
+            "at '/image/pullPolicy': value must be one of '', 'Always'",
+        ),
+        (
+            {"control": {"updateStrategy": "Recreate"}},
+            "value must be one of 'OnDelete', 'RollingUpdate'",
+        ),
+        (
+            {"agent": {"deviceListStrategy": "cdi"}},
+            "at '/agent/deviceListStrategy': value must be one of 'envvar'",
+        ),
+        (
+            {"scheduler": {"mode": "first"}},
+            "at '/scheduler/mode': value must be one of 'second', 'extender'",
+        ),
         ({"webhook": {"replicas": 0}}, "at '/webhook/replicas': minimum: got 0, want 1"),
-        ({"webhook": {"tls": {"source": "vault"}}}, "at '/webhook/tls/source': value must be one of 'own'"),
-        ({"webhook": {"tls": {"source": "secret"}}}, "webhook.tls.secretName is empty: .* name a Secret"),
-        ({"webhook": {"tls": {"source": "secret"}}}, "webhook.tls.caBundle is no PEM certificate: .* add --set-file"),
-        ({"webhook": {"tls": {"secretName": "a"}}}, "webhook.tls.secretName or .* write source: secret, or remove"),
+        (
+            {"webhook": {"tls": {"source": "vault"}}},
+            "at '/webhook/tls/source': value must be one of 'own'",
+        ),
+        (
+            {"webhook": {"tls": {"source": "secret"}}},
+            "webhook.tls.secretName is empty: .* name a Secret",
+        ),
+        (
+            {"webhook": {"tls": {"source": "secret"}}},
+            "webhook.tls.caBundle is no PEM certificate: .* add --set-file",
+        ),
+        (
+            {"webhook": {"tls": {"secretName": "a"}}},
+            "webhook.tls.secretName or .* write source: secret, or remove",
+        ),
         ({"webhook": {"failClosed": True}}, "webhook.failClosed is true: .*; write false"),
-        ({"policy": {"placement": "best"}}, "at '/policy/placement': value must be one of 'binpack', 'spread'"),
-        ({"policy": {"admission": {"rules": {"host-pd": "warn"}}}}, "additional properties 'host-pd' not allowed"),
-        ({"policy": {"requests": {"clients_per_grant": 0}}}, "at '/policy/requests/clients_per_grant': minimum"),
-        ({"resources": {"domain": "Aliyun"}}, 'resources.domain is "Aliyun": .*; write lower-case letters'),
-        ({"resources": {"domain": "a..b"}}, 'resources.domain is "a..b": .*; write lower-case letters'),
-        ({"resources": {"domain": "node.kubernetes.io"}}, "Kubernetes keeps kubernetes.io .*; write a domain of yours"),
+        (
+            {"policy": {"placement": "best"}},
+            "at '/policy/placement': value must be one of 'binpack', 'spread'",
+        ),
+        (
+            {"policy": {"admission": {"rules": {"host-pd": "warn"}}}},
+            "additional properties 'host-pd' not allowed",
+        ),
+        (
+            {"policy": {"requests": {"clients_per_grant": 0}}},
+            "at '/policy/requests/clients_per_grant': minimum",
+        ),
+        (
+            {"resources": {"domain": "Aliyun"}},
+            'resources.domain is "Aliyun": .*; write lower-case letters',
+        ),
+        (
+            {"resources": {"domain": "a..b"}},
+            'resources.domain is "a..b": .*; write lower-case letters',
+        ),
+        (
+            {"resources": {"domain": "node.kubernetes.io"}},
+            "Kubernetes keeps kubernetes.io .*; write a domain of yours",
+        ),
         ({"gpus": "nonsense"}, "gpus is no gpus.yaml: .* add --set-file gpus=FILE"),
-        ({"gpus": "version: v1"}, "gpus is no gpus.yaml: version, capabilities or cards is missing"),
-        ({"nodeSelector": {"ack.node.gpu.schedule": "gpushare"}}, "nodeSelector has ack.* remove it"),
+        (
+            {"gpus": "version: v1"},
+            "gpus is no gpus.yaml: version, capabilities or cards is missing",
+        ),
+        (
+            {"nodeSelector": {"ack.node.gpu.schedule": "gpushare"}},
+            "nodeSelector has ack.* remove it",
+        ),
         (
             {"resources": {"domain": "mpsd.io"}, "nodeSelector": {"mpsd.io/share": "yes"}},
             'has mpsd.io/share: "yes", .* mpsd.io/share: mps; remove it',
         ),
         ({"nodeSelector": {"a b": "c"}}, 'nodeSelector has the name "a b", .*; write letters'),
-        ({"webhook": {"nodeSelector": {"a": "b c"}}}, 'webhook.nodeSelector has a: "b c", .*; write at most 63'),
-        ({"prometheus": {"labels": {"a": "-"}}}, 'prometheus.labels has a: "-", .*; write at most 63'),
-        ({"tolerations": [{"operator": "Exists", "value": "a"}]}, r'tolerations\[0\].value is "a": .*; remove it'),
+        (
+            {"webhook": {"nodeSelector": {"a": "b c"}}},
+            'webhook.nodeSelector has a: "b c", .*; write at most 63',
+        ),
+        (
+            {"prometheus": {"labels": {"a": "-"}}},
+            'prometheus.labels has a: "-", .*; write at most 63',
+        ),
+        (
+            {"tolerations": [{"operator": "Exists", "value": "a"}]},
+            r'tolerations\[0\].value is "a": .*; remove it',
+        ),
         ({"webhook": {"tolerations": [{}]}}, r"webhook.tolerations\[0\] has no key; write it"),
-        ({"scheduler": {"tolerations": [{"key": "a b"}]}}, r'scheduler.tolerations\[0\] has the name "a b"'),
+        (
+            {"scheduler": {"tolerations": [{"key": "a b"}]}},
+            r'scheduler.tolerations\[0\] has the name "a b"',
+        ),
         (
             {"tolerations": [{"key": "a"}, {"key": "b", "tolerationSeconds": 5}]},
             r"tolerations\[1\].tolerationSeconds is 5: .*; write this effect, or remove",
         ),
-        ({"control": {"resources": {"requests": {"cpu": "viel"}}}}, 'control.resources.requests.cpu is "viel": .*100m'),
-        ({"agent": {"resources": {"limits": {"memory": "1gb"}}}}, 'agent.resources.limits.memory is "1gb": .*256Mi'),
+        (
+            {"control": {"resources": {"requests": {"cpu": "viel"}}}},
+            'control.resources.requests.cpu is "viel": .*100m',
+        ),
+        (
+            {"agent": {"resources": {"limits": {"memory": "1gb"}}}},
+            'agent.resources.limits.memory is "1gb": .*256Mi',
+        ),
         (
             {"agent": {"resources": {"requests": {"memory": "1Gi"}}}},
-            'requests.memory is "1Gi", more than agent.resources.limits.memory, which is "256Mi"; raise the limit',
+            (
+                'requests.memory is "1Gi", more than agent.resources.limits.memory, which is'
+                ' "256Mi"; raise the limit'
+            ),
         ),
-        ({"webhook": {"resources": {"requests": {"cpu": "600m"}, "limits": {"cpu": 0.5}}}}, "is 0.5; raise the limit"),
-        ({"affinity": {"nodeAffinty": {}}}, "at '/affinity': additional properties 'nodeAffinty' not allowed"),
-        ({"affinity": {"nodeAffinity": "x"}}, "at '/affinity/nodeAffinity': got string, want null or object"),
-        ({"webhook": {"enabled": False, "failClosed": True}}, "webhook.failClosed is true: .* write false, or webhook"),
+        (
+            {"webhook": {"resources": {"requests": {"cpu": "600m"}, "limits": {"cpu": 0.5}}}},
+            "is 0.5; raise the limit",
+        ),
+        (
+            {"affinity": {"nodeAffinty": {}}},
+            "at '/affinity': additional properties 'nodeAffinty' not allowed",
+        ),
+        (
+            {"affinity": {"nodeAffinity": "x"}},
+            "at '/affinity/nodeAffinity': got string, want null or object",
+        ),
+        (
+            {"webhook": {"enabled": False, "failClosed": True}},
+            "webhook.failClosed is true: .* write false, or webhook",
+        ),
         (
             {"policy": {"admission": {"claims_for_requests": True}}},
             "without dra.enabled no node serves claims; write dra.enabled: true",
@@ -79,7 +176,10 @@ from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, values
             "resource claims have no annotations; with dra.enabled write cdi-cri or envvar",
         ),
         ({"exemptions": "yes"}, "at '/exemptions': got string, want boolean"),
-        ({"policy": {"compute": {"cards": {"1": {"policy": 4}}}}}, "cards/1': missing property 'max_inst'"),
+        (
+            {"policy": {"compute": {"cards": {"1": {"policy": 4}}}}},
+            "cards/1': missing property 'max_inst'",
+        ),
         *(
             (
                 {"admissionPolicies": {"enabled": True}, "policy": {part: {field: value}}},
@@ -109,7 +209,10 @@ _KEY = "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n"
     [
         ("ca.crt", "is no PEM certificate: .* add --set-file"),
         ("-----BEGIN CERTIFICATE-----\nMIIB", "is no PEM certificate"),
-        ("-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n", "is no PEM certificate"),
+        (
+            "-----BEGIN CERTIFICATE-----\nrubbish\n-----END CERTIFICATE-----\n",
+            "is no PEM certificate",
+        ),
         (f"{_CERTIFICATE}-----BEGIN CERTIFICATE-----\nMI", "is no PEM certificate"),
         (_KEY, "has a private key, .* add --set-file .* make a new key"),
         (_CERTIFICATE + _KEY.replace("PRIVATE", "EC PRIVATE"), "has a private key"),
@@ -121,9 +224,13 @@ def test_an_authority_that_is_none_or_has_its_key_is_refused(bundle: str, said: 
         files_by_helm(values(webhook={"tls": tls}))
 
 
-@pytest.mark.parametrize("bundle", [_CERTIFICATE, f"# ours\n{_CERTIFICATE}\n{_CERTIFICATE}".replace("\n", "\r\n")])
+@pytest.mark.parametrize(
+    "bundle", [_CERTIFICATE, f"# ours\n{_CERTIFICATE}\n{_CERTIFICATE}".replace("\n", "\r\n")]
+)
 def test_an_authority_of_several_certificates_with_comments_is_taken(bundle: str) -> None:
-    files_by_helm(values(webhook={"tls": {"source": "secret", "secretName": "ours", "caBundle": bundle}}))
+    files_by_helm(
+        values(webhook={"tls": {"source": "secret", "secretName": "ours", "caBundle": bundle}})
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,8 +253,16 @@ def test_a_request_up_to_its_limit_is_taken_however_both_are_written(resources: 
             {"agent": {"deviceListStrategy": "cdi-cri"}},
             "from Kubernetes 1.29 on, and this is v1.28.9",
         ),
-        ("v1.29.9", {"agent": {"startupTaint": True}}, "agent.startupTaint is true: .* this is v1.29.9; write false"),
-        ("v1.33.9", {"dra": {"enabled": True}}, "of Kubernetes 1.34 and newer, and this is v1.33.9; write false"),
+        (
+            "v1.29.9",
+            {"agent": {"startupTaint": True}},
+            "agent.startupTaint is true: .* this is v1.29.9; write false",
+        ),
+        (
+            "v1.33.9",
+            {"dra": {"enabled": True}},
+            "of Kubernetes 1.34 and newer, and this is v1.33.9; write false",
+        ),
         (
             "v1.29.9",
             {"admissionPolicies": {"enabled": True}},
@@ -158,16 +273,24 @@ def test_a_request_up_to_its_limit_is_taken_however_both_are_written(resources: 
             {"admissionPolicies": {"mutating": True}},
             "of Kubernetes 1.36 and newer, and this is v1.35.9; write",
         ),
-        ("v1.29.9", {"exemptions": True}, "of Kubernetes 1.30 and newer, and this is v1.29.9; write false"),
+        (
+            "v1.29.9",
+            {"exemptions": True},
+            "of Kubernetes 1.30 and newer, and this is v1.29.9; write false",
+        ),
     ],
 )
-def test_a_value_that_needs_a_newer_kubernetes_says_so(version: str, given: Object, said: str) -> None:
+def test_a_value_that_needs_a_newer_kubernetes_says_so(
+    version: str, given: Object, said: str
+) -> None:
     with pytest.raises(helm_python.HelmError, match=said):
         files_by_helm(values(**given), version)
 
 
 def test_a_release_in_another_namespace_is_refused_and_all_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(helm_python.HelmError, match=r"add --namespace mpsd-system\n  image.repository is empty"):
+    with pytest.raises(
+        helm_python.HelmError, match=r"add --namespace mpsd-system\n  image.repository is empty"
+    ):
         files_by_helm({}, namespace="default")
 
 
@@ -186,7 +309,9 @@ def test_a_misspelt_value_is_refused_wherever_it_stands() -> None:
             given: Object = {"mispelt": 1}
             for name in reversed(level):
                 given = {name: given}
-            with pytest.raises(helm_python.HelmValuesError, match="additional properties 'mispelt' not allowed"):
+            with pytest.raises(
+                helm_python.HelmValuesError, match="additional properties 'mispelt' not allowed"
+            ):
                 chart.validate_schema(given)
 
 

@@ -15,7 +15,9 @@ from tests.model.worlds import GPUS, POLICY, UUIDS, identity
 LOOK_S = 0.2
 
 
-def pod_grant(name: str, mib: int = 1024, *gpus: int, clients: int = 8, percent: int = 100) -> Grant:
+def pod_grant(
+    name: str, mib: int = 1024, *gpus: int, clients: int = 8, percent: int = 100
+) -> Grant:
     """A pod's grant of each of these GPUs, by default of the first."""
     return Grant(
         id=f"{name}-uid",
@@ -33,7 +35,9 @@ def program_grant(name: str, mib: int = 1024) -> Grant:
     return replace(pod_grant(name, mib), holder=identity(7))
 
 
-def client(pid: int, grant: Grant | None, used_mib: int | None = 100, gpu: int = 0, **more: object) -> Client:
+def client(
+    pid: int, grant: Grant | None, used_mib: int | None = 100, gpu: int = 0, **more: object
+) -> Client:
     """A process on MPS as mpsd starts it; of a grant's pod where that has one."""
     held = ClientLimit(grant.memory_mib, grant.thread_percent) if grant else None
     return replace(
@@ -53,7 +57,10 @@ def client(pid: int, grant: Grant | None, used_mib: int | None = 100, gpu: int =
 
 def policy(**actions: Response | str) -> Policy:
     """The tests' policy with these actions; memory is over beyond 32 MiB more than was granted."""
-    changed = {kind: replace(getattr(POLICY.violations, kind), action=action) for kind, action in actions.items()}
+    changed = {
+        kind: replace(getattr(POLICY.violations, kind), action=action)
+        for kind, action in actions.items()
+    }
     return replace(POLICY, violations=replace(POLICY.violations, **changed))
 
 
@@ -86,9 +93,14 @@ class Watch:
         return verdict
 
     def looks(self, grants: tuple[Grant, ...], *clients: Client, **more: object) -> WatchdogVerdict:
-        """Two looks, the second soon after the first; what came of the second, where the first asked for it."""
+        """Two looks, the second soon after the first; what came of the second, where the first
+        asked for it."""
         first = self.look(grants, *clients, **more)  # type: ignore[arg-type]
-        return self.look(grants, *clients, after_s=SECOND_SCAN_S, **more) if first.scan_again else first  # type: ignore[arg-type]
+        return (
+            self.look(grants, *clients, after_s=SECOND_SCAN_S, **more)
+            if first.scan_again
+            else first
+        )  # type: ignore[arg-type]
 
 
 def ended(verdict: WatchdogVerdict) -> set[int]:

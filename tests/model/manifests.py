@@ -9,7 +9,11 @@ from mpsd.model.policy import Policy
 from mpsd.platform.limits_files import load_limits
 
 POLICY, FACTS = load_limits(None).policy, load_limits(None).facts
-MEMORY, PERCENT, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+MEMORY, PERCENT, COUNT = (
+    "aliyun.com/gpu-mem",
+    "aliyun.com/gpu-core.percentage",
+    "aliyun.com/gpu-count",
+)
 
 Fields = dict[str, Any]
 
@@ -32,7 +36,8 @@ RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 
 
 def container(name: object = "main", limits: object = None, **fields: object) -> Fields:
-    """A container that cannot become another user, unless said otherwise; None leaves its securityContext out."""
+    """A container that cannot become another user, unless said otherwise; None leaves its
+    securityContext out."""
     resources = {} if limits is None else {"resources": {"limits": limits}}
     security = fields.pop("securityContext", {})
     if isinstance(security, dict):
@@ -48,7 +53,12 @@ def pod(*containers: Fields, labels: object = None, **spec: object) -> Fields:
 
     None leaves a field out.
     """
-    fields = {"hostIPC": True, "securityContext": {"runAsUser": 1000}, "containers": list(containers), **spec}
+    fields = {
+        "hostIPC": True,
+        "securityContext": {"runAsUser": 1000},
+        "containers": list(containers),
+        **spec,
+    }
     metadata = {"name": "train", "labels": labels} if labels is not None else {"name": "train"}
     return {
         "apiVersion": "v1",
@@ -77,8 +87,27 @@ def with_admission(**changes: Any) -> Policy:
 # Keys and values that hit what the readers look for, among any other JSON.
 _KEYS = st.sampled_from(
     [
-        *("kind", "apiVersion", "metadata", "name", "labels", "spec", "template", "jobTemplate", "items", "hostIPC"),
-        *("containers", "initContainers", "ephemeralContainers", "resources", "limits", "requests", "restartPolicy"),
+        *(
+            "kind",
+            "apiVersion",
+            "metadata",
+            "name",
+            "labels",
+            "spec",
+            "template",
+            "jobTemplate",
+            "items",
+            "hostIPC",
+        ),
+        *(
+            "containers",
+            "initContainers",
+            "ephemeralContainers",
+            "resources",
+            "limits",
+            "requests",
+            "restartPolicy",
+        ),
         *("env", "envFrom", "value", "valueFrom", "prefix", "configMapRef", MEMORY, PERCENT, COUNT),
         *(
             "securityContext",
@@ -91,8 +120,25 @@ _KEYS = st.sampled_from(
             "volumes",
             "hostPath",
         ),
-        *("path", "volumeMounts", "mountPath", "claims", "annotations", "mpsd.io/gpu", "nodeName", "schedulerName"),
-        *("hostPID", "hostUsers", "runtimeClassName", "status", "startTime", "deletionTimestamp", "namespace"),
+        *(
+            "path",
+            "volumeMounts",
+            "mountPath",
+            "claims",
+            "annotations",
+            "mpsd.io/gpu",
+            "nodeName",
+            "schedulerName",
+        ),
+        *(
+            "hostPID",
+            "hostUsers",
+            "runtimeClassName",
+            "status",
+            "startTime",
+            "deletionTimestamp",
+            "namespace",
+        ),
     ]
 )
 _LEAVES = (
@@ -101,12 +147,39 @@ _LEAVES = (
     | st.integers()
     | st.floats()
     | st.text(max_size=8)
-    | st.sampled_from(["Pod", "Job", "CronJob", "List", "PodList", "v1", "batch/v1", "Always", "7", "2", "CUDA_MPS_X"])
-    | st.sampled_from(["NVIDIA_VISIBLE_DEVICES", "all", "/", "/dev/../nvidia0", "SYS_ADMIN", "kube-system", "nvidia"])
+    | st.sampled_from(
+        [
+            "Pod",
+            "Job",
+            "CronJob",
+            "List",
+            "PodList",
+            "v1",
+            "batch/v1",
+            "Always",
+            "7",
+            "2",
+            "CUDA_MPS_X",
+        ]
+    )
+    | st.sampled_from(
+        [
+            "NVIDIA_VISIBLE_DEVICES",
+            "all",
+            "/",
+            "/dev/../nvidia0",
+            "SYS_ADMIN",
+            "kube-system",
+            "nvidia",
+        ]
+    )
 )
 ANY_JSON = st.recursive(
     _LEAVES,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_KEYS | st.text(max_size=4), inner, max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(_KEYS | st.text(max_size=4), inner, max_size=6)
+    ),
     max_leaves=40,
 )
 
@@ -114,7 +187,10 @@ ANY_JSON = st.recursive(
 @st.composite
 def broken_objects(draw: st.DrawFn) -> Fields:
     """A good object with any JSON in place of one of its parts, however deep."""
-    (version, kind), label = draw(st.sampled_from(list(STEPS))), draw(st.sampled_from([None, "2", 2]))
+    (version, kind), label = (
+        draw(st.sampled_from(list(STEPS))),
+        draw(st.sampled_from([None, "2", 2])),
+    )
     sound = container(
         limits={MEMORY: 8, PERCENT: 40},
         env=[{"name": "A", "value": "b"}],
@@ -126,7 +202,14 @@ def broken_objects(draw: st.DrawFn) -> Fields:
     first = container("first", resources={"claims": [{"name": "nic"}]}, restartPolicy="Always")
     volumes = [{"name": "data", "hostPath": {"path": "/data"}}]
     names = {"schedulerName": "default-scheduler", "nodeName": "", "runtimeClassName": "nvidia"}
-    template = pod(sound, labels={COUNT: label}, initContainers=[first], volumes=volumes, hostUsers=False, **names)
+    template = pod(
+        sound,
+        labels={COUNT: label},
+        initContainers=[first],
+        volumes=volumes,
+        hostUsers=False,
+        **names,
+    )
     template["metadata"] |= {"annotations": {"mpsd.io/gpu": "x"}, "namespace": "team"}
     thing = inside(version, kind, template)
     place: Any = thing

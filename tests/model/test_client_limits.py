@@ -42,7 +42,9 @@ def problems(memory_mib: int, thread_percent: int) -> list[str]:
     assert H200 is not None
     assert MEASURED is not None
     limit = ClientLimit(memory_mib, thread_percent)
-    return [found.rule for found in problems_with(limit, "gpu-mem", MEASURED, H200.memory_mib, H200.sms)]
+    return [
+        found.rule for found in problems_with(limit, "gpu-mem", MEASURED, H200.memory_mib, H200.sms)
+    ]
 
 
 def test_the_environment_holds_a_client_to_its_grant() -> None:
@@ -58,7 +60,9 @@ def test_the_environment_holds_a_client_to_its_grant() -> None:
 def test_libcuda_reads_what_mpsd_writes_as_it_was_meant(limit: ClientLimit, visible: int) -> None:
     written = environment(limit, "/run/mpsd/client")
     uuids = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(visible)]
-    assert memory_limit_as_read(written[MEMORY_LIMIT], uuids) == Limited({0: limit.memory_mib * 1024**2})
+    assert memory_limit_as_read(written[MEMORY_LIMIT], uuids) == Limited(
+        {0: limit.memory_mib * 1024**2}
+    )
     assert thread_percent_as_read(written[THREAD_PERCENT]) == limit.thread_percent
 
 
@@ -87,18 +91,22 @@ def test_no_context_fits_under_the_limit_that_denies() -> None:
     assert all(row.context_cost_mib(row.sm_minimum) > DENY_MIB for row in FACTS.capabilities)
 
 
-# -- priorities --------------------------------------------------------------------------------------------------------
+# -- priorities ----------------------------------------------------------------------------------
 
 BY_CLASS, BY_ANNOTATION = GpuPriority("priority-class", -5), GpuPriority("annotation", -5)
 
 
 @pytest.mark.parametrize("value", [None, -(2**31), -6, 0, 2**31 - 1])
 @pytest.mark.parametrize("written", [None, "normal", "below-normal", "Below-Normal", ""])
-def test_a_pod_s_priority_is_what_the_policy_goes_by_and_nothing_else(value: int | None, written: str | None) -> None:
+def test_a_pod_s_priority_is_what_the_policy_goes_by_and_nothing_else(
+    value: int | None, written: str | None
+) -> None:
     pod = PodPriority(value, "batch", written)
     assert client_priority(pod, GpuPriority()) is None
     assert client_priority(pod, BY_CLASS) == (BELOW_NORMAL if (value or 0) < -5 else NORMAL)
-    assert client_priority(pod, BY_ANNOTATION) == (BELOW_NORMAL if written == "below-normal" else NORMAL)
+    assert client_priority(pod, BY_ANNOTATION) == (
+        BELOW_NORMAL if written == "below-normal" else NORMAL
+    )
 
 
 def test_a_pod_that_is_not_known_is_normal() -> None:
@@ -111,8 +119,13 @@ def test_the_reason_names_what_it_goes_by() -> None:
     assert priority_reason(PodPriority(-10), GpuPriority()) == ""
     assert priority_reason(PodPriority(-10), BY_CLASS).startswith("its priority -10 is under -5")
     assert priority_reason(PodPriority(), BY_CLASS).startswith("its priority 0 is not under -5")
-    assert priority_reason(PodPriority(), BY_ANNOTATION) == "its annotation mpsd.io/gpu-priority is not set"
-    assert priority_reason(PodPriority(None, "", "low"), BY_ANNOTATION).endswith('gpu-priority is "low"')
+    assert (
+        priority_reason(PodPriority(), BY_ANNOTATION)
+        == "its annotation mpsd.io/gpu-priority is not set"
+    )
+    assert priority_reason(PodPriority(None, "", "low"), BY_ANNOTATION).endswith(
+        'gpu-priority is "low"'
+    )
 
 
 @pytest.mark.parametrize("written", ["low", "", "NORMAL", 1, True, [], {"a": 1}])

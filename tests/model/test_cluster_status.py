@@ -1,4 +1,5 @@
-"""What a cluster tells of its GPUs: the numbers of its nodes, nothing that is not known, and any JSON is read."""
+"""What a cluster tells of its GPUs: the numbers of its nodes, nothing that is not known, and any
+JSON is read."""
 
 from dataclasses import replace
 from typing import Any
@@ -50,15 +51,24 @@ def told(view: NodeView, seen: SeenViolations | None = None) -> dict[str, Any]:
     return {"metadata": {"name": "node1"}, "spec": {}, "status": status}
 
 
-FAULTS = tuple(Fault(VIEW_NOW + number, (FaultHit(identity(number), "train", pod("a").uid),)) for number in range(2))
+FAULTS = tuple(
+    Fault(VIEW_NOW + number, (FaultHit(identity(number), "train", pod("a").uid),))
+    for number in range(2)
+)
 VIEWS = {
-    "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
+    "pods and clients": node(
+        grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))
+    ),
     "nothing": node(),
     "clients unknown": node(clients=None, unknown=("NVML does not answer",)),
     "one fault after the other": node(grants=(held("a"),), faults=FAULTS, faults_total=2),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
-    "a canary that failed": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "it does not obey", None, None)),
-    "a dear context": node(canary=Canary("a-boot", "580.1", VIEW_NOW, "", 172, 12, "it costs more")),
+    "a canary that failed": node(
+        canary=Canary("a-boot", "580.1", VIEW_NOW, "it does not obey", None, None)
+    ),
+    "a dear context": node(
+        canary=Canary("a-boot", "580.1", VIEW_NOW, "", 172, 12, "it costs more")
+    ),
 }
 
 

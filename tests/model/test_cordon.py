@@ -25,7 +25,9 @@ def test_all_drains_every_domain() -> None:
 
 
 def test_one_gpu_drains_the_whole_domain_it_is_in_and_the_reason_names_it() -> None:
-    assert drains(cordoned("GPU-2"), DOMAINS) == {"gpu1-2": "cordoned by spec.cordoned of the MPSNode: GPU-2"}
+    assert drains(cordoned("GPU-2"), DOMAINS) == {
+        "gpu1-2": "cordoned by spec.cordoned of the MPSNode: GPU-2"
+    }
 
 
 def test_a_label_that_starts_nvidias_daemon_drains_every_domain_and_is_named() -> None:
@@ -36,7 +38,9 @@ def test_a_label_that_starts_nvidias_daemon_drains_every_domain_and_is_named() -
 
 def test_an_upgrade_of_the_driver_drains_every_domain_and_is_named_before_all_else() -> None:
     found = drains(cordoned("GPU-2"), DOMAINS, "nvidia.com/mps.capable=true", "a/b=cordon-required")
-    assert found == dict.fromkeys(("gpu0", "gpu1-2"), "the Node's label a/b=cordon-required is of a driver upgrade")
+    assert found == dict.fromkeys(
+        ("gpu0", "gpu1-2"), "the Node's label a/b=cordon-required is of a driver upgrade"
+    )
 
 
 def test_a_gpu_of_another_node_is_named_and_drains_nothing() -> None:
@@ -44,7 +48,9 @@ def test_a_gpu_of_another_node_is_named_and_drains_nothing() -> None:
     assert unknown_cordons(cordoned("GPU-9", "all", "GPU-0"), DOMAINS) == ("GPU-9",)
 
 
-@pytest.mark.parametrize("spec", [None, 7, [], {"cordoned": "all"}, {"cordoned": {"a": 1}}, {"cordoned": None}])
+@pytest.mark.parametrize(
+    "spec", [None, 7, [], {"cordoned": "all"}, {"cordoned": {"a": 1}}, {"cordoned": None}]
+)
 def test_what_cannot_be_read_cordons_nothing(spec: object) -> None:
     assert read_cordoned({"spec": spec}) == frozenset()
 
@@ -52,7 +58,8 @@ def test_what_cannot_be_read_cordons_nothing(spec: object) -> None:
 @settings(max_examples=40)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        st.none() | st.booleans() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
 def test_any_json_can_be_read(thing: Any) -> None:

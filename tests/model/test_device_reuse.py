@@ -13,13 +13,18 @@ Asked = list[tuple[Role, int]]
 
 
 def uneven(asked: Asked, gpus: int, chance: Random) -> int | None:
-    """The first container that kubelet gives more of one GPU than of another, where the plugin chooses evenly."""
+    """The first container that kubelet gives more of one GPU than of another, where the plugin
+    chooses evenly."""
     reusable: set[tuple[int, int]] = set()
     fresh = 0
     for position, (role, units) in enumerate(asked):
         again = chance.sample(sorted(reusable), min(units, len(reusable)))
         each = Counter(gpu for gpu, _ in again)
-        rest = [(gpu, fresh := fresh + 1) for gpu in range(gpus) for _ in range(units // gpus - each[gpu])]
+        rest = [
+            (gpu, fresh := fresh + 1)
+            for gpu in range(gpus)
+            for _ in range(units // gpus - each[gpu])
+        ]
         held = set(again) | set(rest[: units - len(again)])
         if len({sum(one[0] == gpu for one in held) for gpu in range(gpus)}) > 1:
             return position
@@ -34,7 +39,9 @@ CONTAINERS = st.tuples(
 
 
 @given(CONTAINERS, st.integers(2, 3), st.randoms())
-def test_without_a_part_taken_kubelet_divides_evenly(parts: tuple[Asked, Asked], gpus: int, chance: Random) -> None:
+def test_without_a_part_taken_kubelet_divides_evenly(
+    parts: tuple[Asked, Asked], gpus: int, chance: Random
+) -> None:
     asked = [(role, units * gpus) for role, units in (*parts[0], *parts[1])]
     found = taken_in_part(asked)
     odd = uneven(asked, gpus, chance)

@@ -1,4 +1,5 @@
-"""The states of a domain: the table is complete, reachable and walked as a daemon's life walks it."""
+"""The states of a domain: the table is complete, reachable and walked as a daemon's life walks
+it."""
 
 from dataclasses import replace
 from itertools import product
@@ -21,7 +22,9 @@ from mpsd.model.domain import (
 from tests.model.worlds import POLICY
 
 HEALTHY = DaemonView(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=2)
-EMPTY = DaemonView(alive=True, settled=True, server=ServerStatus.ACTIVE, clients=0, drain_asked=True)
+EMPTY = DaemonView(
+    alive=True, settled=True, server=ServerStatus.ACTIVE, clients=0, drain_asked=True
+)
 SEEN = st.builds(
     DaemonView,
     alive=st.booleans(),
@@ -48,7 +51,10 @@ def test_a_daemon_comes_up() -> None:
 
 
 def test_a_domain_is_not_ready_before_its_settings_were_read_back() -> None:
-    assert next_state(State.STARTING, DaemonView(alive=True, server=ServerStatus.ACTIVE)) is State.STARTING
+    assert (
+        next_state(State.STARTING, DaemonView(alive=True, server=ServerStatus.ACTIVE))
+        is State.STARTING
+    )
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.DOWN])
@@ -85,13 +91,18 @@ def test_a_silent_daemon_is_wedged_at_the_third_command_and_not_before() -> None
 
 
 @pytest.mark.parametrize("state", [one for one in State if one is not State.DOWN])
-def test_from_every_state_a_silent_daemon_is_wedged_so_that_another_takes_its_place(state: State) -> None:
+def test_from_every_state_a_silent_daemon_is_wedged_so_that_another_takes_its_place(
+    state: State,
+) -> None:
     silent = DaemonView(alive=True, settled=True, unanswered=3)
     assert walk(state, silent, silent) is State.WEDGED
 
 
 def test_a_daemon_that_wedged_before_it_was_settled_is_settled_first() -> None:
-    assert next_state(State.WEDGED, DaemonView(alive=True, server=ServerStatus.ACTIVE)) is State.STARTING
+    assert (
+        next_state(State.WEDGED, DaemonView(alive=True, server=ServerStatus.ACTIVE))
+        is State.STARTING
+    )
 
 
 def test_a_drain_waits_for_the_last_client() -> None:
@@ -118,7 +129,9 @@ def test_a_drained_domain_to_which_somebody_came_is_not_drained(changes: dict[st
 
 
 @pytest.mark.parametrize("state", [State.STARTING, State.WEDGED])
-def test_a_domain_that_comes_back_while_a_drain_is_asked_does_not_serve_in_between(state: State) -> None:
+def test_a_domain_that_comes_back_while_a_drain_is_asked_does_not_serve_in_between(
+    state: State,
+) -> None:
     assert next_state(state, EMPTY) is State.DRAINING
 
 
@@ -148,14 +161,18 @@ def test_every_event_means_something_somewhere() -> None:
 
 
 @given(st.sampled_from(State), SEEN)
-def test_every_step_is_in_the_table_and_comes_from_what_was_seen(state: State, seen: DaemonView) -> None:
+def test_every_step_is_in_the_table_and_comes_from_what_was_seen(
+    state: State, seen: DaemonView
+) -> None:
     after = next_state(state, seen)
     if after is not state:
         assert any(TRANSITIONS.get((state, event)) is after for event in events_of(seen))
 
 
 @given(st.sampled_from(State), st.lists(SEEN, max_size=12))
-def test_whatever_happened_a_healthy_daemon_is_served_again(state: State, history: list[DaemonView]) -> None:
+def test_whatever_happened_a_healthy_daemon_is_served_again(
+    state: State, history: list[DaemonView]
+) -> None:
     assert walk(walk(state, *history), HEALTHY, HEALTHY, HEALTHY) is State.READY
 
 

@@ -2,7 +2,16 @@
 
 import kubernetes_validate
 
-from mpsd.model.events import Event, EventCount, Reason, count_in, event_object, event_patch, node_subject, pod_subject
+from mpsd.model.events import (
+    Event,
+    EventCount,
+    Reason,
+    count_in,
+    event_object,
+    event_patch,
+    node_subject,
+    pod_subject,
+)
 from tests.status.pod_worlds import pod
 
 POD = Event(pod_subject(pod("train")), Reason.FAULT, "a fault")
@@ -44,7 +53,10 @@ def test_a_name_and_a_message_are_no_longer_than_kubernetes_takes() -> None:
 
 
 def test_counting_up_changes_the_count_and_the_last_time() -> None:
-    assert event_patch(EventCount(POD, 1, 2, 3)) == {"count": 3, "lastTimestamp": "1970-01-01T00:00:02Z"}
+    assert event_patch(EventCount(POD, 1, 2, 3)) == {
+        "count": 3,
+        "lastTimestamp": "1970-01-01T00:00:02Z",
+    }
 
 
 def test_reasons_are_camel_case_and_each_its_own() -> None:
@@ -53,4 +65,9 @@ def test_reasons_are_camel_case_and_each_its_own() -> None:
 
 
 def test_a_count_that_an_event_does_not_say_is_none() -> None:
-    assert [count_in(event) for event in ({"count": 3}, {}, {"count": None}, {"count": -1})] == [3, 0, 0, 0]
+    assert [count_in(event) for event in ({"count": 3}, {}, {"count": None}, {"count": -1})] == [
+        3,
+        0,
+        0,
+        0,
+    ]

@@ -17,20 +17,35 @@ H200_SMS = 132
 
 @pytest.mark.parametrize(
     ("percent", "sms"),
-    [(1, 8), (10, 12), (20, 26), (25, 32), (30, 38), (33, 42), (40, 52), (50, 66), (99, 130), (100, 132)],
+    [
+        (1, 8),
+        (10, 12),
+        (20, 26),
+        (25, 32),
+        (30, 38),
+        (33, 42),
+        (40, 52),
+        (50, 66),
+        (99, 130),
+        (100, 132),
+    ],
 )
 def test_a_percentage_gives_the_sms_that_were_measured(percent: int, sms: int) -> None:
     assert MEASURED.sms_given(percent, H200_SMS) == sms
 
 
-@pytest.mark.parametrize(("sms", "mib"), [(12, 72), (26, 123), (32, 145), (38, 167), (52, 219), (66, 271), (132, 514)])
+@pytest.mark.parametrize(
+    ("sms", "mib"), [(12, 72), (26, 123), (32, 145), (38, 167), (52, 219), (66, 271), (132, 514)]
+)
 def test_a_context_costs_what_was_measured(sms: int, mib: int) -> None:
     """At 52 SMs 218 MiB were seen; one MiB too many is on the safe side."""
     assert MEASURED.context_cost_mib(sms) == mib
 
 
 @given(st.integers(1, 100), st.integers(1, 300))
-def test_no_percentage_gives_more_sms_than_there_are_or_fewer_than_a_smaller_one(percent: int, sms: int) -> None:
+def test_no_percentage_gives_more_sms_than_there_are_or_fewer_than_a_smaller_one(
+    percent: int, sms: int
+) -> None:
     given_sms = MEASURED.sms_given(percent, sms)
     assert 1 <= given_sms <= sms
     assert given_sms >= MEASURED.sms_given(max(1, percent - 1), sms)

@@ -1,4 +1,5 @@
-"""Every value of the two limits in a client's environment that was tried on real hardware, and what it did."""
+"""Every value of the two limits in a client's environment that was tried on real hardware, and what
+it did."""
 
 import re
 
@@ -83,7 +84,17 @@ def test_an_entry_for_the_first_device_alone_never_lifts() -> None:
 
 @pytest.mark.parametrize(
     ("value", "percent"),
-    [("1", 1), ("10", 10), ("33", 33), ("99", 99), ("100", 100), ("0", 100), ("101", 100), ("-5", 100), ("abc", 100)],
+    [
+        ("1", 1),
+        ("10", 10),
+        ("33", 33),
+        ("99", 99),
+        ("100", 100),
+        ("0", 100),
+        ("101", 100),
+        ("-5", 100),
+        ("abc", 100),
+    ],
 )
 def test_a_thread_percentage_out_of_range_is_a_hundred(value: str, percent: float) -> None:
     assert thread_percent_as_read(value) == percent

@@ -1,4 +1,5 @@
-"""A MIG instance is a GPU with a name, a domain and limits of its own, and never one of several GPUs of a program."""
+"""A MIG instance is a GPU with a name, a domain and limits of its own, and never one of several
+GPUs of a program."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -7,7 +8,12 @@ import pytest
 
 from mpsd.grants.rules.placement import InsufficientResources, place
 from mpsd.kubelet.dra.rules.slices import devices
-from mpsd.kubelet.rules.allocation import Allocation, DeviceListStrategy, NodeConditions, memory_answer
+from mpsd.kubelet.rules.allocation import (
+    Allocation,
+    DeviceListStrategy,
+    NodeConditions,
+    memory_answer,
+)
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.domain import Domain, DomainKind, domains
 from mpsd.model.gpu_facts import why_not_together
@@ -24,7 +30,13 @@ def instance(number: int, compute: int = 0, profile: str = "1g.10gb") -> Gpu:
     mig = MigInstance("GPU-parent", profile, number, compute)
     name = f"NVIDIA A100-SXM4-80GB MIG {profile}"
     return replace(
-        GPUS[0], uuid=f"MIG-{number}-{compute}", ordinal=0, instance=mig.label, name=name, memory_mib=9728, mig=mig
+        GPUS[0],
+        uuid=f"MIG-{number}-{compute}",
+        ordinal=0,
+        instance=mig.label,
+        name=name,
+        memory_mib=9728,
+        mig=mig,
     )
 
 
@@ -40,7 +52,9 @@ def test_a_label_has_the_ids_that_stay_and_can_be_read_back() -> None:
         assert is_instance(gpu.uuid) is bool(gpu.instance)
 
 
-@pytest.mark.parametrize("label", ["", "gpu", "GPU-1", "gpu0-", "gpu0-1", "gpu0-mig", "gpu0-mig7/..", "gpu-mig7"])
+@pytest.mark.parametrize(
+    "label", ["", "gpu", "GPU-1", "gpu0-", "gpu0-1", "gpu0-mig", "gpu0-mig7/..", "gpu-mig7"]
+)
 def test_what_is_no_label_of_a_gpu_names_none(label: str) -> None:
     assert gpu_named("u", label).ordinal == -1
 
@@ -57,7 +71,10 @@ def test_no_request_gets_two_instances_and_the_reason_says_so() -> None:
     found = place(Request(1024, None, 2), free, POLICY)
     assert isinstance(found, InsufficientResources)
     assert not found.ever
-    assert "MIG instances are not joined, since a CUDA program sees one at most: gpu0-mig7, gpu0-mig8" in found.reason
+    assert (
+        "MIG instances are not joined, since a CUDA program sees one at most: gpu0-mig7, gpu0-mig8"
+        in found.reason
+    )
 
 
 def test_gpushare_s_ordinals_name_no_instance_and_a_uuid_does() -> None:
@@ -69,7 +86,13 @@ def test_gpushare_s_ordinals_name_no_instance_and_a_uuid_does() -> None:
 def test_a_capability_serves_clients_in_proportion_to_the_compute_slices() -> None:
     capability = FACTS.capability("8.0")
     assert capability
-    assert [capability.of_part(Fraction(n, 7)).clients for n in (1, 2, 3, 4, 7)] == [6, 13, 20, 27, 48]
+    assert [capability.of_part(Fraction(n, 7)).clients for n in (1, 2, 3, 4, 7)] == [
+        6,
+        13,
+        20,
+        27,
+        48,
+    ]
     assert replace(capability, clients=3).of_part(Fraction(1, 7)).clients == 1
 
 
@@ -104,7 +127,8 @@ def test_a_slice_names_the_parent_and_the_profile_as_nvidia_s_driver_does() -> N
 
 
 def test_a_container_asks_for_an_instance_by_its_uuid_in_nvidia_s_words() -> None:
-    """NVIDIA's runtime and its CDI file then add the nodes of /dev/nvidia-caps (docs/hardware.md)."""
+    """NVIDIA's runtime and its CDI file then add the nodes of /dev/nvidia-caps
+    (docs/hardware.md)."""
     allocation = Allocation("gpu0-mig7", (PARTS[0].uuid,), 7168, 30)
     by_variable, by_cdi = (
         memory_answer(allocation, NodeConditions("/run/mpsd", strategy, {}))
@@ -124,6 +148,9 @@ def test_a_node_of_equal_instances_has_their_product_for_a_label() -> None:
 
 
 def test_a_status_names_the_profile_and_the_whole_gpu() -> None:
-    told = [(gpu.label, gpu.parent, gpu.mig_profile) for gpu in node_report(replace(view(), gpus=HERE), POLICY).gpus]
+    told = [
+        (gpu.label, gpu.parent, gpu.mig_profile)
+        for gpu in node_report(replace(view(), gpus=HERE), POLICY).gpus
+    ]
     assert told[0] == ("gpu0-mig7", "GPU-parent", "1g.10gb")
     assert told[-1] == ("gpu1", "", "")

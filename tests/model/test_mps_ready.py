@@ -68,18 +68,24 @@ def test_gpus_that_no_daemon_has_spoken_of_are_named() -> None:
 def test_what_cannot_be_seen_makes_it_unknown_unless_it_is_known_to_be_worse() -> None:
     found = mps_ready(node(unknown=("NVML does not answer",)))
     assert (found.status, found.message) == (Truth.UNKNOWN, "NVML does not answer")
-    assert mps_ready(node(unknown=("NVML does not answer",), state=State.DOWN)).status is Truth.FALSE
+    assert (
+        mps_ready(node(unknown=("NVML does not answer",), state=State.DOWN)).status is Truth.FALSE
+    )
 
 
 def test_since_when_it_is_so_changes_with_the_status_alone() -> None:
     well, down = mps_ready(node()), mps_ready(node(state=State.DOWN))
     first = condition_object(well, None, "t1")
     assert first["lastTransitionTime"] == "t1"
-    assert condition_object(replace(well, message="other"), first, "t2")["lastTransitionTime"] == "t1"
+    assert (
+        condition_object(replace(well, message="other"), first, "t2")["lastTransitionTime"] == "t1"
+    )
     assert condition_object(down, first, "t3")["lastTransitionTime"] == "t3"
 
 
-@pytest.mark.parametrize("thing", [{}, {"status": None}, {"status": {"conditions": [None, {"type": "Ready"}]}}])
+@pytest.mark.parametrize(
+    "thing", [{}, {"status": None}, {"status": {"conditions": [None, {"type": "Ready"}]}}]
+)
 def test_where_there_is_no_such_condition_none_is_found(thing: dict[str, object]) -> None:
     assert condition_in(thing) is None
 
@@ -105,7 +111,11 @@ _UPGRADE = "nvidia.com/gpu-driver-upgrade-state=drain-required"
 
 
 def test_an_upgrade_of_the_driver_comes_before_the_state_of_daemons_that_are_gone_for_it() -> None:
-    for view in (node(state=State.DOWN), replace(node(), domains=()), replace(node(), domains=(), gpus=())):
+    for view in (
+        node(state=State.DOWN),
+        replace(node(), domains=()),
+        replace(node(), domains=(), gpus=()),
+    ):
         found = mps_ready(view, _UPGRADE)
         assert (found.status, found.reason) == (Truth.FALSE, "DriverUpgrade")
         assert _UPGRADE in found.message
@@ -126,15 +136,28 @@ def test_the_pods_that_an_upgrade_waits_for_are_named() -> None:
 _STATES = st.sampled_from(State)
 
 
-@given(st.tuples(_STATES, _STATES), st.booleans(), st.booleans(), st.sampled_from((None, False, True)), st.booleans())
+@given(
+    st.tuples(_STATES, _STATES),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from((None, False, True)),
+    st.booleans(),
+)
 def test_a_node_is_left_for_an_upgrade_only_where_nobody_can_use_its_gpus(
     states: tuple[State, State], is_held: bool, grants_known: bool, on_mps: bool | None, left: bool
 ) -> None:
     """on_mps: of a program without a grant; None for no program."""
-    domains = tuple(DomainView(record(number, state), frozenset()) for number, state in enumerate(states))
+    domains = tuple(
+        DomainView(record(number, state), frozenset()) for number, state in enumerate(states)
+    )
     grants = (held("train"),) if is_held else ()
     clients = () if on_mps is None else (client(7, None, on_mps=on_mps),)
     view = replace(node(grants=grants, grants_known=grants_known), domains=domains, clients=clients)
-    idle = not is_held and not on_mps and grants_known and {*states} <= {State.DRAINED, State.REFUSED, State.DOWN}
+    idle = (
+        not is_held
+        and not on_mps
+        and grants_known
+        and {*states} <= {State.DRAINED, State.REFUSED, State.DOWN}
+    )
     assert is_to_be_left(view, _UPGRADE, left=left) == (idle or left)
     assert not is_to_be_left(view, "", left=left)

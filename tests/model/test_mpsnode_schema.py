@@ -85,7 +85,8 @@ def test_the_definition_has_no_field_that_a_report_has_not() -> None:
 
 
 def _missing(kind: Any, schema: Any) -> list[str]:
-    """The fields of the definition, with the path of each, that are none of this part's or have others below them."""
+    """The fields of the definition, with the path of each, that are none of this part's or have
+    others below them."""
     known = {one.encode_name: _plain(one.type) for one in msgspec.structs.fields(kind)}
     missing = []
     for name, below in schema.get("properties", {}).items():

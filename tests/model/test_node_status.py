@@ -11,7 +11,9 @@ from tests.model.worlds import POLICY, UUIDS, grant, identity, view
 
 def test_a_grant_of_a_pod_names_the_pod_and_one_of_a_program_its_pid() -> None:
     program = grant("a", 1)
-    pod = replace(grant("b", 2), holder=PodName("default", "train-0", "a-uid"), command="default/train-0")
+    pod = replace(
+        grant("b", 2), holder=PodName("default", "train-0", "a-uid"), command="default/train-0"
+    )
     told = node_report(view(grants=(HeldGrant(program, True), HeldGrant(pod, True))), POLICY).grants
     assert [(one.holder_pid, one.pod) for one in told] == [
         (program.holder.pid, ""),  # type: ignore[union-attr]

@@ -57,13 +57,22 @@ def pod(**more: Any) -> dict[str, Any]:
         (pod(terminationGracePeriodSeconds=True), ["spec.terminationGracePeriodSeconds"]),
         (pod(containers=[CONTAINER, 5]), ["spec.containers[1]"]),
         (pod(containers=[{"name": 5}]), ["spec.containers[0].name"]),
-        (pod(containers=[CONTAINER | {"env": [{"value": 1}]}]), ["spec.containers[main].env[0].value"]),
+        (
+            pod(containers=[CONTAINER | {"env": [{"value": 1}]}]),
+            ["spec.containers[main].env[0].value"],
+        ),
         (pod(containers=[]), ["spec.containers"]),
         (pod(containers=None), ["spec.containers"]),
         ({"metadata": {}}, ["spec"]),
         ({"spec": [], "metadata": 5}, ["metadata", "spec"]),
-        (pod(hostPID=1, nodeName=2, tolerations={}), ["spec.hostPID", "spec.nodeName", "spec.tolerations"]),
-        (pod() | {"metadata": {"annotations": {PRIORITY: 1}}}, [f"metadata.annotations[{PRIORITY}]"]),
+        (
+            pod(hostPID=1, nodeName=2, tolerations={}),
+            ["spec.hostPID", "spec.nodeName", "spec.tolerations"],
+        ),
+        (
+            pod() | {"metadata": {"annotations": {PRIORITY: 1}}},
+            [f"metadata.annotations[{PRIORITY}]"],
+        ),
     ],
 )
 def test_every_wrong_field_is_named_by_its_path(thing: dict[str, Any], where: list[str]) -> None:
@@ -74,7 +83,9 @@ def test_every_wrong_field_is_named_by_its_path(thing: dict[str, Any], where: li
 
 def test_null_is_absent() -> None:
     shape = FieldReader()
-    thing = pod(hostIPC=None, volumes=None, containers=[CONTAINER | {"env": None, "resources": None}])
+    thing = pod(
+        hostIPC=None, volumes=None, containers=[CONTAINER | {"env": None, "resources": None}]
+    )
     assert read_pod(shape, thing) == read_pod(shape, pod())
     assert shape.problems == []
 

@@ -53,7 +53,12 @@ def test_the_shipped_policy_is_as_strict_as_ack_and_shares_nothing_twice() -> No
             "requests",
             "default_thread_percent 4 is below minimum_thread_percent 5",
         ),
-        ("requests.minimum_thread_percent", 7, "requests", "minimum_thread_percent 7 is not in steps of"),
+        (
+            "requests.minimum_thread_percent",
+            7,
+            "requests",
+            "minimum_thread_percent 7 is not in steps of",
+        ),
         ("graces.start_s", 1, "graces", "start_s 1 is below command_s 2"),
         ("restarts.longest_s", 0.5, "restarts", "longest_s 0.5 is below first_s 1"),
         ("domains", [[0, 1], [1, 2]], "domains", "GPU 1 is named more than once"),
@@ -125,7 +130,9 @@ def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object)
 
 
 @pytest.mark.parametrize("policy", [0, 3])
-def test_a_policy_that_divides_a_card_is_refused_without_the_number_of_its_parts(policy: int) -> None:
+def test_a_policy_that_divides_a_card_is_refused_without_the_number_of_its_parts(
+    policy: int,
+) -> None:
     unbounded = {"policy": policy, "max_inst": None}
     for path, value, where in (
         ("compute.policy", policy, "compute.max_inst"),
@@ -137,7 +144,9 @@ def test_a_policy_that_divides_a_card_is_refused_without_the_number_of_its_parts
 
 
 def test_a_card_that_is_not_named_has_what_holds_for_every_card() -> None:
-    compute = read_policy(changed("compute.cards", {"2": {"policy": 3, "max_inst": 20}}), "policy.yaml").compute
+    compute = read_policy(
+        changed("compute.cards", {"2": {"policy": 3, "max_inst": 20}}), "policy.yaml"
+    ).compute
     assert [compute.of(ordinal).policy for ordinal in range(4)] == [5, 5, 3, 5]
     assert compute.of(2).max_inst == 20
 
@@ -145,14 +154,20 @@ def test_a_card_that_is_not_named_has_what_holds_for_every_card() -> None:
 def test_a_rule_that_a_policy_does_not_name_has_its_shipped_mode() -> None:
     older = {"privileged": "warn", "host-root": "enforce"}
     rules = read_policy(changed("admission.rules", older), "policy.yaml").admission.rules
-    assert rules == {**DEFAULT_MODES, RuleId.PRIVILEGED: RuleMode.WARN, RuleId.HOST_ROOT: RuleMode.ENFORCE}
+    assert rules == {
+        **DEFAULT_MODES,
+        RuleId.PRIVILEGED: RuleMode.WARN,
+        RuleId.HOST_ROOT: RuleMode.ENFORCE,
+    }
     assert rules.by_default == tuple(rule for rule in RuleId if rule.value not in older)
 
 
-def test_a_policy_that_is_older_than_the_list_of_allowed_host_paths_allows_all_that_are_not_blocked() -> None:
+def test_a_policy_without_allowed_host_paths_allows_all_not_blocked() -> None:
     assert "allowed_host_paths" not in str(POLICY_DATA["admission"])
     assert read_policy(POLICY_DATA, "policy.yaml").admission.allowed_host_paths is None
-    assert refused("admission.allowed_host_paths", ["data"]).where.startswith("admission.allowed_host_paths")
+    assert refused("admission.allowed_host_paths", ["data"]).where.startswith(
+        "admission.allowed_host_paths"
+    )
 
 
 def test_the_shipped_policy_names_every_rule_with_its_default() -> None:
@@ -166,7 +181,9 @@ def test_a_rule_that_is_misspelt_is_refused_by_its_name() -> None:
 
 
 def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_has() -> None:
-    relaxed = {rule for rule, mode in POLICY.admission.rules.items() if mode is not RuleMode.ENFORCE}
+    relaxed = {
+        rule for rule, mode in POLICY.admission.rules.items() if mode is not RuleMode.ENFORCE
+    }
     assert relaxed == {
         RuleId.GPUS_NOT_TOGETHER,
         RuleId.HOST_IPC_ADDED,
@@ -202,7 +219,8 @@ def test_a_policy_that_is_older_than_memory_caps_is_as_shipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("by", "class"), ("below_normal_under", 2**31), ("below_normal_under", 0.5), ("under", 1)]
+    ("field", "value"),
+    [("by", "class"), ("below_normal_under", 2**31), ("below_normal_under", 0.5), ("under", 1)],
 )
 def test_a_priority_that_no_pod_can_have_is_refused_by_its_path(field: str, value: object) -> None:
     assert refused("gpu_priority", {field: value}).where == f"gpu_priority.{field}"

@@ -101,7 +101,9 @@ def test_a_size_in_bytes_is_only_a_large_number_where_the_unit_is_no_memory() ->
     assert refused("30%", PERCENT).remedy == "write whole percent, such as 30"
 
 
-@pytest.mark.parametrize("value", ["1" * 100_000, "1e" + "9" * 60, pytest.param(10**5000, id="5001 digits"), 1e308])
+@pytest.mark.parametrize(
+    "value", ["1" * 100_000, "1e" + "9" * 60, pytest.param(10**5000, id="5001 digits"), 1e308]
+)
 def test_huge_numbers_cost_nothing(value: object) -> None:
     problem = refused(value)
     assert problem.rule in {"quantity-malformed", "quantity-too-large", "quantity-has-a-unit"}
@@ -124,7 +126,11 @@ def test_every_way_to_write_a_whole_number_is_that_number(number: int) -> None:
 def test_an_exponent_is_a_power_of_ten(number: int, exponent: int) -> None:
     exact = Fraction(number) * Fraction(10) ** exponent
     whole = exact.denominator == 1 and 1 <= exact <= 2**63 - 1
-    assert read(f"{number}e{exponent}") == exact if whole else isinstance(read(f"{number}e{exponent}"), Problem)
+    assert (
+        read(f"{number}e{exponent}") == exact
+        if whole
+        else isinstance(read(f"{number}e{exponent}"), Problem)
+    )
 
 
 JSON = st.recursive(
@@ -136,10 +142,18 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_value_is_a_number_from_one_or_one_problem(value: object) -> None:
     reading = read(value)
-    assert (reading >= 1) if isinstance(reading, int) else (reading.remedy and len(reading.value) <= 60)
+    assert (
+        (reading >= 1)
+        if isinstance(reading, int)
+        else (reading.remedy and len(reading.value) <= 60)
+    )
 
 
-@given(st.from_regex(re.compile(r"[+-]?[0-9.]{1,30}[eEinumkKMGTP]{0,2}[-+]?[0-9]{0,30}"), fullmatch=True))
+@given(
+    st.from_regex(
+        re.compile(r"[+-]?[0-9.]{1,30}[eEinumkKMGTP]{0,2}[-+]?[0-9]{0,30}"), fullmatch=True
+    )
+)
 def test_what_resembles_a_quantity_is_read_or_refused_too(value: str) -> None:
     assert isinstance(read(value), int | Problem)
 
@@ -149,13 +163,22 @@ def test_what_resembles_a_quantity_is_read_or_refused_too(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mib"),
-    [("3276", 3276), ("3276MiB", 3276), ("3276 Mi", 3276), ("6GiB", 6144), ("6.5Gi", 6656), ("0.25GiB", 256)],
+    [
+        ("3276", 3276),
+        ("3276MiB", 3276),
+        ("3276 Mi", 3276),
+        ("6GiB", 6144),
+        ("6.5Gi", 6656),
+        ("0.25GiB", 256),
+    ],
 )
 def test_what_is_written_is_read_in_mib(text: str, mib: int) -> None:
     assert written_mib(text, "--mem") == mib
 
 
-@pytest.mark.parametrize("text", ["", "many", "-1", "0", "0.3GiB", "6GB", "6g", "1e3", "1_000", "6GiBs", "٣", "9" * 40])
+@pytest.mark.parametrize(
+    "text", ["", "many", "-1", "0", "0.3GiB", "6GB", "6g", "1e3", "1_000", "6GiBs", "٣", "9" * 40]
+)
 def test_what_is_no_amount_or_not_whole_mib_is_a_problem_with_the_remedy(text: str) -> None:
     found = written_mib(text, "--mem")
     assert isinstance(found, Problem)

@@ -43,7 +43,12 @@ def all_of(thing: Fields, policy: Policy = POLICY) -> tuple[Problem, ...]:
 
 def test_memory_alone_asks_for_one_gpu_and_reserves_no_threads() -> None:
     assert share(pod(container(limits={MEMORY: 7}))) == PodRequest(
-        (ContainerRequest("main", Role.MAIN, memory_units=7, memory_mib=7168, thread_percent=None, gpus=1),), ()
+        (
+            ContainerRequest(
+                "main", Role.MAIN, memory_units=7, memory_mib=7168, thread_percent=None, gpus=1
+            ),
+        ),
+        (),
     )
 
 
@@ -84,18 +89,28 @@ def test_kinds_and_groups_that_mpsd_does_not_read_hold_no_pod(thing: Fields) -> 
 def test_lists_are_taken_apart_and_typed_lists_say_the_kind_of_their_items(kind: str) -> None:
     items = [pod(container(limits={MEMORY: units})) for units in (1, 2)]
     if kind == "PodList":
-        items = [{key: value for key, value in item.items() if key not in {"kind", "apiVersion"}} for item in items]
-    nested = {"kind": "List", "items": [{"apiVersion": "v1", "kind": kind, "items": items}, {"kind": "Secret"}]}
+        items = [
+            {key: value for key, value in item.items() if key not in {"kind", "apiVersion"}}
+            for item in items
+        ]
+    nested = {
+        "kind": "List",
+        "items": [{"apiVersion": "v1", "kind": kind, "items": items}, {"kind": "Secret"}],
+    }
     found = list(objects_in(nested))
     assert [read_object(thing).name for thing in found] == [
         "Pod default/train",
         "Pod default/train",
         "Secret (no name)",
     ]
-    assert [share(thing).requests[0].memory_units for thing in found[:2] if isinstance(thing, dict)] == [1, 2]
+    assert [
+        share(thing).requests[0].memory_units for thing in found[:2] if isinstance(thing, dict)
+    ] == [1, 2]
 
 
-@pytest.mark.parametrize("document", [{"kind": "List", "items": None}, {"kind": "PodList", "items": []}])
+@pytest.mark.parametrize(
+    "document", [{"kind": "List", "items": None}, {"kind": "PodList", "items": []}]
+)
 def test_an_empty_list_holds_no_object(document: Fields) -> None:
     assert list(objects_in(document)) == []
 
@@ -143,7 +158,10 @@ def test_a_pod_holds_at_its_peak_what_kubernetes_counts(
     always = {"sidecar": {"restartPolicy": "Always"}, "init": {}}
     found = share(
         pod(
-            *(container(f"main-{n}", {MEMORY: gib, PERCENT: 5 * gib}) for n, gib in enumerate(main)),
+            *(
+                container(f"main-{n}", {MEMORY: gib, PERCENT: 5 * gib})
+                for n, gib in enumerate(main)
+            ),
             initContainers=[
                 container(f"init-{n}", {MEMORY: gib, PERCENT: 5 * gib}, **always[role])
                 for n, (role, gib) in enumerate(init)
@@ -171,14 +189,21 @@ def test_a_pod_holds_at_its_peak_what_kubernetes_counts(
         ({MEMORY: 500, PERCENT: "x"}, [("quantity-malformed", '"x"'), ("memory-over-card", "500")]),
     ],
 )
-def test_amounts_that_cannot_be_are_all_said_with_their_values(limits: Fields, expected: list[tuple[str, str]]) -> None:
-    assert [(found.rule, found.value) for found in all_of(pod(container(limits=limits)))] == expected
+def test_amounts_that_cannot_be_are_all_said_with_their_values(
+    limits: Fields, expected: list[tuple[str, str]]
+) -> None:
+    assert [
+        (found.rule, found.value) for found in all_of(pod(container(limits=limits)))
+    ] == expected
 
 
 def test_the_largest_request_is_what_the_largest_card_has() -> None:
     assert not all_of(pod(container(limits={MEMORY: 267})))
     (found,) = all_of(pod(container(limits={MEMORY: 268})))
-    assert found.message == "is more than any GPU has: NVIDIA B300 SXM6 AC, the largest known, has 267 GiB"
+    assert (
+        found.message
+        == "is more than any GPU has: NVIDIA B300 SXM6 AC, the largest known, has 267 GiB"
+    )
     assert found.remedy == "request at most 267"
 
 
@@ -208,17 +233,28 @@ def test_memory_below_every_cards_context_is_refused() -> None:
         ({"limits": {MEMORY: 7}, "requests": {MEMORY: 7}}, []),
         ({"limits": {MEMORY: 7}, "requests": {MEMORY: "7000m"}}, []),
         ({"limits": {MEMORY: 7}, "requests": {"cpu": 1}}, []),
-        ({"limits": {MEMORY: 7}, "requests": {MEMORY: 6}}, [("request-not-limit", f"requests[{MEMORY}]", "6")]),
-        ({"limits": {MEMORY: 7}, "requests": {MEMORY: "x"}}, [("quantity-malformed", f"requests[{MEMORY}]", '"x"')]),
+        (
+            {"limits": {MEMORY: 7}, "requests": {MEMORY: 6}},
+            [("request-not-limit", f"requests[{MEMORY}]", "6")],
+        ),
+        (
+            {"limits": {MEMORY: 7}, "requests": {MEMORY: "x"}},
+            [("quantity-malformed", f"requests[{MEMORY}]", '"x"')],
+        ),
         ({"requests": {MEMORY: 7}}, [("limit-missing", f"requests[{MEMORY}]", "7")]),
-        ({"limits": {MEMORY: 7}, "requests": {PERCENT: 30}}, [("limit-missing", f"requests[{PERCENT}]", "30")]),
+        (
+            {"limits": {MEMORY: 7}, "requests": {PERCENT: 30}},
+            [("limit-missing", f"requests[{PERCENT}]", "30")],
+        ),
     ],
 )
 def test_requests_must_equal_limits_as_kubernetes_wants(
     resources: Fields, expected: list[tuple[str, str, str]]
 ) -> None:
     thing = pod(container(resources=resources))
-    assert [(rule, where.removeprefix("resources."), value) for rule, where, value in problems_at(thing)] == expected
+    assert [
+        (rule, where.removeprefix("resources."), value) for rule, where, value in problems_at(thing)
+    ] == expected
 
 
 def problems_at(thing: Fields) -> list[tuple[str, str, str]]:
@@ -229,7 +265,9 @@ def problems_at(thing: Fields) -> list[tuple[str, str, str]]:
 def test_the_label_divides_the_request_over_gpus() -> None:
     thing = pod(container(limits={MEMORY: 14, PERCENT: 60}), labels={COUNT: "2"})
     assert share(thing).requests == (
-        ContainerRequest("main", Role.MAIN, memory_units=14, memory_mib=7168, thread_percent=30, gpus=2),
+        ContainerRequest(
+            "main", Role.MAIN, memory_units=14, memory_mib=7168, thread_percent=30, gpus=2
+        ),
     )
 
 
@@ -244,12 +282,16 @@ def test_the_label_divides_the_request_over_gpus() -> None:
         ({MEMORY: 14, PERCENT: 205}, "percent-range", "write 10 to 200, in steps of 10"),
     ],
 )
-def test_what_two_gpus_cannot_share_evenly_is_refused(limits: Fields, rule: str, remedy: str) -> None:
+def test_what_two_gpus_cannot_share_evenly_is_refused(
+    limits: Fields, rule: str, remedy: str
+) -> None:
     (found,) = all_of(pod(container(limits=limits), labels={COUNT: "2"}))
     assert (found.rule, found.remedy) == (rule, remedy)
 
 
-@pytest.mark.parametrize("label", ["0", "-1", "1.5", "two", "", " 2", "02", "٢", "2k", "33", "9" * 5000])
+@pytest.mark.parametrize(
+    "label", ["0", "-1", "1.5", "two", "", " 2", "02", "٢", "2k", "33", "9" * 5000]
+)
 def test_a_label_that_is_no_number_of_gpus_is_refused(label: str) -> None:
     (found,) = all_of(pod(container(limits={MEMORY: 14}), labels={COUNT: label}))
     assert found.rule == "gpu-count-malformed"
@@ -263,12 +305,15 @@ def test_a_label_must_be_text_as_kubernetes_wants(label: object) -> None:
 
 
 def on_gpus(gpus: int, init: int, main: int) -> Fields:
-    thing = pod(container(limits={MEMORY: main}), initContainers=[container("first", limits={MEMORY: init})])
+    thing = pod(
+        container(limits={MEMORY: main}), initContainers=[container("first", limits={MEMORY: init})]
+    )
     return {**thing, "metadata": {**thing["metadata"], "labels": {COUNT: str(gpus)}}}
 
 
 def test_over_several_gpus_an_init_container_asks_for_no_more_than_the_next() -> None:
-    """Kubelet gives the next any of its devices, not as many of each GPU, and Allocate would have to refuse the pod."""
+    """Kubelet gives the next any of its devices, not as many of each GPU, and Allocate would have
+    to refuse the pod."""
     (problem,) = all_of(on_gpus(2, init=8, main=4))
     assert (problem.rule, problem.where, problem.value) == (
         "init-over-gpus",
@@ -288,7 +333,9 @@ def test_an_ephemeral_container_can_ask_for_nothing() -> None:
 
 
 def test_containers_that_fit_no_gpu_together_are_refused_together() -> None:
-    thing = pod(container("a", {MEMORY: 150, PERCENT: 60}), container("b", {MEMORY: 150, PERCENT: 60}))
+    thing = pod(
+        container("a", {MEMORY: 150, PERCENT: 60}), container("b", {MEMORY: 150, PERCENT: 60})
+    )
     assert [(found.rule, found.where, found.value) for found in all_of(thing)] == [
         ("pod-memory-over-card", "spec", "307200 MiB"),
         ("pod-percent-over-gpu", "spec", "120 percent"),
@@ -297,16 +344,23 @@ def test_containers_that_fit_no_gpu_together_are_refused_together() -> None:
 
 def test_oversubscription_lets_containers_promise_more_together() -> None:
     generous = replace(
-        POLICY, oversubscription=replace(POLICY.oversubscription, memory_percent=200, thread_percent=200)
+        POLICY,
+        oversubscription=replace(POLICY.oversubscription, memory_percent=200, thread_percent=200),
     )
-    thing = pod(container("a", {MEMORY: 150, PERCENT: 60}), container("b", {MEMORY: 150, PERCENT: 60}))
+    thing = pod(
+        container("a", {MEMORY: 150, PERCENT: 60}), container("b", {MEMORY: 150, PERCENT: 60})
+    )
     assert not all_of(thing, generous)
 
 
 def test_other_resource_names_come_from_the_policy() -> None:
-    names = replace(POLICY.resources, memory="example.com/mem", percent="example.com/core", memory_unit_mib=256)
+    names = replace(
+        POLICY.resources, memory="example.com/mem", percent="example.com/core", memory_unit_mib=256
+    )
     policy = replace(POLICY, resources=names)
-    (request,) = share(pod(container(limits={"example.com/mem": 8, "example.com/core": 10})), policy).requests
+    (request,) = share(
+        pod(container(limits={"example.com/mem": 8, "example.com/core": 10})), policy
+    ).requests
     assert (request.memory_mib, request.thread_percent) == (2048, 10)
     assert not share(pod(container(limits={MEMORY: 8})), policy).requests
 
@@ -336,13 +390,16 @@ def test_other_resource_names_come_from_the_policy() -> None:
         (None, "not-an-object", "the document"),
     ],
 )
-def test_what_has_the_wrong_shape_is_a_problem_with_its_path(thing: Any, rule: str, where: str) -> None:
+def test_what_has_the_wrong_shape_is_a_problem_with_its_path(
+    thing: Any, rule: str, where: str
+) -> None:
     found = read_object(thing).problems
     assert [(problem.rule, problem.where) for problem in found] == [(rule, where)]
 
 
 @pytest.mark.parametrize(
-    "fields", [{"env": None}, {"resources": None}, {"resources": {"limits": None}}, {"envFrom": None}]
+    "fields",
+    [{"env": None}, {"resources": None}, {"resources": {"limits": None}}, {"envFrom": None}],
 )
 def test_null_is_absent_as_in_kubernetes(fields: Fields) -> None:
     found = read_object(pod(container(**fields), labels=None, initContainers=None))
@@ -387,7 +444,9 @@ def check_readable(document: object) -> None:
         if found.pod is not None:
             reading = read_share(found.pod, POLICY, FACTS)
             problems += reading.problems
-            assert bool(reading.requests or reading.problems) == asks_for_gpu(found.pod, POLICY.resources)
+            assert bool(reading.requests or reading.problems) == asks_for_gpu(
+                found.pod, POLICY.resources
+            )
         for problem in problems:
             assert problem.rule
             assert problem.where

@@ -39,6 +39,10 @@ def _troubles() -> Iterator[str]:
 
 def wording() -> str:
     found = map(mps_ready, _conditions())
-    lines = ["MPSReady", *(f"  {one.status} {one.reason}: {one.message}" for one in found), "remedy"]
+    lines = [
+        "MPSReady",
+        *(f"  {one.status} {one.reason}: {one.message}" for one in found),
+        "remedy",
+    ]
     lines += [f"  {state}: {remedy(state, 'the reason') or 'none'}" for state in State]
     return "\n".join([*lines, "trouble", *(f"  {one}" for one in _troubles())]) + "\n"

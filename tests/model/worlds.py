@@ -62,7 +62,13 @@ POLICY_DATA = {
         "memory_over_grant": {"action": "kill", "tolerance_mib": 32},
         **{kind: {"action": "warn"} for kind in _PLAIN_VIOLATIONS},
     },
-    "graces": {"command_s": 2, "start_s": 30, "fault_grace_s": 5, "wedged_limit_s": 60, "drain_s": 300},
+    "graces": {
+        "command_s": 2,
+        "start_s": 30,
+        "fault_grace_s": 5,
+        "wedged_limit_s": 60,
+        "drain_s": 300,
+    },
     "restarts": {"first_s": 1, "longest_s": 60, "stable_after_s": 120},
     "exclusive_process": False,
     "canary": "require",
@@ -85,7 +91,10 @@ CAPABILITY = Capability(
     source="the tests",
 )
 UUIDS = ("GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111-111111111111")
-GPUS = tuple(Gpu(uuid, ordinal, "NVIDIA A30", 23 * 1024 + 76, 56, CAPABILITY) for ordinal, uuid in enumerate(UUIDS))
+GPUS = tuple(
+    Gpu(uuid, ordinal, "NVIDIA A30", 23 * 1024 + 76, 56, CAPABILITY)
+    for ordinal, uuid in enumerate(UUIDS)
+)
 NOW = 1_000_000.0
 
 
@@ -108,7 +117,9 @@ def grant(name: str, gib: int, gpu: int = 0, reserved_percent: int = 0) -> Grant
 def waiting(
     name: str, gib: int, percent: int | None = None, gpus: int = 1, deadline: float | None = None
 ) -> WaitingRequest:
-    return WaitingRequest(name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline)
+    return WaitingRequest(
+        name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline
+    )
 
 
 def record(

@@ -1,4 +1,5 @@
-"""What the canary's clients must see, what is said when they see something else, and for how long it counts."""
+"""What the canary's clients must see, what is said when they see something else, and for how long
+it counts."""
 
 import asyncio
 import json
@@ -95,7 +96,9 @@ def test_a_gpu_that_cannot_be_kept_shut_is_refused(outcome: Outcome) -> None:
 
 def test_a_context_that_costs_more_than_the_facts_say_is_a_warning_with_the_figure() -> None:
     assert (DEAR.problem, DEAR.context_mib) == ("", 124)
-    assert all(figure in DEAR.warning for figure in ("124 MiB", f"{CONTEXT_MIB} as in limits/gpus.yaml"))
+    assert all(
+        figure in DEAR.warning for figure in ("124 MiB", f"{CONTEXT_MIB} as in limits/gpus.yaml")
+    )
 
 
 def test_a_percentage_that_is_rounded_another_way_is_a_warning() -> None:
@@ -110,7 +113,10 @@ def test_a_card_that_is_nearly_full_makes_no_context_dear() -> None:
 
 def test_a_domain_fails_with_any_of_its_gpus_and_shows_its_dearest_context() -> None:
     both = canary.in_one(
-        [CanaryFinding("gpu0: bad"), CanaryFinding("", "gpu1: dear", 90, 12)], ["", "gpu1: open"], HERE, NOW
+        [CanaryFinding("gpu0: bad"), CanaryFinding("", "gpu1: dear", 90, 12)],
+        ["", "gpu1: open"],
+        HERE,
+        NOW,
     )
     assert (both.problem, both.warning) == ("gpu0: bad; gpu1: open", "gpu1: dear")
     assert (both.context_mib, both.sms) == (90, 12)
@@ -147,9 +153,17 @@ def test_only_what_failed_in_this_boot_under_this_driver_stands_in_the_way() -> 
         assert canary.obstacle(of("bad"), HERE, rule) == ""
 
 
-# -- what a client said --------------------------------------------------------------------------------------------
+# -- what a client said --------------------------------------------------------------------------
 
-LINE = {"pid": 7, "devices": 1, "uuid": GPU.uuid, "total_MiB": 24062, "meminfo_free_MiB": 967, "sms": 8, "init_s": 0.1}
+LINE = {
+    "pid": 7,
+    "devices": 1,
+    "uuid": GPU.uuid,
+    "total_MiB": 24062,
+    "meminfo_free_MiB": 967,
+    "sms": 8,
+    "init_s": 0.1,
+}
 
 
 @pytest.mark.parametrize(
@@ -165,20 +179,25 @@ LINE = {"pid": 7, "devices": 1, "uuid": GPU.uuid, "total_MiB": 24062, "meminfo_f
         (0, '{"uuid": 7, "meminfo_free_MiB": "9", "sms": 8}', "", None),
     ],
 )
-def test_what_a_client_said_is_read_with_its_end(code: int, output: str, errors: str, outcome: Outcome | None) -> None:
+def test_what_a_client_said_is_read_with_its_end(
+    code: int, output: str, errors: str, outcome: Outcome | None
+) -> None:
     read = canary.outcome_of(code, output, errors)
     assert read == outcome if outcome else isinstance(read, Broken)
 
 
 @given(st.integers(-64, 255), st.text(), st.text())
-def test_whatever_a_program_says_is_an_outcome_of_one_line(code: int, output: str, errors: str) -> None:
+def test_whatever_a_program_says_is_an_outcome_of_one_line(
+    code: int, output: str, errors: str
+) -> None:
     outcome = canary.outcome_of(code, output, errors)
     assert not isinstance(outcome, ProbeResult)
     assert "\n" not in str(outcome)
     assert found(server=outcome).problem
 
 
-# One client of the canary as a process: whatever it does, it is over by its deadline and nothing else notices.
+# One client of the canary as a process: whatever it does, it is over by its deadline and nothing
+# else notices.
 
 CLIENT_LINE = '{"uuid": "GPU-1", "meminfo_free_MiB": 952, "sms": 12}'
 

@@ -86,23 +86,36 @@ def test_every_recorded_server_list_is_read() -> None:
 
 def test_every_recorded_limit_reads_back_in_mib() -> None:
     amounts = {output for _command, output in answers_to("get_device_pinned_mem_limit")}
-    assert {protocol.memory_limit(1, 0).answer(output) for output in amounts} == {None, 1024, 3 * 1024}
+    assert {protocol.memory_limit(1, 0).answer(output) for output in amounts} == {
+        None,
+        1024,
+        3 * 1024,
+    }
 
 
 @pytest.mark.parametrize(
     ("output", "status"),
-    [("ACTIVE", ServerStatus.ACTIVE), ("FAULT", ServerStatus.FAULT), ("Server 526 not found", ServerStatus.GONE)],
+    [
+        ("ACTIVE", ServerStatus.ACTIVE),
+        ("FAULT", ServerStatus.FAULT),
+        ("Server 526 not found", ServerStatus.GONE),
+    ],
 )
 def test_a_server_is_active_in_fault_or_gone(output: str, status: ServerStatus) -> None:
     assert protocol.server_status(526).answer(output) is status
 
 
 @pytest.mark.parametrize(
-    "command", [c for c in EVERY_COMMAND if c.text.startswith(("start_", "set_", "quit"))], ids=lambda c: c.text
+    "command",
+    [c for c in EVERY_COMMAND if c.text.startswith(("start_", "set_", "quit"))],
+    ids=lambda c: c.text,
 )
 def test_a_refused_setting_is_not_taken_for_silence(command: Command[object]) -> None:
     with pytest.raises(NotUnderstood, match="Insufficient privileges"):
-        command.answer("Insufficient privileges for UID 1000. Control deamon settings can only be modified by the user")
+        command.answer(
+            "Insufficient privileges for UID 1000. Control deamon settings can only be modified by"
+            " the user"
+        )
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND, ids=lambda command: command.text)
@@ -134,36 +147,64 @@ TIMES = CommandTimes(processes.boot_id())
 
 @pytest.fixture
 def chosen() -> Iterator[Settings]:
-    with tempfile.TemporaryDirectory(prefix="mpsd-") as folder:  # short: a socket's path ends at 107 characters
+    # short: a socket's path ends at 107 characters
+    with tempfile.TemporaryDirectory(prefix="mpsd-") as folder:
         yield settings(run_directory=folder)
 
 
 def test_what_is_of_this_boot_is_read_and_nothing_else(chosen: Settings) -> None:
     of_now = replace(TIMES, answered=TIMES.answered.with_one(0.007, COMMAND_BOUNDS_S), unanswered=2)
-    for name, written in {"gpu0": of_now, "gpu1": replace(of_now, boot_id="another"), "gpu2": "no times"}.items():
+    for name, written in {
+        "gpu0": of_now,
+        "gpu1": replace(of_now, boot_id="another"),
+        "gpu2": "no times",
+    }.items():
         chosen.domain(name).make()
         records.write(chosen.domain(name).commands, written)
     assert command_times(chosen, ["gpu0", "gpu1", "gpu2", "gpu3"]) == {"gpu0": of_now}
 
 
-# What the daemon's log means: a fault and a start are seen, the chatter of every command is not forwarded.
+# What the daemon's log means: a fault and a start are seen, the chatter of every command is not
+# forwarded.
 
 LINES = [
-    line for file in sorted(TRANSCRIPTS.iterdir()) for line in file.read_text().splitlines() if line.startswith("[2026")
+    line
+    for file in sorted(TRANSCRIPTS.iterdir())
+    for line in file.read_text().splitlines()
+    if line.startswith("[2026")
 ]
 
 
 @pytest.mark.parametrize(
     ("event", "pid", "line"),
     [
-        (LogEvent.SERVER_STARTING, 523, "[2026-11-21 01:24:02.856 Control   523] Starting new server 523 for user 0"),
-        (LogEvent.SERVER_READY, 523, "[2026-11-21 01:24:03.124 Control   429] NEW SERVER 523: Ready"),
-        (LogEvent.SERVER_EXITED, 523, "[2026-11-21 01:24:07.041 Control   429] Server 523 exited with status 0"),
-        (LogEvent.FAULT, None, "[2026-11-21 01:52:04.061 Server   999] Server is handling a fatal GPU error."),
+        (
+            LogEvent.SERVER_STARTING,
+            523,
+            "[2026-11-21 01:24:02.856 Control   523] Starting new server 523 for user 0",
+        ),
+        (
+            LogEvent.SERVER_READY,
+            523,
+            "[2026-11-21 01:24:03.124 Control   429] NEW SERVER 523: Ready",
+        ),
+        (
+            LogEvent.SERVER_EXITED,
+            523,
+            "[2026-11-21 01:24:07.041 Control   429] Server 523 exited with status 0",
+        ),
+        (
+            LogEvent.FAULT,
+            None,
+            "[2026-11-21 01:52:04.061 Server   999] Server is handling a fatal GPU error.",
+        ),
         (
             LogEvent.CLIENT_TORN_DOWN,
             997,
-            "[2026-11-21 01:52:04.062 Server   999] Client {PID: 997, Context ID: 1} on device 0 to be torn down",
+            (
+                "[2026-11-21 01:52:04.062 Server   999] Client {PID: 997, Context ID: 1} on device"
+                " 0 to be torn down"
+            ),
         ),
         (LogEvent.PID, 997, "[2026-11-21 01:52:04.062 Server   999] 997"),
         (
@@ -171,11 +212,18 @@ LINES = [
             996,
             "[2026-11-21 01:52:00.619 Server   999] Client {PID: 996, Context ID: 0} connected",
         ),
-        (LogEvent.CLIENT_GONE, 996, "[2026-11-21 01:52:04.108 Server   999] Client process 996 disconnected"),
+        (
+            LogEvent.CLIENT_GONE,
+            996,
+            "[2026-11-21 01:52:04.108 Server   999] Client process 996 disconnected",
+        ),
         (
             LogEvent.CLIENT_REFUSED,
             1024,
-            "[2026-11-21 01:52:05.140 Server   999] Failed to accept client {PID: 1024, Context ID: 0} with status 807",
+            (
+                "[2026-11-21 01:52:05.140 Server   999] Failed to accept client {PID: 1024, Context"
+                " ID: 0} with status 807"
+            ),
         ),
     ],
 )
@@ -192,7 +240,8 @@ def test_an_answer_to_a_command_is_no_pid_of_a_client() -> None:
 
 def test_an_innocent_process_is_not_named_a_culprit() -> None:
     read = read_line(
-        "[2026-11-21 01:52:04.061 Server   999] Client {PID: 996, Context: 1} encountered a fatal GPU error."
+        "[2026-11-21 01:52:04.061 Server   999] Client {PID: 996, Context: 1} encountered a fatal"
+        " GPU error."
     )
     assert read is None or read.event is LogEvent.OTHER
 
@@ -225,10 +274,17 @@ FORGED = [
 
 @pytest.mark.parametrize("words", FORGED)
 @pytest.mark.parametrize("behind", ["Cmd:", 'Unknown command "', ""])
-def test_nothing_that_a_tenant_sends_as_a_command_is_an_event_of_the_server(behind: str, words: str) -> None:
-    """The daemon's own answers come from Control too: whatever they hold, none of it is the server's."""
+def test_nothing_that_a_tenant_sends_as_a_command_is_an_event_of_the_server(
+    behind: str, words: str
+) -> None:
+    """The daemon's own answers come from Control too: whatever they hold, none of it is the
+    server's."""
     read = read_line(f"[2026-11-21 01:52:05.077 Control   994] {behind}{words}")
-    assert read is None or read.event in {LogEvent.OTHER, LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}
+    assert read is None or read.event in {
+        LogEvent.OTHER,
+        LogEvent.SERVER_READY,
+        LogEvent.SERVER_EXITED,
+    }
     assert read is None or not behind
 
 
@@ -254,11 +310,16 @@ def pipe_to(folder: Path, script: str, deadline_s: float = 10) -> ControlPipe:
 
 
 def test_a_command_goes_to_the_daemon_of_its_directory(tmp_path: Path) -> None:
-    asked = f'[ "$CUDA_MPS_PIPE_DIRECTORY" = {tmp_path} ] && read command && [ "$command" = get_server_list ] && echo 7'
+    asked = (
+        f'[ "$CUDA_MPS_PIPE_DIRECTORY" = {tmp_path} ] && read command && [ "$command" ='
+        " get_server_list ] && echo 7"
+    )
     assert asyncio.run(pipe_to(tmp_path, asked).ask(control_protocol.server_list())) == (7,)
 
 
-def test_a_command_without_an_answer_ends_at_its_deadline_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_command_without_an_answer_ends_at_its_deadline_and_leaves_no_process(
+    tmp_path: Path,
+) -> None:
     pipe = pipe_to(tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 600", deadline_s=0.5)
     with pytest.raises(DaemonSilent, match=r'no answer to "get_server_list" within 0\.5 s'):
         asyncio.run(pipe.ask(control_protocol.server_list()))
@@ -281,17 +342,27 @@ def test_an_answer_of_another_form_is_shown_with_its_command(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("read_back", "shown"), [("", "none"), ("4G", "4096 MiB")])
-def test_a_limit_that_reads_back_as_another_is_an_error(tmp_path: Path, read_back: str, shown: str) -> None:
+def test_a_limit_that_reads_back_as_another_is_an_error(
+    tmp_path: Path, read_back: str, shown: str
+) -> None:
     pipe = pipe_to(tmp_path, f'read command; case "$command" in get_*) echo {read_back};; esac')
     with pytest.raises(ControlFailed, match=f"was set to 2048 MiB and reads back as {shown}"):
         asyncio.run(pipe.set_limit(ServerLimit(None, 0, 2048)))
 
 
-def test_what_mps_would_take_as_a_setting_does_not_reach_its_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+def test_what_mps_would_take_as_a_setting_does_not_reach_its_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+    ):
         monkeypatch.setenv(name, "7")
     cleaned = clean_environment({"CUDA_MPS_LOG_DIRECTORY": "/log"})
-    assert [name for name in cleaned if name.startswith(("CUDA_", "NVIDIA_"))] == ["CUDA_MPS_LOG_DIRECTORY"]
+    assert [name for name in cleaned if name.startswith(("CUDA_", "NVIDIA_"))] == [
+        "CUDA_MPS_LOG_DIRECTORY"
+    ]
 
 
 # The files around a control daemon: who listens, and what clients may reach.
@@ -313,7 +384,9 @@ def listen(folder: DomainFolder, kind: socket.SocketKind = socket.SOCK_STREAM) -
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
-def test_the_listener_is_known_whatever_kind_of_socket_it_has(folder: DomainFolder, kind: socket.SocketKind) -> None:
+def test_the_listener_is_known_whatever_kind_of_socket_it_has(
+    folder: DomainFolder, kind: socket.SocketKind
+) -> None:
     with listen(folder, kind):
         assert control_daemon.listener(folder) == processes.identity_of(os.getpid())
 
@@ -324,8 +397,12 @@ def test_a_socket_that_a_killed_daemon_left_has_no_listener(folder: DomainFolder
     assert control_daemon.listener(folder) is None
 
 
-def test_only_mpsd_may_enter_the_pipe_directory_and_everyone_the_clients(folder: DomainFolder) -> None:
-    modes = {path.name: path.stat().st_mode & 0o777 for path in (folder.path, folder.pipe, folder.client)}
+def test_only_mpsd_may_enter_the_pipe_directory_and_everyone_the_clients(
+    folder: DomainFolder,
+) -> None:
+    modes = {
+        path.name: path.stat().st_mode & 0o777 for path in (folder.path, folder.pipe, folder.client)
+    }
     assert modes == {"gpu0": 0o755, "pipe": 0o700, "client": 0o755}
 
 

@@ -1,4 +1,5 @@
-"""Cgroups of their own for daemons: on this machine's own hierarchies, whichever version they are of."""
+"""Cgroups of their own for daemons: on this machine's own hierarchies, whichever version they are
+of."""
 
 import os
 import subprocess
@@ -14,7 +15,8 @@ from tests.whole.machine.machine import eventually
 TREE = Path("/sys/fs/cgroup")
 
 needs_cgroups = pytest.mark.skipif(
-    not os.access(TREE / "cgroup.procs", os.W_OK) and not os.access(TREE / "cpuset" / "cgroup.procs", os.W_OK),
+    not os.access(TREE / "cgroup.procs", os.W_OK)
+    and not os.access(TREE / "cpuset" / "cgroup.procs", os.W_OK),
     reason="needs cgroups that it may change",
 )
 
@@ -48,7 +50,8 @@ def test_a_daemon_leaves_every_cgroup_of_ours(sleeper: subprocess.Popen[bytes]) 
 
 @needs_cgroups
 def test_a_cgroup_namespace_keeps_no_daemon_in(sleeper: subprocess.Popen[bytes]) -> None:
-    """As some runtimes give one to every container; where cgroup2 is mounted with nsdelegate it would."""
+    """As some runtimes give one to every container; where cgroup2 is mounted with nsdelegate it
+    would."""
     container = DaemonCgroup(TREE, f"container{os.getpid()}")
     script = f"""
 from pathlib import Path
@@ -57,7 +60,8 @@ DaemonCgroup(Path("{TREE}"), "test{os.getpid()}", host={os.getpid()}).take_in([{
 """
     container.take_in([sleeper.pid])
     namespaced = subprocess.Popen(
-        ["sh", "-c", 'read go; exec unshare --cgroup "$0" -c "$1"', sys.executable, script], stdin=subprocess.PIPE
+        ["sh", "-c", 'read go; exec unshare --cgroup "$0" -c "$1"', sys.executable, script],
+        stdin=subprocess.PIPE,
     )
     container.take_in([namespaced.pid])
     namespaced.communicate(b"go\n", timeout=20)
@@ -81,14 +85,17 @@ def test_a_process_that_has_ended_is_left_out(sleeper: subprocess.Popen[bytes]) 
 @pytest.mark.parametrize("tree", ["/nonexistent", "/usr"])
 def test_where_there_are_no_cgroups_nothing_is_done_and_the_remedy_is_said(tree: str) -> None:
     cgroup = DaemonCgroup(Path(tree), "gpu0")
-    with pytest.raises(CgroupRefused, match="has no cgroups; mount the host's /sys/fs/cgroup there"):
+    with pytest.raises(
+        CgroupRefused, match="has no cgroups; mount the host's /sys/fs/cgroup there"
+    ):
         cgroup.take_in([os.getpid()])
     assert cgroup.remove()
 
 
 @pytest.mark.parametrize("v2", [False, True])
 def test_a_containers_own_cgroup_is_not_taken_for_the_hosts(tmp_path: Path, v2: bool) -> None:
-    """As the runtime mounts it where nobody asks for the host's: the container's processes are at the top."""
+    """As the runtime mounts it where nobody asks for the host's: the container's processes are at
+    the top."""
     top = tmp_path if v2 else tmp_path / "devices"
     top.mkdir(exist_ok=True)
     (top / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")

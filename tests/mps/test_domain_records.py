@@ -1,4 +1,5 @@
-"""What `mpsd control` says of its domains, as the agent reads it: of this boot, whole, and of living daemons only."""
+"""What `mpsd control` says of its domains, as the agent reads it: of this boot, whole, and of
+living daemons only."""
 
 import os
 from dataclasses import replace
@@ -21,7 +22,9 @@ def ourselves() -> ProcessIdentity:
 def record(name: str) -> DomainRecord:
     """Of a domain whose daemon is this very process."""
     gpus = (f"GPU-{name}",)
-    return DomainRecord(RECORD_VERSION, name, gpus, State.READY, 1.0, "", ourselves(), (), 0, 0, 1.0, {})
+    return DomainRecord(
+        RECORD_VERSION, name, gpus, State.READY, 1.0, "", ourselves(), (), 0, 0, 1.0, {}
+    )
 
 
 def write(directory: Path, written: DomainRecord) -> Path:
@@ -63,7 +66,9 @@ def test_a_record_that_is_not_understood_is_left_out_and_the_others_count(tmp_pa
 
 
 def test_a_domain_whose_daemon_is_dead_is_down_whatever_its_record_says(tmp_path: Path) -> None:
-    write(tmp_path, replace(record("gpu0"), daemon=replace(ourselves(), start_ticks=1), servers=(7,)))
+    write(
+        tmp_path, replace(record("gpu0"), daemon=replace(ourselves(), start_ticks=1), servers=(7,))
+    )
     (found,) = DomainRecords(tmp_path, logger()).read()
     assert (found.state, found.daemon, found.servers) == (State.DOWN, None, ())
     assert "is gone" in found.reason

@@ -1,4 +1,5 @@
-"""Faults: who was hit by the log, who is ended so that the server heals, and who was there each time."""
+"""Faults: who was hit by the log, who is ended so that the server heals, and who was there each
+time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +30,9 @@ from mpsd.mps.rules.faults import (
 from tests.model.worlds import NOW, POLICY, identity
 
 GRACES = POLICY.graces
-TRANSCRIPT = Path(__file__).parents[1] / "data" / "transcripts" / "h200-r580-4-server-limits-fault-log.txt"
+TRANSCRIPT = (
+    Path(__file__).parents[1] / "data" / "transcripts" / "h200-r580-4-server-limits-fault-log.txt"
+)
 LINES = [line for text in TRANSCRIPT.read_text().splitlines() if (line := read_line(text))]
 
 
@@ -47,9 +50,17 @@ def series(*faults_pods: Sequence[str]) -> tuple[Fault, ...]:
 
 
 LOGGED = st.builds(
-    LogLine, event=st.sampled_from(LogEvent), pid=st.one_of(st.none(), st.integers(1, 9)), text=st.just("")
+    LogLine,
+    event=st.sampled_from(LogEvent),
+    pid=st.one_of(st.none(), st.integers(1, 9)),
+    text=st.just(""),
 )
-HITS = st.builds(FaultHit, st.integers(1, 6).map(identity), st.just("train"), st.sampled_from([None, "a", "b", "c"]))
+HITS = st.builds(
+    FaultHit,
+    st.integers(1, 6).map(identity),
+    st.just("train"),
+    st.sampled_from([None, "a", "b", "c"]),
+)
 FAULTS = st.lists(
     st.builds(
         Fault,
@@ -68,7 +79,7 @@ def read_all(lines: Sequence[LogLine]) -> Reading:
     return reading
 
 
-# -- the log -------------------------------------------------------------------------------------------------------
+# -- the log -------------------------------------------------------------------------------------
 
 
 def test_the_real_log_names_both_that_were_hit_and_no_device() -> None:
@@ -108,14 +119,15 @@ def test_a_number_counts_only_below_its_heading() -> None:
     assert read_all([heading, number, other, replace(number, pid=8)]).pids == {7}
 
 
-# -- what confirms a fault, and who caused it ----------------------------------------------------------------------
+# -- what confirms a fault, and who caused it ----------------------------------------------------
 
 SEEN_S = 1000.0  # when a fault was noticed, in seconds of CLOCK_BOOTTIME
 KILL, TERM, ABRT, EXIT = 9, 15, 6, 0
 
 
 def death(pid: int, before_s: float, signum: int = KILL, owner: str = "") -> ClientDeath:
-    """Of a client that ended so long before the fault was noticed; after it where that is negative."""
+    """Of a client that ended so long before the fault was noticed; after it where that is
+    negative."""
     return ClientDeath(hit(pid), owner or f"pod {pid}", SEEN_S - before_s, signum, "ended")
 
 
@@ -206,7 +218,8 @@ def test_who_ended_long_after_a_fault_is_not_its_cause(signum: int) -> None:
 
 
 def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() -> None:
-    """As the workers of a launcher that one of them has failed, or what a container's first process leaves."""
+    """As the workers of a launcher that one of them has failed, or what a container's first process
+    leaves."""
     exited = death(1, -0.05, EXIT)
     assert caused_by([exited, death(2, -0.06)], signs(1)) == []
     assert caused_by([exited, death(2, -0.03)], signs(1)) == [2]
@@ -215,7 +228,9 @@ def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() 
 
 def test_an_end_that_an_earlier_fault_explains_is_near_no_other() -> None:
     known = Fault(NOW, (hit(1),), causes=(FaultCause(identity(2), "train", None, "ended"),))
-    assert faults.near([death(1, 0.1), death(2, 0.1), death(3, 0.1)], signs(), [known]) == (death(3, 0.1),)
+    assert faults.near([death(1, 0.1), death(2, 0.1), death(3, 0.1)], signs(), [known]) == (
+        death(3, 0.1),
+    )
 
 
 @given(DEATHS, st.frozensets(st.integers(1, 9)), st.frozensets(st.integers(1, 9)))
@@ -223,7 +238,9 @@ def test_what_is_forged_in_the_log_names_no_other_and_spares_nobody_who_was_kill
     deaths: list[ClientDeath], named: frozenset[int], forged: frozenset[int]
 ) -> None:
     by_pid = {one.client.process.pid: one for one in deaths}
-    without, with_forged = (set(caused_by(deaths, signs(*names))) for names in (named, named | forged))
+    without, with_forged = (
+        set(caused_by(deaths, signs(*names))) for names in (named, named | forged)
+    )
     if named:  # as it is by the server at each fault
         assert with_forged <= without
     assert all(by_pid[pid].is_by_itself and pid in forged for pid in without - with_forged)
@@ -237,7 +254,10 @@ def test_a_settled_fault_hit_or_was_caused_by_everybody_who_ended_near_it(
     near = faults.near(deaths, seen, ())
     before = Fault(NOW, (FaultHit(identity(10), "train", None, NOW + 5),), causes=None)
     now = faults.settled(before, seen, near, one_gpu=True)
-    hit_pids, causes = {one.process.pid for one in now.hit}, {one.process.pid for one in now.causes or ()}
+    hit_pids, causes = (
+        {one.process.pid for one in now.hit},
+        {one.process.pid for one in now.causes or ()},
+    )
     assert hit_pids | causes == {one.client.process.pid for one in near} | set(listed)
     assert hit_pids.isdisjoint(causes)
     assert [one.ended_at for one in now.hit if one.process.pid == 10] == [NOW + 5] * (10 in listed)
@@ -253,12 +273,17 @@ def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
         FaultCause(identity(1), "python [arguments redacted]", "a", "killed by SIGKILL"),
         FaultCause(identity(2), "python [arguments redacted]", None, "exit code 1"),
     )
-    found = faults.causes_report(replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")})
-    assert [str(one) for one in found] == ["default/train: killed by SIGKILL", "pid 2 (python): exit code 1"]
+    found = faults.causes_report(
+        replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")}
+    )
+    assert [str(one) for one in found] == [
+        "default/train: killed by SIGKILL",
+        "pid 2 (python): exit code 1",
+    ]
     assert [one.uid for one in found] == ["a", ""]
 
 
-# -- healing -------------------------------------------------------------------------------------------------------
+# -- healing -------------------------------------------------------------------------------------
 
 
 def test_nobody_is_ended_within_the_grace_and_those_who_linger_are_after_it() -> None:
@@ -290,7 +315,9 @@ def test_what_the_server_says_of_somebody_gone_is_nobodys_end() -> None:
     assert to_end([Fault(NOW, (), strangers=(1,))], {1}, NOW + 60, GRACES) == ()
 
 
-def test_a_fault_that_does_not_heal_is_said_after_the_grace_and_the_limit_of_a_wedged_daemon() -> None:
+def test_a_fault_that_does_not_heal_is_said_after_the_grace_and_the_limit_of_a_wedged_daemon() -> (
+    None
+):
     limit_s = GRACES.fault_grace_s + GRACES.wedged_limit_s
     assert faults.why_stuck([fault()], NOW + limit_s - 0.01, GRACES) == ""
     assert faults.why_stuck([fault()], NOW + limit_s, GRACES)
@@ -299,7 +326,9 @@ def test_a_fault_that_does_not_heal_is_said_after_the_grace_and_the_limit_of_a_w
 
 
 @given(FAULTS, st.floats(NOW, NOW + 200))
-def test_the_next_look_is_not_later_than_the_next_grace_is_over(known: list[Fault], now: float) -> None:
+def test_the_next_look_is_not_later_than_the_next_grace_is_over(
+    known: list[Fault], now: float
+) -> None:
     due_s = faults.next_due_s(known, now, GRACES)
     everyone = set(range(10))
     if due_s is None:
@@ -325,7 +354,7 @@ def test_only_the_last_faults_are_remembered() -> None:
     assert [one.at - NOW for one in known] == list(range(4, 20))
 
 
-# -- who was there -------------------------------------------------------------------------------------------------
+# -- who was there -------------------------------------------------------------------------------
 
 
 def test_one_fault_makes_nobody_suspect() -> None:
@@ -354,5 +383,9 @@ def test_a_suspect_was_there_each_time_and_nobody_who_was_is_left_out(known: lis
         assert all(one.uid in each.pods for each in known[-one.faults :])
         assert one.since == utc(known[-one.faults].at)
         assert presence(known, one.uid) == one.faults
-    always = frozenset.intersection(*(each.pods for each in known[-2:])) if len(known) > 1 else frozenset()
+    always = (
+        frozenset.intersection(*(each.pods for each in known[-2:]))
+        if len(known) > 1
+        else frozenset()
+    )
     assert {one.uid for one in found} == always

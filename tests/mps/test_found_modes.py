@@ -1,4 +1,5 @@
-"""The files with the compute modes that were found: the mode, or unreadable, whatever happens to them."""
+"""The files with the compute modes that were found: the mode, or unreadable, whatever happens to
+them."""
 
 from pathlib import Path
 
@@ -19,14 +20,18 @@ def test_a_mode_that_was_found_counts_before_what_a_record_says(tmp_path: Path) 
     assert modes.get(UUID, {}) is None
 
 
-def test_a_file_with_any_bit_flipped_or_cut_off_anywhere_gives_no_other_mode(tmp_path: Path) -> None:
+def test_a_file_with_any_bit_flipped_or_cut_off_anywhere_gives_no_other_mode(
+    tmp_path: Path,
+) -> None:
     modes = FoundModes(tmp_path)
     modes.put(UUID, 2)
     file = modes.file(UUID)
     sound = file.read_bytes()
     damaged = [sound[:length] for length in range(len(sound) - 1)]
     damaged += [
-        sound[:at] + bytes([sound[at] ^ (1 << bit)]) + sound[at + 1 :] for at in range(len(sound)) for bit in range(8)
+        sound[:at] + bytes([sound[at] ^ (1 << bit)]) + sound[at + 1 :]
+        for at in range(len(sound))
+        for bit in range(8)
     ]
     for content in damaged:
         file.write_bytes(content)

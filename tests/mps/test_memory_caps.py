@@ -1,4 +1,5 @@
-"""Memory limits of cgroups: what is set and taken away, on which cgroups, and what an end leaves behind."""
+"""Memory limits of cgroups: what is set and taken away, on which cgroups, and what an end leaves
+behind."""
 
 import json
 import os
@@ -41,11 +42,15 @@ from tests.model.worlds import grant as granted
 FACTS = load_limits(None).facts
 POD = "0b1c2d3e-0000-4000-8000-00000000000a"
 
-# -- what is decided ---------------------------------------------------------------------------------------------------
+# -- what is decided ------------------------------------------------------------------------------
 
 uuids = st.sampled_from(["GPU-a", "GPU-b"])
 found_cgroups = st.builds(
-    FoundCgroup, st.sampled_from(["/p", "/p/c", "/q"]), st.integers(1, 3), st.booleans(), st.booleans()
+    FoundCgroup,
+    st.sampled_from(["/p", "/p/c", "/q"]),
+    st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
 )
 
 
@@ -55,20 +60,31 @@ def capped_grants(draw: st.DrawFn) -> tuple[CappedGrant, ...]:
     found: list[CappedGrant] = []
     for number in range(draw(st.integers(0, 3))):
         memory = draw(st.dictionaries(uuids, st.integers(1, 9999), min_size=1))
-        cgroups = draw(st.lists(found_cgroups, max_size=3, unique_by=lambda one: (one.path, one.inode)))
-        own = tuple(FoundCgroup(f"/g{number}{one.path}", one.inode, one.inside, one.counts) for one in cgroups)
+        cgroups = draw(
+            st.lists(found_cgroups, max_size=3, unique_by=lambda one: (one.path, one.inode))
+        )
+        own = tuple(
+            FoundCgroup(f"/g{number}{one.path}", one.inode, one.inside, one.counts)
+            for one in cgroups
+        )
         found.append(CappedGrant(WantedCap(f"g{number}", memory), own))
     return tuple(found)
 
 
 caps = st.builds(
-    Cap, st.sampled_from(["/g0/p", "/g1/p", "/g0/q", "/old"]), st.integers(1, 3), uuids, st.integers(1, 9999)
+    Cap,
+    st.sampled_from(["/g0/p", "/g1/p", "/g0/q", "/old"]),
+    st.integers(1, 3),
+    uuids,
+    st.integers(1, 9999),
 )
 ours_before = st.lists(caps, unique_by=lambda cap: cap.place, max_size=6).map(tuple)
 policies = st.sampled_from(["auto", "cgroup", "mps"])
 
 
-def after(policy: MemoryCap, grants: tuple[CappedGrant, ...], ours: tuple[Cap, ...], complete: bool) -> tuple[Cap, ...]:
+def after(
+    policy: MemoryCap, grants: tuple[CappedGrant, ...], ours: tuple[Cap, ...], complete: bool
+) -> tuple[Cap, ...]:
     actions = decide(policy, grants, ours, {}, complete=complete)
     kept = {cap.place: cap for cap in ours if cap not in actions.resets}
     return tuple((kept | {cap.place: cap for cap in actions.sets}).values())
@@ -103,13 +119,17 @@ def test_while_a_grant_may_be_missing_no_limit_is_taken_away(
 
 
 @given(capped_grants(), st.booleans())
-def test_every_grant_is_held_or_it_is_said_why_not(grants: tuple[CappedGrant, ...], complete: bool) -> None:
+def test_every_grant_is_held_or_it_is_said_why_not(
+    grants: tuple[CappedGrant, ...], complete: bool
+) -> None:
     actions = decide("auto", grants, (), {"GPU-b": "it has none"}, complete=complete)
     held = {cap.cgroup.split("/")[1] for cap in actions.sets}
     for grant in grants:
         name = grant.wanted.grant
         assert (name in held) != (name in actions.without)
-        assert (name in actions.without) == ("GPU-b" in grant.wanted.memory_mib or not [*grant.caps()])
+        assert (name in actions.without) == (
+            "GPU-b" in grant.wanted.memory_mib or not [*grant.caps()]
+        )
 
 
 def test_a_grant_without_a_limit_says_the_first_reason() -> None:
@@ -126,11 +146,16 @@ def test_a_grant_without_a_limit_says_the_first_reason() -> None:
 
 
 def test_a_container_has_a_limit_of_its_own_only_where_the_kernel_counts_it() -> None:
-    """Where the driver counts, the nearest limit alone holds: one for each container would let a pod have it twice."""
+    """Where the driver counts, the nearest limit alone holds: one for each container would let a
+    pod have it twice."""
     pod = FoundCgroup("/pod", 1)
-    by_driver = CappedGrant(WantedCap("g", {"GPU-a": 5}), (FoundCgroup("/pod/c", 2, inside=True), pod))
+    by_driver = CappedGrant(
+        WantedCap("g", {"GPU-a": 5}), (FoundCgroup("/pod/c", 2, inside=True), pod)
+    )
     assert [cap.cgroup for cap in by_driver.caps()] == ["/pod"]
-    by_kernel = CappedGrant(by_driver.wanted, (FoundCgroup("/pod/c", 2, inside=True, counts=True), pod))
+    by_kernel = CappedGrant(
+        by_driver.wanted, (FoundCgroup("/pod/c", 2, inside=True, counts=True), pod)
+    )
     assert [cap.cgroup for cap in by_kernel.caps()] == ["/pod", "/pod/c"]
 
 
@@ -138,7 +163,9 @@ def test_the_agent_asks_for_what_the_ledger_has() -> None:
     grant = granted("one", 4)
     view = LedgerView(held=(HeldGrant(grant, True),), pods={POD: "one", "other": "two"})
     asked = wanted_caps(view, "boot", pods_known=True)
-    assert asked.caps == (WantedCap("one", {part.gpu: part.memory_mib for part in grant.parts}, (POD,)),)
+    assert asked.caps == (
+        WantedCap("one", {part.gpu: part.memory_mib for part in grant.parts}, (POD,)),
+    )
     assert asked.complete
     assert wanted_caps(view, "boot", pods_known=False).caps[0].pods == ()
     assert not wanted_caps(LedgerView(unknown=("no answer",)), "boot", pods_known=True).complete
@@ -149,12 +176,14 @@ def test_the_agent_asks_for_what_the_ledger_has() -> None:
 def test_the_canary_believes_what_its_client_saw() -> None:
     gpu = GPUS[0]
     assert cap_problem(gpu, ProbeResult(gpu.uuid, CAP.limit_mib, 8)) == ""
-    assert cap_problem(gpu, ProbeResult(gpu.uuid, CAP.limit_mib + 1, 8)).endswith("of 512 MiB saw 513 MiB free")
+    assert cap_problem(gpu, ProbeResult(gpu.uuid, CAP.limit_mib + 1, 8)).endswith(
+        "of 512 MiB saw 513 MiB free"
+    )
     assert "got no context: 46:CUDA at ctx" in cap_problem(gpu, NoContext("ctx", "46:CUDA"))
     assert cap_problem(gpu, Broken("was killed by signal 9")).endswith("was killed by signal 9")
 
 
-# -- what is done, on the simulator's NVML and a folder in the place of the cgroups ---------------------------------
+# -- what is done, on the simulator's NVML and a folder in the place of the cgroups --------------
 
 
 @pytest.fixture
@@ -225,7 +254,9 @@ def test_a_program_and_a_pod_are_limited_and_read_back(ground: Ground) -> None:
     assert len(found.caps) == 2  # none of the container, which the kernel does not count here
     main = f"kubepods/burstable/pod{POD}/main"
     (ground.tree / main / "dmem.max").touch()
-    assert [cap.cgroup for cap in ground.ask(ground.of_pod(4096), ground.of_program()).caps][-1] == f"/{main}"
+    assert [cap.cgroup for cap in ground.ask(ground.of_pod(4096), ground.of_program()).caps][
+        -1
+    ] == f"/{main}"
 
 
 def test_a_changed_grant_changes_the_limit(ground: Ground) -> None:
@@ -244,7 +275,9 @@ def test_a_limit_is_taken_away_with_its_grant_while_the_cgroup_stays(ground: Gro
     assert ground.files.wanted() is None
 
 
-def test_a_cgroup_that_is_gone_is_forgotten_and_a_new_one_of_its_name_gets_its_own(ground: Ground) -> None:
+def test_a_cgroup_that_is_gone_is_forgotten_and_a_new_one_of_its_name_gets_its_own(
+    ground: Ground,
+) -> None:
     ground.ask(ground.of_program())
     folder = ground.tree / "mpsd-one"
     folder.rename(ground.tree / "elsewhere")  # keeps its inode from being used again
@@ -271,7 +304,9 @@ def test_a_limit_that_somebody_has_taken_away_is_set_again(ground: Ground) -> No
     assert ground.mib("mpsd-one") == 2048
 
 
-def test_a_record_of_another_boot_or_a_damaged_one_changes_nothing(ground: Ground, tmp_path: Path) -> None:
+def test_a_record_of_another_boot_or_a_damaged_one_changes_nothing(
+    ground: Ground, tmp_path: Path
+) -> None:
     ground.ask(ground.of_program())
     file = tmp_path / "run" / "memory-caps-wanted.json"
     file.write_text(json.dumps({"boot_id": "another", "caps": []}))
@@ -282,7 +317,9 @@ def test_a_record_of_another_boot_or_a_damaged_one_changes_nothing(ground: Groun
     assert ground.mib("mpsd-one") == 2048
 
 
-def test_a_driver_without_them_is_said_and_never_asked_to_set_one(ground: Ground, node: SimulatedNode) -> None:
+def test_a_driver_without_them_is_said_and_never_asked_to_set_one(
+    ground: Ground, node: SimulatedNode
+) -> None:
     (node.folder / "driver").write_text("580.159.04")
     found = ground.ask(ground.of_program())
     assert (found.grants, found.troubles) == ((), {"one": OLD})
@@ -321,14 +358,18 @@ def asking(tmp_path: Path, nvml: Nvml, node: SimulatedNode) -> Asking:
     return Asking(tmp_path, nvml, node.gpus[0].uuid)
 
 
-def test_under_a_driver_without_them_nothing_is_asked_and_it_is_known_why(asking: Asking, node: SimulatedNode) -> None:
+def test_under_a_driver_without_them_nothing_is_asked_and_it_is_known_why(
+    asking: Asking, node: SimulatedNode
+) -> None:
     (node.folder / "driver").write_text("580.159.04")
     assert asking.requests.in_force(asking.ledger) == (frozenset(), {"one": OLD})
     assert asking.asked() is None
     assert asking.requests.in_force(asking.ledger) == (frozenset(), {"one": OLD})
 
 
-def test_what_was_asked_under_another_driver_is_taken_back(asking: Asking, node: SimulatedNode) -> None:
+def test_what_was_asked_under_another_driver_is_taken_back(
+    asking: Asking, node: SimulatedNode
+) -> None:
     assert asking.asked() == {"one": 2048}
     (node.folder / "driver").write_text("580.159.04")
     asking.requests = asking.started()
@@ -377,10 +418,14 @@ def test_without_cgroup_v2_there_are_none(nvml: Nvml, tmp_path: Path, node: Simu
 def test_on_cgroup_v1_it_is_said_why_nobody_is_limited(ground: Ground) -> None:
     for path in ground.tree.rglob("cgroup.controllers"):
         path.unlink()
-    assert ground.ask(ground.of_program()).troubles == {"one": f"cgroup v2 is not mounted at {ground.tree}"}
+    assert ground.ask(ground.of_program()).troubles == {
+        "one": f"cgroup v2 is not mounted at {ground.tree}"
+    }
 
 
-def test_an_older_nvidia_ml_py_has_no_such_functions(nvml: Nvml, tree: Path, node: SimulatedNode) -> None:
+def test_an_older_nvidia_ml_py_has_no_such_functions(
+    nvml: Nvml, tree: Path, node: SimulatedNode
+) -> None:
     class Older:
         """What it has of everything else."""
 

@@ -1,4 +1,5 @@
-"""Which GPUs are joined: never one in use, always those that are wanted, and as they were written, whoever reads it."""
+"""Which GPUs are joined: never one in use, always those that are wanted, and as they were written,
+whoever reads it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from tests.model.worlds import GPUS, POLICY, UUIDS
 FIVE = tuple(replace(GPUS[0], uuid=f"GPU-{n}", ordinal=n) for n in range(5))
 ALL = tuple(gpu.uuid for gpu in FIVE)
 some = st.sets(st.sampled_from(ALL))
-groups = st.lists(st.sets(st.sampled_from(ALL), min_size=2), max_size=3).map(lambda each: tuple(map(tuple, each)))
+groups = st.lists(st.sets(st.sampled_from(ALL), min_size=2), max_size=3).map(
+    lambda each: tuple(map(tuple, each))
+)
 
 
 @given(joined=groups, listed=st.booleans(), wanted=some.filter(bool), held=some)
@@ -36,7 +39,9 @@ def test_gpus_are_joined_without_a_change_to_any_domain_in_use(
     assert sorted(uuid for domain in then for uuid in domain.gpus) == sorted(ALL)
     assert any(wanted <= set(domain.gpus) for domain in then)
     changed = [domain for domain in now if domain not in then]
-    assert all(held.isdisjoint(domain.gpus) and domain.kind is not DomainKind.LISTED for domain in changed)
+    assert all(
+        held.isdisjoint(domain.gpus) and domain.kind is not DomainKind.LISTED for domain in changed
+    )
     assert all(not wanted.isdisjoint(domain.gpus) for domain in changed)
     assert regrouped(wanted, then, held) is not None
 
@@ -44,10 +49,14 @@ def test_gpus_are_joined_without_a_change_to_any_domain_in_use(
 INSTANCE = replace(GPUS[0], uuid="MIG-1", instance="mig7")
 
 
-def test_domains_follow_a_new_layout_and_those_that_are_gone_count_until_their_record_is(tmp_path: Path) -> None:
+def test_domains_follow_a_new_layout_and_those_that_are_gone_count_until_their_record_is(
+    tmp_path: Path,
+) -> None:
     there = here(tmp_path)
     there.form(UUIDS, ())
-    record = DomainRecord(RECORD_VERSION, "gpu0-1", UUIDS, State.READY, 0, "", None, (), 0, 0, 0, {}, kind="joined")
+    record = DomainRecord(
+        RECORD_VERSION, "gpu0-1", UUIDS, State.READY, 0, "", None, (), 0, 0, 0, {}, kind="joined"
+    )
     assert not there.ends(record)
 
     there.follow((INSTANCE, GPUS[1]))
@@ -74,7 +83,10 @@ def test_what_the_policy_lists_is_apart_while_one_of_its_gpus_is_divided(tmp_pat
     listed = there.now
     there.follow((INSTANCE, GPUS[1]))
     assert [domain.name for domain in there.now] == ["gpu1", "gpu0-mig7"]
-    assert NodeDomains(tmp_path, there.gpus, replace(POLICY, domains=[[0, 1]]), logger()).now == there.now
+    assert (
+        NodeDomains(tmp_path, there.gpus, replace(POLICY, domains=[[0, 1]]), logger()).now
+        == there.now
+    )
     there.follow(tuple(GPUS))
     assert there.now == listed
 
@@ -105,7 +117,9 @@ def test_gpus_of_a_grant_are_neither_joined_nor_divided(tmp_path: Path) -> None:
     assert agent.joined == (UUIDS,)
 
 
-def test_a_domain_that_is_drained_is_not_divided_and_one_that_never_serves_is(tmp_path: Path) -> None:
+def test_a_domain_that_is_drained_is_not_divided_and_one_that_never_serves_is(
+    tmp_path: Path,
+) -> None:
     agent = here(tmp_path)
     agent.form(UUIDS, ())
     folder = DomainFolder(tmp_path / "gpu0-1")
@@ -141,11 +155,13 @@ def test_where_the_file_cannot_be_read_the_domains_are_those_of_control(tmp_path
 def test_what_another_boot_joined_is_over(tmp_path: Path) -> None:
     here(tmp_path).form(UUIDS, ())
     path = tmp_path / "domains.json"
-    path.write_text(path.read_text().split(',\n "crc32"')[0].replace(processes.boot_id(), "another") + "}")
+    path.write_text(
+        path.read_text().split(',\n "crc32"')[0].replace(processes.boot_id(), "another") + "}"
+    )
     assert not here(tmp_path).joined
 
 
-def test_a_domain_is_replaced_once_its_gpus_are_of_another_and_never_where_an_older_control_keeps_it(
+def test_a_domain_is_replaced_once_its_gpus_are_of_another(
     tmp_path: Path,
 ) -> None:
     agent = here(tmp_path)
@@ -154,4 +170,8 @@ def test_a_domain_is_replaced_once_its_gpus_are_of_another_and_never_where_an_ol
     joined = replace(alone, gpus=UUIDS, kind=DomainKind.JOINED)
     assert [agent.replaced(one) for one in (alone, joined)] == [False, True]
     agent.form(UUIDS, ())
-    assert [agent.replaced(one) for one in (alone, joined, replace(alone, kind=""))] == [True, False, False]
+    assert [agent.replaced(one) for one in (alone, joined, replace(alone, kind=""))] == [
+        True,
+        False,
+        False,
+    ]

@@ -1,4 +1,5 @@
-"""The sentences about a domain's daemon and driver, as people read them: `wording.txt` has them all."""
+"""The sentences about a domain's daemon and driver, as people read them: `wording.txt` has them
+all."""
 
 from collections.abc import Iterator
 
@@ -12,10 +13,16 @@ from tests.mps.test_faults import GRACES, fault
 
 def sentences() -> Iterator[tuple[str, str]]:
     yield from ((f"canary {name}", finding.problem) for name, finding in DISOBEYED.items())
-    yield from ((f"canary denial {name}", canary.denial_problem(GPU, seen)) for name, seen in NOT_SHUT.items())
+    yield from (
+        (f"canary denial {name}", canary.denial_problem(GPU, seen))
+        for name, seen in NOT_SHUT.items()
+    )
     yield from (("canary warning", finding.warning) for finding in (DEAR, ROUNDED))
     yield "canary obstacle", canary.obstacle(of("bad"), HERE, CanaryRule.REQUIRE)
-    yield "fault stuck", faults.why_stuck([fault()], NOW + GRACES.fault_grace_s + GRACES.wedged_limit_s, GRACES)
+    yield (
+        "fault stuck",
+        faults.why_stuck([fault()], NOW + GRACES.fault_grace_s + GRACES.wedged_limit_s, GRACES),
+    )
     yield "answer not understood", str(NotUnderstood("get_server_list", "Hello"))
 
 

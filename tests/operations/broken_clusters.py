@@ -1,4 +1,5 @@
-"""A cluster in which nothing is wrong, as `kubectl mps doctor` saw it, and what each of its checks finds broken."""
+"""A cluster in which nothing is wrong, as `kubectl mps doctor` saw it, and what each of its checks
+finds broken."""
 
 import time
 from copy import deepcopy
@@ -20,14 +21,23 @@ BUNDLE, OTHER, ENDED = bundle(), bundle(), bundle(-float(DAY_S), "old")
 
 
 def workload(name: str, **rest: Any) -> Object:
-    return {"metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}}, "spec": {}, **rest}
+    return {
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}},
+        "spec": {},
+        **rest,
+    }
 
 
 def report(behind_s: float = 0.0, **status: Any) -> Object:
     """What a node wrote, by a clock that is so far behind."""
     thing = mpsnode(NODE, 24, 24)
     written = {"time": stamp(NOW), "fieldsV1": {"f:status": {}}}
-    condition = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "2 of 2 domains serve"}
+    condition = {
+        "type": "MPSReady",
+        "status": "True",
+        "reason": "AllServe",
+        "message": "2 of 2 domains serve",
+    }
     own = {"reportedAt": stamp(NOW - behind_s), "version": "0.1.0", "conditions": [condition]}
     domains = [one | {"version": "0.1.0"} for one in thing["status"]["domains"]]
     return {
@@ -68,7 +78,17 @@ def ours(component: str, **status: Any) -> Object:
     return own_pod(component, containerStatuses=[{"name": component, "restartCount": 0} | status])
 
 
-STATUS = ("reportedAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
+STATUS = (
+    "reportedAt",
+    "driver",
+    "version",
+    "summary",
+    "gpus",
+    "domains",
+    "grants",
+    "conditions",
+    "violations",
+)
 WELL = ClusterFacts(
     now=NOW,
     ours="0.1.0",
@@ -82,7 +102,9 @@ WELL = ClusterFacts(
     definition=[definition(*STATUS)],
     own_pods=[ours("mpsd-agent"), ours("mpsd-control"), ours("mpsd-webhook")],
     daemon_sets=[workload("mpsd-control"), workload("mpsd-agent")],
-    deployments=[workload(name, status={"readyReplicas": 1}) for name in ("mpsd-webhook", "mpsd-scheduler")],
+    deployments=[
+        workload(name, status={"readyReplicas": 1}) for name in ("mpsd-webhook", "mpsd-scheduler")
+    ],
     nodes=[machine(NODE)],
     mpsnodes=[report()],
     validating=[configuration("validate.mpsd.io")],
@@ -99,9 +121,16 @@ TAINT = {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
 IN_DEFAULT = {"namespace": "default", "uid": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
 UNPLACED = deepcopy(a_gpu_pod(schedulerName="default-scheduler"))
 UNPLACED["metadata"] |= IN_DEFAULT | {"annotations": {}}
-PULLING = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}}
+PULLING = {
+    "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+}
 CRASHING = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
-REFUSAL = {"message": 'Internal error occurred: failed calling webhook "validate.mpsd.io": context deadline exceeded'}
+REFUSAL = {
+    "message": (
+        'Internal error occurred: failed calling webhook "validate.mpsd.io": context deadline'
+        " exceeded"
+    )
+}
 
 AGENT_BY_CDI = workload("mpsd-agent", spec={"template": {"spec": {"containers": [{"env": [CDI]}]}}})
 BY_CDI = {"daemon_sets": [workload("mpsd-control"), AGENT_BY_CDI]}
@@ -111,7 +140,12 @@ def running(runtime: str, kubelet: str = "v1.36.2") -> Object:
     """Nodes of which one reports these versions."""
     return {
         "nodes": [
-            machine(NODE) | {"status": {"nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}}}
+            machine(NODE)
+            | {
+                "status": {
+                    "nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}
+                }
+            }
         ]
     }
 
@@ -124,7 +158,10 @@ MATCHING["webhooks"][0]["matchConditions"] = [{"name": "asks", "expression": "tr
 MODERN = {"validating": [MATCHING], "version": {"gitVersion": "v1.36.2"}}
 
 CLAIM_AGENT = ours("mpsd-agent") | {
-    "spec": {"nodeName": NODE, "containers": [{"name": "agent", "env": [{"name": "MPSD_DRA", "value": "gpu.mpsd.io"}]}]}
+    "spec": {
+        "nodeName": NODE,
+        "containers": [{"name": "agent", "env": [{"name": "MPSD_DRA", "value": "gpu.mpsd.io"}]}],
+    }
 }
 
 
@@ -152,16 +189,31 @@ BREAKS: dict[str, list[Object]] = {
     "rights-missing": [{"missing_rights": RIGHTS[:3]}],
     "pods-not-ready": [
         {"own_pods": [ours("mpsd-agent", **PULLING), ours("mpsd-control", **CRASHING)]},
-        {"deployments": [workload("mpsd-webhook", spec={"replicas": 2}, status={"readyReplicas": 1})]},
+        {
+            "deployments": [
+                workload("mpsd-webhook", spec={"replicas": 2}, status={"readyReplicas": 1})
+            ]
+        },
     ],
     "no-node-labelled": [{"nodes": [{"metadata": {"name": NODE}}]}],
     "node-not-ready": [
         {"mpsnodes": []},
         {"mpsnodes": [report(3601)]},
-        {"mpsnodes": [report(conditions=not_ready("NoGPUs", "the driver shows no GPU that MPS can share"))]},
-        {"mpsnodes": [report(conditions=not_ready("DriverUpgrade", "it waits for default/train-0"))]},
+        {
+            "mpsnodes": [
+                report(conditions=not_ready("NoGPUs", "the driver shows no GPU that MPS can share"))
+            ]
+        },
+        {
+            "mpsnodes": [
+                report(conditions=not_ready("DriverUpgrade", "it waits for default/train-0"))
+            ]
+        },
     ],
-    "no-cdi": [BY_CDI | running("containerd://1.6.20"), BY_CDI | running("containerd://2.1.9", "v1.27.3-eks-1")],
+    "no-cdi": [
+        BY_CDI | running("containerd://1.6.20"),
+        BY_CDI | running("containerd://2.1.9", "v1.27.3-eks-1"),
+    ],
     "cgroup-v1": [{"cgroups": {NODE: 1}}],
     "startup-taint": [
         {"nodes": [machine(NODE, taints=[TAINT])]},
@@ -169,7 +221,14 @@ BREAKS: dict[str, list[Object]] = {
     ],
     "clocks-apart": [{"own_clock": -40.0}, {"mpsnodes": [report(100)]}],
     "version-skew": [{"mpsnodes": [report(domains=domains(version="9.0"))]}],
-    "image-skew": [{"own_pods": [ours("mpsd-agent"), own_pod("mpsd-webhook") | {"spec": pod(image="other")["spec"]}]}],
+    "image-skew": [
+        {
+            "own_pods": [
+                ours("mpsd-agent"),
+                own_pod("mpsd-webhook") | {"spec": pod(image="other")["spec"]},
+            ]
+        }
+    ],
     "webhook-unregistered": [
         {"mutating": []},
         {"mutating": [configuration("mutate.mpsd.io", OTHER)]},
@@ -188,10 +247,16 @@ BREAKS: dict[str, list[Object]] = {
         CLAIMS | {"slices": [resource_slice(allowMultipleAllocations=None)]},
     ],
     "slice-stale": [CLAIMS | {"own_pods": WELL.own_pods}],
-    "other-plugin": [{"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}],
+    "other-plugin": [
+        {"nodes": [machine(NODE) | {"status": {"capacity": {"nvidia.com/gpu": "2"}}}]}
+    ],
     "nvidia-operator": [
         {"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]},
-        {"nodes": [machine(NODE, labels={"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"})]},
+        {
+            "nodes": [
+                machine(NODE, labels={"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"})
+            ]
+        },
         {"nodes": [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]},
         {"nodes": [machine(NODE, labels={"nvidia.com/mig.config": "all-1g.10gb"})]},
         {"nodes": [machine(NODE, labels={"nvidia.com/mig.config.state": "failed"})]},

@@ -25,7 +25,13 @@ from mpsd.platform.limits_files import read_policy
 PEM = "-----BEGIN PRIVATE KEY-----\nhid3denhid3den\n-----END PRIVATE KEY-----"
 JOURNAL = "2026-11-22T20:00:00+0000 host mpsd[12]: "
 # Each has `hid3den` in it, which is what must go.
-FORMS = ["hid3den", "password=hid3den", "postgres://me:hid3den@db.example/x", "mysql -u root -phid3den db", PEM]
+FORMS = [
+    "hid3den",
+    "password=hid3den",
+    "postgres://me:hid3den@db.example/x",
+    "mysql -u root -phid3den db",
+    PEM,
+]
 forms = pytest.mark.parametrize("text", FORMS)
 
 
@@ -54,7 +60,9 @@ def test_a_secret_in_a_file_of_limits_is_not_in_what_is_wrong(text: str) -> None
 
 @given(st.dictionaries(st.text(max_size=12), st.just("hid3den")))
 def test_only_listed_fields_of_a_line_are_in_it(fields: dict[str, str]) -> None:
-    kept = json.loads(log_kept(json.dumps(fields | {"note": {"gpu": "hid3den"}, "event": "granted"})))
+    kept = json.loads(
+        log_kept(json.dumps(fields | {"note": {"gpu": "hid3den"}, "event": "granted"}))
+    )
     assert kept.pop("event") == "granted"
     assert "note" not in kept
     assert set(kept) <= set(fields)
@@ -64,7 +72,9 @@ def test_lines_of_mpsds_own_logs_keep_what_is_listed() -> None:
     line = '{"event": "granted", "gpu": "gpu0", "memory_mib": 7168, "reason": "it is free"}'
     assert log_kept(line) == f"{line}\n"
     assert log_kept(f"{JOURNAL}{line}\n") == f"{JOURNAL}{line}\n"
-    unit = f"{JOURNAL.replace('mpsd[12]', 'systemd[1]')}mpsd.service: Failed with result 'signal'.\n"
+    unit = (
+        f"{JOURNAL.replace('mpsd[12]', 'systemd[1]')}mpsd.service: Failed with result 'signal'.\n"
+    )
     assert log_kept(unit) == unit
     assert log_kept("a\nb\n") == "[2 lines are not of a known form and left out]\n"
 
@@ -72,17 +82,25 @@ def test_lines_of_mpsds_own_logs_keep_what_is_listed() -> None:
 def test_a_traceback_keeps_its_places_and_the_name_of_the_error() -> None:
     places = 'Traceback (most recent call last):\n  File "/x/mpsd/cli/up.py", line 7, in up\n'
     left_out = "[1 lines are not of a known form and left out]\n"
-    assert log_kept(f"{places}    run(secret)\nOSError: hid3den\n") == f"{places}OSError\n{left_out}"
+    assert (
+        log_kept(f"{places}    run(secret)\nOSError: hid3den\n") == f"{places}OSError\n{left_out}"
+    )
 
 
 def test_the_daemons_log_keeps_its_events_with_time_and_pid() -> None:
     when, failed = "2026-11-21 01:47:08.933", "Server encountered a fatal exception"
-    text = f"[{when} Control   550] Starting new server 551 for user 0\n[{when} Server   551] {failed}\n"
+    text = (
+        f"[{when} Control   550] Starting new server 551 for user 0\n[{when} Server   551]"
+        f" {failed}\n"
+    )
     assert daemon_log_kept(text) == f"{when} server starting: 551\n{when} fatal exception\n"
 
 
 def test_of_variables_mpsds_own_are_in_it() -> None:
-    environment = [{"name": "NOTE", "value": "hid3den"}, {"name": "MPSD_RUN_DIR", "value": "/run/mpsd"}]
+    environment = [
+        {"name": "NOTE", "value": "hid3den"},
+        {"name": "MPSD_RUN_DIR", "value": "/run/mpsd"},
+    ]
     assert settings_kept(environment) == {"MPSD_RUN_DIR": "/run/mpsd"}
 
 
@@ -111,7 +129,9 @@ def test_commands_lose_their_arguments() -> None:
     assert program_of("https://me:hid3den@git.example") == "[redacted]"
 
 
-@pytest.mark.parametrize("unit", ['{"a":', "--", "= ", "[20", "Error: ", "Traceback", "a.", "/run/"])
+@pytest.mark.parametrize(
+    "unit", ['{"a":', "--", "= ", "[20", "Error: ", "Traceback", "a.", "/run/"]
+)
 def test_a_text_made_to_be_slow_is_not(unit: str) -> None:
     text = unit * (60_000 // len(unit))
     assert isinstance(log_kept(text), str)

@@ -44,7 +44,11 @@ def verdict(check: str, **changes: Any) -> CheckVerdict:
 
 def test_a_cluster_in_which_nothing_is_wrong_is_well() -> None:
     outcomes = diagnose(WELL, CLUSTER_CHECKS).outcomes
-    assert [one for one in outcomes if one.verdict not in (CheckVerdict.WELL, CheckVerdict.NOT_APPLICABLE)] == []
+    assert [
+        one
+        for one in outcomes
+        if one.verdict not in (CheckVerdict.WELL, CheckVerdict.NOT_APPLICABLE)
+    ] == []
 
 
 def test_every_check_is_broken_here() -> None:
@@ -52,44 +56,61 @@ def test_every_check_is_broken_here() -> None:
     assert len({check.id for check in CLUSTER_CHECKS}) == len(CLUSTER_CHECKS)
 
 
-@pytest.mark.parametrize(("check", "at"), [(check, at) for check, some in BREAKS.items() for at in range(len(some))])
+@pytest.mark.parametrize(
+    ("check", "at"), [(check, at) for check, some in BREAKS.items() for at in range(len(some))]
+)
 def test_a_check_finds_what_is_broken_and_says_what_to_do(check: str, at: int) -> None:
     found = outcome(check, **BREAKS[check][at])
     assert found.verdict is CheckVerdict.FOUND
     for one in found.findings:
         assert one.what
         assert one.remedy
-        assert "apply -k manifests" not in one.remedy, "a folder that would replace the reader's own"
+        assert "apply -k manifests" not in one.remedy, (
+            "a folder that would replace the reader's own"
+        )
 
 
 def test_conditions_are_printed_as_nodes_report_them() -> None:
     told = not_ready("DomainWedged", "1 of 2 domains serve; gpu1 is wedged: no answer")
     (found,) = outcome("node-not-ready", mpsnodes=[report(conditions=told)]).findings
-    said = "gpu-a1: MPSReady is False, DomainWedged: 1 of 2 domains serve; gpu1 is wedged: no answer"
+    said = (
+        "gpu-a1: MPSReady is False, DomainWedged: 1 of 2 domains serve; gpu1 is wedged: no answer"
+    )
     assert found.what == said
     cordoned = not_ready("Cordoned", "every GPU is cordoned")
     assert verdict("node-not-ready", mpsnodes=[report(conditions=cordoned)]) is CheckVerdict.WELL
 
 
 def test_rights_that_an_installation_does_without_are_not_missing() -> None:
-    """Those of a scheduler that is not installed, and those for certificates that cert-manager serves."""
+    """Those of a scheduler that is not installed, and those for certificates that cert-manager
+    serves."""
     missing = [one for one in RIGHTS if one.component == SCHEDULER or one.is_for_registration]
     without = {"deployments": WELL.deployments[:1], "validating": [INJECTED]}  # type: ignore[index]  # known here
     assert verdict("rights-missing", missing_rights=missing, **without) is CheckVerdict.WELL
 
 
-@pytest.mark.parametrize("told", [None, "", "tomorrow", "2026-01-02T00:00:00Z/2026-01-01T00:00:00Z"])
-def test_a_webhook_that_does_not_report_its_certificate_is_not_known_to_be_well(told: str | None) -> None:
+@pytest.mark.parametrize(
+    "told", [None, "", "tomorrow", "2026-01-02T00:00:00Z/2026-01-01T00:00:00Z"]
+)
+def test_a_webhook_that_does_not_report_its_certificate_is_not_known_to_be_well(
+    told: str | None,
+) -> None:
     silent = configuration("validate.mpsd.io")
     silent["metadata"]["annotations"] = {} if told is None else {ANNOTATION: told}
     assert verdict("webhook-certificate", validating=[silent]) is CheckVerdict.UNKNOWN
     ended = [configuration("mutate.mpsd.io", left_days=-1)]
     assert verdict("webhook-certificate", validating=[silent], mutating=ended) is CheckVerdict.FOUND
-    assert verdict("webhook-certificate", validating=[INJECTED], mutating=[silent]) is CheckVerdict.WELL
+    assert (
+        verdict("webhook-certificate", validating=[INJECTED], mutating=[silent])
+        is CheckVerdict.WELL
+    )
 
 
 def test_a_kubernetes_without_a_version_is_not_called_old() -> None:
-    assert verdict("kubernetes-old", version={"gitVersion": "v0.0.0-master+$Format:%H$"}) is CheckVerdict.UNKNOWN
+    assert (
+        verdict("kubernetes-old", version={"gitVersion": "v0.0.0-master+$Format:%H$"})
+        is CheckVerdict.UNKNOWN
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +127,9 @@ def test_a_kubernetes_without_a_version_is_not_called_old() -> None:
         ("", "", "well"),
     ],
 )
-def test_a_runtime_or_a_kubelet_without_cdi_is_found(runtime: str, kubelet: str, verdict_of_it: str) -> None:
+def test_a_runtime_or_a_kubelet_without_cdi_is_found(
+    runtime: str, kubelet: str, verdict_of_it: str
+) -> None:
     assert verdict("no-cdi", **BY_CDI, **running(runtime, kubelet)) == verdict_of_it
 
 
@@ -114,16 +137,29 @@ def test_a_runtime_or_a_kubelet_without_cdi_is_found(runtime: str, kubelet: str,
     ("labels", "verdict_of_it"),
     [
         ({"nvidia.com/mps.capable": "true"}, "found"),
-        ({"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "true"}, "found"),
-        ({"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "false"}, "well"),
-        ({"nvidia.com/mps.capable": "false", "nvidia.com/gpu.deploy.device-plugin": "true"}, "well"),
+        (
+            {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "true"},
+            "found",
+        ),
+        (
+            {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "false"},
+            "well",
+        ),
+        (
+            {"nvidia.com/mps.capable": "false", "nvidia.com/gpu.deploy.device-plugin": "true"},
+            "well",
+        ),
     ],
 )
-def test_a_node_on_which_labels_start_nvidias_mps_daemon_is_found(labels: dict[str, str], verdict_of_it: str) -> None:
+def test_a_node_on_which_labels_start_nvidias_mps_daemon_is_found(
+    labels: dict[str, str], verdict_of_it: str
+) -> None:
     assert verdict("nvidia-operator", nodes=[machine(NODE, labels=labels)]) == verdict_of_it
 
 
-@pytest.mark.parametrize(("value", "verdict_of_it"), [("mpsd.io/not-ready", "well"), ("example.com/starting", "found")])
+@pytest.mark.parametrize(
+    ("value", "verdict_of_it"), [("mpsd.io/not-ready", "well"), ("example.com/starting", "found")]
+)
 def test_a_startup_taint_that_no_agent_removes_is_found(value: str, verdict_of_it: str) -> None:
     env = [{"name": "MPSD_STARTUP_TAINT", "value": value}]
     agent = workload("mpsd-agent", spec={"template": {"spec": {"containers": [{"env": env}]}}})
@@ -156,9 +192,15 @@ def test_where_programs_outside_mps_may_use_gpus_the_validator_may_run() -> None
 
 def test_an_old_kubelet_passes_annotations_on() -> None:
     agent = workload(
-        "mpsd-agent", spec={"template": {"spec": {"containers": [{"env": [CDI | {"value": "cdi-annotations"}]}]}}}
+        "mpsd-agent",
+        spec={
+            "template": {"spec": {"containers": [{"env": [CDI | {"value": "cdi-annotations"}]}]}}
+        },
     )
-    assert verdict("no-cdi", daemon_sets=[agent], **running("containerd://1.7.2", "v1.20.2")) is CheckVerdict.WELL
+    assert (
+        verdict("no-cdi", daemon_sets=[agent], **running("containerd://1.7.2", "v1.20.2"))
+        is CheckVerdict.WELL
+    )
 
 
 def test_without_cdi_a_runtime_may_be_old() -> None:
@@ -168,11 +210,14 @@ def test_without_cdi_a_runtime_may_be_old() -> None:
 def test_a_policy_of_modern_that_is_there_is_well() -> None:
     there = [{"metadata": {"name": "mpsd-agent-writes"}}]
     assert verdict("policy-missing", **MODERN, policies=there) is CheckVerdict.WELL
-    assert verdict("policy-missing", **MODERN, policies=Unknown("no such kind")) is CheckVerdict.UNKNOWN
+    assert (
+        verdict("policy-missing", **MODERN, policies=Unknown("no such kind"))
+        is CheckVerdict.UNKNOWN
+    )
     assert verdict("policy-missing") is CheckVerdict.NOT_APPLICABLE
 
 
-# -- resource claims ---------------------------------------------------------------------------------------------------
+# -- resource claims -----------------------------------------------------------------------------
 
 OF_CLAIMS = ("claims-unsupported", "slice-stale")
 
@@ -187,11 +232,17 @@ def test_without_agents_that_serve_claims_no_right_is_missed(check: str) -> None
 def test_what_an_uninstalled_agent_offered_is_found_and_other_drivers_offers_are_not() -> None:
     of_today = {"version": {"gitVersion": "v1.36.2"}}
     assert verdict("slice-stale", **of_today, slices=[resource_slice()]) is CheckVerdict.FOUND
-    assert verdict("slice-stale", **of_today, slices=[resource_slice(driver="gpu.nvidia.com")]) is CheckVerdict.WELL
+    assert (
+        verdict("slice-stale", **of_today, slices=[resource_slice(driver="gpu.nvidia.com")])
+        is CheckVerdict.WELL
+    )
 
 
 def test_while_an_agent_is_replaced_its_offer_is_not_called_stale() -> None:
-    leaves = {**CLAIM_AGENT, "metadata": CLAIM_AGENT["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    leaves = {
+        **CLAIM_AGENT,
+        "metadata": CLAIM_AGENT["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+    }
     rolled = CLAIMS | {"own_pods": [leaves, *CLAIMS["own_pods"][1:]]}
     assert verdict("slice-stale", **rolled) is CheckVerdict.WELL
 

@@ -1,4 +1,5 @@
-"""What `mpsd doctor` makes of what it saw: the worst first, and never well where it is not known."""
+"""What `mpsd doctor` makes of what it saw: the worst first, and never well where it is not
+known."""
 
 import os
 from dataclasses import fields, replace
@@ -123,7 +124,8 @@ def test_ids_are_unique_and_every_row_looks_at_facts_and_every_fact_is_looked_at
 
 
 @pytest.mark.parametrize(
-    ("check", "name"), [(check, name) for check, names in LOOKS_AT.items() for name in sorted(names)]
+    ("check", "name"),
+    [(check, name) for check, names in LOOKS_AT.items() for name in sorted(names)],
 )
 def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: str, name: str) -> None:
     unknown: dict[str, Any] = {name: Unknown("nobody knows")}
@@ -134,24 +136,35 @@ def test_a_check_is_not_well_where_what_it_looks_at_is_unknown(check: str, name:
     assert diagnosis.headline.startswith("nothing wrong was found, but not known is whether ")
 
 
-@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from([Unknown("hidden"), NotApplicable("none here")])))
+@given(
+    st.dictionaries(
+        st.sampled_from(NAMES), st.sampled_from([Unknown("hidden"), NotApplicable("none here")])
+    )
+)
 def test_what_is_hidden_makes_nothing_wrong_and_nothing_well(hidden: dict[str, Any]) -> None:
     diagnosis = diagnose(replace(WELL, **hidden), NODE_CHECKS)
     for outcome in diagnosis.outcomes:
         is_hidden = not hidden.keys().isdisjoint(LOOKS_AT[outcome.check.id])
         assert outcome.verdict in (
-            {CheckVerdict.UNKNOWN, CheckVerdict.NOT_APPLICABLE} if is_hidden else {CheckVerdict.WELL}
+            {CheckVerdict.UNKNOWN, CheckVerdict.NOT_APPLICABLE}
+            if is_hidden
+            else {CheckVerdict.WELL}
         ), outcome
-    assert diagnosis.is_well == (CheckVerdict.UNKNOWN not in verdicts(replace(WELL, **hidden)).values())
+    assert diagnosis.is_well == (
+        CheckVerdict.UNKNOWN not in verdicts(replace(WELL, **hidden)).values()
+    )
 
 
 def test_notes_alone_are_no_failure() -> None:
     noted = diagnose(replace(WELL, default_pipe=True), NODE_CHECKS)
-    assert ([one.check.id for one in noted.of(CheckVerdict.FOUND)], noted.is_well) == (["default-pipe"], True)
+    assert ([one.check.id for one in noted.of(CheckVerdict.FOUND)], noted.is_well) == (
+        ["default-pipe"],
+        True,
+    )
     assert not diagnose(replace(WELL, default_pipe=True, uvm=False), NODE_CHECKS).is_well
 
 
-# -- the order -------------------------------------------------------------------------------------------------------
+# -- the order -----------------------------------------------------------------------------------
 
 
 def row(number: int, severity: Severity, verdict: CheckVerdict) -> Check[Any]:
@@ -171,7 +184,9 @@ KINDS = st.lists(st.tuples(st.sampled_from(Severity), st.sampled_from(CheckVerdi
 
 
 @given(KINDS)
-def test_found_come_first_then_the_worst_then_the_cause(kinds: list[tuple[Severity, CheckVerdict]]) -> None:
+def test_found_come_first_then_the_worst_then_the_cause(
+    kinds: list[tuple[Severity, CheckVerdict]],
+) -> None:
     checks = [row(number, *kind) for number, kind in enumerate(kinds)]
     diagnosis = diagnose(WELL, checks)
     keys = [
@@ -183,12 +198,17 @@ def test_found_come_first_then_the_worst_then_the_cause(kinds: list[tuple[Severi
     found = [one for one in diagnosis.outcomes if one.verdict is CheckVerdict.FOUND]
     if found:
         worst = min((one.check.severity for one in found), key=SEVERITIES.index)
-        first = next(one for one in checks if one.severity is worst and one in [each.check for each in found])
+        first = next(
+            one for one in checks if one.severity is worst and one in [each.check for each in found]
+        )
         assert diagnosis.headline == f"{first.id} is wrong; mend it"
 
 
 def test_what_was_found_before_something_unknown_is_still_found() -> None:
-    old, blind = (GpuSeen(at, f"GPU-{at}", "NVIDIA P4", "", seen, 0) for at, seen in enumerate(("6.1", Unknown("hid"))))
+    old, blind = (
+        GpuSeen(at, f"GPU-{at}", "NVIDIA P4", "", seen, 0)
+        for at, seen in enumerate(("6.1", Unknown("hid")))
+    )
     for order in permutations((old, blind)):
         diagnosis = diagnose(replace(WELL, gpus=order), NODE_CHECKS)
         assert diagnosis.headline.startswith("gpu0 (NVIDIA P4) has compute capability 6.1")
@@ -202,7 +222,7 @@ def test_of_things_that_are_not_known_the_unknown_one_is_said_and_not_that_there
         list(each(facts, facts.__getitem__))
 
 
-# -- what is broken --------------------------------------------------------------------------------
+# -- what is broken ------------------------------------------------------------------------------
 
 (GPU,) = WELL.gpus  # type: ignore[misc]  # known here
 RUN: RunDirectorySeen = WELL.run_directory  # type: ignore[assignment]  # known here
@@ -219,11 +239,19 @@ def agent(control: str = "0.1.0", **more: Any) -> NodeReport:
 
 
 BREAKS: dict[str, list[dict[str, Any]]] = {
-    "limits-unsound": [{"limits_faults": ("limits/policy.yaml: placement is 1: is not known; write binpack",)}],
-    "driver-silent": [{"nvml": "NVML: nvmlInit failed: Driver Not Loaded"}, {"nvml": "no libnvidia-ml.so.1; add it"}],
+    "limits-unsound": [
+        {"limits_faults": ("limits/policy.yaml: placement is 1: is not known; write binpack",)}
+    ],
+    "driver-silent": [
+        {"nvml": "NVML: nvmlInit failed: Driver Not Loaded"},
+        {"nvml": "no libnvidia-ml.so.1; add it"},
+    ],
     "gpu-lost": [{"gpus": ()}, {"gpus": (replace(GPU, lost="GPU is lost"),)}],
     "driver-old": [{"driver": "470.57"}],
-    "capability": [{"gpus": (replace(GPU, capability="6.1"),)}, {"gpus": (replace(GPU, capability="99.0"),)}],
+    "capability": [
+        {"gpus": (replace(GPU, capability="6.1"),)},
+        {"gpus": (replace(GPU, capability="99.0"),)},
+    ],
     "no-control-program": [{"control_program": False}],
     "no-uvm": [{"uvm": False}],
     "run-directory": [
@@ -237,7 +265,10 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     ],
     "compute-mode-lost": [{"gpus": (replace(GPU, compute_mode=0),)}],
     "default-pipe": [{"default_pipe": True}],
-    "record-strange": [{"domains": domain(version=2)}, {"unreadable": ("gpu0/record.json: cut off",)}],
+    "record-strange": [
+        {"domains": domain(version=2)},
+        {"unreadable": ("gpu0/record.json: cut off",)},
+    ],
     "not-running": [{"holder": None}, {"holder": None, "domains": ()}],
     "domain-stopped": [
         {"domains": domain(lives=False)},
@@ -265,7 +296,9 @@ def test_every_check_is_broken_here() -> None:
     assert BREAKS.keys() == LOOKS_AT.keys()
 
 
-@pytest.mark.parametrize(("check", "at"), [(check, at) for check, some in BREAKS.items() for at in range(len(some))])
+@pytest.mark.parametrize(
+    ("check", "at"), [(check, at) for check, some in BREAKS.items() for at in range(len(some))]
+)
 def test_a_check_finds_what_is_broken_and_says_what_to_do(check: str, at: int) -> None:
     diagnosis = diagnose(replace(WELL, **BREAKS[check][at]), NODE_CHECKS)
     (found,) = (one for one in diagnosis.outcomes if one.check.id == check)
@@ -280,7 +313,10 @@ def test_a_control_process_behind_the_agent_is_normal() -> None:
 
 def test_a_domain_that_drains_is_no_fault() -> None:
     for state in (State.DRAINING, State.DRAINED):
-        assert verdicts(replace(WELL, domains=domain(state=state)))["domain-stopped"] is CheckVerdict.WELL
+        assert (
+            verdicts(replace(WELL, domains=domain(state=state)))["domain-stopped"]
+            is CheckVerdict.WELL
+        )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +332,9 @@ def test_a_domain_that_drains_is_no_fault() -> None:
 def test_a_domain_whose_daemons_end_one_after_the_other_is_never_well_between_two_of_them(
     state: State, restarts: int, lives: bool, is_well: bool
 ) -> None:
-    record = replace(RECORD, state=state, restarts=restarts, daemon=None if state is State.DOWN else DAEMON)
+    record = replace(
+        RECORD, state=state, restarts=restarts, daemon=None if state is State.DOWN else DAEMON
+    )
     seen = verdicts(replace(WELL, domains=(DomainSeen(record, daemon_lives=lives),)))
     assert seen["domain-stopped"] is (CheckVerdict.WELL if is_well else CheckVerdict.FOUND)
 
@@ -305,7 +343,9 @@ def test_a_driver_whose_version_is_no_number_is_not_too_old() -> None:
     assert verdicts(replace(WELL, driver="next"))["driver-old"] is CheckVerdict.WELL
 
 
-@pytest.mark.parametrize(("label", "is_well"), [("container_file_t", True), ("var_run_t", False), ("", False)])
+@pytest.mark.parametrize(
+    ("label", "is_well"), [("container_file_t", True), ("var_run_t", False), ("", False)]
+)
 def test_what_containers_may_use_under_selinux(label: str, is_well: bool) -> None:
     told = verdicts(replace(WELL, selinux={"/run/mpsd/gpu0/client": label}))["selinux"]
     assert told is (CheckVerdict.WELL if is_well else CheckVerdict.FOUND)
@@ -322,21 +362,25 @@ def test_a_daemon_in_the_run_directory_is_of_whoever_holds_it() -> None:
     assert headline(daemons=fresh, holder=None).startswith(
         "another control daemon (pid 99 in /run/mpsd/gpu0/pipe) runs on"
     )
-    unsure = verdicts(replace(WELL, daemons=fresh, holder=None, unreadable=("gpu0/record.json: cut off",)))
+    unsure = verdicts(
+        replace(WELL, daemons=fresh, holder=None, unreadable=("gpu0/record.json: cut off",))
+    )
     assert unsure["other-daemon"] is CheckVerdict.UNKNOWN
 
 
 def test_a_daemon_whose_folder_was_removed_is_killed_by_its_pid_for_nobody_can_command_it() -> None:
     ours = DaemonSeen(99, "/run/mpsd/gpu0/pipe", pipe_is_there=False)
     said = headline(daemons=(ours,), domains=(), holder=None)
-    assert said.startswith("a control daemon (pid 99) still runs, but its folder /run/mpsd/gpu0/pipe was removed; run")
+    assert said.startswith(
+        "a control daemon (pid 99) still runs, but its folder /run/mpsd/gpu0/pipe was removed; run"
+    )
     assert "`kill 99` once its programs have ended" in said
     assert verdicts(replace(WELL, daemons=(ours,)))["other-daemon"] is CheckVerdict.WELL
     foreign = headline(daemons=(replace(ours, pipe="/tmp/nvidia-mps"),))
     assert "mpsd did not start it; stop it (kill 99)" in foreign
 
 
-# -- the launcher, read back -----------------------------------------------------------------------------------------
+# -- the launcher, read back ---------------------------------------------------------------------
 
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)
 PATHS = ASCII.map(lambda text: f"/{text}")
@@ -354,14 +398,16 @@ def test_what_is_no_launcher_is_none(text: str) -> None:
     assert launched(text) is None
 
 
-@pytest.mark.parametrize("label", ["", "var_run_t", "container_ro_file_t", "container_file_t:s0:c1,c2"])
+@pytest.mark.parametrize(
+    "label", ["", "var_run_t", "container_ro_file_t", "container_file_t:s0:c1,c2"]
+)
 def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
     assert headline(selinux={"/run/mpsd/gpu0/client": label}).endswith(
         "chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client"
     )
 
 
-# -- file systems and versions -----------------------------------------------------------------------------------------
+# -- file systems and versions -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -378,15 +424,23 @@ def test_a_file_system_is_full_without_blocks_or_without_files(
     blocks: int, blocks_left: int, files: int, files_left: int, full: bool
 ) -> None:
     assert (
-        is_full(os.statvfs_result((4096, 4096, blocks, blocks_left, blocks_left, files, files_left, 0, 0, 255))) is full
+        is_full(
+            os.statvfs_result(
+                (4096, 4096, blocks, blocks_left, blocks_left, files, files_left, 0, 0, 255)
+            )
+        )
+        is full
     )
 
 
-VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}(rc[0-9])?", fullmatch=True) | st.text(max_size=8)
+VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}(rc[0-9])?", fullmatch=True) | st.text(
+    max_size=8
+)
 
 
 @pytest.mark.parametrize(
-    ("older", "newer"), [("0.1.0", "0.2.0"), ("0.9", "0.10"), ("1.0rc1", "1.0"), ("0.1", "0.1.1"), ("", "0.1")]
+    ("older", "newer"),
+    [("0.1.0", "0.2.0"), ("0.9", "0.10"), ("1.0rc1", "1.0"), ("0.1", "0.1.1"), ("", "0.1")],
 )
 def test_numbers_count_as_numbers(older: str, newer: str) -> None:
     assert compare(older, newer) < 0 < compare(newer, older)

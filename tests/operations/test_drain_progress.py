@@ -54,13 +54,20 @@ def test_without_a_daemon_it_is_counted_and_what_is_not_known_is_not_empty(state
 
 def test_a_node_that_has_told_nothing_is_not_said_to_have_no_gpu() -> None:
     silent = replace(node(), gpus=(), reported_at=None)
-    assert states(silent, []) == "it has reported no GPU yet" == what_is_left(replace(silent, pods=()), [])
+    assert (
+        states(silent, [])
+        == "it has reported no GPU yet"
+        == what_is_left(replace(silent, pods=()), [])
+    )
     assert states(replace(silent, reported_at=NOW), []) == "no GPU"
 
 
 def test_the_way_to_drained_is_reported_with_who_is_left() -> None:
     one = node(state="draining")
-    assert what_is_left(one, [one.gpus[0].uuid]) == "gpu0 draining (clients: 1); left: default/train-1 (11 GiB of gpu0)"
+    assert (
+        what_is_left(one, [one.gpus[0].uuid])
+        == "gpu0 draining (clients: 1); left: default/train-1 (11 GiB of gpu0)"
+    )
 
 
 def test_nothing_that_a_silent_node_told_is_believed() -> None:
@@ -79,7 +86,11 @@ def test_whatever_a_node_tells_somebody_who_holds_a_gpu_is_shown(thing: Any) -> 
         assert "does not report its pods" in shown
 
 
-@given(st.sets(st.sampled_from([0, 1, 2, 3])), st.sets(st.sampled_from([0, 1, 2, 3]), min_size=1), st.booleans())
+@given(
+    st.sets(st.sampled_from([0, 1, 2, 3])),
+    st.sets(st.sampled_from([0, 1, 2, 3]), min_size=1),
+    st.booleans(),
+)
 def test_the_words_that_withdraw_a_drain_withdraw_that_and_nothing_else(
     before: set[int], named: set[int], whole: bool
 ) -> None:
@@ -92,11 +103,15 @@ def test_the_words_that_withdraw_a_drain_withdraw_that_and_nothing_else(
     thing["spec"] = {"cordoned": list(change.cordoned)}
     if "kubectl mps undrain gpu-a2" in said:
         gpus = said.partition("undrain gpu-a2")[2].replace("--gpu", "").split()
-        thing["spec"] = {"cordoned": list(cordon_change(read_mpsnode(thing, NOW), gpus, cordon=False).cordoned)}
-    assert sorted(thing["spec"]["cordoned"]) == sorted(uuids[at] for at in before) or (whole and len(before) == 4)
+        thing["spec"] = {
+            "cordoned": list(cordon_change(read_mpsnode(thing, NOW), gpus, cordon=False).cordoned)
+        }
+    assert sorted(thing["spec"]["cordoned"]) == sorted(uuids[at] for at in before) or (
+        whole and len(before) == 4
+    )
 
 
-# -- eviction --------------------------------------------------------------------------------------
+# -- eviction ------------------------------------------------------------------------------------
 
 HOLDER = next(pod for pod in node().pods or () if pod.name == "train-1")
 JOB = [{"kind": "Job", "name": "train", "controller": True}]
@@ -107,14 +122,24 @@ JOB = [{"kind": "Job", "name": "train", "controller": True}]
     [
         ({"ownerReferences": JOB}, True, "evicted default/train-1"),
         ({}, True, "no controller recreates it"),
-        ({"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]}, False, "the DaemonSet dcgm"),
-        ({"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB}, False, "static pod"),
+        (
+            {"ownerReferences": [{"kind": "DaemonSet", "name": "dcgm", "controller": True}]},
+            False,
+            "the DaemonSet dcgm",
+        ),
+        (
+            {"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": JOB},
+            False,
+            "static pod",
+        ),
         ({"deletionTimestamp": "2026-11-21T08:30:00Z"}, False, "already terminating"),
         ({"uid": "another"}, False, "is gone from the API"),
         (None, False, "is gone from the API"),
     ],
 )
-def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back(metadata: Any, goes: bool, why: str) -> None:
+def test_a_pod_is_evicted_that_holds_the_grant_and_would_not_come_back(
+    metadata: Any, goes: bool, why: str
+) -> None:
     pod = None if metadata is None else {"metadata": {"uid": HOLDER.uid, **metadata}}
     evicted, said = eviction_of(pod, HOLDER)
     assert evicted is goes

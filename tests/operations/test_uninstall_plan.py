@@ -27,11 +27,15 @@ names = st.sampled_from(["mpsd-control", "mpsd-agent", "mpsd-webhook"])
 def things(draw: st.DrawFn) -> Thing:
     name = draw(names)
     uid = str(draw(st.integers(0, 10_000)))
-    return Thing(draw(groups), "", draw(kinds), draw(st.sampled_from(["", "mpsd-system"])), name, uid, name)
+    return Thing(
+        draw(groups), "", draw(kinds), draw(st.sampled_from(["", "mpsd-system"])), name, uid, name
+    )
 
 
 @given(st.lists(things(), max_size=12))
-def test_everything_goes_once_and_daemons_after_whatever_sends_them_pods(found: list[Thing]) -> None:
+def test_everything_goes_once_and_daemons_after_whatever_sends_them_pods(
+    found: list[Thing],
+) -> None:
     order = in_order(found)
     assert sorted(map(repr, order)) == sorted(map(repr, found))
     stages = [one.stage for one in order]
@@ -63,19 +67,29 @@ def test_what_is_not_known_counts_as_use_where_a_daemon_runs() -> None:
     idle = mpsnode("gpu-b1")
     assert users(idle, daemons=()) == []
     (silent,) = users(idle, daemons=("gpu-b1",))
-    assert silent.startswith("the users of the GPUs of gpu-b1 are not known: gpu-b1 has reported nothing for 87 min")
+    assert silent.startswith(
+        "the users of the GPUs of gpu-b1 are not known: gpu-b1 has reported nothing for 87 min"
+    )
     (missing,) = users(daemons=("gpu-b7",))
-    assert missing == "gpu-b7 runs a control daemon and has no MPSNode, so the users of its GPUs are not known"
+    assert (
+        missing
+        == "gpu-b7 runs a control daemon and has no MPSNode, so the users of its GPUs are not known"
+    )
     unknown = mpsnode("gpu-a1")
     del unknown["status"]["grants"]
-    assert "the users of the GPUs of gpu-a1 are not known: it does not report its pods" in users(unknown)
+    assert "the users of the GPUs of gpu-a1 are not known: it does not report its pods" in users(
+        unknown
+    )
     for gpu in unknown["status"]["gpus"]:
         gpu.pop("clients")
-    assert "gpu-a1: the number of programs on gpu1 is not known" in users(unknown, daemons=("gpu-a1",))
+    assert "gpu-a1: the number of programs on gpu1 is not known" in users(
+        unknown, daemons=("gpu-a1",)
+    )
 
 
 def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus() -> None:
-    """An uninstall that was given up after the agents had gone can go on, however long ago that was."""
+    """An uninstall that was given up after the agents had gone can go on, however long ago that
+    was."""
 
     def left(thing: Any) -> list[str]:
         return list(in_use(cluster_status([thing], NOW), ["gpu-b1", "gpu-b2"], agents=False))
@@ -84,7 +98,9 @@ def test_what_a_node_told_last_holds_once_no_agent_can_let_anybody_onto_its_gpus
     assert not any("gpu-b1:" in one or "of gpu-b1 " in one for one in left(idle))
     idle["status"]["gpus"][0]["clients"] = 1
     assert "gpu-b1: gpu0 has 1 client of no pod" in left(idle)
-    assert any("the users of the GPUs of gpu-b2 are not known" in one for one in left(mpsnode("gpu-b2")))
+    assert any(
+        "the users of the GPUs of gpu-b2 are not known" in one for one in left(mpsnode("gpu-b2"))
+    )
 
 
 @given(damaged())

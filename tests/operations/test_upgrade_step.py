@@ -37,7 +37,8 @@ NEW = ControlPod("control-2", "uid-2", "gpu-a2", "r2", "mpsd:2", True, False, NO
 
 
 class Node:
-    """gpu-a2 of tests/data as its agent and its control pod would keep it: four GPUs, the last two in one domain."""
+    """gpu-a2 of tests/data as its agent and its control pod would keep it: four GPUs, the last two
+    in one domain."""
 
     def __init__(self, cordoned: set[str], held: set[str]) -> None:
         self.thing: Any = copy.deepcopy(mpsnode("gpu-a2"))
@@ -52,11 +53,16 @@ class Node:
     def live(self, state: str = "") -> None:
         """What the node tells next. state: of its domains, where it is not the usual one."""
         status, cordoned = self.thing["status"], set(self.thing["spec"]["cordoned"])
-        status["grants"] = [{"pod": f"default/{uuid}", "uid": uuid, "gpus": [uuid]} for uuid in sorted(self.held)]
+        status["grants"] = [
+            {"pod": f"default/{uuid}", "uid": uuid, "gpus": [uuid]} for uuid in sorted(self.held)
+        ]
         for gpu in status["gpus"]:
             gpu["clients"] = int(gpu["uuid"] in self.held)
         for domain in status["domains"]:
-            drains, used = cordoned.intersection(("all", *domain["gpus"])), self.held.intersection(domain["gpus"])
+            drains, used = (
+                cordoned.intersection(("all", *domain["gpus"])),
+                self.held.intersection(domain["gpus"]),
+            )
             usual = ("draining" if used else "drained") if drains else "ready"
             since = stamp(self.pod.started_at or NOW) if self.pod else domain["since"]
             domain |= {"state": state or usual, "since": since}
@@ -106,7 +112,12 @@ class Node:
 labels = st.sampled_from(["0", "1", "2", "3"])
 
 
-@given(st.sets(labels | st.just("all"), max_size=3), st.sets(labels), st.lists(labels, max_size=2), st.integers(0, 9))
+@given(
+    st.sets(labels | st.just("all"), max_size=3),
+    st.sets(labels),
+    st.lists(labels, max_size=2),
+    st.integers(0, 9),
+)
 def test_cordons_are_as_they_were_at_the_end_and_nobody_lost_a_gpu(
     cordoned: set[str], held: set[str], meanwhile: list[str], at: int
 ) -> None:
@@ -235,7 +246,7 @@ def test_a_node_is_due_again_once_the_daemon_set_has_changed() -> None:
     assert is_due(done, replace(CONTROL, image="mpsd:3"), "mpsd:2")
 
 
-# -- the DaemonSet and its pods --------------------------------------------------------------------
+# -- the DaemonSet and its pods ------------------------------------------------------------------
 
 OWNER = [{"uid": "ds", "controller": True}]
 
@@ -243,28 +254,52 @@ OWNER = [{"uid": "ds", "controller": True}]
 def daemon_set(generation: int = 2, observed: int | None = 2) -> Any:
     template = {"spec": {"containers": [{"name": "control", "image": "mpsd:1"}]}}
     spec = {"template": template, "selector": {"matchLabels": {"b": "2", "a": "1"}}}
-    metadata = {"name": "control", "namespace": "mpsd-system", "uid": "ds", "generation": generation}
+    metadata = {
+        "name": "control",
+        "namespace": "mpsd-system",
+        "uid": "ds",
+        "generation": generation,
+    }
     status = {} if observed is None else {"observedGeneration": observed}
     return {"metadata": metadata, "spec": spec, "status": status}
 
 
 def revision(number: int, hash_: str, owner: Any = OWNER) -> Any:
-    metadata = {"name": hash_, "labels": {"controller-revision-hash": hash_}, "ownerReferences": owner}
+    metadata = {
+        "name": hash_,
+        "labels": {"controller-revision-hash": hash_},
+        "ownerReferences": owner,
+    }
     return {"metadata": metadata, "revision": number}
 
 
-def pod(name: str, node: str = "a", *, ending: bool = False, at: str = "2026-11-21T08:00:00Z", **status: Any) -> Any:
+def pod(
+    name: str,
+    node: str = "a",
+    *,
+    ending: bool = False,
+    at: str = "2026-11-21T08:00:00Z",
+    **status: Any,
+) -> Any:
     metadata = {"name": name, "uid": name, "creationTimestamp": at, "ownerReferences": OWNER}
     metadata |= {"deletionTimestamp": at} if ending else {}
-    return {"metadata": metadata, "spec": {"nodeName": node, "containers": [{"image": "mpsd:1"}]}, "status": status}
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": node, "containers": [{"image": "mpsd:1"}]},
+        "status": status,
+    }
 
 
 def test_the_newest_revision_has_the_highest_number_of_this_daemon_set() -> None:
     others = revision(9, "c", [{"uid": "another"}])
-    assert read_control_set(daemon_set(), [revision(3, "a"), revision(2, "b"), others]).revision == "a"
+    assert (
+        read_control_set(daemon_set(), [revision(3, "a"), revision(2, "b"), others]).revision == "a"
+    )
     assert read_control_set(daemon_set(), [others]).revision == ""
     for unseen in (daemon_set(generation=3), daemon_set(observed=None)):
-        assert read_control_set(unseen, [revision(3, "a")]).revision == "", "its last change was not seen"
+        assert read_control_set(unseen, [revision(3, "a")]).revision == "", (
+            "its last change was not seen"
+        )
     assert pod_selector(daemon_set()) == "a=1,b=2"
 
 
@@ -279,7 +314,9 @@ def test_of_two_pods_of_a_node_the_one_that_stays_counts() -> None:
 
 def test_a_pod_has_started_once_each_of_its_containers_runs() -> None:
     running: Any = {"state": {"running": {"startedAt": "2026-11-21T08:00:05Z"}}}
-    waiting: Any = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    waiting: Any = {
+        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    }
     began = control_pods([pod("a", containerStatuses=[running])], "ds")["a"]
     assert began.started_at == seconds("2026-11-21T08:00:05Z")
     held = control_pods([pod("a", containerStatuses=[running, waiting])], "ds")["a"]

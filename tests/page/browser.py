@@ -1,6 +1,7 @@
 """Debian's Chromium, unpacked and not installed, and driven by Debian's chromedriver.
 
-One rule: what is waited for has a deadline, and what the browser complains of is kept for the test to see.
+One rule: what is waited for has a deadline, and what the browser complains of is kept for the test
+to see.
 """
 
 import json
@@ -77,7 +78,9 @@ class Browser:
     def as_new(self) -> None:
         """Nothing is open, kept or complained of."""
         self.open("about:blank")
-        self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+        self.driver.execute_cdp_cmd(
+            "Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"}
+        )
         self.size(*DESKTOP)
         self.colours("light")
         self.complaints()
@@ -112,7 +115,9 @@ class Browser:
         ActionChains(self.driver).send_keys(keys).perform()
 
     def select_all(self) -> None:
-        ActionChains(self.driver).key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).perform()
+        ActionChains(self.driver).key_down(Keys.CONTROL).send_keys("a").key_up(
+            Keys.CONTROL
+        ).perform()
 
     def complaints(self) -> list[str]:
         """What stands in the console since it was looked at last."""
@@ -120,7 +125,9 @@ class Browser:
 
     def asked(self) -> list[str]:
         """The addresses of all requests since they were looked at last."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        messages = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
         sent = [one["params"] for one in messages if one["method"] == "Network.requestWillBeSent"]
         return [str(one["request"]["url"]) for one in sent]
 

@@ -1,4 +1,5 @@
-"""Takes the pictures of docs/page.md, of a simulated node and a simulated cluster: `python -m tests.page.screenshots`.
+"""Takes the pictures of docs/page.md, of a simulated node and a simulated cluster: `python -m
+tests.page.screenshots`.
 
 One rule: what is in a picture is what the page shows of these views; nothing in it is painted.
 """
@@ -21,14 +22,22 @@ _PICTURES = (
 )
 
 
-def take(window: Browser, name: str, page: PageView, scheme: str, size: tuple[int, int], language: str) -> None:
+def take(
+    window: Browser, name: str, page: PageView, scheme: str, size: tuple[int, int], language: str
+) -> None:
     with played(page) as site:
         window.size(*size)
         window.colours(scheme)
         window.open(site.url)
         window.script(f"document.querySelector('[data-language={language}]').click()")
-        window.until("return document.querySelector('.gpu') && document.body.className === 'live'", "it is drawn")
-        window.until("return document.getAnimations().every((one) => one.playState !== 'running')", "nothing moves")
+        window.until(
+            "return document.querySelector('.gpu') && document.body.className === 'live'",
+            "it is drawn",
+        )
+        window.until(
+            "return document.getAnimations().every((one) => one.playState !== 'running')",
+            "nothing moves",
+        )
         there = FOLDER / name
         window.shoot(there)
         assert there.stat().st_size < LONGEST_BYTES, f"{there} is too large"

@@ -42,7 +42,9 @@ def played(first: PageView, beside: Mapping[str, Handler] | None = None) -> Iter
     source = Played(first)
     api = PageApi(source)
     server = Listener(
-        {**api.routes, **(beside or {})}, ListenAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True)
+        {**api.routes, **(beside or {})},
+        ListenAddress("127.0.0.1", 0),
+        ListenerSettings(4096, cancels=True),
     )
     try:
         do(server.start)

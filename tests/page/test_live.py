@@ -1,4 +1,5 @@
-"""The page of the real programs: what happens on a node or in a cluster is soon seen, and an end is said."""
+"""The page of the real programs: what happens on a node or in a cluster is soon seen, and an end is
+said."""
 
 import asyncio
 import time
@@ -37,7 +38,10 @@ def test_a_program_that_gets_a_grant_is_seen_within_two_seconds_and_its_end_too(
     service = machine.service("up", {LISTEN: "127.0.0.1:0"})
     machine.until_ready()
     window.open(page_of(service))
-    window.until("return document.querySelectorAll('.gpu .chip[data-level=well]').length === 2", "both GPUs are ready")
+    window.until(
+        "return document.querySelectorAll('.gpu .chip[data-level=well]').length === 2",
+        "both GPUs are ready",
+    )
 
     program = machine.client(7, "alloc=1024")
     granted = "return document.querySelector('#gpus').innerText.includes('7 GiB')"
@@ -59,11 +63,15 @@ def test_who_waits_and_who_was_refused_is_told_why(window: Browser, machine: Mac
     machine.client(20)
     machine.client(20)
     machine.run("--gpu-mem 7 --wait", "sim-cuda", "hold")
-    window.until("return document.getElementById('waiting').innerText.includes('7 GiB')", "it is seen to wait")
+    window.until(
+        "return document.getElementById('waiting').innerText.includes('7 GiB')",
+        "it is seen to wait",
+    )
     assert "no single GPU has 7 GiB: gpu0 has 3." in window.text("#waiting")
     machine.run("--gpu-mem 9", "sim-cuda", "hold")
     window.until(
-        "return document.getElementById('lately').innerText.includes('no single GPU has 9 GiB')", "the refusal"
+        "return document.getElementById('lately').innerText.includes('no single GPU has 9 GiB')",
+        "the refusal",
     )
 
 
@@ -71,16 +79,27 @@ def test_a_daemon_that_is_killed_is_the_first_thing_said(window: Browser, machin
     service = machine.service("up", {LISTEN: "127.0.0.1:0"})
     machine.until_ready()
     window.open(page_of(service))
-    window.until("return document.getElementById('verdict').dataset.level === 'well'", "all is well")
+    window.until(
+        "return document.getElementById('verdict').dataset.level === 'well'", "all is well"
+    )
     machine.replace_control_program("exit 1")
     machine.kill(machine.daemon("gpu1"))
-    window.until("return document.getElementById('verdict').dataset.level === 'bad'", "something is wrong")
-    window.until("return document.querySelector('.gpu h3').textContent.startsWith('gpu1')", "it is the first")
-    window.until("return document.getElementById('lately').innerText.includes('Daemon down')", "its end is told")
+    window.until(
+        "return document.getElementById('verdict').dataset.level === 'bad'", "something is wrong"
+    )
+    window.until(
+        "return document.querySelector('.gpu h3').textContent.startsWith('gpu1')", "it is the first"
+    )
+    window.until(
+        "return document.getElementById('lately').innerText.includes('Daemon down')",
+        "its end is told",
+    )
     machine.restore_control_program()
 
 
-def test_a_lost_connection_is_said_with_since_when_and_heals(window: Browser, machine: Machine) -> None:
+def test_a_lost_connection_is_said_with_since_when_and_heals(
+    window: Browser, machine: Machine
+) -> None:
     port = free_port()
     machine.service("control")
     agent = machine.service("agent", {LISTEN: f"127.0.0.1:{port}"})
@@ -100,7 +119,9 @@ def test_a_lost_connection_is_said_with_since_when_and_heals(window: Browser, ma
     window.until("return document.body.className === 'live'", "it is connected again")
     assert window.text("#said") == "Connected again."
     assert window.text("#verdict-stale") == ""
-    window.until("return document.querySelectorAll('tbody tr').length === 1", "the program is seen again")
+    window.until(
+        "return document.querySelectorAll('tbody tr').length === 1", "the program is seen again"
+    )
 
 
 def test_a_stop_is_not_held_up_by_who_looks(window: Browser, machine: Machine) -> None:
@@ -127,25 +148,37 @@ def test_the_scheduler_shows_the_cluster_and_why_a_pod_waits(
         train, waits = await world.add_pod("train-0", 9, node="node1"), pod("finetune-0", 24)
         waits["spec"]["schedulerName"] = "mpsd-scheduler"
         runs = {"status": {"phase": "Running"}}
-        await world.kube.patch(PODS, "train-0", runs, PatchKind.MERGE, "default", subresource="status")
+        await world.kube.patch(
+            PODS, "train-0", runs, PatchKind.MERGE, "default", subresource="status"
+        )
         await world.tell("node1", train, used_mib=900)
         await world.kube.create(PODS, waits, "default")
         with extender(tmp_path / "scheduler", world.kubeconfig, listen="127.0.0.1:0") as running:
             await asyncio.to_thread(running.wait_until_ready)
             (line,) = running.log("serving readers")
             await asyncio.to_thread(look, f"http://127.0.0.1:{line['port']}/")
-            broken = {"status": {"domains": [{"name": "gpu0", "gpus": ["GPU-node3-0"], "state": "fault"}]}}
-            await world.kube.patch(MPS_NODES, "node3", broken, PatchKind.MERGE, subresource="status")
+            broken = {
+                "status": {"domains": [{"name": "gpu0", "gpus": ["GPU-node3-0"], "state": "fault"}]}
+            }
+            await world.kube.patch(
+                MPS_NODES, "node3", broken, PatchKind.MERGE, subresource="status"
+            )
             await asyncio.to_thread(look_again)
             running.stop()
 
     def look(address: str) -> None:
         window.open(address)
-        window.until("return document.querySelectorAll('.node').length === 5", "five nodes are shown")
-        window.until("return document.querySelectorAll('#waiting > li').length === 1", "one pod waits")
+        window.until(
+            "return document.querySelectorAll('.node').length === 5", "five nodes are shown"
+        )
+        window.until(
+            "return document.querySelectorAll('#waiting > li').length === 1", "one pod waits"
+        )
         assert "cluster" in window.text("h1")
         assert "too large" in window.text("#waiting")
-        assert "pod default/finetune-0 waits: it asks for 24 GiB of one GPU" in window.text("#waiting")
+        assert "pod default/finetune-0 waits: it asks for 24 GiB of one GPU" in window.text(
+            "#waiting"
+        )
         window.keys("/train-0")
         window.until("return document.querySelectorAll('.node').length === 1", "one node has it")
         assert window.text("tr.hit th") == "default/train-0"
@@ -154,7 +187,10 @@ def test_the_scheduler_shows_the_cluster_and_why_a_pod_waits(
         window.until("return document.querySelectorAll('.node').length === 5", "all nodes are back")
 
     def look_again() -> None:
-        window.until("return document.querySelector('.node h3').textContent === 'node3'", "the worst node is first")
+        window.until(
+            "return document.querySelector('.node h3').textContent === 'node3'",
+            "the worst node is first",
+        )
         assert "node3 gpu0" in window.text("#notes")
         assert window.complaints() == []
 

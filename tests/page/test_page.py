@@ -31,20 +31,32 @@ def night() -> Iterator[PlayedSite]:
 
 def shown(window: Browser, site: PlayedSite, gpus: int) -> None:
     window.open(site.url)
-    window.until(f"return document.querySelectorAll('.gpu').length === {gpus}", f"{gpus} GPUs are shown")
+    window.until(
+        f"return document.querySelectorAll('.gpu').length === {gpus}", f"{gpus} GPUs are shown"
+    )
 
 
-def test_eight_gpus_with_forty_clients_each_are_drawn_from_one_document_and_one_view(window: Browser) -> None:
+def test_eight_gpus_with_forty_clients_each_are_drawn_from_one_document_and_one_view(
+    window: Browser,
+) -> None:
     with played(page_of(crowd(8, 40))) as site:
         window.open(site.url)
-        window.until("return document.querySelectorAll('.bar:not(.threads) .slice').length === 320", "320 slices")
+        window.until(
+            "return document.querySelectorAll('.bar:not(.threads) .slice').length === 320",
+            "320 slices",
+        )
         assert [urlsplit(url).path for url in window.asked()] == ["/", "/v1/page/changes"]
         assert window.script("return performance.getEntriesByName('first view').length") == 1
-        assert window.script("return performance.getEntriesByType('navigation')[0].transferSize") < DOCUMENT_BYTES
+        assert (
+            window.script("return performance.getEntriesByType('navigation')[0].transferSize")
+            < DOCUMENT_BYTES
+        )
         assert window.complaints() == []
 
 
-def test_nothing_is_asked_of_any_other_host_and_nothing_is_complained_of(window: Browser, night: PlayedSite) -> None:
+def test_nothing_is_asked_of_any_other_host_and_nothing_is_complained_of(
+    window: Browser, night: PlayedSite
+) -> None:
     shown(window, night, 4)
     asked = [url for url in window.asked() if not url.startswith("data:")]
     assert {urlsplit(url).netloc for url in asked} == {urlsplit(night.url).netloc}
@@ -59,7 +71,9 @@ def test_the_worst_is_said_first(window: Browser, night: PlayedSite) -> None:
     assert window.text("#notes > li:first-child").count("in fault") == 1
     assert window.text(".gpu:first-child h3").startswith("gpu2")
     assert "a program had a GPU fault" in window.text(".gpu:first-child")
-    assert "pod research/finetune-qwen-0 waits on gpu2 of gpu-a1: gpu2 is in fault" in window.text("#waiting")
+    assert "pod research/finetune-qwen-0 waits on gpu2 of gpu-a1: gpu2 is in fault" in window.text(
+        "#waiting"
+    )
 
 
 def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSite) -> None:
@@ -75,7 +89,10 @@ def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSi
     assert "2 matches" in window.text("#found")
     window.select_all()
     window.keys("no-such-job")
-    window.until("return document.getElementById('found').textContent === 'Nothing matches'", "nothing is found")
+    window.until(
+        "return document.getElementById('found').textContent === 'Nothing matches'",
+        "nothing is found",
+    )
     window.select_all()
     window.keys(Keys.DELETE)
     window.until("return document.querySelectorAll('.gpu').length === 4", "all GPUs are back")
@@ -93,16 +110,25 @@ def test_a_node_beside_a_kubelet_says_which_of_its_pods_wait_since_when_and_wher
     view = troubled(time.time())
     never = replace(view.head, pods=PodsHeard("the API server does not answer"))
     night.show(replace(view, head=never, waiting=()))
-    window.until("return document.querySelector('#waiting-title').textContent.endsWith('(?)')", "nobody knows how many")
+    window.until(
+        "return document.querySelector('#waiting-title').textContent.endsWith('(?)')",
+        "nobody knows how many",
+    )
     assert "? waiting" in window.text("#verdict-figures")
     assert "is not known: the API server does not answer" in window.text("#waiting-away")
     window.script("document.querySelector('[data-language=zh]').click()")
     assert "调度器" in window.text("#waiting-elsewhere")
     night.show(replace(view, head=replace(view.head, pods=PodsHeard("it is away", 0.0))))
-    window.until("return document.querySelectorAll('#waiting > li').length === 2", "those that were heard of last stay")
+    window.until(
+        "return document.querySelectorAll('#waiting > li').length === 2",
+        "those that were heard of last stay",
+    )
     assert "收不到本节点 Pod 的消息" in window.text("#waiting-away")
     night.show(page_of(node(GPUS, [])))
-    window.until("return document.getElementById('waiting-part').hidden", "where no kubelet is nothing is said of pods")
+    window.until(
+        "return document.getElementById('waiting-part').hidden",
+        "where no kubelet is nothing is said of pods",
+    )
 
 
 def test_a_page_too_many_says_what_to_do_and_comes_alive_when_another_is_closed(
@@ -111,13 +137,17 @@ def test_a_page_too_many_says_what_to_do_and_comes_alive_when_another_is_closed(
     where = urlsplit(night.url).netloc
     with ExitStack() as opened:
         connections = [
-            opened.enter_context(closing(HTTPConnection(where, timeout=30))) for _place in range(MOST_READERS)
+            opened.enter_context(closing(HTTPConnection(where, timeout=30)))
+            for _place in range(MOST_READERS)
         ]
         for connection in connections:
             connection.request("GET", "/v1/page/changes")
             assert connection.getresponse().readline() == b"event: page\n"
         window.open(night.url)
-        window.until("return document.getElementById('link-text').textContent.includes('429')", "it is refused")
+        window.until(
+            "return document.getElementById('link-text').textContent.includes('429')",
+            "it is refused",
+        )
         assert f"this machine reads the page {MOST_READERS} times already" in window.text("#link")
         assert "close a page that nobody looks at" in window.text("#link")
     window.until("return document.body.className === 'live'", "it is live", within_s=30)
@@ -125,7 +155,9 @@ def test_a_page_too_many_says_what_to_do_and_comes_alive_when_another_is_closed(
 
 
 def test_what_is_not_known_is_a_question_mark_and_never_zero(window: Browser) -> None:
-    blind = replace(node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",))
+    blind = replace(
+        node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",)
+    )
     with played(page_of(blind)) as site:
         shown(window, site, 2)
         assert "? GiB used" in window.text("#verdict-figures")
@@ -133,7 +165,10 @@ def test_what_is_not_known_is_a_question_mark_and_never_zero(window: Browser) ->
         assert "NVML: no answer" in window.text("#notes")
         assert window.script("return document.querySelectorAll('.slice.unknown').length") == 1
         site.show(page_of(replace(blind, grants_known=False)))
-        window.until("return document.body.innerText.includes('who has a share is not known')", "nobody knows who")
+        window.until(
+            "return document.body.innerText.includes('who has a share is not known')",
+            "nobody knows who",
+        )
         assert "0 of" not in window.text(".figures")
 
 
@@ -143,9 +178,14 @@ def test_a_change_is_drawn_where_it_is_and_what_is_open_stays_open(window: Brows
         shown(window, site, 2)
         window.script("document.querySelector('.gpu summary').focus()")
         window.keys(Keys.ENTER)
-        window.until("return document.querySelectorAll('.gpu tbody tr').length === 12", "its table is open")
+        window.until(
+            "return document.querySelectorAll('.gpu tbody tr').length === 12", "its table is open"
+        )
         site.show(page_of(node(GPUS, [*pods, granted(GPUS[0], "late", GIB)])))
-        window.until("return document.querySelectorAll('.gpu tbody tr').length === 13", "the new pod is in it")
+        window.until(
+            "return document.querySelectorAll('.gpu tbody tr').length === 13",
+            "the new pod is in it",
+        )
         assert window.script("return document.activeElement.tagName") == "SUMMARY"
 
 
@@ -156,8 +196,15 @@ def test_names_that_tenants_have_chosen_are_text(window: Browser) -> None:
         assert "<b>ns</b>/<img src=x onerror=" in window.text("#gpus")
         assert "</script><script>" in window.text("#notes")
         assert "<i>gpu</i>" in window.text("h1")
-        assert window.script("return document.querySelectorAll('main img, main script, main b, h1 i').length") == 0
-        assert "caught" not in window.script("return document.title").replace("document.title='caught'", "")
+        assert (
+            window.script(
+                "return document.querySelectorAll('main img, main script, main b, h1 i').length"
+            )
+            == 0
+        )
+        assert "caught" not in window.script("return document.title").replace(
+            "document.title='caught'", ""
+        )
         assert "\u202e" not in window.text()
         assert window.complaints() == []
         assert [url for url in window.asked() if url.endswith("/x")] == []
@@ -193,7 +240,9 @@ def test_axe_finds_nothing_serious(
     assert window.script("return document.documentElement.lang") == language
     assert window.script("return document.documentElement.scrollWidth") <= size[0]
     found = window.violations(axe())
-    assert [(one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found] == []
+    assert [
+        (one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found
+    ] == []
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -204,18 +253,26 @@ def test_with_letters_of_twice_the_size_nothing_is_cut_on_a_phone(
     shown(window, night, 4)
     window.script(f"document.querySelector('[data-language={language}]').click()")
     wide = "return document.documentElement.scrollWidth"
-    inside = "return [...document.querySelectorAll('.gpu details')].every((one) => one.scrollWidth <= one.clientWidth)"
+    inside = (
+        "return [...document.querySelectorAll('.gpu details')].every((one) => one.scrollWidth <="
+        " one.clientWidth)"
+    )
     assert window.script(inside), "as it is, tables have their room"
     window.script("document.documentElement.style.fontSize = '200%'")
     assert window.script(wide) <= PHONE[0]
     assert not window.script(inside), "a table that needs more room is moved within its card"
 
 
-def test_the_language_is_the_browsers_until_somebody_chooses_and_then_that(window: Browser, night: PlayedSite) -> None:
+def test_the_language_is_the_browsers_until_somebody_chooses_and_then_that(
+    window: Browser, night: PlayedSite
+) -> None:
     shown(window, night, 4)
     assert window.script("return document.documentElement.lang") == "en"
     window.script("document.querySelector('[data-language=zh]').click()")
-    window.until("return document.getElementById('verdict-title').textContent === '1 项故障'", "it is in Chinese")
+    window.until(
+        "return document.getElementById('verdict-title').textContent === '1 项故障'",
+        "it is in Chinese",
+    )
     assert "故障" in window.text(".gpu .chip:not([hidden])")
     assert "a program had a GPU fault" in window.text(".gpu .why")
     shown(window, night, 4)
@@ -234,9 +291,14 @@ def test_everything_that_can_be_done_is_reached_by_the_keyboard_and_seen_there(
     reached = []
     for _tab in range(wanted):
         window.keys(Keys.TAB)
-        reached.append(window.script("return [...document.querySelectorAll('*')].indexOf(document.activeElement)"))
+        reached.append(
+            window.script(
+                "return [...document.querySelectorAll('*')].indexOf(document.activeElement)"
+            )
+        )
         outlined = (
-            "const style = getComputedStyle(document.activeElement); return style.outlineStyle + style.outlineWidth"
+            "const style = getComputedStyle(document.activeElement); return style.outlineStyle +"
+            " style.outlineWidth"
         )
         assert window.script(outlined) == "solid3px", reached[-1]
     assert len(set(reached)) == wanted
@@ -249,12 +311,15 @@ def test_everything_that_can_be_done_is_reached_by_the_keyboard_and_seen_there(
 def test_every_bar_has_words_for_who_does_not_see_it(window: Browser, night: PlayedSite) -> None:
     shown(window, night, 4)
     words = window.script(
-        "return [...document.querySelectorAll('[role=img]')].map((one) => one.getAttribute('aria-label'))"
+        "return [...document.querySelectorAll('[role=img]')].map((one) =>"
+        " one.getAttribute('aria-label'))"
     )
     assert "gpu0: 20 of 23 GiB granted, 15.1 GiB used, 3 holders" in words
     assert "gpu0: 100 of 100 % of the threads reserved" in words
     assert all(words)
-    lives = window.script("return [...document.querySelectorAll('[role=status]')].map((one) => one.id)")
+    lives = window.script(
+        "return [...document.querySelectorAll('[role=status]')].map((one) => one.id)"
+    )
     assert lives == ["found", "said"]
 
 
@@ -263,7 +328,9 @@ def test_nothing_wrong_is_said_in_one_line(window: Browser) -> None:
     with played(well) as site:
         shown(window, site, 2)
         assert "All is well" in window.text("#verdict-title")
-        assert "2 of 2 GPUs serve · 1 of 46 GiB granted · 0.3 GiB used" in window.text("#verdict-figures")
+        assert "2 of 2 GPUs serve · 1 of 46 GiB granted · 0.3 GiB used" in window.text(
+            "#verdict-figures"
+        )
         assert not window.script("return document.getElementById('waiting-part').checkVisibility()")
 
 
@@ -278,7 +345,9 @@ def test_a_claim_is_named_beside_its_holder_and_found_by_any_of_its_pods(window:
         window.until("return document.querySelectorAll('tr.hit').length === 1", "its row is marked")
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desk", "phone"])
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desk", "phone"]
+)
 def test_a_clusters_page_has_the_worst_node_first_and_takes_no_silent_node_for_well(
     window: Browser, size: tuple[int, int], scheme: str
 ) -> None:
@@ -286,15 +355,21 @@ def test_a_clusters_page_has_the_worst_node_first_and_takes_no_silent_node_for_w
     window.colours(scheme)
     with played(cluster(time.time())) as site:
         window.open(site.url)
-        window.until("return document.querySelectorAll('.node').length === 8", "eight nodes are shown")
+        window.until(
+            "return document.querySelectorAll('.node').length === 8", "eight nodes are shown"
+        )
         assert "2 things are wrong" in window.text("#verdict-title")
         assert "27 of 32 GPUs serve" in window.text("#verdict-figures")
-        names = window.script("return [...document.querySelectorAll('.node h3')].map((one) => one.textContent)")
+        names = window.script(
+            "return [...document.querySelectorAll('.node h3')].map((one) => one.textContent)"
+        )
         assert names == ["gpu-a3", "gpu-a6", *(f"gpu-a{number}" for number in (1, 2, 4, 5, 7, 8))]
         opened = window.script("return document.querySelectorAll('.node > details[open]').length")
         assert opened == 2
         assert "silent" in window.text(".node:nth-child(2) .chip")
         assert window.script("return document.documentElement.scrollWidth") <= size[0]
         found = window.violations(axe())
-        assert [(one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found] == []
+        assert [
+            (one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found
+        ] == []
         assert window.complaints() == []

@@ -22,21 +22,36 @@ from tests.status.cluster_worlds import cluster_node, held
 ROW = "tbody tr:nth-child({})"
 
 
-def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(window: Browser) -> None:
+def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(
+    window: Browser,
+) -> None:
     now = time.time()
-    last = ViolationReport(at=utc(now - 60), kind="memory_over_grant", action="kill", pod="default/train")
+    last = ViolationReport(
+        at=utc(now - 60), kind="memory_over_grant", action="kill", pod="default/train"
+    )
     own = GrantViolations((ViolationCount(kind="memory_over_grant", count=3),), last)
-    pods = (changed(held("train", 7), violations=own), changed(held("well", 3), violations=NO_VIOLATIONS))
+    pods = (
+        changed(held("train", 7), violations=own),
+        changed(held("well", 3), violations=NO_VIOLATIONS),
+    )
     node = replace(
         cluster_node(gib=(23,), held=pods),
         reported_at=now,
         violations=ViolationsReport(pods=1, counts=own.counts, last=(last,)),
     )
-    with played(cluster_page(PageHead(PageScope.CLUSTER, "cluster", "1", now), [node_parts(node, now)], ())) as site:
+    with played(
+        cluster_page(PageHead(PageScope.CLUSTER, "cluster", "1", now), [node_parts(node, now)], ())
+    ) as site:
         window.open(site.url)
         window.until("return document.querySelectorAll('.gpu').length === 1", "the GPU is shown")
-        window.script("document.querySelectorAll('details:not([open]) > summary').forEach((one) => one.click())")
-        window.until("return document.querySelectorAll('.gpu tbody tr').length === 2", "the table of its pods")
+        window.script(
+            "document.querySelectorAll('details:not([open]) > summary').forEach((one) =>"
+            " one.click())"
+        )
+        window.until(
+            "return document.querySelectorAll('.gpu tbody tr').length === 2",
+            "the table of its pods",
+        )
         assert "3 violations" in window.text(f".gpu {ROW.format(1)}")
         assert "violation" not in window.text(f".gpu {ROW.format(2)}")
         lately = window.text("#lately > li:first-child")
@@ -45,7 +60,9 @@ def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(wi
         assert "to be ended" in lately
         window.script("document.querySelector('[data-language=zh]').click()")
         window.until(
-            f"return document.querySelector('.gpu {ROW.format(1)}').textContent.includes('违规 3 次')", "in Chinese"
+            f"return document.querySelector('.gpu {ROW.format(1)}')"
+            ".textContent.includes('违规 3 次')",
+            "in Chinese",
         )
         assert "显存超额" in window.text("#lately > li:first-child")
         assert window.complaints() == []

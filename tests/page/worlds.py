@@ -11,7 +11,14 @@ from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_report import FaultsReport, SeenViolations, ViolationReport, ViolationsReport
 from mpsd.model.node_view import Client, DomainView, NodeView
 from mpsd.model.times import stamp, utc
-from mpsd.status.page.rules.pages import aged, cluster_page, node_page, node_parts, own_scene, pods_here
+from mpsd.status.page.rules.pages import (
+    aged,
+    cluster_page,
+    node_page,
+    node_parts,
+    own_scene,
+    pods_here,
+)
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, PodsHeard, PodsHere, pod_card
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_report import node_report
@@ -36,20 +43,34 @@ _PODS = (
 
 
 def troubled(now: float) -> PageView:
-    """A node beside a kubelet on an ordinary bad night: one GPU in fault, one pod over its grant, two that wait."""
+    """A node beside a kubelet on an ordinary bad night: one GPU in fault, one pod over its grant,
+    two that wait."""
     grants = [
         (granted(_GPUS[gpu], name.split("/")[1], gib * GIB, name.split("/")[0], percent), used)
         for gpu, name, gib, used, percent in _PODS
     ]
     clients = tuple(
-        Client(identity(4100 + number), grant.gpus[0], int(used * GIB), True, "python train.py", grant.id)
+        Client(
+            identity(4100 + number),
+            grant.gpus[0],
+            int(used * GIB),
+            True,
+            "python train.py",
+            grant.id,
+        )
         for number, (grant, used) in enumerate(grants)
     )
     stranger = Client(identity(991), _GPUS[1].uuid, GIB, False, "python3 /tmp/bench.py", None)
     base = node(_GPUS, [grant for grant, _used in grants])
-    in_fault = replace(domain(_GPUS[2], State.FAULT, "a program had a GPU fault; its clients are being ended"))
+    in_fault = replace(
+        domain(_GPUS[2], State.FAULT, "a program had a GPU fault; its clients are being ended")
+    )
     domains = [DomainView(replace(in_fault, since=now - 140, restarts_total=1), frozenset())]
-    domains += [DomainView(replace(domain(gpu), since=now - 90_000), frozenset()) for gpu in _GPUS if gpu != _GPUS[2]]
+    domains += [
+        DomainView(replace(domain(gpu), since=now - 90_000), frozenset())
+        for gpu in _GPUS
+        if gpu != _GPUS[2]
+    ]
     seen: NodeView = replace(base, now=now, clients=(*clients, stranger), domains=tuple(domains))
     over = ViolationReport(
         at=utc(now - 30),
@@ -65,17 +86,25 @@ def troubled(now: float) -> PageView:
     watched = SeenViolations(ViolationsReport(since=utc(now - 86_000), last=(over,)), {})
     happened = [
         PastEvent(
-            now - 140, Reason.FAULT.value, "gpu-a1", "MPS domain gpu2 had a fault, which ended every program there"
+            now - 140,
+            Reason.FAULT.value,
+            "gpu-a1",
+            "MPS domain gpu2 had a fault, which ended every program there",
         ),
         PastEvent(now - 60, REFUSED, "python train.py", "no single GPU has 40 GiB: the most is 23"),
         PastEvent(now - 7300, Reason.READY.value, "gpu-a1", "MPS domain gpu3 serves"),
     ]
-    return node_page(node_report(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened, pods=_bound(seen, now))
+    return node_page(
+        node_report(seen, POLICY, watched, "0.1.0"), "gpu-a1", happened, pods=_bound(seen, now)
+    )
 
 
 def _bound(seen: NodeView, now: float) -> PodsHere:
     """Two pods of the node that do not run yet: one for its GPU, one for its image."""
-    pulls = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "registry.example/evaluate:v3"'}
+    pulls = {
+        "reason": "ImagePullBackOff",
+        "message": 'Back-off pulling image "registry.example/evaluate:v3"',
+    }
     pods = [
         _starting("research", "finetune-qwen-0", 3, _GPUS[2].uuid, now - 120, 40),
         _starting("research", "evaluate-3-kx2lw", 2, _GPUS[0].uuid, now - 900, waiting=pulls),
@@ -85,7 +114,13 @@ def _bound(seen: NodeView, now: float) -> PodsHere:
 
 
 def _starting(
-    namespace: str, name: str, gib: int, gpu: str, bound: float, percent: int = 0, waiting: dict[str, str] | None = None
+    namespace: str,
+    name: str,
+    gib: int,
+    gpu: str,
+    bound: float,
+    percent: int = 0,
+    waiting: dict[str, str] | None = None,
 ) -> object:
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(bound)}
     states = [{"name": "main", "state": {"waiting": waiting}}] if waiting else []
@@ -101,14 +136,24 @@ def _starting(
 def hostile() -> NodeView:
     """A node whose tenants have chosen their names for the page."""
     evil = "<img src=x onerror=document.title='caught'>"
-    pods = [granted(SOME[0], evil, 4 * GIB, "<b>ns</b>"), granted(SOME[1], "\u202eevil\u2066", 4 * GIB)]
+    pods = [
+        granted(SOME[0], evil, 4 * GIB, "<b>ns</b>"),
+        granted(SOME[1], "\u202eevil\u2066", 4 * GIB),
+    ]
     base = node(SOME, pods)
     stranger = Client(
-        identity(9), SOME[0].uuid, GIB, True, f"</script><script>document.title='caught'</script>{evil}", None
+        identity(9),
+        SOME[0].uuid,
+        GIB,
+        True,
+        f"</script><script>document.title='caught'</script>{evil}",
+        None,
     )
     reason = f"{evil} {{n}} </style>"
     domains = (base.domains[0], DomainView(domain(SOME[1], State.DOWN, reason), frozenset()))
-    return replace(base, clients=(*(base.clients or ()), stranger), domains=domains, unknown=(evil,))
+    return replace(
+        base, clients=(*(base.clients or ()), stranger), domains=domains, unknown=(evil,)
+    )
 
 
 def cluster(now: float) -> PageView:
@@ -122,7 +167,10 @@ def cluster(now: float) -> PageView:
         reason="a program had a GPU fault",
         faults=FaultsReport(1, utc(now - 75)),
     )
-    gpus = tuple(changed(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu for gpu in nodes[2].gpus)
+    gpus = tuple(
+        changed(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu
+        for gpu in nodes[2].gpus
+    )
     nodes[2] = replace(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
     nodes[5] = aged(replace(nodes[5], reported_at=now - 1500), now)
     around = scene(*nodes)
@@ -131,8 +179,14 @@ def cluster(now: float) -> PageView:
         ("research", "resnet-sweep-7-2k9dx", 12, 700),
         ("batch", "embed-all-0", 30, 90_000),
     ]
-    made = [{**_named(space, name), "creationTimestamp": stamp(now - ago)} for space, name, _gib, ago in pods]
-    seen = [read_pod_seen(pod(one[2], metadata=metadata), POLICY) for one, metadata in zip(pods, made, strict=True)]
+    made = [
+        {**_named(space, name), "creationTimestamp": stamp(now - ago)}
+        for space, name, _gib, ago in pods
+    ]
+    seen = [
+        read_pod_seen(pod(one[2], metadata=metadata), POLICY)
+        for one, metadata in zip(pods, made, strict=True)
+    ]
     cards = [pod_card(one, story(one, replace(around, now=now))) for one in seen]
     head = PageHead(PageScope.CLUSTER, "cluster", "0.1.0", now)
     return cluster_page(head, [node_parts(one, now) for one in nodes], cards)
@@ -152,11 +206,21 @@ def _node(name: str, now: float) -> ClusterNode:
             clients=1,
         )
         for ordinal in range(len(sizes))
-        for space, job, gib, used in (("research", f"sweep-{ordinal}", 9, 0.8), ("serving", f"llm-{ordinal}", 7, 0.55))
+        for space, job, gib, used in (
+            ("research", f"sweep-{ordinal}", 9, 0.8),
+            ("serving", f"llm-{ordinal}", 7, 0.55),
+        )
     )
     made = cluster_node(name, sizes, held=pods)
     gpus = tuple(
-        changed(gpu, name="NVIDIA A30", granted_mib=16 * GIB, granted_percent=50, used_mib=11 * GIB, clients=2)
+        changed(
+            gpu,
+            name="NVIDIA A30",
+            granted_mib=16 * GIB,
+            granted_percent=50,
+            used_mib=11 * GIB,
+            clients=2,
+        )
         for gpu in made.gpus
     )
     domains = tuple(changed(one, since=utc(now - 90_000)) for one in made.domains)

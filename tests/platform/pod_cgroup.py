@@ -1,4 +1,5 @@
-"""A pod's cgroup on this machine, as kubelet would make one, in the first hierarchy that lets us."""
+"""A pod's cgroup on this machine, as kubelet would make one, in the first hierarchy that lets
+us."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +11,11 @@ import pytest
 from tests.whole.machine.machine import eventually
 
 _TREE = Path("/sys/fs/cgroup")
-_TOPS = [path.parent for path in (_TREE / "cgroup.procs", *_TREE.glob("pids/cgroup.procs")) if os.access(path, os.W_OK)]
+_TOPS = [
+    path.parent
+    for path in (_TREE / "cgroup.procs", *_TREE.glob("pids/cgroup.procs"))
+    if os.access(path, os.W_OK)
+]
 
 needs_cgroups = pytest.mark.skipif(not _TOPS, reason="needs cgroups that it may change")
 
@@ -42,7 +47,8 @@ class PodCgroupHere:
 
 @contextmanager
 def pod_cgroup(number: int = 0) -> Iterator[PodCgroupHere]:
-    """Removed at the end, when all who are in it must have ended. number: tells several of one test apart."""
+    """Removed at the end, when all who are in it must have ended. number: tells several of one test
+    apart."""
     made = PodCgroupHere(number)
     try:
         yield made

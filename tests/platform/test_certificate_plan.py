@@ -27,7 +27,8 @@ NOW = 1_000_000.0
 AUTHORITY = Authority("one", NOW + LIVES.authority_s)
 SERVING = Serving("one", NAMES, NOW + LIVES.serving_s)
 GOOD = SecretView(authority=AUTHORITY, serving=SERVING)
-LATE = SecretView(authority=Authority("one", NOW + 2999), serving=SERVING)  # a third of an authority's life is 3000
+# a third of an authority's life is 3000
+LATE = SecretView(authority=Authority("one", NOW + 2999), serving=SERVING)
 TWO = Authority("two", NOW + 9000)
 FOLLOWED = replace(LATE, following=TWO)
 
@@ -46,7 +47,10 @@ def trusted(secret: SecretView) -> frozenset[str]:
         (GOOD, None),
         (replace(GOOD, held=True), None),
         (replace(GOOD, serving=replace(SERVING, signed_by="another")), CertificateStep.ISSUE),
-        (replace(GOOD, serving=replace(SERVING, names=frozenset({"old.name"}))), CertificateStep.ISSUE),
+        (
+            replace(GOOD, serving=replace(SERVING, names=frozenset({"old.name"}))),
+            CertificateStep.ISSUE,
+        ),
         (replace(GOOD, serving=replace(SERVING, names=NAMES | {"more"})), None),
         (replace(GOOD, serving=replace(SERVING, not_after=NOW + 301)), None),
         (replace(GOOD, serving=replace(SERVING, not_after=NOW + 300)), CertificateStep.ISSUE),
@@ -78,21 +82,26 @@ def test_an_authority_must_outlive_what_it_signs() -> None:
 
 @dataclass
 class World:
-    """A Secret, what the configurations name, what API servers still hold, and what each replica serves."""
+    """A Secret, what the configurations name, what API servers still hold, and what each replica
+    serves."""
 
     now: float = NOW
     secret: SecretView = field(default_factory=SecretView)
     named: frozenset[str] = frozenset()
-    believed: list[tuple[float, frozenset[str]]] = field(default_factory=list)  # since when, the newest last
+    # since when, the newest last
+    believed: list[tuple[float, frozenset[str]]] = field(default_factory=list)
     served: dict[int, Serving] = field(default_factory=dict)
     since: dict[int, tuple[str, float]] = field(default_factory=dict)
     made: int = 0
 
     def look(self, replica: int) -> None:
-        """One replica takes every step that is due, serves what it finds and registers what verifies it."""
+        """One replica takes every step that is due, serves what it finds and registers what
+        verifies it."""
         for _step in range(10):
             seen = replace(
-                self.secret, following_trusted_since=self._trusted_since(replica), held=replica in self.served
+                self.secret,
+                following_trusted_since=self._trusted_since(replica),
+                held=replica in self.served,
             )
             step = next_step(seen, NAMES, LIVES, self.now)
             if step is None:
@@ -140,7 +149,8 @@ class World:
                 raise AssertionError("nobody loses the Secret here")
 
     def check(self, slowest_s: float) -> None:
-        """Every certificate that is served is verified by everything that an API server may still believe."""
+        """Every certificate that is served is verified by everything that an API server may still
+        believe."""
         for serving in self.served.values():
             assert self.now < serving.not_after, "an ended certificate is served"
             for index, (_since, named) in enumerate(self.believed):
@@ -150,9 +160,14 @@ class World:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.floats(0.1, 50), st.sets(st.integers(0, 2))), min_size=50, max_size=300))
-def test_whoever_looks_when_api_servers_can_verify_what_is_served(rounds: list[tuple[float, set[int]]]) -> None:
-    """Three replicas look at random, but none is silent for longer than the time in which a renewal is due."""
+@given(
+    st.lists(st.tuples(st.floats(0.1, 50), st.sets(st.integers(0, 2))), min_size=50, max_size=300)
+)
+def test_whoever_looks_when_api_servers_can_verify_what_is_served(
+    rounds: list[tuple[float, set[int]]],
+) -> None:
+    """Three replicas look at random, but none is silent for longer than the time in which a renewal
+    is due."""
     world, last = World(), dict.fromkeys(range(3), NOW)
     for replica in last:
         world.look(replica)
@@ -176,7 +191,8 @@ def test_authorities_are_replaced_again_and_again_with_no_moment_of_doubt(slowes
     assert world.made > 4
 
 
-# Which certificate's end stands on the webhook's configurations, whoever of its replicas comes when.
+# Which certificate's end stands on the webhook's configurations, whoever of its replicas comes
+# when.
 
 
 class Replica:

@@ -29,7 +29,8 @@ SERVING = issue(AUTHORITY, NAMES, NOW, 3000)
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
-    """The serial number of the certificate shown; ssl.SSLError where the client does not take it."""
+    """The serial number of the certificate shown; ssl.SSLError where the client does not take
+    it."""
     ours, theirs = socket.socketpair()
 
     def accept() -> None:
@@ -51,7 +52,9 @@ def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
 
 
 def strict_client(*authorities: Pair) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=b"".join(one.certificate for one in authorities).decode())
+    context = ssl.create_default_context(
+        cadata=b"".join(one.certificate for one in authorities).decode()
+    )
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     return context
 
@@ -71,7 +74,11 @@ def test_another_name_and_another_authority_are_not_taken() -> None:
     with pytest.raises(ssl.SSLError, match="Hostname mismatch"):
         handshake(serving(SERVING), strict_client(AUTHORITY), "other.svc")
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-        handshake(serving(SERVING), strict_client(new_authority("mpsd-webhook.mpsd-system", NOW, 3600)), NAMES[0])
+        handshake(
+            serving(SERVING),
+            strict_client(new_authority("mpsd-webhook.mpsd-system", NOW, 3600)),
+            NAMES[0],
+        )
 
 
 def test_old_tls_is_not_spoken() -> None:
@@ -98,7 +105,9 @@ def test_clocks_a_little_behind_take_it() -> None:
 def test_what_is_written_is_read_back() -> None:
     authority = read_authority(AUTHORITY.certificate, AUTHORITY.key)
     assert abs(authority.not_after - (NOW + 3600)) < 1
-    found = read_serving(SERVING, [new_authority("another", NOW, 60).certificate, AUTHORITY.certificate])
+    found = read_serving(
+        SERVING, [new_authority("another", NOW, 60).certificate, AUTHORITY.certificate]
+    )
     assert found.signed_by == authority.id
     assert found.names == frozenset(NAMES)
     assert abs(found.not_after - (NOW + 3000)) < 1
@@ -108,16 +117,23 @@ def test_what_is_written_is_read_back() -> None:
 def test_a_chain_is_known_by_its_first_certificate() -> None:
     chain = SERVING.certificate + AUTHORITY.certificate
     assert fingerprint(chain) == fingerprint(SERVING.certificate)
-    assert fingerprint(AUTHORITY.certificate + SERVING.certificate) == read_authority(AUTHORITY.certificate, None).id
+    assert (
+        fingerprint(AUTHORITY.certificate + SERVING.certificate)
+        == read_authority(AUTHORITY.certificate, None).id
+    )
 
 
 def test_a_stranger_signed_nothing_of_ours() -> None:
-    assert not read_serving(SERVING, [new_authority("mpsd-webhook.mpsd-system", NOW, 60).certificate]).signed_by
+    assert not read_serving(
+        SERVING, [new_authority("mpsd-webhook.mpsd-system", NOW, 60).certificate]
+    ).signed_by
 
 
 def test_no_certificate_outlives_its_authority() -> None:
     authority = read_authority(AUTHORITY.certificate, None)
-    assert read_serving(issue(AUTHORITY, NAMES, NOW, 9_999_999), []).not_after == authority.not_after
+    assert (
+        read_serving(issue(AUTHORITY, NAMES, NOW, 9_999_999), []).not_after == authority.not_after
+    )
 
 
 @pytest.mark.parametrize("broken", [b"", b"x", SERVING.certificate[:200], AUTHORITY.key])
@@ -163,7 +179,9 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_key_is_in_no_repr_and_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_in_no_repr_and_in_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     before = open_files()

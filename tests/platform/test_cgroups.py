@@ -1,4 +1,5 @@
-"""Whose a process is: the lines are as kernels, kubelets and runtimes write them, with the sources beside."""
+"""Whose a process is: the lines are as kernels, kubelets and runtimes write them, with the sources
+beside."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,8 @@ CONTAINER = "a8077b08a56c0c6e33d6716557d882ac940cb09475c50372e22e84c40d0733f2"
 NODE = "65a1b6ad09655b3f1475ede1aa0061a97c0d1ada9f2b2acac959afbc92094463"
 
 SEEN = {
-    # kubernetes.io/docs/concepts/architecture/cgroups and kubelet's names for its three classes of service
+    # kubernetes.io/docs/concepts/architecture/cgroups and kubelet's names for its three classes of
+    # service
     "v2, cgroupfs, burstable": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}",
     "v2, cgroupfs, best effort": f"0::/kubepods/besteffort/pod{UID}/{CONTAINER}",
     "v2, cgroupfs, guaranteed": f"0::/kubepods/pod{UID}/{CONTAINER}",
@@ -59,8 +61,11 @@ SEEN = {
         f"5:memory:/kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{CONTAINER}\n"
         "0::/system.slice/containerd.service"
     ),
-    # kind, older: kubelet with --cgroup-root=/kubelet, seen from outside and from inside of the node
-    "kind, cgroupfs, from outside": f"3:memory:/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}",
+    # kind, older: kubelet with --cgroup-root=/kubelet, seen from outside and from inside of the
+    # node
+    "kind, cgroupfs, from outside": (
+        f"3:memory:/docker/{NODE}/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}"
+    ),
     "kind, cgroupfs, from inside": f"0::/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}",
     "kind, systemd": (
         f"0::/system.slice/docker-{NODE}.scope/kubelet.slice/kubelet-kubepods.slice/"
@@ -117,7 +122,9 @@ def test_a_process_of_the_host_is_in_no_pod(text: str) -> None:
     assert pod_of_cgroup(text) is None
 
 
-@pytest.mark.parametrize("below", ["", "/", "/crio-conmon-" + CONTAINER, "/crio-conmon-" + CONTAINER + ".scope"])
+@pytest.mark.parametrize(
+    "below", ["", "/", "/crio-conmon-" + CONTAINER, "/crio-conmon-" + CONTAINER + ".scope"]
+)
 def test_what_is_beside_the_containers_of_a_pod_is_of_the_pod_too(below: str) -> None:
     assert pod_of_cgroup(f"0::/kubepods/burstable/pod{UID}{below}") == UID
 
@@ -127,7 +134,10 @@ def test_what_is_beside_the_containers_of_a_pod_is_of_the_pod_too(below: str) ->
     [
         f"/docker/{NODE}",
         f"/docker/{NODE}/kubelet/kubepods/pod{OTHER}/{NODE}",
-        f"/kubelet.slice/kubelet-kubepods-pod{OTHER.replace('-', '_')}.slice/cri-containerd-{NODE}.scope",
+        (
+            f"/kubelet.slice/kubelet-kubepods-pod{OTHER.replace('-', '_')}.slice"
+            f"/cri-containerd-{NODE}.scope"
+        ),
         f"/x\x0b0::/kubepods/pod{OTHER}/{NODE}",
         f"/x\u20280::/kubepods/pod{OTHER}/{NODE}",
     ],
@@ -137,7 +147,12 @@ def test_a_pod_cannot_make_its_processes_another_s(inner: str) -> None:
 
 
 def test_hierarchies_that_name_two_pods_are_not_believed() -> None:
-    assert pod_of_cgroup(f"5:memory:/kubepods/pod{UID}/{CONTAINER}\n4:devices:/kubepods/pod{OTHER}/{CONTAINER}") is None
+    assert (
+        pod_of_cgroup(
+            f"5:memory:/kubepods/pod{UID}/{CONTAINER}\n4:devices:/kubepods/pod{OTHER}/{CONTAINER}"
+        )
+        is None
+    )
 
 
 def test_on_a_node_in_a_pod_the_pods_are_those_of_that_node() -> None:
@@ -146,15 +161,22 @@ def test_on_a_node_in_a_pod_the_pods_are_those_of_that_node() -> None:
     node = node_cgroup(own)
     assert node == outer
     assert pod_of_cgroup(own, node) == HASH
-    assert pod_of_cgroup(f"0::{outer}/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{OTHER}/{NODE}", node) == UID
+    assert (
+        pod_of_cgroup(f"0::{outer}/kubepods/pod{UID}/{CONTAINER}/kubepods/pod{OTHER}/{NODE}", node)
+        == UID
+    )
 
 
-@pytest.mark.parametrize("own", ["0::/", "4:memory:/\n0::/", SEEN["v2, systemd, containerd"], SEEN["kind, systemd"]])
+@pytest.mark.parametrize(
+    "own", ["0::/", "4:memory:/\n0::/", SEEN["v2, systemd, containerd"], SEEN["kind, systemd"]]
+)
 def test_a_node_that_is_in_no_pod_needs_nothing_taken_off(own: str) -> None:
     assert node_cgroup(own) == ""
 
 
-PIECES = st.sampled_from(["0::", "/", "kubepods", "pod", UID, UNDERSCORED, ".slice", ":", "..", "-", CONTAINER, "\n"])
+PIECES = st.sampled_from(
+    ["0::", "/", "kubepods", "pod", UID, UNDERSCORED, ".slice", ":", "..", "-", CONTAINER, "\n"]
+)
 
 
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=30).map("".join)))
@@ -181,7 +203,9 @@ def test_a_container_has_every_cgroup_to_itself_that_nobody_older_is_in() -> Non
         Cgroup("pids", "/c1"),
         Cgroup("memory", "/init/c1"),
     )
-    assert alone_in(DOCKER.format("x"), [v2("/init.scope")]) == (Cgroup("", "/system.slice/docker-x.scope"),)
+    assert alone_in(DOCKER.format("x"), [v2("/init.scope")]) == (
+        Cgroup("", "/system.slice/docker-x.scope"),
+    )
 
 
 def test_the_root_is_nobodys() -> None:
@@ -217,7 +241,9 @@ def test_where_hierarchies_name_different_containers_none_is_believed() -> None:
 
 
 @given(first=NAMES, older=st.lists(NAMES), process=NAMES)
-def test_nobody_older_is_ever_taken_for_a_containers(first: str, older: list[str], process: str) -> None:
+def test_nobody_older_is_ever_taken_for_a_containers(
+    first: str, older: list[str], process: str
+) -> None:
     homes = {"a": alone_in(v2(first), map(v2, older))}
     assert all(container_of_cgroup(v2(path), homes) is None for path in older)
     if container_of_cgroup(v2(process), homes):
@@ -227,7 +253,9 @@ def test_nobody_older_is_ever_taken_for_a_containers(first: str, older: list[str
 
 
 @given(path=NAMES, others=st.lists(NAMES))
-def test_two_containers_in_one_cgroup_are_told_apart_by_nobody(path: str, others: list[str]) -> None:
+def test_two_containers_in_one_cgroup_are_told_apart_by_nobody(
+    path: str, others: list[str]
+) -> None:
     homes = {"a": [Cgroup("", path)], "b": [Cgroup("", path)]}
     assert all(container_of_cgroup(v2(one), homes) is None for one in [path, *others])
 
@@ -249,7 +277,9 @@ def test_a_programs_cgroup_lies_in_the_deepest_that_is_roots() -> None:
     session = "/user.slice/user-1000.slice/session-3.scope"
     assert made_for(v2(session)) == f"{session}/mpsd-abc", "its limits stay in force"
     delegated = "/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope"
-    assert made_for(v2(delegated)) == "/user.slice/user-1000.slice/mpsd-abc", "its owner moves nobody out of it"
+    assert made_for(v2(delegated)) == "/user.slice/user-1000.slice/mpsd-abc", (
+        "its owner moves nobody out of it"
+    )
 
 
 def test_a_programs_cgroup_lies_beside_that_of_the_grant_that_it_was_started_under() -> None:

@@ -1,4 +1,5 @@
-"""Whose process it is, of containers that have cgroups to themselves and of those that have none."""
+"""Whose process it is, of containers that have cgroups to themselves and of those that have
+none."""
 
 import json
 import os
@@ -41,12 +42,15 @@ def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
         def started(*argv: str, cgroup: TakesIn | None = None) -> ProcessIdentity:
-            process = subprocess.Popen(["sh", "-c", 'read go; exec "$@"', "sh", *argv], stdin=subprocess.PIPE)
+            process = subprocess.Popen(
+                ["sh", "-c", 'read go; exec "$@"', "sh", *argv], stdin=subprocess.PIPE
+            )
             stack.callback(process.wait)
             stack.callback(process.kill)
             if cgroup:
                 cgroup.take_in(process.pid)
-            found = processes.identity_of(process.pid)  # while it waits: what ends at once has none afterwards
+            # while it waits: what ends at once has none afterwards
+            found = processes.identity_of(process.pid)
             assert found
             assert process.stdin
             process.stdin.close()
@@ -68,7 +72,9 @@ def nobody() -> None:
 
 def cgroup_of(process: ProcessIdentity) -> tuple[Cgroup, ...]:
     """Those that this test is not in too."""
-    return alone_in(Path(f"/proc/{process.pid}/cgroup").read_text(), [Path("/proc/self/cgroup").read_text()])
+    return alone_in(
+        Path(f"/proc/{process.pid}/cgroup").read_text(), [Path("/proc/self/cgroup").read_text()]
+    )
 
 
 def child_of(process: ProcessIdentity) -> ProcessIdentity:
@@ -79,7 +85,9 @@ def child_of(process: ProcessIdentity) -> ProcessIdentity:
 
 
 @needs_cgroups
-def test_whoever_is_in_its_cgroup_is_a_containers_own(start: Start, cgroup: ContainerCgroup) -> None:
+def test_whoever_is_in_its_cgroup_is_a_containers_own(
+    start: Start, cgroup: ContainerCgroup
+) -> None:
     first = start("sleep", "600", cgroup=cgroup)
     containers = ContainerProcesses(nobody)
     containers.put("g", first, own_cgroups(first))
@@ -129,11 +137,17 @@ def test_in_a_cgroup_that_was_anothers_its_pid_namespace_tells_it_from_that_one(
     containers = ContainerProcesses(nobody)
     containers.put("neighbours", neighbour, own_cgroups(neighbour))
     eventually(lambda: _ticks_now(start) > neighbour.start_ticks, "the kernel's clock has gone on")
-    first = child_of(start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600", cgroup=cgroup))
+    first = child_of(
+        start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600", cgroup=cgroup)
+    )
     assert own_cgroups(first) == ()
     containers.put("g", first, ())
     entered = start("sleep", "600", cgroup=cgroup)
-    assert [containers.owner_of(one.pid) for one in (first, neighbour, entered)] == ["g", "neighbours", "neighbours"]
+    assert [containers.owner_of(one.pid) for one in (first, neighbour, entered)] == [
+        "g",
+        "neighbours",
+        "neighbours",
+    ]
 
 
 @needs_cgroups
@@ -142,7 +156,9 @@ def test_in_the_pid_namespace_of_one_without_a_cgroup_another_is_known_by_its_ow
     start: Start, cgroup: ContainerCgroup
 ) -> None:
     without = child_of(start("unshare", "--pid", "--fork", "--kill-child", "sleep", "600"))
-    beside = child_of(start("nsenter", "--pid", "--target", str(without.pid), "sleep", "600", cgroup=cgroup))
+    beside = child_of(
+        start("nsenter", "--pid", "--target", str(without.pid), "sleep", "600", cgroup=cgroup)
+    )
     containers = ContainerProcesses(nobody)
     containers.put("without", without, ())
     containers.put("g", beside, cgroup_of(beside))
@@ -166,7 +182,9 @@ def test_a_process_that_is_gone_is_nobodys(start: Start) -> None:
 
 # The cgroups that mpsd makes for programs.
 
-needs_program_cgroups = pytest.mark.skipif(bool(ProgramCgroups().why_not), reason=ProgramCgroups().why_not)
+needs_program_cgroups = pytest.mark.skipif(
+    bool(ProgramCgroups().why_not), reason=ProgramCgroups().why_not
+)
 V1 = Path("/sys/fs/cgroup/pids/cgroup.procs")
 GRANT = f"test{os.getpid()}"
 
@@ -208,7 +226,11 @@ def test_a_programs_cgroup_holds_whoever_descends_from_it(
     first = start("sh", "-c", "setsid sleep 600 & wait", cgroup=program)
     child = child_of(first)
     whose.put("g", first, [program.place])
-    assert [whose.owner_of(one.pid) for one in (first, child, start("sleep", "600"))] == ["g", "g", None]
+    assert [whose.owner_of(one.pid) for one in (first, child, start("sleep", "600"))] == [
+        "g",
+        "g",
+        None,
+    ]
 
     os.kill(first.pid, signal.SIGKILL)
     eventually(lambda: not processes.is_alive(first), "the first has ended")
@@ -238,7 +260,9 @@ def test_a_user_moves_no_process_of_his_out_of_a_programs_cgroup(start: Start) -
     """He has a cgroup of v2 that is delegated to him, as systemd gives one to each user."""
     made = ProgramCgroups()
     v2 = [
-        one for one in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")) if (one / "cgroup.controllers").exists()
+        one
+        for one in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+        if (one / "cgroup.controllers").exists()
     ]
     if not v2:
         pytest.skip("v1 asks for no right to the cgroup that is left")
@@ -252,7 +276,14 @@ def test_a_user_moves_no_process_of_his_out_of_a_programs_cgroup(start: Start) -
     assert place
     assert place.path == f"/{top.name}/mpsd-{GRANT}"
     assert made.take_in(his, place) == ""
-    leave = ["setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", f"echo {his.pid} > {own}/cgroup.procs"]
+    leave = [
+        "setpriv",
+        "--reuid=65534",
+        "--clear-groups",
+        "sh",
+        "-c",
+        f"echo {his.pid} > {own}/cgroup.procs",
+    ]
     try:
         assert subprocess.run(leave, stderr=subprocess.DEVNULL, check=False).returncode
         assert made.has_processes(place)
@@ -272,7 +303,9 @@ def test_without_cgroups_no_place_is_found(tmp_path: Path) -> None:
 
 # Which process a runtime's state names as a container's first.
 
-needs_runc = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("runc") is None, reason="needs runc, and root for it")
+needs_runc = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("runc") is None, reason="needs runc, and root for it"
+)
 HERE = ProcessIdentity(7, 1234, processes.boot_id())
 
 
@@ -284,12 +317,18 @@ def write(root: Path, name: str, text: str) -> Path:
 
 
 def test_runcs_state_names_it(tmp_path: Path) -> None:
-    write(tmp_path, "state.json", '{"id":"c1","init_process_pid":7,"init_process_start":1234,"config":{"rootfs":"/"}}')
+    write(
+        tmp_path,
+        "state.json",
+        '{"id":"c1","init_process_pid":7,"init_process_start":1234,"config":{"rootfs":"/"}}',
+    )
     assert first_process(str(tmp_path), "c1") == HERE
 
 
 def test_cruns_status_names_it(tmp_path: Path) -> None:
-    write(tmp_path, "status", '{"pid":7,"process-start-time":1234,"cgroup-path":"/c1","bundle":"/b"}')
+    write(
+        tmp_path, "status", '{"pid":7,"process-start-time":1234,"cgroup-path":"/c1","bundle":"/b"}'
+    )
     assert first_process(str(tmp_path), "c1") == HERE
 
 
@@ -313,7 +352,9 @@ def test_a_name_that_is_too_long_for_a_folder_is_no_containers(tmp_path: Path) -
     assert first_process(str(tmp_path), "x" * 256) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"init_process_pid":"7"}', '{"init_process_pid":7}', "\0" * 100])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"init_process_pid":"7"}', '{"init_process_pid":7}', "\0" * 100]
+)
 def test_a_state_of_another_form_is_unknown_and_not_gone(tmp_path: Path, text: str) -> None:
     write(tmp_path, "state.json", text)
     with pytest.raises(StateUnknown, match=r"c1/state\.json is not understood"):
@@ -321,7 +362,9 @@ def test_a_state_of_another_form_is_unknown_and_not_gone(tmp_path: Path, text: s
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    real = write(tmp_path / "elsewhere", "state.json", '{"init_process_pid":7,"init_process_start":1234}')
+    real = write(
+        tmp_path / "elsewhere", "state.json", '{"init_process_pid":7,"init_process_start":1234}'
+    )
     (tmp_path / "c1").symlink_to(real.parent)
     with pytest.raises(StateUnknown):
         first_process(str(tmp_path), "c1")
@@ -354,7 +397,11 @@ def test_what_others_may_write_is_not_believed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
 def test_what_is_another_users_is_not_believed(tmp_path: Path) -> None:
-    os.chown(write(tmp_path, "state.json", '{"init_process_pid":7,"init_process_start":1234}'), 65534, 65534)
+    os.chown(
+        write(tmp_path, "state.json", '{"init_process_pid":7,"init_process_start":1234}'),
+        65534,
+        65534,
+    )
     with pytest.raises(StateUnknown, match="may be written by others"):
         first_process(str(tmp_path), "c1")
 
@@ -366,7 +413,9 @@ def test_a_real_runc_names_its_containers_first_process(tmp_path: Path) -> None:
     subprocess.run(["runc", "spec", "--bundle", str(bundle)], check=True)
     config = json.loads((bundle / "config.json").read_text())
     config["process"] |= {"terminal": False, "args": ["/usr/bin/sleep", "600"]}
-    config["mounts"].append({"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"]})
+    config["mounts"].append(
+        {"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"]}
+    )
     for link in ("bin", "lib", "lib64"):
         (bundle / "rootfs" / link).symlink_to(f"usr/{link}")
     (bundle / "config.json").write_text(json.dumps(config))
@@ -401,7 +450,9 @@ def pod() -> Iterator[PodCgroupHere]:
 
 def start_in(pod: PodCgroupHere, *argv: str) -> subprocess.Popen[bytes]:
     """A process that is in the pod from before its exec, and its children with it."""
-    process = subprocess.Popen(["sh", "-c", 'read go; exec "$@"', "sh", *argv], stdin=subprocess.PIPE)
+    process = subprocess.Popen(
+        ["sh", "-c", 'read go; exec "$@"', "sh", *argv], stdin=subprocess.PIPE
+    )
     pod.take_in(process.pid)
     assert process.stdin
     process.stdin.close()

@@ -112,7 +112,9 @@ def test_of_a_list_only_the_fields_that_are_wanted_come_unless_an_object_does_no
 SECOND: dict[str, Callable[[Kube, dict[str, Any]], Awaitable[object]]] = {
     "created twice": lambda kube, _stale: kube.create(MAPS, named("b"), "a"),
     "replaced when it had changed": lambda kube, stale: kube.replace(MAPS, stale, "a"),
-    "patched when it had changed": lambda kube, stale: kube.patch(MAPS, "b", stale, PatchKind.MERGE, "a"),
+    "patched when it had changed": lambda kube, stale: kube.patch(
+        MAPS, "b", stale, PatchKind.MERGE, "a"
+    ),
 }
 
 
@@ -159,7 +161,9 @@ def test_a_server_that_answers_503_is_away(server: ApiServer, ask: Ask) -> None:
     ask(questions)
 
 
-def test_a_slow_server_is_away_at_the_deadline_and_holds_no_other_call_up(server: ApiServer, ask: Ask) -> None:
+def test_a_slow_server_is_away_at_the_deadline_and_holds_no_other_call_up(
+    server: ApiServer, ask: Ask
+) -> None:
     server.delay_s = 2.0
     server.put(f"{AT}/b", named("b"))
 
@@ -224,4 +228,7 @@ def test_a_kubeconfig_that_cannot_be_used_says_so(tmp_path: Path, text: str | No
 
 
 def test_every_error_is_a_kube_error() -> None:
-    assert all(issubclass(error, KubeError) for error in (Unavailable, Conflict, Forbidden, NotFound, Rejected))
+    assert all(
+        issubclass(error, KubeError)
+        for error in (Unavailable, Conflict, Forbidden, NotFound, Rejected)
+    )

@@ -1,4 +1,5 @@
-"""Which API server is asked and how: what mpsd reads by itself, what the package does, and what kubectl would ask."""
+"""Which API server is asked and how: what mpsd reads by itself, what the package does, and what
+kubectl would ask."""
 
 import asyncio
 import re
@@ -15,7 +16,13 @@ import yaml
 from mpsd.model.problem import InvalidInput
 from mpsd.platform import kube_access
 from mpsd.platform.kube import Access, Kube, Resource, Unavailable
-from mpsd.platform.kube_access import NotPlain, of_kubeconfig, of_service_account, open_kube, open_kube_of_user
+from mpsd.platform.kube_access import (
+    NotPlain,
+    of_kubeconfig,
+    of_service_account,
+    open_kube,
+    open_kube_of_user,
+)
 from tests.whole.webhook.api_server import TOKEN, ApiServer, api_server
 
 MAPS = Resource("v1", "configmaps")
@@ -61,14 +68,19 @@ def account(folder: Path, server: ApiServer) -> tuple[Path, dict[str, str]]:
     authority = b64decode(cluster["certificate-authority-data"])
     (folder / "ca.crt").write_bytes(authority)
     (folder / "token").write_text(f"{TOKEN}\n")
-    return folder, {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}
+    return folder, {
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(server.port),
+    }
 
 
 def test_a_pod_is_let_in_by_its_service_account(server: ApiServer, tmp_path: Path) -> None:
     assert name_of(Kube(of_service_account(*account(tmp_path, server)))) == "b"
 
 
-def test_a_token_that_is_replaced_counts(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_replaced_counts(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, environment = account(tmp_path, server)
     monkeypatch.setattr(kube_access, "_READ_AGAIN_S", 0.0)
     access = of_service_account(folder, environment)
@@ -86,7 +98,9 @@ def test_an_address_of_version_6_is_written_in_brackets(server: ApiServer, tmp_p
     assert access.host == f"https://[fd00::1]:{server.port}"
 
 
-@pytest.mark.parametrize("missing", ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "ca.crt", "token"])
+@pytest.mark.parametrize(
+    "missing", ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "ca.crt", "token"]
+)
 def test_half_a_service_account_is_none(server: ApiServer, tmp_path: Path, missing: str) -> None:
     folder, environment = account(tmp_path, server)
     environment.pop(missing, None)
@@ -112,23 +126,37 @@ def with_token_in_a_file(kubeconfig: dict[str, Any], folder: Path) -> None:
     kubeconfig["users"][0]["user"] = {"tokenFile": "a-token", "token": "which does not count"}
 
 
-@pytest.mark.parametrize("change", [with_authority_in_a_file, with_no_authority, with_token_in_a_file])
-def test_a_kubeconfig_with_a_token_is_read_here(kubeconfig: dict[str, Any], tmp_path: Path, change: Any) -> None:
+@pytest.mark.parametrize(
+    "change", [with_authority_in_a_file, with_no_authority, with_token_in_a_file]
+)
+def test_a_kubeconfig_with_a_token_is_read_here(
+    kubeconfig: dict[str, Any], tmp_path: Path, change: Any
+) -> None:
     change(kubeconfig, tmp_path)
     assert name_of(Kube(of_kubeconfig(written(kubeconfig, tmp_path)))) == "b"
 
 
-@pytest.mark.parametrize("call", ["open_kube(pathlib.Path(sys.argv[1]))", "open_kube_of_user(sys.argv[1], None)"])
-def test_what_is_read_here_loads_no_package(kubeconfig: dict[str, Any], tmp_path: Path, call: str) -> None:
+@pytest.mark.parametrize(
+    "call", ["open_kube(pathlib.Path(sys.argv[1]))", "open_kube_of_user(sys.argv[1], None)"]
+)
+def test_what_is_read_here_loads_no_package(
+    kubeconfig: dict[str, Any], tmp_path: Path, call: str
+) -> None:
     file = written(kubeconfig, tmp_path)
-    program = f"import pathlib, sys; from mpsd.platform.kube_access import open_kube, open_kube_of_user; {call}.close()"
+    program = (
+        "import pathlib, sys; from mpsd.platform.kube_access import open_kube, open_kube_of_user;"
+        f" {call}.close()"
+    )
     asked = f"{program}; sys.exit('kubernetes' in sys.modules)"
     subprocess.run([sys.executable, "-c", asked, str(file)], check=True)
 
 
 MORE: Mapping[str, tuple[str, dict[str, Any]]] = {
     "a client certificate": ("user", {"client-certificate": "a", "client-key": "b"}),
-    "a program that logs in": ("user", {"exec": {"command": "login", "apiVersion": "client.authentication.k8s.io/v1"}}),
+    "a program that logs in": (
+        "user",
+        {"exec": {"command": "login", "apiVersion": "client.authentication.k8s.io/v1"}},
+    ),
     "somebody else": ("user", {"token": TOKEN, "as": "somebody"}),
     "no token": ("user", {"token": ""}),
     "nothing": ("user", {}),
@@ -141,7 +169,9 @@ MORE: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("more", MORE)
-def test_what_takes_more_is_left_to_the_package(kubeconfig: dict[str, Any], tmp_path: Path, more: str) -> None:
+def test_what_takes_more_is_left_to_the_package(
+    kubeconfig: dict[str, Any], tmp_path: Path, more: str
+) -> None:
     kind, said = MORE[more]
     kubeconfig[f"{kind}s"][0][kind] = said
     with pytest.raises(NotPlain):
@@ -149,7 +179,9 @@ def test_what_takes_more_is_left_to_the_package(kubeconfig: dict[str, Any], tmp_
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
-def test_a_way_through_a_proxy_is_left_to_the_package(kubeconfig: dict[str, Any], tmp_path: Path, name: str) -> None:
+def test_a_way_through_a_proxy_is_left_to_the_package(
+    kubeconfig: dict[str, Any], tmp_path: Path, name: str
+) -> None:
     with pytest.raises(NotPlain):
         of_kubeconfig(written(kubeconfig, tmp_path), {name: "http://proxy:3128"})
     assert isinstance(of_kubeconfig(written(kubeconfig, tmp_path), {name: ""}), Access)
@@ -162,7 +194,7 @@ def test_what_the_package_reads_works_too(kubeconfig: dict[str, Any], tmp_path: 
     assert name_of(open_kube(written(kubeconfig, tmp_path))) == "b"
 
 
-# -- what kubectl would ask --------------------------------------------------------------------------------------------
+# -- what kubectl would ask ----------------------------------------------------------------------
 
 PORTS = {"a": 1, "b": 2, "c": 3}  # where nobody listens
 
@@ -170,9 +202,18 @@ PORTS = {"a": 1, "b": 2, "c": 3}  # where nobody listens
 def with_contexts(path: Path, current: str | None, *contexts: str) -> Path:
     """A kubeconfig whose contexts each have a cluster of their name, at its port."""
     entries = [{"name": name, "context": {"cluster": name, "user": name}} for name in contexts]
-    clusters = [{"name": name, "cluster": {"server": f"http://127.0.0.1:{PORTS[name]}"}} for name in contexts]
+    clusters = [
+        {"name": name, "cluster": {"server": f"http://127.0.0.1:{PORTS[name]}"}}
+        for name in contexts
+    ]
     users = [{"name": name, "user": {"token": "t"}} for name in contexts]
-    config = {"apiVersion": "v1", "kind": "Config", "contexts": entries, "clusters": clusters, "users": users}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "contexts": entries,
+        "clusters": clusters,
+        "users": users,
+    }
     path.write_text(yaml.safe_dump(config | ({"current-context": current} if current else {})))
     return path
 
@@ -189,7 +230,9 @@ def asked(kubeconfig: Path | None, context: str | None, environment: dict[str, s
 
     with pytest.raises(Unavailable) as away:
         asyncio.run(ask())
-    (found,) = (name for name, port in PORTS.items() if re.search(rf"port={port}\b", str(away.value)))
+    (found,) = (
+        name for name, port in PORTS.items() if re.search(rf"port={port}\b", str(away.value))
+    )
     return found
 
 
@@ -201,7 +244,10 @@ def problem(kubeconfig: Path | None, context: str | None, environment: dict[str,
 
 
 def test_a_flag_beats_the_variable_and_a_context_the_current_one(tmp_path: Path) -> None:
-    one, other = with_contexts(tmp_path / "one", "a", "a", "b"), with_contexts(tmp_path / "other", "c", "c")
+    one, other = (
+        with_contexts(tmp_path / "one", "a", "a", "b"),
+        with_contexts(tmp_path / "other", "c", "c"),
+    )
     assert asked(one, None, {"KUBECONFIG": str(other)}) == "a"
     assert asked(one, "b", {}) == "b"
     assert asked(None, None, {"KUBECONFIG": str(other)}) == "c"
@@ -221,19 +267,29 @@ def test_several_files_are_one_and_the_first_current_context_counts(tmp_path: Pa
 
 def test_what_cannot_be_used_is_said_with_what_can(tmp_path: Path) -> None:
     config = with_contexts(tmp_path / "config", None, "a", "b")
-    assert '--context is "x": is in no kubeconfig; name one with --context: a, b' in problem(config, "x", {})
+    assert '--context is "x": is in no kubeconfig; name one with --context: a, b' in problem(
+        config, "x", {}
+    )
     assert "names no current context; name one with --context: a, b" in problem(config, None, {})
-    assert problem(tmp_path / "none", None, {}).startswith(f'--kubeconfig is "{tmp_path}/none": is not there; ')
-    assert problem(None, None, {"KUBECONFIG": "/none"}).startswith('KUBECONFIG is "/none": is not there; ')
+    assert problem(tmp_path / "none", None, {}).startswith(
+        f'--kubeconfig is "{tmp_path}/none": is not there; '
+    )
+    assert problem(None, None, {"KUBECONFIG": "/none"}).startswith(
+        'KUBECONFIG is "/none": is not there; '
+    )
 
 
-@pytest.mark.parametrize("text", ["", "- a", "a: [", "\0", "contexts: 3", "contexts: [3, {name: [x]}]"])
+@pytest.mark.parametrize(
+    "text", ["", "- a", "a: [", "\0", "contexts: 3", "contexts: [3, {name: [x]}]"]
+)
 def test_a_file_that_is_no_kubeconfig_is_no_traceback(text: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
     assert problem(tmp_path / "config", None, {}).startswith("--kubeconfig is ")
 
 
 def test_a_context_without_its_cluster_is_said(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("{contexts: [{name: a, context: {cluster: b, user: c}}], current-context: a}")
+    (tmp_path / "config").write_text(
+        "{contexts: [{name: a, context: {cluster: b, user: c}}], current-context: a}"
+    )
     with pytest.raises(Unavailable, match="cannot be reached: "):
         open_kube_of_user(str(tmp_path / "config"), None, {})

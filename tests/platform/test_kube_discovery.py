@@ -15,12 +15,17 @@ from mpsd.platform.kube import Access, Kube, deletable_kinds
 ALL = ["create", "delete", "get", "list"]
 
 
-def resource(name: str, kind: str, verbs: list[str] = ALL, *, namespaced: bool = True) -> dict[str, Any]:
+def resource(
+    name: str, kind: str, verbs: list[str] = ALL, *, namespaced: bool = True
+) -> dict[str, Any]:
     return {"name": name, "kind": kind, "namespaced": namespaced, "verbs": verbs}
 
 
 def group(name: str, version: str) -> dict[str, Any]:
-    return {"name": name, "preferredVersion": {"groupVersion": f"{name}/{version}", "version": version}}
+    return {
+        "name": name,
+        "preferredVersion": {"groupVersion": f"{name}/{version}", "version": version},
+    }
 
 
 SAID = {
@@ -33,8 +38,17 @@ SAID = {
             resource("namespaces", "Namespace", namespaced=False),
         ],
     },
-    "/apis": {"groups": [group("apps", "v1"), group("metrics.k8s.io", "v1beta1"), group("gone.example.com", "v1")]},
-    "/apis/apps/v1": {"groupVersion": "apps/v1", "resources": [resource("daemonsets", "DaemonSet")]},
+    "/apis": {
+        "groups": [
+            group("apps", "v1"),
+            group("metrics.k8s.io", "v1beta1"),
+            group("gone.example.com", "v1"),
+        ]
+    },
+    "/apis/apps/v1": {
+        "groupVersion": "apps/v1",
+        "resources": [resource("daemonsets", "DaemonSet")],
+    },
 }
 
 

@@ -13,7 +13,17 @@ import pytest
 import urllib3
 
 from mpsd.platform import kube_mirror
-from mpsd.platform.kube import Access, Expired, Forbidden, Kube, NotFound, Object, PatchKind, Resource, Unavailable
+from mpsd.platform.kube import (
+    Access,
+    Expired,
+    Forbidden,
+    Kube,
+    NotFound,
+    Object,
+    PatchKind,
+    Resource,
+    Unavailable,
+)
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.kube_mirror import ChangeKind, Mirror, Selection, WatchEvent, watch
 from tests.listing import listing
@@ -71,7 +81,7 @@ def named(name: str, **data: str) -> Object:
     return {"metadata": {"name": name, "labels": {"mirrored": "yes"}}, "data": data}
 
 
-# -- watches -------------------------------------------------------------------------------------------------------
+# -- watches -------------------------------------------------------------------------------------
 
 
 def test_a_watch_that_is_left_ends_its_thread_whatever_it_waits_for(ask: Ask) -> None:
@@ -88,11 +98,15 @@ def test_a_watch_that_is_left_ends_its_thread_whatever_it_waits_for(ask: Ask) ->
 def test_a_stop_does_not_wait_for_a_server_that_hangs_while_a_watch_opens(tmp_path: Path) -> None:
     async def main() -> None:
         pool = urllib3.PoolManager()
-        kube = Kube(Access(f"http://127.0.0.1:{hung.getsockname()[1]}", pool, dict), deadline_s=DEADLINE_S)
+        kube = Kube(
+            Access(f"http://127.0.0.1:{hung.getsockname()[1]}", pool, dict), deadline_s=DEADLINE_S
+        )
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2), watch(kube, Selection(MAPS)):
                 pass
-        assert [thread.daemon for thread in threading.enumerate() if thread.name in watching()] == [True]
+        assert [thread.daemon for thread in threading.enumerate() if thread.name in watching()] == [
+            True
+        ]
 
     with socket.create_server(("127.0.0.1", 0)) as hung:  # connects, and never answers
         asyncio.run(main())
@@ -120,7 +134,10 @@ def test_bookmarks_say_how_far_everything_is_told(ask: Ask) -> None:
     async def questions(kube: Kube) -> None:
         since = (await listing(kube, MAPS, "default")).version
         await kube.create(Resource("v1", "secrets"), named("other"), "default")
-        async with asyncio.timeout(DEADLINE_S), watch(kube, Selection(MAPS, "default"), since=since) as changes:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            watch(kube, Selection(MAPS, "default"), since=since) as changes,
+        ):
             change = await anext(changes)
             assert change.kind is ChangeKind.BOOKMARK
             assert int(change.version) > int(since)
@@ -142,7 +159,9 @@ def test_a_version_that_the_server_has_forgotten_is_expired(api: SimulatedApi, a
     ask(questions)
 
 
-def test_a_watch_that_may_not_be_or_is_of_nothing_says_so_before_it_begins(ask: Ask, tmp_path: Path) -> None:
+def test_a_watch_that_may_not_be_or_is_of_nothing_says_so_before_it_begins(
+    ask: Ask, tmp_path: Path
+) -> None:
     async def questions(kube: Kube) -> None:
         with pytest.raises(NotFound):
             async with watch(kube, Selection(Resource("example.com/v1", "things"))):
@@ -165,7 +184,9 @@ def test_a_silent_watch_is_given_up_at_its_deadline(tmp_path: Path) -> None:
             kube = open_kube(api.kubeconfig(tmp_path))
             since = (await listing(kube, MAPS, "default")).version
             with pytest.raises(Unavailable, match=r"nothing came for 0\.3 s"):
-                async with watch(kube, Selection(MAPS, "default"), since=since, silence_s=0.3) as changes:
+                async with watch(
+                    kube, Selection(MAPS, "default"), since=since, silence_s=0.3
+                ) as changes:
                     await anext(changes)
             kube.close()
 
@@ -193,7 +214,8 @@ def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_
                     assert isinstance(one.mirror.trouble, Unavailable)
                     assert one.mirror.out_of_sync_since
                     assert one.mirror.out_of_sync_since < began + 2.0, "since it was heard last"
-                assert time.time() - began < 30.0  # a watch that nothing comes from is given up after 90 s
+                # a watch that nothing comes from is given up after 90 s
+                assert time.time() - began < 30.0
             for one in mirrors:
                 await one.in_sync()
             await kube.create(MAPS, named("a", key="1"), "default")
@@ -207,7 +229,10 @@ def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_
 
 def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask) -> None:
     async def questions(kube: Kube) -> None:
-        async with asyncio.timeout(DEADLINE_S), watch(kube, Selection(MAPS, "default"), since="1") as changes:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            watch(kube, Selection(MAPS, "default"), since="1") as changes,
+        ):
             await asyncio.to_thread(api.stop)
             with pytest.raises(Unavailable):
                 await past_bookmarks(changes)
@@ -218,7 +243,7 @@ def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask
     ask(questions)
 
 
-# -- mirrors -------------------------------------------------------------------------------------------------------
+# -- mirrors -------------------------------------------------------------------------------------
 
 
 class Mirrored:
@@ -228,14 +253,18 @@ class Mirrored:
         self.changes = 0
         selection = Selection(MAPS, "default", {"labelSelector": "mirrored=yes"})
         read = methodcaller("get", "data")
-        self.mirror = Mirror[dict[str, str]](kube, selection, read, self._changed, lambda data: quiet in data)
+        self.mirror = Mirror[dict[str, str]](
+            kube, selection, read, self._changed, lambda data: quiet in data
+        )
         self._task = asyncio.create_task(self.mirror.run())
 
     def _changed(self) -> None:
         self.changes += 1
 
     async def shows(self, *data: dict[str, str]) -> None:
-        await until(lambda: self.mirror.synced and self.mirror.objects() == data, f"the mirror shows {data}")
+        await until(
+            lambda: self.mirror.synced and self.mirror.objects() == data, f"the mirror shows {data}"
+        )
 
     async def in_sync(self) -> None:
         await until(lambda: self.mirror.out_of_sync_since is None, "in sync")
@@ -258,7 +287,9 @@ def test_a_mirror_shows_what_is_there_and_every_change(ask: Ask) -> None:
         await mirrored.shows({"key": "3"}, {"key": "2"})
         await kube.delete(MAPS, "a", "default")
         await mirrored.shows({"key": "2"})
-        await kube.patch(MAPS, "b", {"metadata": {"labels": {"mirrored": "no"}}}, PatchKind.MERGE, "default")
+        await kube.patch(
+            MAPS, "b", {"metadata": {"labels": {"mirrored": "no"}}}, PatchKind.MERGE, "default"
+        )
         await mirrored.shows()
         await mirrored.stop()
 
@@ -271,8 +302,13 @@ def test_only_what_is_read_of_an_object_counts_as_a_change(ask: Ask) -> None:
         mirrored = Mirrored(kube)
         await mirrored.shows({"key": "1"})
         await mirrored.in_sync()
-        await kube.patch(MAPS, "a", {"metadata": {"annotations": {"a": "b"}}}, PatchKind.MERGE, "default")
-        await kube.create(MAPS, {"metadata": {"name": "empty", "labels": {"mirrored": "yes"}}}, "default")  # no data
+        await kube.patch(
+            MAPS, "a", {"metadata": {"annotations": {"a": "b"}}}, PatchKind.MERGE, "default"
+        )
+        # no data
+        await kube.create(
+            MAPS, {"metadata": {"name": "empty", "labels": {"mirrored": "yes"}}}, "default"
+        )
         await kube.create(MAPS, named("z", key="9"), "default")
         await mirrored.shows({"key": "1"}, {"key": "9"})
         assert mirrored.changes == 2  # the first list, and z
@@ -294,7 +330,9 @@ def test_what_is_quiet_is_kept_and_wakes_nobody(ask: Ask) -> None:
         await kube.delete(MAPS, "b", "default")
         await mirrored.shows({"quiet": "3"})
         assert mirrored.changes == 1
-        await kube.patch(MAPS, "a", {"data": {"quiet": None, "key": "4"}}, PatchKind.MERGE, "default")
+        await kube.patch(
+            MAPS, "a", {"data": {"quiet": None, "key": "4"}}, PatchKind.MERGE, "default"
+        )
         await mirrored.shows({"key": "4"})
         await kube.patch(MAPS, "a", {"data": {"quiet": "5"}}, PatchKind.MERGE, "default")
         await mirrored.shows({"key": "4", "quiet": "5"})
@@ -304,7 +342,9 @@ def test_what_is_quiet_is_kept_and_wakes_nobody(ask: Ask) -> None:
     ask(questions)
 
 
-def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(api: SimulatedApi, ask: Ask) -> None:
+def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(
+    api: SimulatedApi, ask: Ask
+) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MAPS, named("a", key="1"), "default")
         mirrored = Mirrored(kube)
@@ -326,11 +366,14 @@ def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(api:
 
 
 @pytest.mark.parametrize("has_a_thread", [True, False], ids=["for its watch", "for its list"])
-def test_a_mirror_tries_again_where_no_thread_can_be_started(ask: Ask, *, has_a_thread: bool) -> None:
+def test_a_mirror_tries_again_where_no_thread_can_be_started(
+    ask: Ask, *, has_a_thread: bool
+) -> None:
     async def questions(kube: Kube) -> None:
         if has_a_thread:  # which may not be idle again in time; then it is the list that wants one
             await kube.create(MAPS, named("a", key="1"), "default")
-        before = threading.stack_size(2**62)  # more than any process can address, so that none starts
+        # more than any process can address, so that none starts
+        before = threading.stack_size(2**62)
         try:
             mirrored = Mirrored(kube)
             await until(lambda: mirrored.mirror.trouble, "it says why")
@@ -344,7 +387,9 @@ def test_a_mirror_tries_again_where_no_thread_can_be_started(ask: Ask, *, has_a_
     ask(questions)
 
 
-def test_a_mirror_lists_again_where_the_server_has_forgotten_what_happened(api: SimulatedApi, ask: Ask) -> None:
+def test_a_mirror_lists_again_where_the_server_has_forgotten_what_happened(
+    api: SimulatedApi, ask: Ask
+) -> None:
     async def questions(kube: Kube) -> None:
         for name in "ab":
             await kube.create(MAPS, named(name, key=name), "default")
@@ -352,7 +397,9 @@ def test_a_mirror_lists_again_where_the_server_has_forgotten_what_happened(api: 
         await mirrored.shows({"key": "a"}, {"key": "b"})
         await asyncio.to_thread(api.stop)
         key = next(
-            key for key, _thing in api.cluster.store.everything() if key.name == "a" and key.plural == "configmaps"
+            key
+            for key, _thing in api.cluster.store.everything()
+            if key.name == "a" and key.plural == "configmaps"
         )
         api.do(lambda: api.cluster.store.remove(key))
         api.forget_history()
@@ -364,7 +411,9 @@ def test_a_mirror_lists_again_where_the_server_has_forgotten_what_happened(api: 
     ask(questions)
 
 
-def test_a_mirror_of_a_server_that_was_never_there_has_never_been_in_sync(api: SimulatedApi, ask: Ask) -> None:
+def test_a_mirror_of_a_server_that_was_never_there_has_never_been_in_sync(
+    api: SimulatedApi, ask: Ask
+) -> None:
     async def questions(kube: Kube) -> None:
         await asyncio.to_thread(api.stop)
         mirrored = Mirrored(kube)

@@ -29,7 +29,9 @@ def why(spec: Any, labels: dict[str, str] | None = None, ready: str = "True", **
         "spec": node,
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
     }
-    return kept_away(read_pod(FieldReader(), {"spec": spec}).spec.wishes, read_kubernetes_node(thing))
+    return kept_away(
+        read_pod(FieldReader(), {"spec": spec}).spec.wishes, read_kubernetes_node(thing)
+    )
 
 
 TAINT = {"key": "gpu", "value": "a", "effect": "NoSchedule"}
@@ -46,7 +48,9 @@ TAINT = {"key": "gpu", "value": "a", "effect": "NoSchedule"}
         ({"key": "gpu", "value": "a", "effect": "NoExecute"}, True),
     ],
 )
-def test_a_taint_keeps_away_whoever_does_not_tolerate_it(toleration: dict[str, str], kept: bool) -> None:
+def test_a_taint_keeps_away_whoever_does_not_tolerate_it(
+    toleration: dict[str, str], kept: bool
+) -> None:
     said = why({"tolerations": [toleration] if toleration else []}, taints=[TAINT])
     assert ("gpu=a:NoSchedule" in said) is kept
 
@@ -62,7 +66,11 @@ def test_a_cordoned_node_is_called_so_and_not_tainted() -> None:
 
 
 def test_a_node_that_is_not_ready_or_not_known_to_be_takes_nobody() -> None:
-    assert [why({}, ready=status) for status in ("False", "Unknown", "True")] == ["not ready", "not ready", ""]
+    assert [why({}, ready=status) for status in ("False", "Unknown", "True")] == [
+        "not ready",
+        "not ready",
+        "",
+    ]
 
 
 def test_a_label_that_the_pod_wants_is_named() -> None:
@@ -122,7 +130,12 @@ def _upgraded(state: str, validator: str = "true") -> KubernetesNode:
     return read_kubernetes_node({"metadata": {"name": "node1", "labels": labels}})
 
 
-@given(st.text() | st.sampled_from(["upgrade-failed", "validation-required", "drain-required", *_NOT_BEGUN_OR_OVER]))
+@given(
+    st.text()
+    | st.sampled_from(
+        ["upgrade-failed", "validation-required", "drain-required", *_NOT_BEGUN_OR_OVER]
+    )
+)
 def test_a_state_of_a_driver_upgrade_that_nobody_knows_is_not_its_end(state: str) -> None:
     expected = "" if state in _NOT_BEGUN_OR_OVER else f"{_UPGRADE}={state}"
     assert _upgraded(state).driver_upgrade == expected
@@ -143,23 +156,40 @@ def test_where_the_validator_is_kept_away_an_upgrade_that_waits_for_it_is_over()
 
 def test_pods_are_evicted_only_while_the_operator_waits_for_them() -> None:
     waiting = ["wait-for-jobs-required", "pod-deletion-required", "drain-required"]
-    others = ["cordon-required", "pod-restart-required", "validation-required", "upgrade-failed", "unheard-of"]
+    others = [
+        "cordon-required",
+        "pod-restart-required",
+        "validation-required",
+        "upgrade-failed",
+        "unheard-of",
+    ]
     assert [
-        state for state in (*waiting, *others, *_NOT_BEGUN_OR_OVER) if _upgraded(state).is_upgrade_waiting
+        state
+        for state in (*waiting, *others, *_NOT_BEGUN_OR_OVER)
+        if _upgraded(state).is_upgrade_waiting
     ] == waiting
 
 
 _TAINTS = st.lists(
-    st.builds(Taint, st.sampled_from(["mpsd.io/not-ready", "a/b", "c"]), st.just(""), st.just("NoSchedule"))
+    st.builds(
+        Taint,
+        st.sampled_from(["mpsd.io/not-ready", "a/b", "c"]),
+        st.just(""),
+        st.just("NoSchedule"),
+    )
 )
 
 
 @given(_TAINTS)
-def test_the_patch_that_removes_a_taint_removes_every_one_of_its_key_and_no_other(taints: list[Taint]) -> None:
+def test_the_patch_that_removes_a_taint_removes_every_one_of_its_key_and_no_other(
+    taints: list[Taint],
+) -> None:
     written = [{"key": taint.key, "effect": taint.effect} for taint in taints]
     patch = taint_removal(taints, "mpsd.io/not-ready")
     found = edited({"spec": {"taints": written}}, patch)
-    assert found == {"spec": {"taints": [one for one in written if one["key"] != "mpsd.io/not-ready"]}}
+    assert found == {
+        "spec": {"taints": [one for one in written if one["key"] != "mpsd.io/not-ready"]}
+    }
 
 
 def test_the_patch_that_removes_a_taint_fails_where_another_has_its_place_by_now() -> None:

@@ -58,7 +58,9 @@ def test_the_limits_of_the_checkout_are_good() -> None:
     assert limits.facts.card("H200") is not None
 
 
-def test_an_installed_package_brings_its_own_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_brings_its_own_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "mpsd"
     (package / "_limits").mkdir(parents=True)
     monkeypatch.setattr(mpsd, "__file__", str(package / "__init__.py"))
@@ -96,7 +98,10 @@ def test_a_missing_file_is_told_from_a_bad_one(folder: Path) -> None:
     change(folder / GPU_FACTS_FILE, "version: v1", "version: v9")
     with pytest.raises(UnreadableFile) as raised:
         load_limits(folder)
-    assert [problem.rule for problem in raised.value.problems] == ["file-missing", "version-unknown"]
+    assert [problem.rule for problem in raised.value.problems] == [
+        "file-missing",
+        "version-unknown",
+    ]
 
 
 def test_a_bad_file_at_the_start_is_fatal(folder: Path) -> None:
@@ -155,7 +160,8 @@ def test_a_file_that_goes_away_changes_nothing_in_force(folder: Path) -> None:
 
 
 def test_a_config_map_that_is_swapped_is_seen(folder: Path, tmp_path: Path) -> None:
-    """A kubelet swaps one symbolic link, `..data`; the new files may have the size and times of the old ones."""
+    """A kubelet swaps one symbolic link, `..data`; the new files may have the size and times of the
+    old ones."""
     mount, old, new = tmp_path / "mount", tmp_path / "mount" / "..1", tmp_path / "mount" / "..2"
     mount.mkdir()
     for version in (old, new):
@@ -231,7 +237,9 @@ def test_unknown_missing_and_wrong_fields_are_all_said_together() -> None:
     data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
     data["placment"] = data.pop("placement")
     data["requests"]["clients_per_grant"] = "many"
-    assert {(problem.rule, problem.where, problem.value) for problem in problems_of_policy(data)} == {
+    assert {
+        (problem.rule, problem.where, problem.value) for problem in problems_of_policy(data)
+    } == {
         ("field-missing", "placement", ""),
         ("field-unknown", "placment", '"binpack"'),
         ("field-wrong", "requests.clients_per_grant", '"many"'),
@@ -241,7 +249,11 @@ def test_unknown_missing_and_wrong_fields_are_all_said_together() -> None:
 @pytest.mark.parametrize("version", ["v2", 1, None, "V1"])
 def test_another_version_is_refused(version: object) -> None:
     (problem,) = problems_of_policy({**POLICY_DATA, "version": version})
-    assert (problem.rule, problem.where, problem.remedy) == ("version-unknown", "version", 'write "v1"')
+    assert (problem.rule, problem.where, problem.remedy) == (
+        "version-unknown",
+        "version",
+        'write "v1"',
+    )
 
 
 @pytest.mark.parametrize("data", [None, [], "policy", 7, True])
@@ -269,26 +281,39 @@ def test_rows_that_do_not_agree_are_refused(facts: dict[str, object], where: str
 
 
 def test_rows_that_do_not_agree_are_named_beside_a_row_that_is_wrong_in_itself() -> None:
-    found = problems_of_facts({**FACTS_DATA, "cards": [CARD, {**CARD, "short": "A", "sms": "1"}, CARD]})
+    found = problems_of_facts(
+        {**FACTS_DATA, "cards": [CARD, {**CARD, "short": "A", "sms": "1"}, CARD]}
+    )
     assert [(problem.rule, problem.where) for problem in found] == [
         ("field-wrong", "cards[1].sms"),
         ("fields-contradict", "cards"),
     ]
     found = problems_of_facts({**FACTS_DATA, "capabilities": [{**CAPABILITY, "clients": "1"}]})
-    assert [problem.where for problem in found] == ["capabilities[0].clients"], "no card is said to lack that row"
+    assert [problem.where for problem in found] == ["capabilities[0].clients"], (
+        "no card is said to lack that row"
+    )
 
 
 def test_a_gpu_named_twice_is_said_beside_a_domain_that_is_wrong_in_itself() -> None:
     found = problems_of_policy({**POLICY_DATA, "domains": [[0, 1], ["2", 3], [1, 4]]})
-    assert [(problem.where, problem.message) for problem in found][1:] == [("domains", "GPU 1 is named more than once")]
+    assert [(problem.where, problem.message) for problem in found][1:] == [
+        ("domains", "GPU 1 is named more than once")
+    ]
     assert found[0].where == "domains[1][0]"
 
 
 @pytest.mark.parametrize(
     ("field", "value", "helps"),
-    [("host_ipc", False, True), ("host_ipc", True, False), ("rules", False, False), ("rules", 1, False)],
+    [
+        ("host_ipc", False, True),
+        ("host_ipc", True, False),
+        ("rules", False, False),
+        ("rules", 1, False),
+    ],
 )
-def test_quotes_are_the_remedy_only_for_a_word_that_the_field_takes(field: str, value: object, helps: bool) -> None:
+def test_quotes_are_the_remedy_only_for_a_word_that_the_field_takes(
+    field: str, value: object, helps: bool
+) -> None:
     data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
     data["admission"][field] = {"host-root": value} if field == "rules" else value
     (problem,) = problems_of_policy(data)
@@ -309,7 +334,9 @@ def test_a_number_where_text_belongs_is_to_be_quoted() -> None:
 
 @pytest.mark.parametrize("key", ["sms", "memory_mib", "measured", "source"])
 def test_a_number_in_quotes_or_a_fact_without_a_source_is_refused(key: str) -> None:
-    (problem,) = problems_of_facts({**FACTS_DATA, "cards": [{**CARD, key: "" if key == "source" else "1"}]})
+    (problem,) = problems_of_facts(
+        {**FACTS_DATA, "cards": [{**CARD, key: "" if key == "source" else "1"}]}
+    )
     assert problem.where == f"cards[0].{key}"
 
 
@@ -322,7 +349,9 @@ def test_any_json_is_limits_or_problems(data: object) -> None:
             assert all(problem.remedy for problem in held.problems)
 
 
-def outcome(read: Callable[[object, str], Policy | GpuFacts], data: object) -> Policy | GpuFacts | InvalidInput:
+def outcome(
+    read: Callable[[object, str], Policy | GpuFacts], data: object
+) -> Policy | GpuFacts | InvalidInput:
     try:
         return read(data, "a file")
     except InvalidInput as error:

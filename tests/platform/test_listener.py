@@ -18,9 +18,24 @@ from aiohttp import web
 from mpsd.platform import listener, local_api
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.event_loop import until
-from mpsd.platform.listener import Listener, ListenerSettings, UnixPath, json_answer, trouble_reaching
+from mpsd.platform.listener import (
+    Listener,
+    ListenerSettings,
+    UnixPath,
+    json_answer,
+    trouble_reaching,
+)
 from mpsd.platform.settings import CannotListen, ListenAddress
-from tests.edge.listening import AUTHORITY, BUNDLE, DEADLINE_S, LONGEST, NAME, ROUTES, running, server_context
+from tests.edge.listening import (
+    AUTHORITY,
+    BUNDLE,
+    DEADLINE_S,
+    LONGEST,
+    NAME,
+    ROUTES,
+    running,
+    server_context,
+)
 
 
 class Peer:
@@ -33,11 +48,22 @@ class Peer:
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await self.writer.drain()
 
-    async def post(self, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, str], bytes]:
+    async def post(
+        self, path: str, body: bytes, *headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
         kind = (
-            () if any("content-type" in header.lower() for header in headers) else ("Content-Type: application/json",)
+            ()
+            if any("content-type" in header.lower() for header in headers)
+            else ("Content-Type: application/json",)
         )
-        await self.send(f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *kind, *headers, body=body)
+        await self.send(
+            f"POST {path} HTTP/1.1",
+            "Host: x",
+            f"Content-Length: {len(body)}",
+            *kind,
+            *headers,
+            body=body,
+        )
         return await self.answer()
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
@@ -64,7 +90,9 @@ class Peer:
 @asynccontextmanager
 async def peer(server: Listener) -> AsyncIterator[Peer]:
     context = ssl.create_default_context(cadata=BUNDLE)
-    found = Peer(*await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname=NAME))
+    found = Peer(
+        *await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname=NAME)
+    )
     try:
         yield found
     finally:
@@ -120,7 +148,9 @@ def test_an_unknown_path_is_404_and_a_wrong_method_405(method: str, path: str, s
         ((), LONGEST * 20, 413),
     ],
 )
-def test_a_body_of_the_wrong_kind_or_size_is_refused(headers: tuple[str, ...], size: int, status: int) -> None:
+def test_a_body_of_the_wrong_kind_or_size_is_refused(
+    headers: tuple[str, ...], size: int, status: int
+) -> None:
     async def scene(server: Listener) -> None:
         async with peer(server) as one:
             assert (await one.post("/echo", b"x" * size, *headers))[0] == status
@@ -132,7 +162,12 @@ def test_a_body_of_unsaid_length_is_cut_at_the_limit() -> None:
     async def scene(server: Listener) -> None:
         async with peer(server) as one:
             chunk = b"%x\r\n%s\r\n" % (60_000, b"x" * 60_000)
-            header = ("POST /echo HTTP/1.1", "Host: x", "Content-Type: application/json", "Transfer-Encoding: chunked")
+            header = (
+                "POST /echo HTTP/1.1",
+                "Host: x",
+                "Content-Type: application/json",
+                "Transfer-Encoding: chunked",
+            )
             await one.send(*header, body=chunk * 2 + b"0\r\n\r\n")
             assert (await one.answer())[0] == 413
 
@@ -142,7 +177,12 @@ def test_a_body_of_unsaid_length_is_cut_at_the_limit() -> None:
 def test_a_body_that_does_not_come_has_a_deadline() -> None:
     async def scene(server: Listener) -> None:
         async with peer(server) as one:
-            header = ("POST /echo HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 100")
+            header = (
+                "POST /echo HTTP/1.1",
+                "Host: x",
+                "Content-Type: application/json",
+                "Content-Length: 100",
+            )
             await one.send(*header, body=b"half")
             status, _headers, body = await one.answer()
             assert (status, body) == (408, b"the body did not arrive within 0.3 s")
@@ -154,11 +194,15 @@ def test_who_asks_for_what_is_not_here_keeps_no_connection() -> None:
     async def main() -> None:
         async with running(context=server_context()) as server:
             reader, writer = await asyncio.open_connection(
-                "127.0.0.1", server.port, ssl=ssl.create_default_context(cadata=BUNDLE), server_hostname=NAME
+                "127.0.0.1",
+                server.port,
+                ssl=ssl.create_default_context(cadata=BUNDLE),
+                server_hostname=NAME,
             )
             writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
             async with asyncio.timeout(DEADLINE_S):
-                assert (await reader.read()).startswith(b"HTTP/1.1 404 ")  # up to the end of the connection
+                # up to the end of the connection
+                assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
             writer.close()
 
     asyncio.run(main())
@@ -184,7 +228,9 @@ def test_headers_without_end_are_refused() -> None:
     play(scene)
 
 
-@pytest.mark.parametrize("rubbish", [b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST\r\n\r\n", b"{}\n\n"])
+@pytest.mark.parametrize(
+    "rubbish", [b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST\r\n\r\n", b"{}\n\n"]
+)
 def test_what_is_no_http_is_refused_and_no_error_of_ours(rubbish: bytes) -> None:
     async def scene(server: Listener) -> None:
         async with peer(server) as one:
@@ -196,7 +242,9 @@ def test_what_is_no_http_is_refused_and_no_error_of_ours(rubbish: bytes) -> None
     play(scene)
 
 
-def test_a_peer_that_never_ends_its_first_request_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_never_ends_its_first_request_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(listener, "_FIRST_REQUEST_S", 0.3)
 
     async def scene(server: Listener) -> None:
@@ -280,7 +328,11 @@ def test_certificates_change_under_load_with_no_failed_request() -> None:
             nonlocal changed
             for _change in range(30):
                 load_into(context, issue(AUTHORITY, [NAME], time.time(), 600))
-                await until(lambda least=done + 3: done >= least, 20, "requests are answered under this certificate")
+                await until(
+                    lambda least=done + 3: done >= least,
+                    20,
+                    "requests are answered under this certificate",
+                )
             changed = True
 
         async with asyncio.TaskGroup() as tasks:
@@ -296,9 +348,15 @@ def test_a_server_is_reached_with_the_right_authorities_and_name_only() -> None:
     async def scene(server: Listener) -> None:
         stranger = new_authority("stranger", time.time(), 60).certificate.decode()
         assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == ""
-        assert "CERTIFICATE_VERIFY_FAILED" in await trouble_reaching("127.0.0.1", server.port, NAME, stranger, 2)
-        assert "Hostname mismatch" in await trouble_reaching("127.0.0.1", server.port, "other", BUNDLE, 2)
-        assert "cannot reach itself" in await trouble_reaching("127.0.0.1", server.port, NAME, "no pem", 2)
+        assert "CERTIFICATE_VERIFY_FAILED" in await trouble_reaching(
+            "127.0.0.1", server.port, NAME, stranger, 2
+        )
+        assert "Hostname mismatch" in await trouble_reaching(
+            "127.0.0.1", server.port, "other", BUNDLE, 2
+        )
+        assert "cannot reach itself" in await trouble_reaching(
+            "127.0.0.1", server.port, NAME, "no pem", 2
+        )
         assert "cannot reach itself" in await trouble_reaching("127.0.0.1", 1, NAME, BUNDLE, 2)
 
     play(scene)
@@ -310,12 +368,16 @@ def test_a_server_that_is_not_ready_is_not_reached() -> None:
 
     async def main() -> None:
         async with running({"GET /readyz": busy}, server_context()) as server:
-            assert await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2) == "this server is not ready"
+            assert (
+                await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2)
+                == "this server is not ready"
+            )
 
     asyncio.run(main())
 
 
-# How many connections a listener takes, in all and of each peer; and what it knows of a peer on a Unix socket.
+# How many connections a listener takes, in all and of each peer; and what it knows of a peer on a
+# Unix socket.
 
 
 def context(*, with_tls: bool) -> ssl.SSLContext | None:
@@ -335,19 +397,24 @@ async def is_answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 
 
 async def plainly_reached(port: int, from_where: str = "127.0.0.1") -> bool:
-    return await is_answered(*await asyncio.open_connection("127.0.0.1", port, local_addr=(from_where, 0)))
+    return await is_answered(
+        *await asyncio.open_connection("127.0.0.1", port, local_addr=(from_where, 0))
+    )
 
 
 async def reached_over_tls(port: int, from_where: str = "127.0.0.1") -> bool:
     if from_where == "127.0.0.1":
         return not await trouble_reaching("127.0.0.1", port, NAME, BUNDLE, DEADLINE_S)
     shown, there = ssl.create_default_context(cadata=BUNDLE), (from_where, 0)
-    peer = await asyncio.open_connection("127.0.0.1", port, local_addr=there, ssl=shown, server_hostname=NAME)
+    peer = await asyncio.open_connection(
+        "127.0.0.1", port, local_addr=there, ssl=shown, server_hostname=NAME
+    )
     return await is_answered(*peer)
 
 
 @pytest.mark.parametrize("limits", [(2, 9), (9, 2)])
-@pytest.mark.parametrize("with_tls", [False, True])  # with it, they hold their connections by handshakes
+# with it, they hold their connections by handshakes
+@pytest.mark.parametrize("with_tls", [False, True])
 def test_who_comes_while_there_are_as_many_connections_as_may_be_is_hung_up_on(
     with_tls: bool, limits: tuple[int, int]
 ) -> None:
@@ -379,7 +446,8 @@ def test_one_address_that_holds_all_it_may_keeps_no_other_out(with_tls: bool) ->
             async with asyncio.timeout(DEADLINE_S):
                 for reader, _writer in peers[3:]:
                     assert await reader.read() == b""
-            assert not any(reader.at_eof() for reader, _writer in peers[:3])  # who was there first stays
+            # who was there first stays
+            assert not any(reader.at_eof() for reader, _writer in peers[:3])
             for _reader, writer in peers:
                 writer.close()
 
@@ -393,14 +461,19 @@ def test_two_addresses_that_hold_all_connections_keep_no_third_out(with_tls: boo
     async def main() -> None:
         async with running(ROUTES, context(with_tls=with_tls), 6, 3) as server:
             froms = [(f"127.0.0.{number}", 0) for number in (1, 1, 1, 2, 2, 2)]
-            peers = [await asyncio.open_connection("127.0.0.1", server.port, local_addr=one) for one in froms]
+            peers = [
+                await asyncio.open_connection("127.0.0.1", server.port, local_addr=one)
+                for one in froms
+            ]
             assert await is_reached(server.port, "127.0.0.3")
             async with asyncio.timeout(DEADLINE_S):
                 assert await peers[0][0].read() == b"", "the oldest of the first of them"
             assert not any(reader.at_eof() for reader, _writer in peers[1:])
             again = [await asyncio.open_connection("127.0.0.1", server.port) for _peer in range(2)]
             closed = [asyncio.create_task(reader.read()) for reader, _writer in again]
-            assert (await asyncio.wait(closed, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED))[0]
+            assert (
+                await asyncio.wait(closed, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+            )[0]
             assert [n for n, (reader, _writer) in enumerate(peers) if reader.at_eof()] == [0]
             for _reader, writer in (*peers, *again):
                 writer.close()
@@ -453,7 +526,9 @@ def test_users_who_hold_all_connections_of_a_unix_socket_do_not_keep_root_out() 
             for uid in (65533, 65534):
                 os.seteuid(uid)  # which is what the kernel tells of a peer
                 try:
-                    holders += [await asyncio.open_unix_connection(path) for _connection in range(2)]
+                    holders += [
+                        await asyncio.open_unix_connection(path) for _connection in range(2)
+                    ]
                     await asyncio.sleep(0.1)  # it counts by the user who connected
                     assert not await is_answered(*await asyncio.open_unix_connection(path))
                 finally:
@@ -468,7 +543,7 @@ def test_users_who_hold_all_connections_of_a_unix_socket_do_not_keep_root_out() 
     asyncio.run(main())
 
 
-def test_a_listener_takes_no_more_connections_than_an_eighth_of_the_files_of_its_process_for_each_peer() -> None:
+def test_a_peer_gets_an_eighth_of_the_files_of_the_process_at_most() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def main() -> None:
@@ -504,7 +579,7 @@ def test_a_request_that_fails_for_want_of_descriptors_is_answered_so_and_logged_
     assert (said.out + said.err).count("tried again later") == 1
 
 
-# -- Unix sockets ------------------------------------------------------------------------------------------------------
+# -- Unix sockets --------------------------------------------------------------------------------
 
 
 def serve_while(path: Path, act: Callable[[], object]) -> object:
@@ -527,7 +602,10 @@ def serve_while(path: Path, act: Callable[[], object]) -> object:
 
 def test_the_kernel_says_who_asks(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    assert serve_while(path, lambda: local_api.ask(path, "GET", "/who")) == (200, f"{os.getpid()}\n".encode())
+    assert serve_while(path, lambda: local_api.ask(path, "GET", "/who")) == (
+        200,
+        f"{os.getpid()}\n".encode(),
+    )
     assert not path.exists()
 
 

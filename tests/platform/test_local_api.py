@@ -61,7 +61,9 @@ def test_an_agent_that_is_silent_is_given_up(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
-        with pytest.raises(TimeoutError, match=rf"mpsd did not answer on {path} within 0\.2 s; see its log"):
+        with pytest.raises(
+            TimeoutError, match=rf"mpsd did not answer on {path} within 0\.2 s; see its log"
+        ):
             local_api.ask(path, "GET", "/v1/node", timeout_s=0.2)
 
 
@@ -71,7 +73,9 @@ def test_an_agent_with_a_full_queue_is_given_up(tmp_path: Path) -> None:
         server.bind(str(path))
         server.listen(0)
         first.connect(str(path))
-        with pytest.raises(TimeoutError, match=f"mpsd accepts no more requests on {path}; see its log"):
+        with pytest.raises(
+            TimeoutError, match=f"mpsd accepts no more requests on {path}; see its log"
+        ):
             local_api.ask(path, "GET", "/v1/node", timeout_s=0.2)
 
 

@@ -18,9 +18,13 @@ def _as_before() -> Iterator[None]:
         yield
 
 
-def test_a_json_line_has_the_fields_then_the_event_its_level_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_line_has_the_fields_then_the_event_its_level_and_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     logs.configure("json")
-    logs.logger(role="control").warning("domain ended", domain="gpu0", pid=7, gpus=("a", "b"), seen={1})
+    logs.logger(role="control").warning(
+        "domain ended", domain="gpu0", pid=7, gpus=("a", "b"), seen={1}
+    )
     said = capsys.readouterr()
     line = json.loads(said.err)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", line.pop("timestamp"))
@@ -29,7 +33,9 @@ def test_a_json_line_has_the_fields_then_the_event_its_level_and_time(capsys: py
     assert (said.out, said.err.count("\n")) == ("", 1)
 
 
-def test_a_fault_is_told_with_its_traceback_and_as_one_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_is_told_with_its_traceback_and_as_one_json_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     logs.configure("json")
     try:
         raise ValueError("of this test")
@@ -44,7 +50,10 @@ def test_a_fault_is_told_with_its_traceback_and_as_one_json_line(capsys: pytest.
 @given(st.text())
 def test_what_a_tenant_names_cannot_end_a_line_or_colour_a_terminal(text: str) -> None:
     line = {"event": "ended", "level": "info", "timestamp": "now", "program": text}
-    for shown in (logs.as_text(line), logs.as_text(line, coloured=True).replace("\x1b[32m", "").replace("\x1b[0m", "")):
+    for shown in (
+        logs.as_text(line),
+        logs.as_text(line, coloured=True).replace("\x1b[32m", "").replace("\x1b[0m", ""),
+    ):
         assert len(shown.splitlines()) == 1
         assert shown.isprintable()
 

@@ -13,7 +13,15 @@ import pytest
 from mpsd.model.grants import MigInstance
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed
-from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim, create_card
+from mpsd.simulator.card import (
+    GRAPHICS,
+    MPS_CLIENT,
+    MPS_SERVER,
+    OUTSIDE_MPS,
+    CardView,
+    ContextClaim,
+    create_card,
+)
 from mpsd.simulator.gpus import MIB, card_path
 from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
@@ -44,24 +52,34 @@ def card(node: SimulatedNode) -> Iterator[CardView]:
 
 
 def test_gpus_are_told_as_cuda_sees_them(nvml: Nvml) -> None:
-    """The driver's own reserve is not memory that can be granted, and cores are counted in multiprocessors."""
+    """The driver's own reserve is not memory that can be granted, and cores are counted in
+    multiprocessors."""
     shown = [(gpu.label, gpu.name, gpu.memory_mib, gpu.sms) for gpu in nvml.gpus(FACTS)]
     wanted = [FACTS.card("A30"), FACTS.card("V100")]
-    assert shown == [(f"gpu{n}", card.name, card.memory_mib, card.sms) for n, card in enumerate(wanted) if card]
+    assert shown == [
+        (f"gpu{n}", card.name, card.memory_mib, card.sms) for n, card in enumerate(wanted) if card
+    ]
 
 
-def test_where_a_gpu_is_is_said_as_the_kernel_writes_it(node: SimulatedNode, tmp_path: Path) -> None:
+def test_where_a_gpu_is_is_said_as_the_kernel_writes_it(
+    node: SimulatedNode, tmp_path: Path
+) -> None:
     devices = tmp_path / "bus/pci/devices"
     for bus, numa in (("0000:00:06.0", "1\n"), ("0000:00:07.0", "-1\n")):
         (devices / bus).mkdir(parents=True)
         (devices / bus / "numa_node").write_text(numa)
     nvml = Nvml(SimulatedNvml(node.folder), tmp_path)
     nvml.open()
-    assert [(gpu.pci_bus, gpu.numa_node) for gpu in nvml.gpus(FACTS)] == [("0000:00:06.0", 1), ("0000:00:07.0", None)]
+    assert [(gpu.pci_bus, gpu.numa_node) for gpu in nvml.gpus(FACTS)] == [
+        ("0000:00:06.0", 1),
+        ("0000:00:07.0", None),
+    ]
     nvml.close()
 
 
-def test_where_a_gpu_is_that_nvml_does_not_say_is_unknown(node: SimulatedNode, tmp_path: Path) -> None:
+def test_where_a_gpu_is_that_nvml_does_not_say_is_unknown(
+    node: SimulatedNode, tmp_path: Path
+) -> None:
     class Silent(SimulatedNvml):
         def nvmlDeviceGetPciInfo(self, handle: Handle) -> PciInfo:  # noqa: N802
             raise self.NVMLError_NotSupported
@@ -82,7 +100,9 @@ def test_a_gpu_of_which_nothing_is_known_is_refused_with_the_remedy(nvml: Nvml) 
         capabilities=[row for row in FACTS.capabilities if row.compute_capability != "7.0"],
         cards=[card for card in FACTS.cards if card.compute_capability != "7.0"],
     )
-    with pytest.raises(NvmlFailed, match=r"compute capability 7.0, which limits/gpus.yaml does not list; add a row"):
+    with pytest.raises(
+        NvmlFailed, match=r"compute capability 7.0, which limits/gpus.yaml does not list; add a row"
+    ):
         nvml.gpus(fewer)
 
 
@@ -105,7 +125,9 @@ def test_a_gpu_that_is_lost_is_an_error_and_not_idle(nvml: Nvml, card: CardView)
         nvml.mig_enabled(gpu.uuid)
 
 
-def test_a_process_beside_mps_is_told_from_a_client_and_from_one_that_draws(nvml: Nvml, card: CardView) -> None:
+def test_a_process_beside_mps_is_told_from_a_client_and_from_one_that_draws(
+    nvml: Nvml, card: CardView
+) -> None:
     gpu = nvml.gpus(FACTS)[0]
     beside, client, draws = os.getpid(), os.getppid(), 1
     for pid, kind in ((beside, OUTSIDE_MPS), (client, MPS_CLIENT), (draws, GRAPHICS)):
@@ -147,7 +169,9 @@ def test_a_server_has_no_use_once_all_that_was_queued_has_run_and_then_no_sample
     assert nvml.busy_percent(gpu.uuid) == (use or 0)
 
 
-def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(nvml: Nvml, card: CardView) -> None:
+def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(
+    nvml: Nvml, card: CardView
+) -> None:
     gpu = nvml.gpus(FACTS)[0]
     busy = card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
     card.be_busy(busy, os.getpid(), gpu.sms, FOR_LONG)
@@ -163,9 +187,14 @@ def test_on_a_lost_gpu_nobody_is_idle(nvml: Nvml, card: CardView) -> None:
 
 
 class _Samples(SimulatedNvml):
-    """A driver with several samples of a process, and with what some drivers give of processes that ended."""
+    """A driver with several samples of a process, and with what some drivers give of processes that
+    ended."""
 
-    def nvmlDeviceGetProcessUtilization(self, handle: Handle, timeStamp: int) -> list[ProcessUtilization]:  # noqa: N802, N803
+    def nvmlDeviceGetProcessUtilization(  # noqa: N802
+        self,
+        handle: Handle,
+        timeStamp: int,  # noqa: N803
+    ) -> list[ProcessUtilization]:
         return [
             ProcessUtilization(pid, at, percent)
             for pid, at, percent in ((1, 30, 70), (1, 20, 10), (2, 20, 2147483632), (3, 10, 40))
@@ -180,12 +209,14 @@ def test_the_newest_sample_counts_and_one_that_cannot_be_is_no_number(node: Simu
     nvml.close()
 
 
-# -- MIG ---------------------------------------------------------------------------------------------------------------
+# -- MIG -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def divided(tmp_path: Path) -> SimulatedNode:
-    return create_node(tmp_path / "divided", cards_asked("A100:3g.40gb+1g.10gb,H200", FACTS), FACTS.capabilities)
+    return create_node(
+        tmp_path / "divided", cards_asked("A100:3g.40gb+1g.10gb,H200", FACTS), FACTS.capabilities
+    )
 
 
 @pytest.fixture
@@ -197,12 +228,17 @@ def parts(divided: SimulatedNode) -> Iterator[Nvml]:
 
 
 def relaid(node: SimulatedNode, *profiles: str) -> SimulatedNode:
-    rows, capability = {row.profile: row for row in FACTS.mig if row.card == "A100"}, FACTS.capability("8.0")
+    rows, capability = (
+        {row.profile: row for row in FACTS.mig if row.card == "A100"},
+        FACTS.capability("8.0"),
+    )
     assert capability
     return node.divide(0, [rows[profile] for profile in profiles], capability)
 
 
-def test_instances_are_gpus_in_the_place_of_the_one_that_they_are_of(divided: SimulatedNode, parts: Nvml) -> None:
+def test_instances_are_gpus_in_the_place_of_the_one_that_they_are_of(
+    divided: SimulatedNode, parts: Nvml
+) -> None:
     large, small, whole = parts.gpus(FACTS)
     parent = divided.gpus[0]
     assert (large.mig, small.mig, whole.mig) == (
@@ -220,13 +256,22 @@ def test_instances_are_gpus_in_the_place_of_the_one_that_they_are_of(divided: Si
     assert not parts.mig_enabled(small.uuid)
 
 
-def test_compute_instances_that_share_memory_have_a_part_of_it_each(divided: SimulatedNode, parts: Nvml) -> None:
+def test_compute_instances_that_share_memory_have_a_part_of_it_each(
+    divided: SimulatedNode, parts: Nvml
+) -> None:
     """Two compute instances of one GPU instance: the ledger promises its memory once."""
     path = divided.folder / "gpus.json"
     rows = json.loads(path.read_text())
     large = next(row for row in rows if row["profile"] == "3g.40gb")
     shared = [
-        large | {"uuid": f"MIG-{n}", "compute_instance": n, "slices": slices, "name": "MIG", "sms": 14 * slices}
+        large
+        | {
+            "uuid": f"MIG-{n}",
+            "compute_instance": n,
+            "slices": slices,
+            "name": "MIG",
+            "sms": 14 * slices,
+        }
         for n, slices in enumerate((1, 2))
     ]
     for row in shared:
@@ -268,8 +313,14 @@ def test_the_processes_of_an_instance_are_its_own(divided: SimulatedNode, parts:
         card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
         assert parts.uses(small.uuid) == ((os.getpid(), 100 * MIB),)
         assert parts.mps_pids(small.uuid) == {os.getpid()}
-        assert (parts.uses(large.uuid), parts.used_mib(large.uuid), parts.used_mib(small.uuid)) == ((), 0, 100)
-        assert parts.uses(divided.gpus[0].uuid) == parts.uses(small.uuid), "its GPU has those of all"
+        assert (parts.uses(large.uuid), parts.used_mib(large.uuid), parts.used_mib(small.uuid)) == (
+            (),
+            0,
+            100,
+        )
+        assert parts.uses(divided.gpus[0].uuid) == parts.uses(small.uuid), (
+            "its GPU has those of all"
+        )
 
 
 def test_a_compute_mode_is_the_whole_gpu_s_and_only_default_where_mig_is_on(

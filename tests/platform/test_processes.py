@@ -32,7 +32,8 @@ def identity(sleep: "subprocess.Popen[bytes]") -> ProcessIdentity:
 
 
 def test_a_process_whose_name_looks_like_its_status_is_known() -> None:
-    """The kernel writes the name in brackets before the fields that are read, and it may hold brackets itself."""
+    """The kernel writes the name in brackets before the fields that are read, and it may hold
+    brackets itself."""
     with subprocess.Popen(
         ["sh", "-c", "echo ') Z 1 1 1' >/proc/self/comm; echo; read _"], stdin=-1, stdout=-1
     ) as named:
@@ -48,7 +49,8 @@ def test_a_process_whose_name_looks_like_its_status_is_known() -> None:
 def test_a_zombie_is_not_alive(sleep: "subprocess.Popen[bytes]", identity: ProcessIdentity) -> None:
     assert processes.is_alive(identity)
     sleep.kill()
-    os.waitid(os.P_PID, sleep.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table of processes
+    # dead, and still in the table of processes
+    os.waitid(os.P_PID, sleep.pid, os.WEXITED | os.WNOWAIT)
     assert not processes.is_alive(identity)
     assert processes.open_pidfd(identity) is None
 
@@ -114,20 +116,37 @@ def test_of_a_variable_that_is_there_twice_the_first_counts_as_it_does_for_the_p
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, and another user")
 def test_root_that_may_only_trace_reads_the_environment_of_another_users_process() -> None:
-    """As the agent's container does: it has CAP_SYS_PTRACE and neither CAP_DAC_OVERRIDE nor CAP_DAC_READ_SEARCH."""
-    script = "import sys\nfrom mpsd.platform import processes\nprint(processes.environment_of(int(sys.argv[1])))"
-    drop = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", sys.executable, "-c", script]
+    """As the agent's container does: it has CAP_SYS_PTRACE and neither CAP_DAC_OVERRIDE nor
+    CAP_DAC_READ_SEARCH."""
+    script = (
+        "import sys\nfrom mpsd.platform import"
+        " processes\nprint(processes.environment_of(int(sys.argv[1])))"
+    )
+    drop = [
+        "setpriv",
+        "--bounding-set",
+        "-dac_override,-dac_read_search",
+        sys.executable,
+        "-c",
+        script,
+    ]
     with subprocess.Popen(["sleep", "600"], env={"A": "first", "B": ""}, user=65534) as process:
         try:
-            eventually(lambda: processes.command_of(process.pid) == "sleep 600", "it is another program")
-            said = subprocess.run([*drop, str(process.pid)], check=True, capture_output=True, text=True).stdout
+            eventually(
+                lambda: processes.command_of(process.pid) == "sleep 600", "it is another program"
+            )
+            said = subprocess.run(
+                [*drop, str(process.pid)], check=True, capture_output=True, text=True
+            ).stdout
         finally:
             process.kill()
     assert said == "{'A': 'first', 'B': ''}\n"
 
 
 def test_a_command_that_is_no_text_is_shown_as_text() -> None:
-    with subprocess.Popen(["/bin/sh", "-c", "echo; read _ # \udcff"], stdin=-1, stdout=-1) as process:
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "echo; read _ # \udcff"], stdin=-1, stdout=-1
+    ) as process:
         assert process.stdout
         process.stdout.readline()
         said = processes.command_of(process.pid)
@@ -175,7 +194,9 @@ def test_who_has_ended_is_told_once_and_is_in_here_no_more(three: list[Process])
         living.add(living_identity(process))
     assert living.ask() == set()
     three[1].kill()  # a zombie is dead, too
-    eventually(lambda: three[1].pid not in living or living.ask() == {three[1].pid}, "its death is seen")
+    eventually(
+        lambda: three[1].pid not in living or living.ask() == {three[1].pid}, "its death is seen"
+    )
     assert [process.pid in living for process in three] == [True, False, True]
     assert living.ask() == set()
 
@@ -203,7 +224,9 @@ def test_no_file_stays_open(three: list[Process]) -> None:
     assert open_files() == before - 1, "the epoll is closed too"
 
 
-def test_those_that_have_ended_are_told_under_a_limit_of_files_below_their_number(three: list[Process]) -> None:
+def test_those_that_have_ended_are_told_under_a_limit_of_files_below_their_number(
+    three: list[Process],
+) -> None:
     living = ProcessSet()
     for process in three:
         living.add(living_identity(process))
@@ -275,7 +298,9 @@ def test_how_a_zombie_ended_is_told_on_every_kernel(
     os.close(pidfd)
 
 
-def test_a_process_that_is_killed_ends(sleep: "subprocess.Popen[bytes]", identity: ProcessIdentity) -> None:
+def test_a_process_that_is_killed_ends(
+    sleep: "subprocess.Popen[bytes]", identity: ProcessIdentity
+) -> None:
     assert not processes.is_ending(identity)
     assert processes.is_ending(replace(identity, start_ticks=1))
     sleep.kill()
@@ -310,7 +335,9 @@ def program(request: pytest.FixtureRequest) -> Iterator[ProcessIdentity]:
 _BLOCK = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
 _THREAD = f"{_BLOCK}; threading.Thread(target=threading.Event().wait, daemon=True).start()"
 _OTHER = "threading.Thread(target=threading.Event().wait, daemon=True).start(); " + _BLOCK
-_WAIT = f"{_BLOCK}; threading.Thread(target=signal.sigwait, args=[[signal.%s]], daemon=True).start()"
+_WAIT = (
+    f"{_BLOCK}; threading.Thread(target=signal.sigwait, args=[[signal.%s]], daemon=True).start()"
+)
 _HANDLER = "signal.signal(signal.SIGTERM, lambda *_: None)"
 
 

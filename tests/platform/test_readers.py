@@ -26,14 +26,25 @@ MAY_READ = ReaderVerdict(200)
 TOKEN = "eyJhbGciOi.secret.token"
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1", "127.0.0.1:9447", "10.1.2.3:1", "localhost", "LOCALHOST:80", "[::1]", "[::1]:9447", "[fe80::1]:1"],
+    [
+        "127.0.0.1",
+        "127.0.0.1:9447",
+        "10.1.2.3:1",
+        "localhost",
+        "LOCALHOST:80",
+        "[::1]",
+        "[::1]:9447",
+        "[fe80::1]:1",
+    ],
 )
 def test_a_host_that_is_an_address_or_localhost_is_our_own(host: str) -> None:
     assert is_own_host(host)
@@ -66,7 +77,9 @@ def test_any_other_host_is_a_strangers_name(host: str) -> None:
 
 
 @given(st.ip_addresses(), st.none() | st.integers(0, 65_535))
-def test_every_address_is_an_own_host_with_and_without_a_port(address: Any, port: int | None) -> None:
+def test_every_address_is_an_own_host_with_and_without_a_port(
+    address: Any, port: int | None
+) -> None:
     name = f"[{address}]" if address.version == 6 else str(address)
     assert is_own_host(name if port is None else f"{name}:{port}")
 
@@ -95,7 +108,12 @@ def test_only_a_bearer_token_is_a_token(header: str, token: str) -> None:
 
 
 def test_the_owner_of_a_token_is_asked_about_as_the_api_server_told_him() -> None:
-    user = {"username": "prometheus", "uid": "u-1", "groups": ["a", "b"], "extra": {"scopes": ["x"]}}
+    user = {
+        "username": "prometheus",
+        "uid": "u-1",
+        "groups": ["a", "b"],
+        "extra": {"scopes": ["x"]},
+    }
     found = reviewed_user({**token_review(TOKEN), "status": {"authenticated": True, "user": user}})
     assert found == User("prometheus", "u-1", ("a", "b"), {"scopes": ["x"]})
     spec = access_review(found, "/metrics")["spec"]
@@ -144,7 +162,9 @@ def test_a_refusal_names_the_user_the_path_and_the_remedy() -> None:
     assert "mpsd-reader" in verdict.reason
 
 
-@pytest.mark.parametrize("verdict", [MAY_READ, NOT_KNOWN, User("a").verdict("/metrics", allowed=False)])
+@pytest.mark.parametrize(
+    "verdict", [MAY_READ, NOT_KNOWN, User("a").verdict("/metrics", allowed=False)]
+)
 def test_an_answer_counts_for_a_minute_from_when_it_was_asked_and_no_longer(verdict: Any) -> None:
     verdicts = Verdicts()
     assert verdicts.known(TOKEN, "/metrics", 100.0) is None

@@ -27,14 +27,20 @@ from tests.told_lines import told_lines
 HOME, AWAY = ListenAddress("127.0.0.1", 0), ListenAddress("0.0.0.0", 0)
 DEADLINE_S = 30.0
 ACCOUNTS = Resource("v1", "serviceaccounts")
-ROLES, BINDINGS = (Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings"))
+ROLES, BINDINGS = (
+    Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings")
+)
 READER: Object = {
     "metadata": {"name": "mpsd-reader"},
     "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
 }
 BINDING: Object = {
     "metadata": {"name": "prometheus-reads-mpsd"},
-    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mpsd-reader"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "mpsd-reader",
+    },
     "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}],
 }
 
@@ -55,12 +61,17 @@ async def changes(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(0.05)
 
 
-ROUTES: Mapping[str, Handler] = {"GET /metrics": metrics, "GET /v1/node": node, "GET /v1/page/changes": changes}
+ROUTES: Mapping[str, Handler] = {
+    "GET /metrics": metrics,
+    "GET /v1/node": node,
+    "GET /v1/page/changes": changes,
+}
 
 
 @dataclass(frozen=True)
 class Api:
-    """The simulated API server, and tokens of two service accounts of which one may read metrics."""
+    """The simulated API server, and tokens of two service accounts of which one may read
+    metrics."""
 
     server: SimulatedApi
     kubeconfig: Path
@@ -88,13 +99,17 @@ async def _accounts(kubeconfig: Path) -> Sequence[str]:
 
 async def _token(kube: Kube, name: str) -> str:
     await kube.create(ACCOUNTS, {"metadata": {"name": name}}, "default")
-    answer = await kube.create(ACCOUNTS, {"metadata": {"name": name}, "spec": {}}, "default", "token")
+    answer = await kube.create(
+        ACCOUNTS, {"metadata": {"name": name}, "spec": {}}, "default", "token"
+    )
     return str(answer["status"]["token"])
 
 
 @asynccontextmanager
 async def serving(
-    *addresses: ListenAddress, reviewer: TokenReviewer | None = None, certificate: Path | None = None
+    *addresses: ListenAddress,
+    reviewer: TokenReviewer | None = None,
+    certificate: Path | None = None,
 ) -> AsyncIterator[list[int]]:
     """The ports, in the order of the addresses."""
     with told_lines() as lines:
@@ -109,7 +124,10 @@ async def serving(
 async def get(url: str, token: str = "", **headers: str) -> tuple[int, str]:
     given = {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}
     timeout = aiohttp.ClientTimeout(DEADLINE_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, headers=given, ssl=False) as answer:
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.get(url, headers=given, ssl=False) as answer,
+    ):
         return answer.status, await answer.text()
 
 
@@ -123,7 +141,9 @@ def test_on_a_loopback_address_whoever_is_on_this_machine_may_read() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:9447", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9447", "127.0.0.1.evil.example", ""]
+)
 def test_a_web_page_that_lets_its_name_point_here_reads_nothing(host: str) -> None:
     async def main() -> None:
         async with serving(HOME) as (port,):
@@ -140,7 +160,9 @@ def test_who_shows_no_token_is_asked_for_one(api: Api) -> None:
             status, said = await get(f"https://127.0.0.1:{port}/metrics")
             assert status == 401
             assert "Authorization: Bearer TOKEN" in said
-            assert (await get(f"https://127.0.0.1:{port}/metrics", Authorization="Basic YTpi"))[0] == 401
+            assert (await get(f"https://127.0.0.1:{port}/metrics", Authorization="Basic YTpi"))[
+                0
+            ] == 401
 
     asyncio.run(main())
 
@@ -168,7 +190,10 @@ def test_who_has_no_right_is_told_which_and_how_to_get_it(api: Api) -> None:
 def test_who_has_the_right_to_a_path_reads_it_and_no_other(api: Api) -> None:
     async def main() -> None:
         async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
-            assert await get(f"https://127.0.0.1:{port}/metrics", api.reader) == (200, "mpsd_gpus 2\n")
+            assert await get(f"https://127.0.0.1:{port}/metrics", api.reader) == (
+                200,
+                "mpsd_gpus 2\n",
+            )
             assert (await get(f"https://127.0.0.1:{port}/v1/node", api.reader))[0] == 403
 
     asyncio.run(main())
@@ -183,7 +208,9 @@ def test_without_tls_nobody_is_served_where_others_get_in(api: Api) -> None:
     asyncio.run(main())
 
 
-def test_while_the_api_server_is_away_nobody_new_is_let_in_and_the_log_says_so(tmp_path: Path) -> None:
+def test_while_the_api_server_is_away_nobody_new_is_let_in_and_the_log_says_so(
+    tmp_path: Path,
+) -> None:
     with simulated_api() as server:
         kubeconfig = server.kubeconfig(tmp_path)
         reader, _other = asyncio.run(_accounts(kubeconfig))
@@ -200,7 +227,8 @@ def test_while_the_api_server_is_away_nobody_new_is_let_in_and_the_log_says_so(t
                 await asyncio.to_thread(server.start)
                 assert (await get(f"{url}/metrics", reader))[0] == 200
                 await asyncio.to_thread(server.stop)
-                assert (await get(f"{url}/metrics", reader))[0] == 200  # it was let in less than a minute ago
+                # it was let in less than a minute ago
+                assert (await get(f"{url}/metrics", reader))[0] == 200
                 await asyncio.to_thread(server.start)
 
         asyncio.run(main())
@@ -220,7 +248,9 @@ class Counting:
         pass
 
 
-def test_the_api_server_is_asked_once_a_minute_for_a_token_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_server_is_asked_once_a_minute_for_a_token_and_a_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [1000.0]
     monkeypatch.setattr(readers, "monotonic", lambda: now[0])
     reviewer = Counting()
@@ -244,7 +274,9 @@ def test_who_makes_tokens_up_by_the_dozen_keeps_no_reader_from_being_asked_about
         reviewer = TokenReviewer(api.kubeconfig)
         try:
             made_up = [reviewer.review(f"made-up-{number}", "/metrics") for number in range(40)]
-            *others, verdict = await asyncio.gather(*made_up, reviewer.review(api.reader, "/metrics"))
+            *others, verdict = await asyncio.gather(
+                *made_up, reviewer.review(api.reader, "/metrics")
+            )
         finally:
             reviewer.close()
         assert verdict == ReaderVerdict(200, user="system:serviceaccount:default:prometheus")
@@ -260,7 +292,12 @@ def test_no_token_is_in_any_line_of_the_log_or_any_answer(api: Api, tmp_path: Pa
         with told_lines() as lines:
             async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
                 url = f"https://127.0.0.1:{port}/metrics"
-                said.extend([(await get(url, token))[1] for token in (api.reader, api.other, "made-up-token")])
+                said.extend(
+                    [
+                        (await get(url, token))[1]
+                        for token in (api.reader, api.other, "made-up-token")
+                    ]
+                )
                 await asyncio.to_thread(api.server.stop)
                 try:
                     said.append((await get(f"https://127.0.0.1:{port}/v1/node", api.reader))[1])
@@ -331,7 +368,7 @@ def test_a_port_that_is_taken_leaves_no_other_open() -> None:
     asyncio.run(main())
 
 
-# -- certificates ------------------------------------------------------------------------------------------------------
+# -- certificates --------------------------------------------------------------------------------
 
 AUTHORITY = new_authority("test", time.time(), 3600)
 
@@ -342,9 +379,12 @@ def write(folder: Path, pair: Pair) -> None:
 
 
 async def shown(port: int) -> bytes:
-    """The certificate that a reader sees, once it is one that our authority signed for localhost."""
+    """The certificate that a reader sees, once it is one that our authority signed for
+    localhost."""
     context = ssl.create_default_context(cadata=AUTHORITY.certificate.decode())
-    _reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+    _reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname="localhost"
+    )
     found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
     assert isinstance(found, bytes)
@@ -366,10 +406,18 @@ def test_a_certificate_of_a_folder_is_shown_and_shown_anew_once_it_is_renewed(
             first = await shown(port)
             with told_lines() as lines:
                 (tmp_path / "tls.key").write_text("half written")
-                await until(lambda: _said(lines, "certificate for readers cannot be used"), DEADLINE_S, "it is said")
+                await until(
+                    lambda: _said(lines, "certificate for readers cannot be used"),
+                    DEADLINE_S,
+                    "it is said",
+                )
                 assert await shown(port) == first
                 write(tmp_path, issue(AUTHORITY, ["localhost"], time.time(), 600))
-                await until(lambda: _said(lines, "certificate for readers"), DEADLINE_S, "the new one is shown")
+                await until(
+                    lambda: _said(lines, "certificate for readers"),
+                    DEADLINE_S,
+                    "the new one is shown",
+                )
             assert await shown(port) != first
 
     asyncio.run(main())

@@ -12,7 +12,9 @@ from mpsd.platform import records
 DAEMON = ProcessIdentity(7, 123, "this-boot")
 
 
-def test_a_record_comes_back_as_it_was_written_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_record_comes_back_as_it_was_written_with_its_mode_whatever_the_umask(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "record.json"
     records.write(path, DAEMON, mode=0o644)
     assert records.read(path, ProcessIdentity) == DAEMON
@@ -26,9 +28,19 @@ def test_a_record_that_is_not_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"null", b'{"pid": "7", "start_ticks": 1, "boot_id": ""}', b'{"pid": 7}', b"\xff\xfe", b"[" * 100_000],
+    [
+        b"",
+        b"{",
+        b"null",
+        b'{"pid": "7", "start_ticks": 1, "boot_id": ""}',
+        b'{"pid": 7}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
 )
-def test_a_record_that_is_something_else_is_unreadable_and_names_its_file(tmp_path: Path, content: bytes) -> None:
+def test_a_record_that_is_something_else_is_unreadable_and_names_its_file(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(content)
     with pytest.raises(records.UnreadableRecord, match=str(path)):
@@ -39,7 +51,8 @@ _WRITES_TOO_MUCH = """
 import resource, sys
 from pathlib import Path
 from mpsd.platform import records
-resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))  # the first part of it is taken, as on a disk that is nearly full
+# The first part of it is taken, as on a disk that is nearly full.
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
 try:
     records.write(Path(sys.argv[1]), ["much"] * 100)
 except OSError as error:
@@ -51,7 +64,11 @@ def test_a_value_that_does_not_fit_is_an_error_and_leaves_the_one_before(tmp_pat
     path = tmp_path / "record.json"
     records.write(path, DAEMON)
     said = subprocess.run(
-        [sys.executable, "-c", _WRITES_TOO_MUCH, str(path)], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", _WRITES_TOO_MUCH, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     )
     assert said.stdout == f"[Errno 27] File too large: '{path}'\n"
     assert records.read(path, ProcessIdentity) == DAEMON
@@ -65,7 +82,9 @@ def test_a_write_that_was_interrupted_does_not_hinder_the_next(tmp_path: Path) -
     assert records.read(path, ProcessIdentity) == DAEMON
 
 
-def test_a_record_with_any_bit_flipped_or_cut_off_anywhere_is_unreadable_or_the_same(tmp_path: Path) -> None:
+def test_a_record_with_any_bit_flipped_or_cut_off_anywhere_is_unreadable_or_the_same(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "record.json"
     records.write(path, DAEMON)
     sound = path.read_bytes()

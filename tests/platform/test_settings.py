@@ -64,7 +64,9 @@ def test_a_flag_beats_the_variable() -> None:
     environment = {"MPSD_LISTEN": "127.0.0.1:1", "MPSD_LISTEN_CERTIFICATE": "/certs"}
     of_environment = listen_settings({}, environment, in_cluster=True)
     assert of_environment == Listen((ListenAddress("127.0.0.1", 1),), Path("/certs"))
-    assert listen_settings({"listen": "[::1]:2"}, environment, in_cluster=True).addresses == (ListenAddress("::1", 2),)
+    assert listen_settings({"listen": "[::1]:2"}, environment, in_cluster=True).addresses == (
+        ListenAddress("::1", 2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,9 @@ def test_a_flag_beats_the_variable() -> None:
         ("10.1.2.3:9447", "10.1.2.3", False),
     ],
 )
-def test_an_address_says_whether_others_get_there(written: str, address: str, is_loopback: bool) -> None:
+def test_an_address_says_whether_others_get_there(
+    written: str, address: str, is_loopback: bool
+) -> None:
     (found,) = read(written)
     assert found == ListenAddress(address, 9447)
     assert found.is_loopback == is_loopback
@@ -117,7 +121,10 @@ def test_without_a_cluster_only_this_machine_may_be_served() -> None:
     assert read("127.0.0.1:9447", in_cluster=False) == (ListenAddress("127.0.0.1", 9447),)
     with pytest.raises(InvalidInput) as refused:
         read("127.0.0.1:1,0.0.0.0:9447,[::]:9446", in_cluster=False)
-    assert [problem.value for problem in refused.value.problems] == ['"0.0.0.0:9447"', '"[::]:9446"']
+    assert [problem.value for problem in refused.value.problems] == [
+        '"0.0.0.0:9447"',
+        '"[::]:9446"',
+    ]
     assert "ssh -L 9447:127.0.0.1:9447 MACHINE" in refused.value.problems[0].remedy
 
 
@@ -134,7 +141,9 @@ def test_any_text_is_a_list_of_addresses_or_refused(written: str) -> None:
     "key", ["mpsd.io/not-ready:NoSchedule", "mpsd.io/", "/not-ready", "a b", "Mpsd.io/x", "x" * 64]
 )
 def test_a_startup_taint_is_named_by_its_key_alone(key: str) -> None:
-    with pytest.raises(InvalidInput, match=r"--startup-taint .MPSD_STARTUP_TAINT.*such as mpsd\.io/not-ready"):
+    with pytest.raises(
+        InvalidInput, match=r"--startup-taint .MPSD_STARTUP_TAINT.*such as mpsd\.io/not-ready"
+    ):
         kubelet_settings({"node": "node1", "startup_taint": key}, {})
     chosen = kubelet_settings({"node": "node1", "startup_taint": "mpsd.io/not-ready"}, {})
     assert chosen

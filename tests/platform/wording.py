@@ -1,4 +1,5 @@
-"""The sentences about files, settings, the API server and nodes, as people read them: `wording.txt` has them all."""
+"""The sentences about files, settings, the API server and nodes, as people read them: `wording.txt`
+has them all."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,21 +20,49 @@ _ADMISSION = POLICY_DATA["admission"]
 
 REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     "YAML": (
-        *(partial(parse_yaml, text if isinstance(text, bytes) else text.encode(), "a.yaml") for text, *_ in BROKEN),
+        *(
+            partial(parse_yaml, text if isinstance(text, bytes) else text.encode(), "a.yaml")
+            for text, *_ in BROKEN
+        ),
         partial(parse_yaml, b"[" * (DEEPEST + 1), "a.yaml"),
         partial(parse_yaml, bomb(40).encode(), "a.yaml"),
-        *(partial(read_yaml, name) for name in ("/missing.yaml", "/", "/etc/passwd/x", "/nul\0nul", "/dev/zero")),
+        *(
+            partial(read_yaml, name)
+            for name in ("/missing.yaml", "/", "/etc/passwd/x", "/nul\0nul", "/dev/zero")
+        ),
     ),
     "limits": (
         partial(read_policy, [], "policy.yaml"),
-        partial(read_policy, POLICY_DATA | {"version": "v2", "placement": "any", "placment": "x"}, "policy.yaml"),
-        partial(read_policy, {key: POLICY_DATA[key] for key in POLICY_DATA if key != "graces"}, "policy.yaml"),
+        partial(
+            read_policy,
+            POLICY_DATA | {"version": "v2", "placement": "any", "placment": "x"},
+            "policy.yaml",
+        ),
+        partial(
+            read_policy,
+            {key: POLICY_DATA[key] for key in POLICY_DATA if key != "graces"},
+            "policy.yaml",
+        ),
         partial(read_policy, POLICY_DATA | {"domains": [[0, 1], [1]]}, "policy.yaml"),
-        partial(read_policy, POLICY_DATA | {"admission": _ADMISSION | {"host_ipc": False}}, "policy.yaml"),
-        partial(read_policy, POLICY_DATA | {"compute": {"policy": 0, "max_inst": None, "cards": {}}}, "policy.yaml"),
+        partial(
+            read_policy,
+            POLICY_DATA | {"admission": _ADMISSION | {"host_ipc": False}},
+            "policy.yaml",
+        ),
+        partial(
+            read_policy,
+            POLICY_DATA | {"compute": {"policy": 0, "max_inst": None, "cards": {}}},
+            "policy.yaml",
+        ),
         partial(read_gpu_facts, FACTS_DATA | {"cards": [CARD, CARD]}, "gpus.yaml"),
-        partial(read_gpu_facts, FACTS_DATA | {"capabilities": [CAPABILITY, CAPABILITY]}, "gpus.yaml"),
-        partial(read_gpu_facts, FACTS_DATA | {"cards": [CARD | {"compute_capability": "8.0"}]}, "gpus.yaml"),
+        partial(
+            read_gpu_facts, FACTS_DATA | {"capabilities": [CAPABILITY, CAPABILITY]}, "gpus.yaml"
+        ),
+        partial(
+            read_gpu_facts,
+            FACTS_DATA | {"cards": [CARD | {"compute_capability": "8.0"}]},
+            "gpus.yaml",
+        ),
     ),
     "settings": (
         partial(settings, run_directory="/" + 120 * "r", log_format="xml", environment={}),
@@ -72,9 +101,19 @@ def others() -> Iterator[str]:
         User("ann").verdict("/metrics", allowed=False),
     ):
         yield f"reader {verdict.status}: {verdict.reason}"
-    selected, gone = {"nodeSelector": {"zone": "a"}}, {"nodeSelectorTerms": [{"matchExpressions": []}]}
-    affinity = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": gone}}}
-    for away_from in (why({}, ready="False"), why({}, unschedulable=True), why({}, taints=[TAINT]), why(selected)):
+    selected, gone = (
+        {"nodeSelector": {"zone": "a"}},
+        {"nodeSelectorTerms": [{"matchExpressions": []}]},
+    )
+    affinity = {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": gone}}
+    }
+    for away_from in (
+        why({}, ready="False"),
+        why({}, unschedulable=True),
+        why({}, taints=[TAINT]),
+        why(selected),
+    ):
         yield f"node: {away_from}"
     yield f"node: {why(affinity)}"
 
@@ -82,5 +121,8 @@ def others() -> Iterator[str]:
 def wording() -> str:
     lines = []
     for subject, each in REFUSED.items():
-        lines += [subject, *dict.fromkeys(f"  {said}" for refused in each for said in problems(refused))]
+        lines += [
+            subject,
+            *dict.fromkeys(f"  {said}" for refused in each for said in problems(refused)),
+        ]
     return "\n".join([*lines, *others()]) + "\n"

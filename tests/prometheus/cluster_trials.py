@@ -32,8 +32,11 @@ Trial = Callable[[World], AbstractContextManager[None]]
 
 @contextmanager
 def _pod_over_limit(world: World) -> Iterator[None]:
-    world.cluster.set_policy(**POLICY, violations={"memory_over_grant": {"action": "warn", "tolerance_mib": 32}})
-    again_and_again = f"while :; do {LIMIT}=garbage sim-cuda alloc=4000 hold; done"  # until that policy is in force
+    world.cluster.set_policy(
+        **POLICY, violations={"memory_over_grant": {"action": "warn", "tolerance_mib": 32}}
+    )
+    # until that policy is in force
+    again_and_again = f"while :; do {LIMIT}=garbage sim-cuda alloc=4000 hold; done"
     world.cluster.apply(by_shell("over", again_and_again, LIMIT_MIB // 1024))
     yield
     world.cluster.delete("over")
@@ -42,7 +45,9 @@ def _pod_over_limit(world: World) -> Iterator[None]:
 @contextmanager
 def _pod_near_limit(world: World) -> Iterator[None]:
     context_mib = world.cluster.simulation.gpus[0].context_mib_by_sms[-1]
-    world.cluster.running("near", LIMIT_MIB // 1024, actions=(f"alloc={LIMIT_MIB - context_mib - 20}", "hold"))
+    world.cluster.running(
+        "near", LIMIT_MIB // 1024, actions=(f"alloc={LIMIT_MIB - context_mib - 20}", "hold")
+    )
     yield
     world.cluster.delete("near")
 
@@ -62,7 +67,8 @@ def _pod_starts_during_a_fault(world: World) -> Iterator[None]:
 
 @contextmanager
 def _pods_that_cannot_be_served(world: World) -> Iterator[None]:
-    """Each asks for more than one GPU has, and no more than two have together, which is all that kubelet sees."""
+    """Each asks for more than one GPU has, and no more than two have together, which is all that
+    kubelet sees."""
     stop = threading.Event()
 
     def ask() -> None:
@@ -71,7 +77,9 @@ def _pods_that_cannot_be_served(world: World) -> Iterator[None]:
             number += 1
             name = f"large-{number}"
             world.cluster.apply(pod(name, 30))
-            eventually(lambda name=name: world.cluster.phase(name) == "Failed", f"kubelet refuses {name}")
+            eventually(
+                lambda name=name: world.cluster.phase(name) == "Failed", f"kubelet refuses {name}"
+            )
             world.cluster.delete(name)
 
     with beside(ask, stop):
@@ -195,7 +203,8 @@ def _binding_takes_long(world: World) -> Iterator[None]:
 
 @contextmanager
 def _pod_fits_the_sum_alone(world: World) -> Iterator[None]:
-    """More than one GPU has, and no more than two have together, which is all that kube-scheduler sees."""
+    """More than one GPU has, and no more than two have together, which is all that kube-scheduler
+    sees."""
     stop = threading.Event()
     asked = pod("split", 30)
     asked["metadata"] |= {"uid": "split", "creationTimestamp": "2026-11-21T08:30:00Z"}

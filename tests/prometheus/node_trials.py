@@ -1,6 +1,7 @@
 """What makes each alert about a node fire, and what makes it clear: faults of a simulated machine.
 
-One rule: a trial does what fate or a user would do, and at its end undoes it; nothing is told to mpsd.
+One rule: a trial does what fate or a user would do, and at its end undoes it; nothing is told to
+mpsd.
 """
 
 import os
@@ -25,7 +26,8 @@ SLOWLY = 'case "$1" in -f) exec "${0%/*}/real" "$@";; esac; sleep 0.7; exec "${0
 FAILS = "exit 1"
 POLICY: Mapping[str, Any] = {
     "exclusive_process": False,  # so that processes may run beside MPS
-    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},  # who lingers is let
+    # who lingers is let
+    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},
     "restarts": {"first_s": 0.2, "longest_s": 0.5},
 }
 
@@ -65,7 +67,10 @@ def on_node(machine: Machine, prometheus: Prometheus) -> Iterator[Node]:
     """Starts it, and has it scraped."""
     machine.set_policy(**POLICY)
     port = free_port()
-    control, agent = machine.service("control"), machine.service("agent", {LISTEN: f"127.0.0.1:{port}"})
+    control, agent = (
+        machine.service("control"),
+        machine.service("agent", {LISTEN: f"127.0.0.1:{port}"}),
+    )
     machine.until_ready()
     prometheus.scrape(Exporter.AGENT, NODE, port)
     yield Node(machine, prometheus, control, agent)

@@ -1,7 +1,8 @@
-"""A simulated cluster of one node with its webhook and scheduler, and a real Prometheus that scrapes all three.
+"""A simulated cluster of one node with its webhook and scheduler, and a real Prometheus that
+scrapes all three.
 
-One rule: each runs as it would in a cluster, as a process of its own; the webhook has an API server of its own, which a
-test can make slow.
+One rule: each runs as it would in a cluster, as a process of its own; the webhook has an API server
+of its own, which a test can make slow.
 """
 
 import itertools
@@ -25,18 +26,28 @@ from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, pod
 from tests.whole.scheduler.process import Extender, extender
 from tests.whole.webhook.api_server import ApiServer, api_server
-from tests.whole.webhook.world import Webhook, bundles, gpu_pod, is_registered, put_shipped_objects, review_of, webhook
+from tests.whole.webhook.world import (
+    Webhook,
+    bundles,
+    gpu_pod,
+    is_registered,
+    put_shipped_objects,
+    review_of,
+    webhook,
+)
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 WEBHOOK, SCHEDULER = "webhook-0", "scheduler-0"
 POLICY: Mapping[str, Any] = {
-    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},  # who lingers is let
+    # who lingers is let
+    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},
 }
 _COUNT = itertools.count()
 
 
 class ScrapedCluster(Cluster):
-    """Its agent serves readers on two ports, as the manifests have it: one is open, the other wants a token."""
+    """Its agent serves readers on two ports, as the manifests have it: one is open, the other wants
+    a token."""
 
     def __init__(self) -> None:
         self.port, self.tls_port = free_port(), free_port()
@@ -60,7 +71,9 @@ class ScrapedCluster(Cluster):
         for thing in rendered("prometheus"):
             if thing["kind"] in paths and thing["metadata"]["name"] == "mpsd-prometheus":
                 self.ask("POST", paths[thing["kind"]], thing)
-        return str(self.ask("POST", f"{account}/mpsd-prometheus/token", {"spec": {}})["status"]["token"])
+        return str(
+            self.ask("POST", f"{account}/mpsd-prometheus/token", {"spec": {}})["status"]["token"]
+        )
 
 
 @dataclass
@@ -75,15 +88,21 @@ class World:
     scheduler: Extender
 
     def review(self, thing: Mapping[str, Any] | None = None) -> bool:
-        """Whether this, or a pod that asks for a GPU, would be let into a namespace that nobody has asked about."""
+        """Whether this, or a pod that asks for a GPU, would be let into a namespace that nobody has
+        asked about."""
         review = review_of(dict(thing or gpu_pod()), namespace=f"team-{next(_COUNT)}")
-        answers = [self.webhook.review(path, review, bundles(self.api)[0]) for path in ("/mutate", "/validate")]
+        answers = [
+            self.webhook.review(path, review, bundles(self.api)[0])
+            for path in ("/mutate", "/validate")
+        ]
         return all(answer["allowed"] for answer in answers)
 
     def scrapes(self) -> Iterator[str]:
         """What agent, webhook and scheduler answer a scrape now."""
         for port in (self.cluster.port, self.webhook.metrics_port, self.scheduler.metrics_port):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S
+            ) as answer:
                 yield answer.read().decode()
 
     def ask_scheduler(self) -> None:
@@ -114,7 +133,13 @@ class World:
     def put_back(self) -> None:
         """Whatever a trial that failed has left."""
         self.api.away, self.api.delay_s, self.api.forbidden = False, 0.0, set()
-        for one in (self.webhook, self.scheduler, self.cluster.api, self.cluster.kubelet, self.cluster.agent):
+        for one in (
+            self.webhook,
+            self.scheduler,
+            self.cluster.api,
+            self.cluster.kubelet,
+            self.cluster.agent,
+        ):
             one.process.send_signal(signal.SIGCONT)
         self.cluster.set_policy(**POLICY)
         self.cluster.empty()

@@ -1,6 +1,7 @@
 """A real Prometheus that scrapes every half second, and what it says.
 
-One rule: what is scraped is told it by a file, so that a test may add and take away targets while it runs.
+One rule: what is scraped is told it by a file, so that a test may add and take away targets while
+it runs.
 """
 
 import http.client
@@ -30,8 +31,12 @@ from tests.served import free_port
 READERS = "readers"  # the job that comes in by a token
 INTERVAL = "500ms"
 WINDOW = "8s"  # of every range: long enough for several scrapes
-DEADLINE_S = 45.0  # far above what anything takes, however busy the machine; only a failing test waits so long
-_REMEDY = "tests/prometheus/programs.sh fetches it; put the folders that it prints on PATH, as `make check-see` does"
+# far above what anything takes, however busy the machine; only a failing test waits so long
+DEADLINE_S = 45.0
+_REMEDY = (
+    "tests/prometheus/programs.sh fetches it; put the folders that it prints on PATH, as `make"
+    " check-see` does"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,16 @@ class Prometheus:
     def scrape_readers(self, port: int | None, token: str = "") -> None:
         """As the PodMonitor of the agent has it, with this token; None: no longer."""
         self._write("token", token)
-        self._write(f"{READERS}.json", json.dumps([{"targets": [f"127.0.0.1:{port}"]}] if port else []))
+        self._write(
+            f"{READERS}.json", json.dumps([{"targets": [f"127.0.0.1:{port}"]}] if port else [])
+        )
 
     def _write_targets(self) -> None:
         found = [
-            {"targets": [f"127.0.0.1:{port}"], "labels": {JOB: job_of(exporter), INSTANCE: instance}}
+            {
+                "targets": [f"127.0.0.1:{port}"],
+                "labels": {JOB: job_of(exporter), INSTANCE: instance},
+            }
             for (exporter, instance), port in self._targets.items()
         ]
         self._write("targets.json", json.dumps(found))
@@ -104,7 +114,7 @@ class Prometheus:
         new.write_text(text)
         new.replace(self._folder / name)
 
-    # -- what it says --------------------------------------------------------------------------------------------
+    # -- what it says -----------------------------------------------------------------------------
 
     def query(self, text: str) -> list[Sample]:
         """Of an instant query; AssertionError with its words where it is none."""
@@ -114,7 +124,11 @@ class Prometheus:
     def alerts(self, name: str, state: str = "firing") -> list[Mapping[str, str]]:
         """The labels of those of this name that are in this state."""
         found = self._ask("alerts")["alerts"]
-        return [one["labels"] for one in found if one["labels"]["alertname"] == name and one["state"] == state]
+        return [
+            one["labels"]
+            for one in found
+            if one["labels"]["alertname"] == name and one["state"] == state
+        ]
 
     def told(self, name: str) -> Mapping[str, str]:
         """The annotations of the first of this name, as somebody would read them."""
@@ -129,12 +143,19 @@ class Prometheus:
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None
 
-    # -- until ---------------------------------------------------------------------------------------------------
+    # -- until ------------------------------------------------------------------------------------
 
     def until_up(self, targets: int) -> None:
         """Until so many answer."""
-        wait_until(lambda: self._answers(), DEADLINE_S, f"Prometheus answers: {self._folder / 'log'}", 0.05)
-        wait_until(lambda: len(self.query("up == 1")) == targets, DEADLINE_S, f"{targets} targets are up", 0.1)
+        wait_until(
+            lambda: self._answers(), DEADLINE_S, f"Prometheus answers: {self._folder / 'log'}", 0.05
+        )
+        wait_until(
+            lambda: len(self.query("up == 1")) == targets,
+            DEADLINE_S,
+            f"{targets} targets are up",
+            0.1,
+        )
 
     def until_data(self, text: str) -> Sequence[Sample]:
         """The first samples of the query that are numbers; a quantile of nothing is none."""
@@ -174,11 +195,22 @@ class Prometheus:
 
 
 def _configuration() -> dict[str, object]:
-    scraped = {"job_name": "mpsd", "honor_labels": True, "file_sd_configs": _targets_in("targets.json")}
+    scraped = {
+        "job_name": "mpsd",
+        "honor_labels": True,
+        "file_sd_configs": _targets_in("targets.json"),
+    }
     return {
-        "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
+        "global": {
+            "scrape_interval": INTERVAL,
+            "scrape_timeout": INTERVAL,
+            "evaluation_interval": INTERVAL,
+        },
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [scraped, {**_readers_port(), "file_sd_configs": _targets_in(f"{READERS}.json")}],
+        "scrape_configs": [
+            scraped,
+            {**_readers_port(), "file_sd_configs": _targets_in(f"{READERS}.json")},
+        ],
     }
 
 

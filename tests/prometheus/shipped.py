@@ -1,4 +1,5 @@
-"""The rules and the Grafana board as they are shipped, read for tests and for the tables of the documentation."""
+"""The rules and the Grafana board as they are shipped, read for tests and for the tables of the
+documentation."""
 
 import json
 import re
@@ -27,7 +28,8 @@ PANELS: list[Json] = json.loads(BOARD.read_text())["panels"]
 
 _THRESHOLD = re.compile(r"(.+) (?:==|[<>]) [\d.* ]+")
 _WINDOW = re.compile(r"\[\w+\]")
-_AN_HOUR = "30s"  # what stands for it: alerts that count in it want several faults, however busy the machine
+# what stands for it: alerts that count in it want several faults, however busy the machine
+_AN_HOUR = "30s"
 
 
 def job_of(exporter: Exporter) -> str:
@@ -48,11 +50,12 @@ def in_window(expression: str, window: str) -> str:
 
 
 def hurried(window: str) -> Json:
-    """The file of rules for rehearsals, which cannot wait for hours: every range this long, or 30 s for an hour,
-    every wait 1 s."""
+    """The file of rules for rehearsals, which cannot wait for hours: every range this long, or 30 s
+    for an hour, every wait 1 s."""
     return {
         "groups": [
-            {**group, "rules": [{**rule, **_hurried(rule, window)} for rule in group["rules"]]} for group in GROUPS
+            {**group, "rules": [{**rule, **_hurried(rule, window)} for rule in group["rules"]]}
+            for group in GROUPS
         ]
     }
 
@@ -61,4 +64,8 @@ def _hurried(rule: Json, window: str) -> Json:
     if "[1h]" in rule["expr"]:
         window = _AN_HOUR
     expression = {"expr": in_window(rule["expr"], window)}
-    return expression if "record" in rule else expression | {"for": rule["for"] if rule["for"] == "0s" else "1s"}
+    return (
+        expression
+        if "record" in rule
+        else expression | {"for": rule["for"] if rule["for"] == "0s" else "1s"}
+    )

@@ -1,4 +1,5 @@
-"""A real Prometheus scrapes a simulated cluster under churn: what it reads, what the board shows, which alerts fire.
+"""A real Prometheus scrapes a simulated cluster under churn: what it reads, what the board shows,
+which alerts fire.
 
 One cluster for all of them.
 """
@@ -58,10 +59,14 @@ def test_what_every_alert_measures_has_data_while_all_is_well(cluster: World) ->
         for alert in ALERTS:
             window = _OF_PROBES if "mpsd_domain_command_seconds" in alert["expr"] else WINDOW
             found = cluster.prometheus.until_data(in_window(measured(alert["expr"]), window))
-            assert all(one.labels.get(INSTANCE) or one.labels.get("job") for one in found), alert["alert"]
+            assert all(one.labels.get(INSTANCE) or one.labels.get("job") for one in found), alert[
+                "alert"
+            ]
 
 
-def test_the_account_of_the_component_is_let_in_by_the_port_for_readers_and_nobody_else_is(cluster: World) -> None:
+def test_the_account_of_the_component_is_let_in_by_the_port_for_readers_and_nobody_else_is(
+    cluster: World,
+) -> None:
     server, port = cluster.prometheus, cluster.cluster.tls_port
     server.scrape_readers(port, cluster.cluster.token_of_the_chart())
     try:
@@ -73,7 +78,9 @@ def test_the_account_of_the_component_is_let_in_by_the_port_for_readers_and_nobo
 
 
 @pytest.mark.parametrize("name", TRIALS)
-def test_an_alert_fires_while_the_fault_lasts_and_clears_when_it_is_mended(cluster: World, name: str) -> None:
+def test_an_alert_fires_while_the_fault_lasts_and_clears_when_it_is_mended(
+    cluster: World, name: str
+) -> None:
     cluster.prometheus.until_quiet(name)
     with TRIALS[name](cluster):
         cluster.prometheus.until_firing(name)

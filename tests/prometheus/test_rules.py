@@ -19,11 +19,16 @@ STARTING = f'mpsd_domain_state{{{ON}, domain="gpu0", state="starting"}}'
 REFUSED = f'mpsd_domain_state{{{ON}, domain="gpu0", state="refused"}}'
 CANARY = f'mpsd_domain_canary_passed{{{ON}, domain="gpu0"}}'
 CERTIFICATE = 'mpsd_certificate_expiry_timestamp_seconds{job="mpsd-webhook", certificate="serving"}'
-NO_NODE = 'mpsd_scheduler_requests_total{instance="a", job="mpsd-scheduler", verb="filter", verdict="no-node"}'
+NO_NODE = (
+    'mpsd_scheduler_requests_total{instance="a", job="mpsd-scheduler", verb="filter",'
+    ' verdict="no-node"}'
+)
 LOOKED_AT = f"mpsd_look_timestamp_seconds{{{ON}}}"
 UP = f"up{{{ON}}}"
 WEBHOOK, OTHER = (f'up{{instance="webhook-{name}", job="mpsd-webhook"}}' for name in "ab")
-NO_UPGRADE, DRAINING = (f"mpsd_driver_upgrade{{{ON}{state}}}" for state in ("", ', state="drain-required"'))
+NO_UPGRADE, DRAINING = (
+    f"mpsd_driver_upgrade{{{ON}{state}}}" for state in ("", ', state="drain-required"')
+)
 DAY_S = 86_400
 EACH_MINUTE = {LOOKED_AT: " _ ".join(str(at) for at in range(0, 900, 60)), UP: " _ ".join("1" * 15)}
 
@@ -54,7 +59,8 @@ CASES = (
     ("MPSDServerAbsent", {WEBHOOK: "1x5 0x15"}, "8m", True),
     ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "8m", True),  # no pod of it is left
     ("MPSDServerAbsent", {WEBHOOK: "1x5 stale"}, "70m", False),
-    ("MPSDServerAbsent", {WEBHOOK: "1x5 stale", OTHER: "_x5 1x15"}, "8m", False),  # a rollout: another name
+    # a rollout: another name
+    ("MPSDServerAbsent", {WEBHOOK: "1x5 stale", OTHER: "_x5 1x15"}, "8m", False),
 )
 
 
@@ -78,9 +84,14 @@ def test_thresholds_are_where_they_are_said_to_be(
     _try(tmp_path, series, query, at, {"{}": int(fires)})
 
 
-def test_what_dcgm_says_of_a_gpu_is_recorded_for_each_pod_with_a_share_of_it(tmp_path: Path) -> None:
+def test_what_dcgm_says_of_a_gpu_is_recorded_for_each_pod_with_a_share_of_it(
+    tmp_path: Path,
+) -> None:
     def share(pod: str, gpu: int, holder: str = "pod") -> str:
-        labels = f'{ON}, gpu="gpu{gpu}", uuid="GPU-{gpu}", holder="{holder}", namespace="a", pod="{pod}", container="c"'
+        labels = (
+            f'{ON}, gpu="gpu{gpu}", uuid="GPU-{gpu}", holder="{holder}", namespace="a",'
+            f' pod="{pod}", container="c"'
+        )
         return f"mpsd_grant_limit_bytes{{{labels}}}"
 
     def dcgm(gpu: int, **more: str) -> str:
@@ -88,7 +99,9 @@ def test_what_dcgm_says_of_a_gpu_is_recorded_for_each_pod_with_a_share_of_it(tmp
         matchers = ", ".join(f'{name}="{value}"' for name, value in labels.items())
         return f"DCGM_FI_DEV_GPU_UTIL{{{matchers}}}"
 
-    shares = dict.fromkeys((share("one", 0), share("two", 0), share("three", 1), share("", 0, "program")), "7e9x4")
+    shares = dict.fromkeys(
+        (share("one", 0), share("two", 0), share("three", 1), share("", 0, "program")), "7e9x4"
+    )
     # as dcgm-exporter has it, once for each pod that it believes is on the GPU; nothing of gpu1
     series = {**shares, dcgm(0): "80x4", dcgm(0, exported_pod="one"): "80x4", dcgm(2): "50x4"}
     (record,) = RECORDED
@@ -98,7 +111,9 @@ def test_what_dcgm_says_of_a_gpu_is_recorded_for_each_pod_with_a_share_of_it(tmp
     _try(tmp_path, shares, record, "1m", {})
 
 
-def _try(folder: Path, series: dict[str, str], query: str, at: str, expected: dict[str, int]) -> None:
+def _try(
+    folder: Path, series: dict[str, str], query: str, at: str, expected: dict[str, int]
+) -> None:
     """series: their values, one each 30 s. expected: of the query at that time."""
     samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
     case = {

@@ -1,9 +1,9 @@
-"""A cluster where pods come and go, each placed as the scheduler places it: filter, prioritize, a GPU of the best node,
-and the node's ledger written anew.
+"""A cluster where pods come and go, each placed as the scheduler places it: filter, prioritize, a
+GPU of the best node, and the node's ledger written anew.
 
-Most GPUs are held all the time by pods that have a whole one each, at random and the same for every choice; the pods
-that come and go share the rest, which is nearly full. What is on each GPU is counted a second time, apart from the
-ledger, and looked at after every pod.
+Most GPUs are held all the time by pods that have a whole one each, at random and the same for every
+choice; the pods that come and go share the rest, which is nearly full. What is on each GPU is
+counted a second time, apart from the ledger, and looked at after every pod.
 """
 
 import heapq
@@ -40,9 +40,11 @@ class Arrival:
 
 
 def arrivals(pods: int, nodes: int, seed: int) -> Iterator[Arrival]:
-    """Most ask for 1 to 64 GiB of one GPU, small ones more often; some for a whole GPU or for two, some for threads."""
+    """Most ask for 1 to 64 GiB of one GPU, small ones more often; some for a whole GPU or for two,
+    some for threads."""
     random = Random(seed)
-    living = nodes * GPUS * (1 - HELD) * 5.6  # at a time, if none were refused: more than there is room for
+    # at a time, if none were refused: more than there is room for
+    living = nodes * GPUS * (1 - HELD) * 5.6
     for number in range(pods):
         kind, gpus = random.random(), 1
         gib = int(2 ** random.uniform(0, 6.02))
@@ -52,7 +54,11 @@ def arrivals(pods: int, nodes: int, seed: int) -> Iterator[Arrival]:
             gib, gpus = random.randrange(8, 65), 2
         percent = random.randrange(5, 51, 5) if random.random() < 0.2 else None
         name = PodName("default", f"pod-{number}", f"uid-{number}")
-        yield Arrival(name, Request(gib * GIB, percent, gpus), number + 1 + int(random.expovariate(1 / living)))
+        yield Arrival(
+            name,
+            Request(gib * GIB, percent, gpus),
+            number + 1 + int(random.expovariate(1 / living)),
+        )
 
 
 class Cluster:
@@ -75,7 +81,9 @@ class Cluster:
     def take(self, arrival: Arrival, node: str, gpus: tuple[str, ...]) -> None:
         request = arrival.request
         percent = request.thread_percent or 0
-        self._reserved[node][arrival.pod.uid] = Reservation(arrival.pod, gpus, request.memory_mib, percent)
+        self._reserved[node][arrival.pod.uid] = Reservation(
+            arrival.pod, gpus, request.memory_mib, percent
+        )
         assert len(set(gpus)) == request.gpus
         assert len({(self._cards[gpu].node, self._cards[gpu].domain) for gpu in gpus}) == 1
         self._count(gpus, request.memory_mib, percent, 1)
@@ -103,7 +111,9 @@ class Cluster:
             large += more * LARGE_GIB * GIB
             whole += left_mib if not on["clients"] else 0
             free_gpus += not on["clients"]
-        return Shares(1 - free / total, large / free, whole / free, len(self._shared) - free_gpus, free_gpus)
+        return Shares(
+            1 - free / total, large / free, whole / free, len(self._shared) - free_gpus, free_gpus
+        )
 
     def _put(self, node: str) -> None:
         promised = self._reserved[node].values()
@@ -113,15 +123,18 @@ class Cluster:
         for gpu in gpus:
             on = self._on_gpu[gpu]
             on.update(mib=sign * memory_mib, percent=sign * percent, clients=sign * _EACH)
-            assert 0 <= on["mib"] <= (self._cards[gpu].promised_mib or 0), f"{gpu} is over its memory: {on}"
+            assert 0 <= on["mib"] <= (self._cards[gpu].promised_mib or 0), (
+                f"{gpu} is over its memory: {on}"
+            )
             assert 0 <= on["percent"] <= 100, f"{gpu} is over its threads: {on}"
             assert 0 <= on["clients"] <= CLIENTS, f"{gpu} is over its clients: {on}"
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """used: of all memory. Of the free memory, large: what pods of LARGE_GIB could take, one beside the other; whole:
-    what lies on GPUs that hold nothing. in_use, free_gpus: how many GPUs hold pods, and how many none.
+    """used: of all memory. Of the free memory, large: what pods of LARGE_GIB could take, one beside
+    the other; whole: what lies on GPUs that hold nothing. in_use, free_gpus: how many GPUs hold
+    pods, and how many none.
     """
 
     used: float
@@ -133,8 +146,8 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """refused, refused_several: pods that fitted nowhere when they came, of one GPU and of several. shares: the mean
-    while the second half of the pods came.
+    """refused, refused_several: pods that fitted nowhere when they came, of one GPU and of several.
+    shares: the mean while the second half of the pods came.
     """
 
     refused: int
@@ -145,8 +158,11 @@ class Outcome:
 Choice = Callable[[Cluster, Request, tuple[str, ...], Random], tuple[str, tuple[str, ...]]]
 
 
-def scored(cluster: Cluster, request: Request, passing: tuple[str, ...], random: Random) -> tuple[str, tuple[str, ...]]:
-    """One of the nodes that prioritize likes best, as kube-scheduler takes it, and the GPUs that bind takes there."""
+def scored(
+    cluster: Cluster, request: Request, passing: tuple[str, ...], random: Random
+) -> tuple[str, tuple[str, ...]]:
+    """One of the nodes that prioritize likes best, as kube-scheduler takes it, and the GPUs that
+    bind takes there."""
     scores = cluster.table.scores(request, cluster.table.slots(passing))
     best = (scores == scores.max()).nonzero()[0]
     node = passing[int(best[random.randrange(len(best))])]
@@ -185,13 +201,17 @@ def cluster_nodes(nodes: int, seed: int) -> tuple[ClusterNode, ...]:
         holds = tuple(held(f"whole-{n}", gib, n, name) for pair in pairs for n in (pair, pair + 1))
         node = cluster_node(name, (gib,) * GPUS, held=holds)
         if number % 8 >= 4:
-            node = replace(node, gpus=tuple(changed(gpu, domain=f"gpus{n // 2}") for n, gpu in enumerate(node.gpus)))
+            node = replace(
+                node,
+                gpus=tuple(changed(gpu, domain=f"gpus{n // 2}") for n, gpu in enumerate(node.gpus)),
+            )
         found.append(node)
     return tuple(found)
 
 
 def simulate(choice: str, nodes: int, pods: int, seed: int = 6) -> Outcome:
-    """All the pods come one after the other, leave when they are due, and at the end the last of them have left."""
+    """All the pods come one after the other, leave when they are due, and at the end the last of
+    them have left."""
     placement, choose = CHOICES[choice]
     cluster, random = Cluster(cluster_nodes(nodes, seed), placement), Random(seed)
     before = {node: cluster.ledger(node) for node in cluster.names}
@@ -208,7 +228,10 @@ def simulate(choice: str, nodes: int, pods: int, seed: int = 6) -> Outcome:
             cluster.take(arrival, node, gpus)
             heapq.heappush(leaving, (arrival.leaves, number, node, arrival.pod))
         else:
-            refused, several = refused + (arrival.request.gpus == 1), several + (arrival.request.gpus > 1)
+            refused, several = (
+                refused + (arrival.request.gpus == 1),
+                several + (arrival.request.gpus > 1),
+            )
         if number >= pods // 2 and number % (pods // 40) == 0:
             seen.append(cluster.measure())
     for *_when, node, pod in leaving:

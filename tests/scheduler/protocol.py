@@ -1,4 +1,5 @@
-"""The extender protocol as data: what a real kube-scheduler asked, and the schema of what both sides may say."""
+"""The extender protocol as data: what a real kube-scheduler asked, and the schema of what both
+sides may say."""
 
 import json
 from functools import cache

@@ -20,13 +20,18 @@ def ledger(totals: list[tuple[int, int]], taken: tuple[Taken, ...] = ()) -> Node
 
 
 def test_a_gpu_keeps_the_column_of_its_ordinal_and_one_without_takes_the_next_free() -> None:
-    report = cgpu_node(ledger([(-1, 4 * GIB), (2, 5 * GIB), (0, 6 * GIB), (9999, 7 * GIB)]), "a", {}, GIB)
+    report = cgpu_node(
+        ledger([(-1, 4 * GIB), (2, 5 * GIB), (0, 6 * GIB), (9999, 7 * GIB)]), "a", {}, GIB
+    )
     assert [(gpu.column, gpu.total) for gpu in report.gpus] == [(0, 6), (1, 4), (2, 5), (3, 7)]
 
 
 def test_mib_are_rounded_down_to_whole_units_and_the_unit_is_named() -> None:
     half = cgpu_node(ledger([(0, 15 * GIB + 1023)]), "a", {}, 512)
-    assert (half.total, summary([half], 512).splitlines()[0].split("  ")[-1]) == (31, "GPU Memory(512MiB)")
+    assert (half.total, summary([half], 512).splitlines()[0].split("  ")[-1]) == (
+        31,
+        "GPU Memory(512MiB)",
+    )
 
 
 def test_what_was_only_promised_is_not_allocated() -> None:
@@ -35,7 +40,12 @@ def test_what_was_only_promised_is_not_allocated() -> None:
 
 
 def test_a_silent_node_keeps_the_numbers_that_it_told() -> None:
-    report = cgpu_node(node_capacity(replace(node(held=(held("a", 7),)), stale=True), "", (), (), TERMS), "a", {}, GIB)
+    report = cgpu_node(
+        node_capacity(replace(node(held=(held("a", 7),)), stale=True), "", (), (), TERMS),
+        "a",
+        {},
+        GIB,
+    )
     assert (report.allocated, report.total) == (7, 46)
 
 
@@ -43,7 +53,9 @@ def test_a_silent_node_keeps_the_numbers_that_it_told() -> None:
     st.lists(st.tuples(st.integers(-1, 70), st.integers(0, 100_000)), max_size=5),
     st.lists(
         st.tuples(
-            st.lists(st.integers(0, 6), max_size=3, unique=True), st.integers(0, 20), st.sampled_from(AssignmentSource)
+            st.lists(st.integers(0, 6), max_size=3, unique=True),
+            st.integers(0, 20),
+            st.sampled_from(AssignmentSource),
         ),
         max_size=5,
     ),
@@ -52,7 +64,13 @@ def test_each_gpu_has_a_column_of_its_own_and_the_columns_add_up(
     totals: list[tuple[int, int]], pods: list[tuple[list[int], int, AssignmentSource]]
 ) -> None:
     taken = tuple(
-        Taken(PodName("a", f"p{n}", f"u{n}"), tuple(f"GPU-{gpu}" for gpu in gpus), gib * GIB, 0, source)
+        Taken(
+            PodName("a", f"p{n}", f"u{n}"),
+            tuple(f"GPU-{gpu}" for gpu in gpus),
+            gib * GIB,
+            0,
+            source,
+        )
         for n, (gpus, gib, source) in enumerate(pods)
     )
     report = cgpu_node(ledger(totals, taken), "a", {"u0": Request(GIB, None, 2)}, GIB)

@@ -1,4 +1,5 @@
-"""The columns say of every node what its ledger says, whatever came and went before, and whatever was asked before."""
+"""The columns say of every node what its ledger says, whatever came and went before, and whatever
+was asked before."""
 
 from collections.abc import Mapping
 
@@ -16,11 +17,14 @@ from tests.status.cluster_worlds import uuid as gpu
 
 NODES = tuple(f"node{n}" for n in range(5))
 OTHERS = tuple(  # so many that the few which change are looked at alone
-    node_capacity(cluster_node(f"other{n}", (23, 23, 9), together=True), "", (), (), TERMS) for n in range(32)
+    node_capacity(cluster_node(f"other{n}", (23, 23, 9), together=True), "", (), (), TERMS)
+    for n in range(32)
 )
 World = Mapping[str, NodeCapacity | None]
 
-steps = st.lists(st.sampled_from(NODES).flatmap(lambda node: st.tuples(st.just(node), st.none() | ledger(node))))
+steps = st.lists(
+    st.sampled_from(NODES).flatmap(lambda node: st.tuples(st.just(node), st.none() | ledger(node)))
+)
 # Few, so that most of what is asked was asked before.
 questions = st.lists(st.tuples(requests, st.permutations(NODES).map(tuple)), min_size=1, max_size=3)
 
@@ -46,8 +50,12 @@ def test_after_every_change_the_table_says_what_placement_says_of_the_books(
             assert table.fits(request, slots).tolist() == fits
             assert table.passing(request, nodes) == passing
             assert table.scores(request, slots).tolist() == [scores.get(node, 0) for node in nodes]
-            assert table.scores(request, table.slots(passing)).tolist() == [scores[node] for node in passing]
-            assert table.lacks(request, slots).tolist() == [_lack(request, world[node]) for node in nodes]
+            assert table.scores(request, table.slots(passing)).tolist() == [
+                scores[node] for node in passing
+            ]
+            assert table.lacks(request, slots).tolist() == [
+                _lack(request, world[node]) for node in nodes
+            ]
 
 
 def _fits(request: Request, ledger: NodeCapacity | None) -> bool:
@@ -55,14 +63,19 @@ def _fits(request: Request, ledger: NodeCapacity | None) -> bool:
 
 
 def _scores(request: Request, world: World) -> dict[str, int]:
-    """Of the nodes that have room: ranked by what is free of the GPU that placement takes, a placement for itself."""
+    """Of the nodes that have room: ranked by what is free of the GPU that placement takes, a
+    placement for itself."""
     scores: dict[str, int] = {}
     for placement in Placement:
         free: dict[str, int] = {}
         for node, one in world.items():
-            found = one and one.policy.placement is placement and place(request, one.rooms, one.policy)
+            found = (
+                one and one.policy.placement is placement and place(request, one.rooms, one.policy)
+            )
             if one and isinstance(found, Placed):
-                free[node] = next(room.memory_mib for room in one.rooms if room.gpu.uuid == found.gpus[0])
+                free[node] = next(
+                    room.memory_mib for room in one.rooms if room.gpu.uuid == found.gpus[0]
+                )
         ranks = sorted(set(free.values()), reverse=placement is Placement.SPREAD)
         scores |= {node: max(BEST - ranks.index(mib), 0) for node, mib in free.items()}
     return scores
@@ -88,20 +101,32 @@ def _lack(request: Request, ledger: NodeCapacity | None) -> Lack:
 
 
 amounts = st.one_of(
-    st.sampled_from([-(2**63), -(2**31), -(2**30), -1, 0, 1, 2**30 - 1]), st.integers(-(2**30), 2**30 - 1)
+    st.sampled_from([-(2**63), -(2**31), -(2**30), -1, 0, 1, 2**30 - 1]),
+    st.integers(-(2**30), 2**30 - 1),
 )
 
 
-@given(memory_mib=amounts, percent=amounts, clients=amounts, asked=st.integers(0, 2**63), asked_percent=amounts)
+@given(
+    memory_mib=amounts,
+    percent=amounts,
+    clients=amounts,
+    asked=st.integers(0, 2**63),
+    asked_percent=amounts,
+)
 def test_amounts_that_no_gpu_has_are_compared_all_the_same(
     memory_mib: int, percent: int, clients: int, asked: int, asked_percent: int
 ) -> None:
-    table, room = GpuTable(), GpuCapacity(GpuName("GPU-0", 0), "gpu0", memory_mib, memory_mib, percent, clients)
+    table, room = (
+        GpuTable(),
+        GpuCapacity(GpuName("GPU-0", 0), "gpu0", memory_mib, memory_mib, percent, clients),
+    )
     policy = TERMS.policy
     table.put(NodeCapacity("node1", policy, (room,), (), (), "", ((room.gpu, memory_mib),)))
     for memory in (asked, max(memory_mib, 0), max(memory_mib + 1, 0)):
         for request in (Request(memory, None, 1), Request(memory, max(asked_percent, 0), 1)):
-            assert table.fits(request, table.slots(["node1"])).tolist() == [room.holds(request, policy)]
+            assert table.fits(request, table.slots(["node1"])).tolist() == [
+                room.holds(request, policy)
+            ]
 
 
 def test_binpack_likes_the_node_best_whose_gpu_is_left_fullest() -> None:
@@ -110,7 +135,13 @@ def test_binpack_likes_the_node_best_whose_gpu_is_left_fullest() -> None:
         node = cluster_node(name, (gib, 23))
         table.put(node_capacity(node, "", (), (), TERMS))
     slots = table.slots(["node4", "node3", "node2", "node1", "node9"])
-    assert table.scores(Request(7 * GIB, None, 1), slots).tolist() == [BEST - 2, BEST - 1, BEST, BEST - 1, 0]
+    assert table.scores(Request(7 * GIB, None, 1), slots).tolist() == [
+        BEST - 2,
+        BEST - 1,
+        BEST,
+        BEST - 1,
+        0,
+    ]
 
 
 def test_spread_likes_the_node_best_that_has_the_emptiest_gpu() -> None:
@@ -118,7 +149,10 @@ def test_spread_likes_the_node_best_that_has_the_emptiest_gpu() -> None:
     for name, taken in (("node1", 4), ("node2", 0)):
         node = cluster_node(name, (23,), held=(held("a", taken, 0, name),) if taken else ())
         table.put(node_capacity(node, "spread", (), (), TERMS))
-    assert table.scores(Request(7 * GIB, None, 1), table.slots(["node1", "node2"])).tolist() == [BEST - 1, BEST]
+    assert table.scores(Request(7 * GIB, None, 1), table.slots(["node1", "node2"])).tolist() == [
+        BEST - 1,
+        BEST,
+    ]
 
 
 def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
@@ -126,7 +160,10 @@ def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
     for gib, name in enumerate(names, 1):
         table.put(node_capacity(cluster_node(name, (gib,)), "", (), (), TERMS))
     slots = table.slots(names)
-    assert table.scores(Request(11 * GIB, None, 1), slots).tolist() == [0] * 10 + [*range(BEST, 0, -1)] + [0] * 20
+    assert (
+        table.scores(Request(11 * GIB, None, 1), slots).tolist()
+        == [0] * 10 + [*range(BEST, 0, -1)] + [0] * 20
+    )
     assert int(table.fits(Request(11 * GIB, None, 1), slots).sum()) == 30
 
 
@@ -154,14 +191,20 @@ def test_no_nodes_are_no_trouble() -> None:
     table, request = GpuTable(), Request(GIB, 5, 2)
     assert table.passing(request, ()) == ()
     assert table.passing(request, ("node1",)) == ()
-    assert table.scores(request, table.slots(())).tolist() == table.lacks(request, table.slots(())).tolist() == []
+    assert (
+        table.scores(request, table.slots(())).tolist()
+        == table.lacks(request, table.slots(())).tolist()
+        == []
+    )
 
 
 # What was asked for last is kept, and found by what it was made from.
 
 
 @given(st.lists(st.integers(0, 6)), st.integers(1, 4))
-def test_the_last_different_keys_asked_for_are_kept_and_no_others(keys: list[int], most: int) -> None:
+def test_the_last_different_keys_asked_for_are_kept_and_no_others(
+    keys: list[int], most: int
+) -> None:
     lately, order = RecentValues[tuple[int], int](most), list[int]()
     for key in keys:
         assert lately.get((key,)) == (key if key in order[:most] else None)

@@ -6,7 +6,9 @@ from tests.status.cluster_worlds import GIB, TERMS, cluster_node, grant, held, p
 
 
 def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> None:
-    ledger = node_capacity(cluster_node(held=(held("a", 7, 1),)), "", (), (promised("b", 3, 1),), TERMS)
+    ledger = node_capacity(
+        cluster_node(held=(held("a", 7, 1),)), "", (), (promised("b", 3, 1),), TERMS
+    )
     assert inspection([inspected(ledger)]) == {
         "nodes": [
             {

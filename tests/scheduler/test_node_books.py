@@ -25,16 +25,24 @@ SEVEN = Request(7 * GIB, None, 1)
 
 def test_a_pod_that_is_granted_bound_and_promised_counts_once_and_where_kubelet_put_it() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)})
-    ledger = node_capacity(cluster_node(held=(held("a", 7, 1),)), "", [pod], [promised("a", 7, 0)], TERMS)
+    ledger = node_capacity(
+        cluster_node(held=(held("a", 7, 1),)), "", [pod], [promised("a", 7, 0)], TERMS
+    )
     assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
     assert [one.source for one in ledger.taken] == [AssignmentSource.GRANTED]
 
 
 def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
     node = cluster_node(held=(held("a", 3, 1), changed(held("b", 1), memory_mib=None)))
-    pods = [shared_pod("a", 7, "node1", request=Request(7 * GIB, 30, 1)), shared_pod("b", 2, "node1")]
+    pods = [
+        shared_pod("a", 7, "node1", request=Request(7 * GIB, 30, 1)),
+        shared_pod("b", 2, "node1"),
+    ]
     rooms = node_capacity(node, "", pods, [], TERMS).rooms
-    assert [(room.memory_mib // GIB, room.thread_percent) for room in rooms] == [(21, 100), (16, 70)]
+    assert [(room.memory_mib // GIB, room.thread_percent) for room in rooms] == [
+        (21, 100),
+        (16, 70),
+    ]
 
 
 def test_what_is_written_on_a_bound_pod_counts_until_kubelet_has_given_it_something() -> None:
@@ -45,7 +53,9 @@ def test_what_is_written_on_a_bound_pod_counts_until_kubelet_has_given_it_someth
 
 def test_a_promise_counts_before_anybody_has_seen_its_pod_bound() -> None:
     ledger = node_capacity(cluster_node(), "", [], [promised("a", 7, 0, percent=30)], TERMS)
-    assert [(room.memory_mib // GIB, room.thread_percent, room.clients) for room in ledger.rooms] == [
+    assert [
+        (room.memory_mib // GIB, room.thread_percent, room.clients) for room in ledger.rooms
+    ] == [
         (16, 70, 40),
         (23, 100, 48),
     ]
@@ -72,23 +82,42 @@ def test_a_finished_pod_holds_nothing() -> None:
 
 def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
     node = cluster_node(gib=(3, 4))
-    larger = replace(node, gpus=tuple(changed(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus))
-    assert [room.memory_mib for room in node_capacity(larger, "", [], [], TERMS).rooms] == [3 * GIB, 4 * GIB]
+    larger = replace(
+        node,
+        gpus=tuple(changed(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus),
+    )
+    assert [room.memory_mib for room in node_capacity(larger, "", [], [], TERMS).rooms] == [
+        3 * GIB,
+        4 * GIB,
+    ]
 
 
 def test_the_label_of_a_node_chooses_its_placement_and_nonsense_means_the_policy_s() -> None:
-    placements = [node_capacity(cluster_node(), label, [], [], TERMS).policy.placement for label in ("spread", "", "?")]
+    placements = [
+        node_capacity(cluster_node(), label, [], [], TERMS).policy.placement
+        for label in ("spread", "", "?")
+    ]
     assert placements == [Placement.SPREAD, Placement.BINPACK, Placement.BINPACK]
 
 
 MIXED = node_capacity(
-    cluster_node(gib=(3, 4, 23, 23), cordoned=(2,), states=("ready", "ready", "ready", "fault")), "", [], [], TERMS
+    cluster_node(gib=(3, 4, 23, 23), cordoned=(2,), states=("ready", "ready", "ready", "fault")),
+    "",
+    [],
+    [],
+    TERMS,
 )
 CROWDED = node_capacity(
-    cluster_node(held=(held("a", 1, 0, percent=80), *(held(f"c{n}", 1, 1) for n in range(6)))), "", [], [], TERMS
+    cluster_node(held=(held("a", 1, 0, percent=80), *(held(f"c{n}", 1, 1) for n in range(6)))),
+    "",
+    [],
+    [],
+    TERMS,
 )
 TWO = Request(7 * GIB, None, 2)
-APART, BESIDE = (node_capacity(cluster_node(together=together), "", [], [], TERMS) for together in (False, True))
+APART, BESIDE = (
+    node_capacity(cluster_node(together=together), "", [], [], TERMS) for together in (False, True)
+)
 NO_DAEMON = node_capacity(cluster_node(states=("ready", None)), "", [], [], TERMS)
 SILENT = node_capacity(cluster_node(held=None), "", [], [], TERMS)
 
@@ -101,18 +130,33 @@ def test_each_gpu_says_what_it_lacks_and_what_is_alike_is_said_once() -> None:
 
 def test_threads_and_clients_that_are_short_are_said_as_such() -> None:
     assert [(room.thread_percent, room.clients) for room in CROWDED.rooms] == [(20, 40), (100, 0)]
-    assert all(lack in why_not(Request(GIB, 30, 1), CROWDED) for lack in ("20 of 30 %", "0 of 8 clients"))
+    assert all(
+        lack in why_not(Request(GIB, 30, 1), CROWDED) for lack in ("20 of 30 %", "0 of 8 clients")
+    )
 
 
 def test_several_gpus_must_be_of_one_domain() -> None:
     cordoned = node_capacity(cluster_node(cordoned=(0,)), "", [], [], TERMS)
-    assert [has_domain(TWO, one) for one in (APART, cordoned, NO_DAEMON, BESIDE)] == [False, False, True, True]
-    assert [bool(why_not(TWO, one)) for one in (APART, cordoned, NO_DAEMON, BESIDE)] == [True, True, True, False]
+    assert [has_domain(TWO, one) for one in (APART, cordoned, NO_DAEMON, BESIDE)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert [bool(why_not(TWO, one)) for one in (APART, cordoned, NO_DAEMON, BESIDE)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_card_that_is_too_small_will_never_do_and_a_full_one_may() -> None:
     small, full = cluster_node(gib=(6, 6)), cluster_node(held=(held("a", 20, 0), held("b", 20, 1)))
-    assert [can_ever(SEVEN, node_capacity(node, "", [], [], TERMS)) for node in (small, full)] == [False, True]
+    assert [can_ever(SEVEN, node_capacity(node, "", [], [], TERMS)) for node in (small, full)] == [
+        False,
+        True,
+    ]
 
 
 def test_a_node_that_does_not_say_who_holds_what_takes_nobody() -> None:
@@ -122,7 +166,12 @@ def test_a_node_that_does_not_say_who_holds_what_takes_nobody() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 5), st.integers(1, 12), st.integers(0, 1), st.sampled_from(("held", "said", "told"))),
+        st.tuples(
+            st.integers(0, 5),
+            st.integers(1, 12),
+            st.integers(0, 1),
+            st.sampled_from(("held", "said", "told")),
+        ),
         max_size=8,
     )
 )
@@ -148,15 +197,25 @@ def test_however_often_a_pod_is_known_of_it_is_taken_from_each_gpu_once(
     "fields",
     [
         {},
-        {"labels": {"aliyun.com/gpu-count": "2"}, "annotations": {"mpsd.io/gpu": "GPU-1", "a": "b"}},
+        {
+            "labels": {"aliyun.com/gpu-count": "2"},
+            "annotations": {"mpsd.io/gpu": "GPU-1", "a": "b"},
+        },
         {"deletionTimestamp": "2026-11-24T00:00:00Z"},
     ],
 )
-def test_a_pod_reads_the_same_from_the_fields_that_are_decoded_of_a_list(fields: dict[str, object]) -> None:
+def test_a_pod_reads_the_same_from_the_fields_that_are_decoded_of_a_list(
+    fields: dict[str, object],
+) -> None:
     init = (container("one", mem=2, restartPolicy="Always", env=[{"name": "A", "value": "b"}]),)
     thing = pod_object("a", container(mem=7, percent=30, image="x"), init=init)
     thing["metadata"] |= fields
-    thing["spec"] |= {"nodeName": "node1", "schedulerName": "mpsd-scheduler", "priority": 7, "volumes": [{"name": "v"}]}
+    thing["spec"] |= {
+        "nodeName": "node1",
+        "schedulerName": "mpsd-scheduler",
+        "priority": 7,
+        "volumes": [{"name": "v"}],
+    }
     thing["status"] = {"phase": "Running", "conditions": [{"type": "Ready"}]}
     lean = msgspec.json.decode(msgspec.json.encode(thing), type=Pod)
     assert (found := read_shared_pod(lean, POLICY)) == read_shared_pod(thing, POLICY)

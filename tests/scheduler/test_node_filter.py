@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.grants import Request
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
-from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, filtered, read_asking, scores, why_not
+from mpsd.scheduler.rules.filter import (
+    UNKNOWN_NODE,
+    UnreadablePod,
+    filtered,
+    read_asking,
+    scores,
+    why_not,
+)
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from tests.docs.pages import page
 from tests.model.worlds import POLICY
@@ -34,7 +41,12 @@ def node(name: str, *taken: int, **more: Any) -> NodeCapacity:
 
 def test_few_nodes_each_say_what_their_own_gpus_lack() -> None:
     small = node("small", gib=(6, 6))
-    found = filtered(SEVEN, ("full", "empty", "small", "none"), table([node("full", 20, 19), node("empty"), small]), {})
+    found = filtered(
+        SEVEN,
+        ("full", "empty", "small", "none"),
+        table([node("full", 20, 19), node("empty"), small]),
+        {},
+    )
     assert found.passing == ("empty",)
     assert found.failed == {
         "full": why_not(SEVEN, node("full", 20, 19)),
@@ -50,7 +62,9 @@ def test_a_group_that_fits_the_sum_of_a_node_and_not_its_gpus_waits_in_part() ->
     five = Request(5 * GIB, None, 1)
     assert filtered(five, ("node",), table([node("node", 16, 20)]), {}).passing == ("node",)
     then = filtered(five, ("node",), table([node("node", 21, 20)]), {})
-    (fence,) = [one.text for one in page("docs/queues.md").fences if "nodes are available" in one.text]
+    (fence,) = [
+        one.text for one in page("docs/queues.md").fences if "nodes are available" in one.text
+    ]
     assert fence == f"0/1 nodes are available: 1 {then.failed['node']}.\n"
 
 
@@ -82,7 +96,9 @@ def alike(one: dict[str, Any], names: list[str]) -> GpuTable:
 
 
 @pytest.mark.parametrize(("request_", "one", "lack"), ALIKE)
-def test_many_nodes_say_alike_what_can_be_counted(request_: Request, one: dict[str, Any], lack: Lack) -> None:
+def test_many_nodes_say_alike_what_can_be_counted(
+    request_: Request, one: dict[str, Any], lack: Lack
+) -> None:
     nodes = alike(one, MANY)
     found = filtered(request_, tuple(MANY), nodes, {})
     assert set(nodes.lacks(request_, nodes.slots(MANY)).tolist()) == {lack}
@@ -120,8 +136,13 @@ def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_b
 
 @settings(max_examples=40)
 @given(st.data(), requests, st.booleans())
-def test_each_node_passes_or_fails_by_its_own_books(data: st.DataObject, request: Request, many: bool) -> None:
-    each = {name: data.draw(ledger(name).filter(lambda one: one.rooms)) for name in ("node0", "node1", "node2")}
+def test_each_node_passes_or_fails_by_its_own_books(
+    data: st.DataObject, request: Request, many: bool
+) -> None:
+    each = {
+        name: data.draw(ledger(name).filter(lambda one: one.rooms))
+        for name in ("node0", "node1", "node2")
+    }
     nodes = (*each, *(MANY[3:] if many else ()))
     found = filtered(request, nodes, table(each.values()), {})
     assert {*found.passing} | found.failed.keys() == set(nodes)
@@ -134,7 +155,12 @@ def test_each_node_passes_or_fails_by_its_own_books(data: st.DataObject, request
 
 
 def a_pod(limits: object, **annotations: str) -> dict[str, Any]:
-    metadata = {"namespace": "default", "name": "a", "uid": "u", "creationTimestamp": "2026-11-21T08:00:00Z"}
+    metadata = {
+        "namespace": "default",
+        "name": "a",
+        "uid": "u",
+        "creationTimestamp": "2026-11-21T08:00:00Z",
+    }
     containers = [{"name": "main", "image": "i", "resources": {"limits": limits}}]
     return {"metadata": metadata | {"annotations": annotations}, "spec": {"containers": containers}}
 
@@ -147,7 +173,9 @@ def test_a_pod_that_asks_for_no_gpu_is_told_from_one_whose_request_cannot_be_rea
     assert asking
     assert asking.request == SEVEN
     beside = a_pod({names.memory: "1"})
-    beside["spec"]["containers"].append({"name": "b", "resources": {"limits": {names.memory: "7Gi"}}})
+    beside["spec"]["containers"].append(
+        {"name": "b", "resources": {"limits": {names.memory: "7Gi"}}}
+    )
     for pod, why in (
         (beside, r'\[b\].* is "7Gi": has a unit, and the unit is already GiB; write 7'),
         (a_pod({names.memory: "7.5"}), "is not a whole number; write whole GiB, such as 8"),
@@ -181,14 +209,18 @@ def test_a_pod_hides_nothing_of_what_it_asks_for_behind_thousands_of_fields() ->
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @settings(max_examples=50)
 @given(ANY, ANY, ANY)
-def test_no_pod_whatever_is_a_fault_of_ours(spec: object, container: object, limits: object) -> None:
+def test_no_pod_whatever_is_a_fault_of_ours(
+    spec: object, container: object, limits: object
+) -> None:
     for pod in (
         {"spec": spec},
         {"spec": {"containers": [container], "initContainers": container}},

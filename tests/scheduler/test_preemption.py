@@ -1,4 +1,5 @@
-"""Who has to go so that a request fits: enough, nobody in vain, and nobody as important as who comes."""
+"""Who has to go so that a request fits: enough, nobody in vain, and nobody as important as who
+comes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,10 +29,14 @@ def uid(pod: str) -> str:
     return f"{pod}-uid"
 
 
-def world(*pods: tuple[str, int, int, int], gib: tuple[int, ...] = (23, 23)) -> tuple[NodeCapacity, list[SharedPod]]:
+def world(
+    *pods: tuple[str, int, int, int], gib: tuple[int, ...] = (23, 23)
+) -> tuple[NodeCapacity, list[SharedPod]]:
     """pods: name, GiB, GPU and priority of each."""
     grants = tuple(held(name, size, gpu) for name, size, gpu, _priority in pods)
-    seen = [shared_pod(name, size, "node1", priority=priority) for name, size, _gpu, priority in pods]
+    seen = [
+        shared_pod(name, size, "node1", priority=priority) for name, size, _gpu, priority in pods
+    ]
     return node_capacity(cluster_node(gib=gib, held=grants), "", seen, (), TERMS), seen
 
 
@@ -42,12 +47,16 @@ def without(ledger: NodeCapacity, uids: Sequence[str]) -> tuple[GpuCapacity, ...
     return tuple(
         replace(
             room,
-            memory_mib=room.memory_mib + sum(one.memory_mib for one in gone if room.gpu.uuid in one.gpus),
-            thread_percent=room.thread_percent + sum(one.percent for one in gone if room.gpu.uuid in one.gpus),
+            memory_mib=room.memory_mib
+            + sum(one.memory_mib for one in gone if room.gpu.uuid in one.gpus),
+            thread_percent=room.thread_percent
+            + sum(one.percent for one in gone if room.gpu.uuid in one.gpus),
             clients=room.clients + sum(clients for one in gone if room.gpu.uuid in one.gpus),
-            holders=None
-            if room.holders is None
-            else room.holders - sum(1 for one in gone if room.gpu.uuid in one.gpus),
+            holders=(
+                None
+                if room.holders is None
+                else room.holders - sum(1 for one in gone if room.gpu.uuid in one.gpus)
+            ),
         )
         for room in ledger.rooms
     )
@@ -63,7 +72,9 @@ def test_one_goes_where_two_gpus_have_enough_together_and_neither_alone() -> Non
 
 
 def test_the_fewest_go_and_then_the_least_important() -> None:
-    ledger, pods = world(("a", 7, 0, 9), ("b", 7, 0, 3), ("c", 8, 0, 5), ("d", 22, 1, 7), gib=(23, 23))
+    ledger, pods = world(
+        ("a", 7, 0, 9), ("b", 7, 0, 3), ("c", 8, 0, 5), ("d", 22, 1, 7), gib=(23, 23)
+    )
     assert victims(SEVEN, ledger, pods, ()) == (uid("b"),)
 
 
@@ -111,10 +122,15 @@ def test_equals_and_pods_that_go_already_or_that_nobody_knows_are_left_alone() -
 
 
 def test_nobody_is_stopped_while_others_give_back_enough() -> None:
-    """A pod's end and its devices' return are told one after the other, and kube-scheduler asks in between."""
+    """A pod's end and its devices' return are told one after the other, and kube-scheduler asks in
+    between."""
     ledger, pods = world(("a", 20, 0, 5), ("b", 20, 1, 5))
     assert len(victims(SEVEN, ledger, pods, ())) == 1
-    for left in (pods[1:], [replace(pods[0], terminating=True), pods[1]], [replace(pods[0], finished=True), pods[1]]):
+    for left in (
+        pods[1:],
+        [replace(pods[0], terminating=True), pods[1]],
+        [replace(pods[0], finished=True), pods[1]],
+    ):
         assert victims(SEVEN, ledger, left, ()) == ()
         assert victims(SEVEN, ledger, left, ("for-its-cpu",)) == ("for-its-cpu",)
     ledger, pods = world(("a", 3, 0, 5), ("b", 20, 0, 5), ("c", 20, 1, 100))
@@ -139,7 +155,10 @@ def test_threads_are_made_free_like_memory() -> None:
     pods = [shared_pod("a", 1, "node1", priority=1), shared_pod("b", 10, "node1", priority=1)]
     ledger = node_capacity(node, "", pods, (), TERMS)
     assert victims(preemptor_of(Request(GIB, 55, 1)), ledger, pods, ()) == (uid("a"),)
-    assert set(victims(preemptor_of(Request(20 * GIB, 70, 1)), ledger, pods, ())) == {uid("a"), uid("b")}
+    assert set(victims(preemptor_of(Request(20 * GIB, 70, 1)), ledger, pods, ())) == {
+        uid("a"),
+        uid("b"),
+    }
 
 
 def test_several_gpus_of_one_domain_are_made_free_together() -> None:
@@ -151,7 +170,10 @@ def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     node = cluster_node(gib=(23, 23), held=grants, together=True)
     pods = [shared_pod(name, 1, "node1", priority=1) for name in "abc"]
     two = preemptor_of(Request(7 * GIB, None, 2))
-    assert set(victims(two, node_capacity(node, "", pods, (), TERMS), pods, ())) == {uid("a"), uid("b")}
+    assert set(victims(two, node_capacity(node, "", pods, (), TERMS), pods, ())) == {
+        uid("a"),
+        uid("b"),
+    }
     apart = cluster_node(gib=(23, 23), held=grants)
     assert victims(two, node_capacity(apart, "", pods, (), TERMS), pods, ()) == ()
 
@@ -187,7 +209,10 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
     """A node with up to seven pods, some of several GPUs, some proposed, and one that wants in."""
     grants, pods = [], []
     for n in range(draw(st.integers(0, 7))):
-        gpus = tuple(uuid("node1", gpu) for gpu in sorted(draw(st.sets(st.integers(0, 2), min_size=1, max_size=2))))
+        gpus = tuple(
+            uuid("node1", gpu)
+            for gpu in sorted(draw(st.sets(st.integers(0, 2), min_size=1, max_size=2)))
+        )
         mib, percent = draw(st.integers(1, 12)) * GIB, draw(st.sampled_from((0, 0, 20, 50)))
         grants.append(grant(f"p{n}", mib, *gpus, percent=percent))
         fate: dict[str, Any] = {
@@ -200,8 +225,16 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
         "on_demand": draw(st.booleans()),
     }
     node = cluster_node(gib=(12, 16, 23), held=tuple(grants), **kinds)
-    request = Request(draw(st.integers(0, 20)) * GIB, draw(st.sampled_from((None, 30, 100))), draw(st.integers(1, 2)))
-    proposed = draw(st.lists(st.sampled_from([one.name.uid for one in pods] + ["other"]), unique=True, max_size=2))
+    request = Request(
+        draw(st.integers(0, 20)) * GIB,
+        draw(st.sampled_from((None, 30, 100))),
+        draw(st.integers(1, 2)),
+    )
+    proposed = draw(
+        st.lists(
+            st.sampled_from([one.name.uid for one in pods] + ["other"]), unique=True, max_size=2
+        )
+    )
     ledger = node_capacity(node, draw(st.sampled_from(("", "spread"))), pods, (), TERMS)
     return ledger, pods, preemptor_of(request, draw(st.integers(0, 4))), tuple(proposed)
 
@@ -223,7 +256,9 @@ def test_the_request_fits_then_and_everybody_added_was_needed_and_less_important
     assert fits(preemptor.request, ledger, [*then])
     assert not any(fits(preemptor.request, ledger, [*(then - {each})]) for each in added)
     by_uid = {pod.name.uid: pod for pod in pods}
-    assert all(by_uid[one].priority < preemptor.priority and not by_uid[one].terminating for one in added)
+    assert all(
+        by_uid[one].priority < preemptor.priority and not by_uid[one].terminating for one in added
+    )
 
 
 @settings(max_examples=60)
@@ -236,7 +271,9 @@ def test_no_other_choice_for_one_gpu_would_have_been_better_and_none_was_missed(
     may_go = [
         pod
         for pod in pods
-        if pod.priority < preemptor.priority and not pod.terminating and pod.name.uid not in proposed
+        if pod.priority < preemptor.priority
+        and not pod.terminating
+        and pod.name.uid not in proposed
     ]
     going = {*proposed, *(pod.name.uid for pod in pods if pod.terminating)}
     choices = (

@@ -1,4 +1,5 @@
-"""What a real kube-scheduler asked, and what mpsd answers to it, against the schema of the protocol."""
+"""What a real kube-scheduler asked, and what mpsd answers to it, against the schema of the
+protocol."""
 
 import json
 from pathlib import Path
@@ -36,7 +37,9 @@ def test_what_was_recorded_is_what_the_schema_says(file: Path) -> None:
 
 
 def test_the_schema_is_one_and_refuses_what_it_does_not_know() -> None:
-    Draft202012Validator.check_schema(json.loads((RECORDED[0].parents[2] / "schema.json").read_text()))
+    Draft202012Validator.check_schema(
+        json.loads((RECORDED[0].parents[2] / "schema.json").read_text())
+    )
     for verb in VERBS:
         assert problems(f"{verb}.request", {"pod": {}})
         assert problems(f"{verb}.answer", {"nodes": []})
@@ -49,13 +52,20 @@ def test_our_answers_about_nodes_are_what_the_schema_says(file: Path) -> None:
     reasons = dict.fromkeys(others, "gpu0 has 4 of 7 GiB free, gpu1 3")
     for answer in (
         filter_answer(asked, [first], reasons, {}),
-        filter_answer(asked, [], dict.fromkeys(asked.nodes, "it has no GPU shared by mpsd"), reasons),
+        filter_answer(
+            asked, [], dict.fromkeys(asked.nodes, "it has no GPU shared by mpsd"), reasons
+        ),
         filter_error("mpsd has not seen the cluster yet"),
     ):
         said = json.loads(answer)
         assert problems("filter.answer", said) == []
         assert said["NodeNames"] is None or said["Nodes"] is None, "in the way that it was asked"
-    assert problems("prioritize.answer", json.loads(prioritize_answer(asked.nodes, range(len(asked.nodes))))) == []
+    assert (
+        problems(
+            "prioritize.answer", json.loads(prioritize_answer(asked.nodes, range(len(asked.nodes))))
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("file", _recorded("preempt"), ids=named)

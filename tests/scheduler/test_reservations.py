@@ -1,4 +1,5 @@
-"""What is written of a reservation is read again, and whatever else stands there is no reservation."""
+"""What is written of a reservation is read again, and whatever else stands there is no
+reservation."""
 
 import json
 from dataclasses import replace
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 from mpsd.model.identity import PodName
 from mpsd.scheduler.ledger import KnownNode, KnownPods
 from mpsd.scheduler.rules import reservations as reservations_rules
-from mpsd.scheduler.rules.reservations import NodeReservations, Reservation, ReservationFate, read_reservations, written
+from mpsd.scheduler.rules.reservations import (
+    NodeReservations,
+    Reservation,
+    ReservationFate,
+    read_reservations,
+    written,
+)
 from tests.status.cluster_worlds import promised, shared_pod, uuid
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
@@ -30,7 +37,9 @@ def test_what_is_written_is_read_again(reservations: list[Reservation]) -> None:
 
 @given(
     st.text(max_size=40)
-    | st.sampled_from(['{"a": 1}', "[1]", '{"a": {"pod": "x/y", "gpus": [1], "mib": 1}}', "[" * 9999])
+    | st.sampled_from(
+        ['{"a": 1}', "[1]", '{"a": {"pod": "x/y", "gpus": [1], "mib": 1}}', "[" * 9999]
+    )
 )
 def test_nonsense_is_no_promise(text: str) -> None:
     assert all(isinstance(one, Reservation) for one in read_reservations(text))
@@ -45,7 +54,9 @@ def test_no_promise_takes_the_annotation_away() -> None:
 LONGEST_S = 100.0
 
 
-def counting(reservations: NodeReservations, fate: ReservationFate, now: float) -> list[Reservation]:
+def counting(
+    reservations: NodeReservations, fate: ReservationFate, now: float
+) -> list[Reservation]:
     return list(reservations.counting(lambda _reservation: fate, now))
 
 
@@ -60,12 +71,16 @@ def counting(reservations: NodeReservations, fate: ReservationFate, now: float) 
         (ReservationFate.ENDED, False, False),
     ],
 )
-def test_a_promise_counts_until_its_pod_needs_it_no_more(fate: ReservationFate, young: bool, old: bool) -> None:
+def test_a_promise_counts_until_its_pod_needs_it_no_more(
+    fate: ReservationFate, young: bool, old: bool
+) -> None:
     reservations = NodeReservations(LONGEST_S)
     reservations.update([promised("a", 7)], 0)
     assert bool(counting(reservations, fate, LONGEST_S - 1)) == young
     assert bool(counting(reservations, fate, LONGEST_S)) == old
-    assert reservations.ends_at(lambda _reservation: fate, 0) == (LONGEST_S if young and not old else None)
+    assert reservations.ends_at(lambda _reservation: fate, 0) == (
+        LONGEST_S if young and not old else None
+    )
 
 
 def test_a_reservation_whose_pod_is_never_bound_ends_after_150_s() -> None:
@@ -97,8 +112,12 @@ def test_what_is_written_goes_before_what_is_decided_as_long_as_it_counts() -> N
     reservations = NodeReservations(LONGEST_S)
     reservations.update([promised("a", 7)], 0)
     reservations.pending["a-uid"] = promised("a", 7, ordinal=1)
-    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 50)] == [(uuid("node1", 0),)]
-    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 500)] == [(uuid("node1", 1),)]
+    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 50)] == [
+        (uuid("node1", 0),)
+    ]
+    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 500)] == [
+        (uuid("node1", 1),)
+    ]
     reservations.pending.clear()
     reservations.withdraw("a-uid")
     assert counting(reservations, ReservationFate.UNSEEN, 50) == []
@@ -120,7 +139,10 @@ def test_the_fate_of_a_pod_is_what_was_heard_of_it() -> None:
 
 def test_a_namesake_is_another_pod() -> None:
     pods = KnownPods(50)
-    first, second = shared_pod("a", 7), shared_pod("a", 7, name=replace(shared_pod("a", 7).name, uid="other"))
+    first, second = (
+        shared_pod("a", 7),
+        shared_pod("a", 7, name=replace(shared_pod("a", 7).name, uid="other")),
+    )
     pods.changed(None, first, 0)
     pods.changed(first, second, 0)
     assert pods.fate(promised("a", 7), "node1") is ReservationFate.ENDED

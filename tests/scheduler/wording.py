@@ -1,4 +1,5 @@
-"""Why a node is refused or a pod not bound, as people read it in a pod's events: `wording.txt` has the sentences."""
+"""Why a node is refused or a pod not bound, as people read it in a pod's events: `wording.txt` has
+the sentences."""
 
 from collections.abc import Iterable
 
@@ -16,7 +17,9 @@ def wording() -> str:
     lines = []
     for request, one, lack in ALIKE:
         alone = filtered(request, tuple(MANY[:1]), alike(one, MANY[:1]), {}).failed
-        together = dict.fromkeys(filtered(request, tuple(MANY), alike(one, MANY), {}).failed.values())
+        together = dict.fromkeys(
+            filtered(request, tuple(MANY), alike(one, MANY), {}).failed.values()
+        )
         lines += [
             lack.name,
             *(f"  one:  {words}" for words in alone.values()),
@@ -24,9 +27,17 @@ def wording() -> str:
         ]
     lines += ["CLIENTS", *dict.fromkeys(f"  many: {one}" for one in _failed(crowded(MANY)))]
     lines += ["UNKNOWN", f"  {why_not(SEVEN, None)}", "several"]
-    for request, capacity in ((SEVEN, MIXED), (Request(GIB, 30, 1), CROWDED), (TWO, NO_DAEMON), (SEVEN, SILENT)):
+    for request, capacity in (
+        (SEVEN, MIXED),
+        (Request(GIB, 30, 1), CROWDED),
+        (TWO, NO_DAEMON),
+        (SEVEN, SILENT),
+    ):
         lines += [f"  {why_not(request, capacity)}"]
-    lines += [f"{one.name}\n  {one.format(pod='default/a', node='node1', why='WHY')}" for one in BindFailure]
+    lines += [
+        f"{one.name}\n  {one.format(pod='default/a', node='node1', why='WHY')}"
+        for one in BindFailure
+    ]
     return "\n".join(lines) + "\n"
 
 

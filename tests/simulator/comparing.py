@@ -7,8 +7,8 @@ from typing import Any
 from tests.simulator.machine import Machine
 from tests.simulator.transcripts import AskedCommand, RanClient
 
-# MiB. A context's cost is a straight line through the measured ones; outside a limit the card's own rounding shows too,
-# most at middling numbers of SMs.
+# MiB. A context's cost is a straight line through the measured ones; outside a limit the card's own
+# rounding shows too, most at middling numbers of SMs.
 WITHIN_A_LIMIT = 2
 ON_THE_CARD = 4
 
@@ -21,7 +21,9 @@ def same_memory(seen_mib: int, expected_mib: int) -> bool:
     return abs(seen_mib - expected_mib) <= allowed
 
 
-def assert_same_lines(seen: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]) -> None:
+def assert_same_lines(
+    seen: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
+) -> None:
     """The same lines with the same values; free memory as close as it is promised."""
     assert [_keys(line) for line in seen] == [_keys(line) for line in expected]
     for ours, theirs in zip(seen, expected, strict=True):
@@ -37,7 +39,8 @@ def _keys(line: Mapping[str, Any]) -> list[str]:
 
 
 class Replay:
-    """Plays a transcript's steps on a machine; the transcript's server pids become the machine's as they are listed."""
+    """Plays a transcript's steps on a machine; the transcript's server pids become the machine's as
+    they are listed."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -62,4 +65,8 @@ class Replay:
         if step.line == "get_server_list" and step.output:
             assert answer.output.isdigit()
             self._servers[step.output] = answer.output
-        assert (answer.output, answer.error, answer.exit) == (self.here(step.output), step.error, step.exit), step.line
+        assert (answer.output, answer.error, answer.exit) == (
+            self.here(step.output),
+            step.error,
+            step.exit,
+        ), step.line

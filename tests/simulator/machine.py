@@ -24,7 +24,10 @@ from mpsd.simulator.nvml import SimulatedNvml
 PATIENCE_S = 40.0
 
 _AS_USER = Path(__file__).with_name("as_user.py")
-_MODULES = {"nvidia-cuda-mps-control": "mpsd.simulator.mps.control_daemon", "sim-cuda": "mpsd.simulator.cuda_client"}
+_MODULES = {
+    "nvidia-cuda-mps-control": "mpsd.simulator.mps.control_daemon",
+    "sim-cuda": "mpsd.simulator.cuda_client",
+}
 
 
 def gpu_facts() -> GpuFacts:
@@ -63,7 +66,8 @@ class Client:
         return self.process.pid
 
     def heard(self, key: str, patience_s: float = PATIENCE_S) -> Mapping[str, Any]:
-        """The first line with this key, waiting for it; it fails when the process ends without one."""
+        """The first line with this key, waiting for it; it fails when the process ends without
+        one."""
         deadline = time.monotonic() + patience_s
         while True:
             for line in self.lines:
@@ -140,11 +144,24 @@ class Machine:
     def uuids(self) -> Sequence[str]:
         return [gpu.uuid for gpu in self.node.gpus]
 
-    def environment(self, pipe: Path | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "MPSD_"))}
-        return {**clean, **self.node.environment, "CUDA_MPS_PIPE_DIRECTORY": str(pipe or self.pipe), **(extra or {})}
+    def environment(
+        self, pipe: Path | None = None, extra: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CUDA_", "MPSD_"))
+        }
+        return {
+            **clean,
+            **self.node.environment,
+            "CUDA_MPS_PIPE_DIRECTORY": str(pipe or self.pipe),
+            **(extra or {}),
+        }
 
-    def start_daemon(self, *flags: str, pipe: str = "pipe", environment: Mapping[str, str] | None = None) -> Daemon:
+    def start_daemon(
+        self, *flags: str, pipe: str = "pipe", environment: Mapping[str, str] | None = None
+    ) -> Daemon:
         """A daemon in the foreground, once it takes commands."""
         directory, output = self._made(pipe), self.folder / f"{pipe}.out"
         with output.open("ab") as file:
@@ -158,19 +175,32 @@ class Machine:
         daemon = Daemon(process, directory, output)
         self._running.append(daemon)
         wait_until((directory / "control").exists, "the daemon listens")
-        wait_until(lambda: self.ask("get_server_list", pipe=directory).exit == 0, "the daemon takes commands")
+        wait_until(
+            lambda: self.ask("get_server_list", pipe=directory).exit == 0,
+            "the daemon takes commands",
+        )
         return daemon
 
     def ask(
-        self, *commands: str, pipe: Path | None = None, uid: int | None = None, patience_s: float = PATIENCE_S
+        self,
+        *commands: str,
+        pipe: Path | None = None,
+        uid: int | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> Answer:
-        """Commands on standard input, as this user (None: as ourselves); TimeoutError when they are not answered."""
+        """Commands on standard input, as this user (None: as ourselves); TimeoutError when they are
+        not answered."""
         given = "".join(f"{command}\n" for command in commands)
         argv = self._argv("nvidia-cuda-mps-control", uid)
         environment = self.environment(pipe)
         try:
             done = subprocess.run(
-                argv, input=given, env=environment, capture_output=True, text=True, timeout=patience_s
+                argv,
+                input=given,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=patience_s,
             )
         except subprocess.TimeoutExpired as expired:
             raise TimeoutError from expired
@@ -223,7 +253,9 @@ class Machine:
     def mps_pids(self, ordinal: int = 0) -> list[int]:
         """The MPS clients on a GPU, as NVML tells them."""
         handle = self.nvml.nvmlDeviceGetHandleByIndex(ordinal)
-        return [process.pid for process in self.nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)]
+        return [
+            process.pid for process in self.nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
+        ]
 
     def end(self) -> None:
         for running in reversed(self._running):
@@ -250,7 +282,8 @@ class Machine:
 
 @contextmanager
 def machine(folder: Path, gpus: str) -> Iterator[Machine]:
-    """A machine with these GPUs, such as `H200×2`; everything started on it is stopped at the end."""
+    """A machine with these GPUs, such as `H200×2`; everything started on it is stopped at the
+    end."""
     facts = gpu_facts()
     folder.chmod(0o755)
     made = Machine(create_node(folder / "node", cards_asked(gpus, facts), facts.capabilities))

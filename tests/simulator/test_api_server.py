@@ -34,7 +34,9 @@ CONFIGURATIONS = {
 def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
     program = Path(sys.executable).parent / "kubectl"
     command = [str(program), "--kubeconfig", str(kubeconfig), *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -42,7 +44,9 @@ def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
 @contextmanager
 def program(folder: Path) -> Iterator[Path]:
     """The kubeconfig of one that runs."""
-    with subprocess.Popen([sys.executable, "-m", "mpsd.simulator.api_server.server", "--dir", str(folder)]) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "mpsd.simulator.api_server.server", "--dir", str(folder)]
+    ) as process:
         try:
             kubeconfig = folder / "kubeconfig"
             wait_until(kubeconfig.exists, DEADLINE_S, "the kubeconfig written", 0.02)
@@ -53,11 +57,15 @@ def program(folder: Path) -> Iterator[Path]:
             process.kill()
 
 
-def test_the_program_takes_our_manifests_from_kubectl_and_shows_an_mpsnode_in_columns(tmp_path: Path) -> None:
+def test_the_program_takes_our_manifests_from_kubectl_and_shows_an_mpsnode_in_columns(
+    tmp_path: Path,
+) -> None:
     with program(tmp_path) as kubeconfig:
         assert kubeconfig.stat().st_mode & 0o077 == 0
         for words in ("created", "unchanged"):
-            lines = kubectl(kubeconfig, "apply", "--validate=false", "-f", str(MANIFESTS / "install.yaml")).splitlines()
+            lines = kubectl(
+                kubeconfig, "apply", "--validate=false", "-f", str(MANIFESTS / "install.yaml")
+            ).splitlines()
             assert len(lines) > 10
             others = [line for line in lines if not line.endswith(words)]
             # kubectl replaces the selector of a budget each time.
@@ -66,15 +74,28 @@ def test_the_program_takes_our_manifests_from_kubectl_and_shows_an_mpsnode_in_co
         kubectl(kubeconfig, "apply", "--validate=false", "-f", "-", given=json.dumps(made))
         condition = {"type": "MPSReady", "status": "True", "reason": "AllServe", "message": "m"}
         condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
-        status = {"status": {"conditions": [condition], "summary": {"gpus": "8x NVIDIA H200", "domains": "8/8"}}}
-        patch = ("patch", "mps", "node1", "--subresource=status", "--type=merge", "-p", json.dumps(status))
+        status = {
+            "status": {
+                "conditions": [condition],
+                "summary": {"gpus": "8x NVIDIA H200", "domains": "8/8"},
+            }
+        }
+        patch = (
+            "patch",
+            "mps",
+            "node1",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            json.dumps(status),
+        )
         kubectl(kubeconfig, *patch)
         header, row = kubectl(kubeconfig, "get", "mps").splitlines()
         assert header.split()[:5] == ["NAME", "READY", "REASON", "GPUS", "DOMAINS"]
         assert row.split()[:7] == ["node1", "True", "AllServe", "8x", "NVIDIA", "H200", "8/8"]
 
 
-# -- admission -----------------------------------------------------------------------------------------------------
+# -- admission -----------------------------------------------------------------------------------
 
 
 def run(kubeconfig: Path, questions: Any) -> Any:
@@ -89,7 +110,8 @@ def run(kubeconfig: Path, questions: Any) -> Any:
 
 
 async def register(kube: Kube) -> None:
-    """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches it."""
+    """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches
+    it."""
     await kube.create(Resource("v1", "namespaces"), {"metadata": {"name": "mpsd-system"}})
     for document in yaml.safe_load_all((MANIFESTS / "install.yaml").read_text()):
         if document["kind"] in CONFIGURATIONS:
@@ -97,17 +119,23 @@ async def register(kube: Kube) -> None:
 
 
 async def fails_closed(kube: Kube) -> bool:
-    configuration = await kube.get(CONFIGURATIONS["ValidatingWebhookConfiguration"], VALIDATING.rsplit("/", 1)[1])
+    configuration = await kube.get(
+        CONFIGURATIONS["ValidatingWebhookConfiguration"], VALIDATING.rsplit("/", 1)[1]
+    )
     return all(one["failurePolicy"] == "Fail" for one in configuration["webhooks"])
 
 
 def bad_pod() -> Object:
     pod = gpu_pod()
-    pod["spec"]["containers"][0]["env"] = [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100"}]
+    pod["spec"]["containers"][0]["env"] = [
+        {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100"}
+    ]
     return pod
 
 
-def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of_jobs(tmp_path: Path) -> None:
+def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of_jobs(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     with simulated_api() as api:
         kubeconfig = api.kubeconfig(tmp_path)
@@ -119,7 +147,10 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
                     await asyncio.sleep(0.05)
             with pytest.raises(Rejected, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
                 await kube.create(PODS, bad_pod(), "default")
-            plain = {"metadata": {"name": "plain"}, "spec": {"containers": [{"name": "main", "image": "i"}]}}
+            plain = {
+                "metadata": {"name": "plain"},
+                "spec": {"containers": [{"name": "main", "image": "i"}]},
+            }
             made = await kube.create(PODS, plain, "default")
             variables = {one["name"]: one["value"] for one in made["spec"]["containers"][0]["env"]}
             assert variables == {"NVIDIA_VISIBLE_DEVICES": "void"}
@@ -132,7 +163,9 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
                     await asyncio.sleep(0.02)
             assert pods[0]["spec"]["hostIPC"] is True
 
-        with webhook(tmp_path, kubeconfig=str(kubeconfig), url=f"https://127.0.0.1:{port}", port=str(port)):
+        with webhook(
+            tmp_path, kubeconfig=str(kubeconfig), url=f"https://127.0.0.1:{port}", port=str(port)
+        ):
             run(kubeconfig, ask)
 
         async def ask_nobody(kube: Kube) -> None:
@@ -148,7 +181,9 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
         run(kubeconfig, ask_nobody)
 
 
-def test_a_webhook_whose_port_is_closed_to_the_api_server_keeps_nobody_from_creating_pods(tmp_path: Path) -> None:
+def test_a_webhook_whose_port_is_closed_to_the_api_server_keeps_nobody_from_creating_pods(
+    tmp_path: Path,
+) -> None:
     """It serves, and reaches itself; what the API server can reach is another matter."""
     closed = free_port()
     with simulated_api() as api:
@@ -168,13 +203,20 @@ def test_a_webhook_whose_port_is_closed_to_the_api_server_keeps_nobody_from_crea
             assert not await fails_closed(kube)
             await kube.create(PODS, gpu_pod(), "default")
 
-        flags = {"url": f"https://127.0.0.1:{closed}", "serving_life": "15s", "authority_life": "1h"}
+        flags = {
+            "url": f"https://127.0.0.1:{closed}",
+            "serving_life": "15s",
+            "authority_life": "1h",
+        }
         with webhook(tmp_path, kubeconfig=str(kubeconfig), **flags) as one:
             run(kubeconfig, ask)
-            assert any(f"127.0.0.1:{closed}" in str(line["reasons"]) for line in one.log("not yet as it must be"))
+            assert any(
+                f"127.0.0.1:{closed}" in str(line["reasons"])
+                for line in one.log("not yet as it must be")
+            )
 
 
-# -- what a test may do to it --------------------------------------------------------------------------------------
+# -- what a test may do to it --------------------------------------------------------------------
 
 
 def test_what_is_stored_outlives_a_server_that_is_stopped_and_started(tmp_path: Path) -> None:
@@ -202,6 +244,8 @@ def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
 
 def test_the_program_says_what_it_needs() -> None:
     command = [sys.executable, "-m", "mpsd.simulator.api_server.server"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=30, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=dict(os.environ), timeout=30, check=False
+    )
     assert done.returncode == 2
     assert "--dir" in done.stderr

@@ -46,13 +46,19 @@ def test_what_is_claimed_and_added_is_held_until_it_is_released(path: Path) -> N
     assert opened.add(slot, 5 * MIB)
     assert opened.add(slot, -3 * MIB)
     (holding,) = CardView(path).holdings()
-    assert (holding.pid, holding.kind, holding.held_bytes) == (os.getpid(), card.MPS_CLIENT, 12 * MIB)
+    assert (holding.pid, holding.kind, holding.held_bytes) == (
+        os.getpid(),
+        card.MPS_CLIENT,
+        12 * MIB,
+    )
     assert opened.free_bytes() == (TOTAL_MIB - 12) * MIB
     opened.release(slot, os.getpid())
     assert opened.holdings() == ()
 
 
-def test_what_a_dead_process_held_is_given_back_late_without_harm_to_who_has_its_place(path: Path) -> None:
+def test_what_a_dead_process_held_is_given_back_late_without_harm_to_who_has_its_place(
+    path: Path,
+) -> None:
     """The server hears that a client is gone after another has claimed what it held."""
     opened = CardView(path)
     process = subprocess.Popen(["sleep", "60"])
@@ -114,7 +120,9 @@ def test_two_that_allocate_at_once_cannot_both_have_the_last_of_it(path: Path) -
         assert sum(pool.map(take, slots)) == TOTAL_MIB
 
 
-def test_the_clients_of_a_card_are_counted(path: Path, sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_the_clients_of_a_card_are_counted(
+    path: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
     opened = CardView(path)
     for process in sleepers:
         opened.claim(client(process.pid, most_clients=40))
@@ -132,7 +140,9 @@ def test_the_clients_of_a_card_are_counted(path: Path, sleepers: list[subprocess
         (card.PROHIBITED, False, False),
     ],
 )
-def test_the_compute_mode_says_who_may_share(path: Path, mode: int, there: bool, admitted: bool) -> None:
+def test_the_compute_mode_says_who_may_share(
+    path: Path, mode: int, there: bool, admitted: bool
+) -> None:
     opened = CardView(path)
     if there:
         opened.claim(ContextClaim(os.getpid(), card.MPS_SERVER, MIB))
@@ -147,7 +157,9 @@ def test_the_compute_mode_says_who_may_share(path: Path, mode: int, there: bool,
 def test_who_is_stopped_amid_a_change_keeps_nobody_waiting(path: Path) -> None:
     opened = CardView(path)
     slot = opened.claim(client(os.getpid()))
-    script = "import fcntl, os, signal, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)"
+    script = (
+        "import fcntl, os, signal, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)"
+    )
     stops = [sys.executable, "-c", f"{script}; os.kill(os.getpid(), signal.SIGSTOP)", str(path)]
     with subprocess.Popen(stops) as process:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)

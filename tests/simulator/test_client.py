@@ -24,18 +24,32 @@ def test_a_client_says_first_what_it_sees(machine: Machine, daemon: Daemon) -> N
     gpu = machine.node.gpus[0]
     assert first["pid"] == client.pid
     assert (first["uuid"], first["devices"]) == (gpu.uuid, 1)
-    assert (first["total_MiB"], first["meminfo_total_MiB"], first["sms"]) == (gpu.memory_mib, gpu.memory_mib, gpu.sms)
+    assert (first["total_MiB"], first["meminfo_total_MiB"], first["sms"]) == (
+        gpu.memory_mib,
+        gpu.memory_mib,
+        gpu.sms,
+    )
     assert last == {"end": "0:CUDA_SUCCESS"}
 
 
-def test_memory_is_taken_in_pieces_until_it_is_refused_and_given_back(machine: Machine, daemon: Daemon) -> None:
+def test_memory_is_taken_in_pieces_until_it_is_refused_and_given_back(
+    machine: Machine, daemon: Daemon
+) -> None:
     client = machine.run_client(
-        "alloc=4000", "info", "free", "info", environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"}
+        "alloc=4000",
+        "info",
+        "free",
+        "info",
+        environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"},
     )
     first, taken, during, freed, after, _ = client.lines
     assert taken["rc"] == "2:CUDA_ERROR_OUT_OF_MEMORY"
     assert taken["alloc_MiB"] % 32 == 0
-    assert during["meminfo_free_MiB"] == taken["free_after_MiB"] == first["meminfo_free_MiB"] - taken["alloc_MiB"]
+    assert (
+        during["meminfo_free_MiB"]
+        == taken["free_after_MiB"]
+        == first["meminfo_free_MiB"] - taken["alloc_MiB"]
+    )
     assert freed == {"free": "0:CUDA_SUCCESS"}
     assert after["meminfo_free_MiB"] == first["meminfo_free_MiB"]
 
@@ -73,7 +87,9 @@ def test_work_says_how_far_it_is_until_sigterm_ends_it(machine: Machine, daemon:
     assert machine.run_client("work=0.01").lines[1].keys() == {"launches", "at"}
 
 
-def test_steps_take_a_line_each_and_the_end_of_input_ends_them_all(machine: Machine, daemon: Daemon) -> None:
+def test_steps_take_a_line_each_and_the_end_of_input_ends_them_all(
+    machine: Machine, daemon: Daemon
+) -> None:
     client = machine.start_client("step", "alloc=32", "step", "alloc=64", "step")
     client.heard("ready")
     client.proceed()
@@ -104,7 +120,9 @@ def switches(pid: int) -> int:
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
-def together(machine: Machine, work: str, number: int, pipe: Path | None = None) -> list[list[float]]:
+def together(
+    machine: Machine, work: str, number: int, pipe: Path | None = None
+) -> list[list[float]]:
     """What each of so many programs did a second, window by window.
 
     Only in some windows all of them compute for most of the time: others may want the processors.
@@ -128,13 +146,13 @@ def test_shares_of_the_processors_divide_what_there_is(machine: Machine, daemon:
     alone = machine.run_client("launch=0.1").lines[1]["launches_per_s"]
     with_half = machine.run_client("launch=0.1", environment=half).lines[1]["launches_per_s"]
     assert 0.45 < with_half / alone < 0.55
-    (first, *_rest) = together(machine, "arithmetic", 1)
+    first, *_rest = together(machine, "arithmetic", 1)
     assert min(map(max, together(machine, "arithmetic", 2))) < 0.75 * first[0]
 
 
 def test_processes_beside_mps_take_turns_on_the_whole_gpu(machine: Machine, daemon: Daemon) -> None:
     nowhere = machine.folder / "nowhere"
-    (alone, *_rest) = together(machine, "small", 1, nowhere)
+    alone, *_rest = together(machine, "small", 1, nowhere)
     assert min(map(max, together(machine, "small", 2, nowhere))) < 0.5 * alone[0]
     assert min(map(min, together(machine, "small", 2))) > 0.95 * alone[0]
 
@@ -147,7 +165,9 @@ def test_a_neighbours_fault_breaks_what_is_being_measured(machine: Machine, daem
     assert client.finish() == 4
 
 
-def test_a_process_that_reaches_no_daemon_runs_beside_mps_without_limits(machine: Machine, daemon: Daemon) -> None:
+def test_a_process_that_reaches_no_daemon_runs_beside_mps_without_limits(
+    machine: Machine, daemon: Daemon
+) -> None:
     machine.start_server()
     limits = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
     outside = machine.start_client("hold", environment=limits, pipe=machine.folder / "nowhere")
@@ -166,7 +186,9 @@ def test_in_exclusive_mode_nothing_runs_beside_the_server(machine: Machine, daem
     assert machine.run_client().process.returncode == 0
 
 
-def test_in_exclusive_mode_whoever_is_first_keeps_the_server_out(machine: Machine, daemon: Daemon) -> None:
+def test_in_exclusive_mode_whoever_is_first_keeps_the_server_out(
+    machine: Machine, daemon: Daemon
+) -> None:
     machine.node.card(0).compute_mode = machine.nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
     first = machine.start_client("step", pipe=machine.folder / "nowhere")
     first.heard("ready")
@@ -179,10 +201,14 @@ def test_in_exclusive_mode_whoever_is_first_keeps_the_server_out(machine: Machin
 
 def test_in_prohibited_mode_no_context_is_made(machine: Machine) -> None:
     machine.node.card(0).compute_mode = machine.nvml.NVML_COMPUTEMODE_PROHIBITED
-    assert machine.run_client().lines == [{"fail": "ctx", "err": "46:CUDA_ERROR_DEVICE_UNAVAILABLE"}]
+    assert machine.run_client().lines == [
+        {"fail": "ctx", "err": "46:CUDA_ERROR_DEVICE_UNAVAILABLE"}
+    ]
 
 
-def test_a_client_in_a_pid_namespace_of_its_own_is_listed_by_its_host_pid(machine: Machine, daemon: Daemon) -> None:
+def test_a_client_in_a_pid_namespace_of_its_own_is_listed_by_its_host_pid(
+    machine: Machine, daemon: Daemon
+) -> None:
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True, timeout=10).returncode != 0:
         pytest.skip("no namespaces may be made here")
@@ -193,7 +219,9 @@ def test_a_client_in_a_pid_namespace_of_its_own_is_listed_by_its_host_pid(machin
     (pid,) = machine.mps_pids()
     assert machine.ask(f"get_client_list {machine.server()}").output == str(pid)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: machine.free_mib() == free - machine.node.gpus[0].server_mib, "its memory is back")
+    wait_until(
+        lambda: machine.free_mib() == free - machine.node.gpus[0].server_mib, "its memory is back"
+    )
 
 
 def test_starting_a_client_takes_little_processor_time(machine: Machine, daemon: Daemon) -> None:

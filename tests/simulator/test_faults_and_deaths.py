@@ -1,4 +1,5 @@
-"""Faults, terminations and deaths: who notices what, against transcripts 2 (P4 on), 3 (Q5 on) and 4 (R2 on)."""
+"""Faults, terminations and deaths: who notices what, against transcripts 2 (P4 on), 3 (Q5 on) and 4
+(R2 on)."""
 
 import os
 import re
@@ -40,7 +41,9 @@ def status(machine: Machine) -> str:
     return machine.ask(f"get_server_status {machine.server()}").output
 
 
-def test_a_fault_takes_every_client_of_the_gpu_and_no_other(pair: Machine, pair_daemon: Daemon) -> None:
+def test_a_fault_takes_every_client_of_the_gpu_and_no_other(
+    pair: Machine, pair_daemon: Daemon
+) -> None:
     neighbours = [holding(pair), holding(pair)]
     elsewhere = holding(pair, environment={"CUDA_VISIBLE_DEVICES": "1"})
     culprit = pair.run_client("fault")
@@ -54,7 +57,9 @@ def test_a_fault_takes_every_client_of_the_gpu_and_no_other(pair: Machine, pair_
     assert elsewhere.heard("end")["end"] == SUCCESS
 
 
-def test_a_lingering_process_keeps_the_server_in_fault_until_it_is_killed(machine: Machine, daemon: Daemon) -> None:
+def test_a_lingering_process_keeps_the_server_in_fault_until_it_is_killed(
+    machine: Machine, daemon: Daemon
+) -> None:
     culprit = machine.start_client("fault", "linger")
     culprit.heard("lingering")
     assert status(machine) == "FAULT"
@@ -68,18 +73,27 @@ def test_a_lingering_process_keeps_the_server_in_fault_until_it_is_killed(machin
     assert machine.run_client().process.returncode == 0
 
 
-def test_the_log_of_a_fault_has_the_real_one_s_lines_and_names_an_innocent(machine: Machine, daemon: Daemon) -> None:
+def test_the_log_of_a_fault_has_the_real_one_s_lines_and_names_an_innocent(
+    machine: Machine, daemon: Daemon
+) -> None:
     innocent = holding(machine)
     culprit = machine.start_client("fault", "linger")
     culprit.heard("lingering")
     innocent.finish()
     machine.run_client()
     culprit.process.kill()
-    wait_until(lambda: f"Client process {culprit.pid} disconnected" in daemon.log, "the culprit is forgotten")
+    wait_until(
+        lambda: f"Client process {culprit.pid} disconnected" in daemon.log,
+        "the culprit is forgotten",
+    )
     theirs = transcript(4, []).section("R2").partition("encountered a fatal GPU error")
     expected = set(map(shape, ("x " + theirs[1] + theirs[2]).splitlines()[1:-1]))
-    assert {line for line in expected if " Server " in line} <= set(map(shape, daemon.log.splitlines()))
-    assert f"Client {{PID: {innocent.pid}, Context: 1}} encountered a fatal GPU error." in daemon.log
+    assert {line for line in expected if " Server " in line} <= set(
+        map(shape, daemon.log.splitlines())
+    )
+    assert (
+        f"Client {{PID: {innocent.pid}, Context: 1}} encountered a fatal GPU error." in daemon.log
+    )
 
 
 def shape(line: str) -> str:
@@ -87,7 +101,9 @@ def shape(line: str) -> str:
     return re.sub(r" +", " ", re.sub(r"\d+", "N", line.partition(" ")[2].partition(" ")[2])).strip()
 
 
-def test_a_terminated_client_that_looks_is_told_so_and_ends(machine: Machine, daemon: Daemon) -> None:
+def test_a_terminated_client_that_looks_is_told_so_and_ends(
+    machine: Machine, daemon: Daemon
+) -> None:
     client = holding(machine, "alloc=512", "step")
     free = machine.free_mib()
     assert machine.ask(f"terminate_client {machine.server()} {client.pid}").output == "0"
@@ -122,7 +138,9 @@ def test_terminating_no_client_is_answered_as_it_was(machine: Machine, daemon: D
     assert f"{answer.output}  [rc={answer.exit}]" in transcript(2, []).section("P4")
 
 
-def test_a_killed_client_frees_its_memory_and_harms_nobody(machine: Machine, daemon: Daemon) -> None:
+def test_a_killed_client_frees_its_memory_and_harms_nobody(
+    machine: Machine, daemon: Daemon
+) -> None:
     neighbour = holding(machine)
     free = machine.free_mib()
     client = holding(machine, "alloc=1024", "hold")
@@ -133,7 +151,7 @@ def test_a_killed_client_frees_its_memory_and_harms_nobody(machine: Machine, dae
     assert neighbour.heard("end")["end"] == SUCCESS
 
 
-# -- ends in mid-kernel: tests/contract/test_ends.py has those that were counted on a card ----------
+# -- ends in mid-kernel: tests/contract/test_ends.py has those that were counted on a card -------
 
 
 def computing(machine: Machine, *chosen: str, **options: object) -> Client:
@@ -142,7 +160,9 @@ def computing(machine: Machine, *chosen: str, **options: object) -> Client:
     return client
 
 
-def test_a_death_in_mid_kernel_takes_the_clients_of_its_gpu_and_no_other(pair: Machine, pair_daemon: Daemon) -> None:
+def test_a_death_in_mid_kernel_takes_the_clients_of_its_gpu_and_no_other(
+    pair: Machine, pair_daemon: Daemon
+) -> None:
     elsewhere = holding(pair, environment={"CUDA_VISIBLE_DEVICES": "1"})
     neighbour = pair.start_client("linger")
     neighbour.heard("lingering")
@@ -178,7 +198,9 @@ def test_a_death_in_mid_kernel_beside_mps_harms_nobody(machine: Machine, daemon:
     assert machine.run_client().lines[-1] == {"end": SUCCESS}
 
 
-def test_a_context_that_is_destroyed_leaves_nothing_behind(machine: Machine, daemon: Daemon) -> None:
+def test_a_context_that_is_destroyed_leaves_nothing_behind(
+    machine: Machine, daemon: Daemon
+) -> None:
     neighbour = holding(machine)
     client = machine.start_client("kernel=100", "work=0.1", "reconnect", "linger")
     client.heard("lingering")
@@ -188,7 +210,9 @@ def test_a_context_that_is_destroyed_leaves_nothing_behind(machine: Machine, dae
     assert neighbour.heard("end")["end"] == SUCCESS
 
 
-def test_while_terminate_client_hangs_others_are_answered_and_a_kill_strikes(machine: Machine, daemon: Daemon) -> None:
+def test_while_terminate_client_hangs_others_are_answered_and_a_kill_strikes(
+    machine: Machine, daemon: Daemon
+) -> None:
     neighbour, client = holding(machine), computing(machine, "kernel=1000")
     server = machine.server()
     with stopped(client.pid), ThreadPoolExecutor() as pool:
@@ -203,7 +227,9 @@ def test_while_terminate_client_hangs_others_are_answered_and_a_kill_strikes(mac
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_the_daemon_s_death_reaches_its_clients(machine: Machine, flags: Sequence[str], how: signal.Signals) -> None:
+def test_the_daemon_s_death_reaches_its_clients(
+    machine: Machine, flags: Sequence[str], how: signal.Signals
+) -> None:
     daemon = machine.start_daemon(*flags)
     client, server = holding(machine), machine.server()
     daemon.process.send_signal(how)
@@ -217,9 +243,13 @@ def test_the_daemon_s_death_reaches_its_clients(machine: Machine, flags: Sequenc
     assert machine.run_client().lines[0]["meminfo_free_MiB"] == 142565
 
 
-def test_one_daemon_s_death_is_nothing_to_the_other_gpu_s_clients(pair: Machine, flags: tuple[str, ...]) -> None:
+def test_one_daemon_s_death_is_nothing_to_the_other_gpu_s_clients(
+    pair: Machine, flags: tuple[str, ...]
+) -> None:
     daemons = [
-        pair.start_daemon(*flags, pipe=f"g{gpu.ordinal}", environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
+        pair.start_daemon(
+            *flags, pipe=f"g{gpu.ordinal}", environment={"CUDA_VISIBLE_DEVICES": gpu.uuid}
+        )
         for gpu in pair.node.gpus
     ]
     clients = [holding(pair, pipe=daemon.pipe) for daemon in daemons]
@@ -229,11 +259,15 @@ def test_one_daemon_s_death_is_nothing_to_the_other_gpu_s_clients(pair: Machine,
     assert clients[1].heard("end")["end"] == SUCCESS
 
 
-def test_a_client_of_a_daemon_without_its_gpu_has_no_device(pair: Machine, flags: tuple[str, ...]) -> None:
+def test_a_client_of_a_daemon_without_its_gpu_has_no_device(
+    pair: Machine, flags: tuple[str, ...]
+) -> None:
     pair.start_daemon(*flags, environment={"CUDA_VISIBLE_DEVICES": pair.uuids[0]})
     client = pair.run_client(environment={"CUDA_VISIBLE_DEVICES": pair.uuids[1]})
     assert client.process.returncode == 3
-    assert f'"{client.lines[0]["fail"]}", "err": "{client.lines[0]["err"]}"' in transcript(3, []).section("Q9")
+    assert f'"{client.lines[0]["fail"]}", "err": "{client.lines[0]["err"]}"' in transcript(
+        3, []
+    ).section("Q9")
 
 
 def test_a_killed_server_is_replaced_for_the_next_client(machine: Machine, daemon: Daemon) -> None:
@@ -245,7 +279,9 @@ def test_a_killed_server_is_replaced_for_the_next_client(machine: Machine, daemo
     assert machine.server() != server
 
 
-def test_while_the_server_is_stopped_only_the_daemon_answers(machine: Machine, daemon: Daemon) -> None:
+def test_while_the_server_is_stopped_only_the_daemon_answers(
+    machine: Machine, daemon: Daemon
+) -> None:
     running, server = holding(machine, "step", "launch=0.1", "step"), machine.server()
     asked = [f"get_server_status {server}", f"get_client_list {server}", "ps"]
     with stopped(server):
@@ -261,7 +297,9 @@ def test_while_the_server_is_stopped_only_the_daemon_answers(machine: Machine, d
     assert status(machine) == "ACTIVE"
 
 
-def test_while_the_daemon_is_stopped_no_command_is_answered(machine: Machine, daemon: Daemon) -> None:
+def test_while_the_daemon_is_stopped_no_command_is_answered(
+    machine: Machine, daemon: Daemon
+) -> None:
     running = holding(machine, "step", "launch=0.1")
     with stopped(daemon.process.pid):
         with pytest.raises(TimeoutError):
@@ -273,14 +311,20 @@ def test_while_the_daemon_is_stopped_no_command_is_answered(machine: Machine, da
     assert newcomer.heard("end")["end"] == SUCCESS
 
 
-def test_a_quit_with_patience_waits_that_long_and_then_ends_the_clients(machine: Machine, daemon: Daemon) -> None:
+def test_a_quit_with_patience_waits_that_long_and_then_ends_the_clients(
+    machine: Machine, daemon: Daemon
+) -> None:
     client = holding(machine)
     began = time.monotonic()
     assert machine.ask("quit -t 1").exit == 0
     assert time.monotonic() - began >= 1.0
     assert client.heard("broke")["broke"] == RPC_FAILURE
     assert daemon.process.wait(10) == 0
-    assert sorted(path.name for path in machine.pipe.iterdir()) == ["control", "control_lock", "control_privileged"]
+    assert sorted(path.name for path in machine.pipe.iterdir()) == [
+        "control",
+        "control_lock",
+        "control_privileged",
+    ]
 
 
 def test_a_quit_without_a_time_waits_for_the_clients(machine: Machine, daemon: Daemon) -> None:
@@ -297,12 +341,16 @@ def test_a_quit_without_a_time_waits_for_the_clients(machine: Machine, daemon: D
 
 
 def test_a_gpu_serves_48_clients_and_refuses_the_next(machine: Machine, daemon: Daemon) -> None:
-    clients = [machine.start_client("hold", environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}) for _ in range(48)]
+    clients = [
+        machine.start_client("hold", environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"})
+        for _ in range(48)
+    ]
     for client in clients:
         client.heard("ready", patience_s=30)
     refused = machine.run_client()
-    assert f'"fail": "{refused.lines[0]["fail"]}", "err": "{refused.lines[0]["err"]}"' in transcript(3, []).section(
-        "Q8"
+    assert (
+        f'"fail": "{refused.lines[0]["fail"]}", "err": "{refused.lines[0]["err"]}"'
+        in transcript(3, []).section("Q8")
     )
     assert len(machine.ask("ps").output.splitlines()) == 49
     clients[0].process.kill()

@@ -24,7 +24,9 @@ def test_a_death_strikes_in_long_kernels_alone(kernel_us: int, left_us: int, str
     assert queue.death_strikes(now_ns) is strikes
 
 
-@pytest.mark.parametrize(("gemm", "left_ns", "strikes"), [(True, 1, True), (True, 0, False), (False, 10**9, False)])
+@pytest.mark.parametrize(
+    ("gemm", "left_ns", "strikes"), [(True, 1, True), (True, 0, False), (False, 10**9, False)]
+)
 def test_a_termination_strikes_in_products_alone(gemm: bool, left_ns: int, strikes: bool) -> None:
     queue = KernelQueue(10**9 + left_ns, 200, gemm)
     assert queue.termination_strikes(10**9) is strikes

@@ -41,7 +41,9 @@ def test_unknown_cards_are_refused_with_the_known_names_all_at_once() -> None:
         assert card.short in refused.value.problems[0].remedy
 
 
-@pytest.mark.parametrize("text", [f"T4×{MOST_GPUS + 1}", "H200x1000", "T4×8,H200×9", "T4×999999999"])
+@pytest.mark.parametrize(
+    "text", [f"T4×{MOST_GPUS + 1}", "H200x1000", "T4×8,H200×9", "T4×999999999"]
+)
 def test_more_gpus_than_a_machine_has_places_are_refused_with_the_limit(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         cards_asked(text, FACTS)
@@ -58,9 +60,14 @@ def test_more_gpus_than_a_machine_has_places_are_refused_with_the_limit(text: st
         ("H200×2, H100:4g.40gb+1g.10gb*3", [[], [], ["4g.40gb", *["1g.10gb"] * 3]]),
     ],
 )
-def test_a_card_is_divided_into_the_mig_instances_after_it(text: str, profiles: list[list[str]]) -> None:
+def test_a_card_is_divided_into_the_mig_instances_after_it(
+    text: str, profiles: list[list[str]]
+) -> None:
     cards = cards_asked(text, FACTS)
-    divided = [[row.profile for row in card.profiles] if isinstance(card, DividedCard) else [] for card in cards]
+    divided = [
+        [row.profile for row in card.profiles] if isinstance(card, DividedCard) else []
+        for card in cards
+    ]
     assert divided == profiles
 
 
@@ -75,7 +82,9 @@ def test_a_card_is_divided_into_the_mig_instances_after_it(text: str, profiles: 
         ("A100:", "gpus-unreadable", "H200×2"),
     ],
 )
-def test_instances_that_cannot_be_are_refused_with_those_that_can(text: str, rule: str, words: str) -> None:
+def test_instances_that_cannot_be_are_refused_with_those_that_can(
+    text: str, rule: str, words: str
+) -> None:
     with pytest.raises(InvalidInput) as refused:
         cards_asked(text, FACTS)
     (problem,) = refused.value.problems
@@ -83,19 +92,31 @@ def test_instances_that_cannot_be_are_refused_with_those_that_can(text: str, rul
     assert words in str(problem)
 
 
-def test_an_instance_has_a_place_of_its_own_and_the_same_uuid_in_the_same_layout(tmp_path: Path) -> None:
-    made = create_node(tmp_path / "node", cards_asked("A100:3g.40gb×2,H200", FACTS), FACTS.capabilities)
+def test_an_instance_has_a_place_of_its_own_and_the_same_uuid_in_the_same_layout(
+    tmp_path: Path,
+) -> None:
+    made = create_node(
+        tmp_path / "node", cards_asked("A100:3g.40gb×2,H200", FACTS), FACTS.capabilities
+    )
     assert open_node(tmp_path / "node") == made
     parts = [gpu for gpu in made.gpus if gpu.parent]
     assert [gpu.ordinal for gpu in made.gpus] == [0, 1, 0, 0]
     assert [(gpu.gpu_instance, gpu.compute_instance) for gpu in parts] == [(1, 0), (2, 0)]
-    assert len({gpu.uuid for gpu in made.gpus} | {str(card_path(made.folder, gpu)) for gpu in made.gpus}) == 8
+    assert (
+        len(
+            {gpu.uuid for gpu in made.gpus}
+            | {str(card_path(made.folder, gpu)) for gpu in made.gpus}
+        )
+        == 8
+    )
     assert all(gpu.uuid.startswith("MIG-") and gpu.parent == made.gpus[0].uuid for gpu in parts)
 
 
 def test_a_process_sees_one_instance_and_then_no_whole_gpu(tmp_path: Path) -> None:
     """The MIG user guide, "CUDA device enumeration"."""
-    made = create_node(tmp_path / "node", cards_asked("A100:3g.40gb×2,H200", FACTS), FACTS.capabilities)
+    made = create_node(
+        tmp_path / "node", cards_asked("A100:3g.40gb×2,H200", FACTS), FACTS.capabilities
+    )
     whole, first, second = made.gpus[1:]
     present = present_gpus(made.folder, {})
     assert present == (whole, first, second)
@@ -133,7 +154,9 @@ def test_a_folder_that_holds_a_machine_is_not_overwritten(machine: Machine) -> N
 
 
 def test_the_programs_know_their_machine_without_its_environment(machine: Machine) -> None:
-    done = subprocess.run([machine.folder / "bin" / "sim-cuda"], env={}, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(
+        [machine.folder / "bin" / "sim-cuda"], env={}, capture_output=True, text=True, timeout=10
+    )
     assert machine.uuids[0] in done.stdout
 
 

@@ -16,7 +16,11 @@ from tests.simulator.transcripts import transcript
 
 pynvml = pytest.importorskip("pynvml", reason="the shapes are compared with nvidia-ml-py's")
 
-FUNCTIONS = [name for name in vars(SimulatedNvml) if name.startswith("nvml") and callable(getattr(SimulatedNvml, name))]
+FUNCTIONS = [
+    name
+    for name in vars(SimulatedNvml)
+    if name.startswith("nvml") and callable(getattr(SimulatedNvml, name))
+]
 CONSTANTS = [name for name in vars(SimulatedNvml) if name.startswith("NVML_")] + ["nvmlMemory_v2"]
 ERRORS = [name for name in vars(SimulatedNvml) if name.startswith("NVMLError_")]
 
@@ -69,7 +73,8 @@ def test_a_gpu_is_described_as_an_h200_was(machine: Machine, nvml: SimulatedNvml
     assert nvml.nvmlDeviceGetNumGpuCores(handle) == 132 * 128
     assert nvml.nvmlDeviceGetCudaComputeCapability(handle) == (9, 0)
     assert nvml.nvmlDeviceGetMigMode(handle) == [0, 0]
-    assert nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2).total == 143771 * 2**20  # nvidia-smi, transcript 1
+    # nvidia-smi, transcript 1
+    assert nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2).total == 143771 * 2**20
     assert nvml.nvmlSystemGetDriverVersion() == "580.159.04"
     assert nvml.nvmlSystemGetCudaDriverVersion_v2() == 13000
 
@@ -81,7 +86,9 @@ def test_unknown_gpus_are_refused_as_pynvml_refuses_them(nvml: SimulatedNvml) ->
         nvml.nvmlDeviceGetHandleByIndex(7)
 
 
-def test_used_memory_is_that_of_the_transcript(machine: Machine, daemon: Daemon, nvml: SimulatedNvml) -> None:
+def test_used_memory_is_that_of_the_transcript(
+    machine: Machine, daemon: Daemon, nvml: SimulatedNvml
+) -> None:
     """Transcript 2, P3: one client with 1 GiB at a quarter of the SMs, one with 512 MiB."""
     quarter = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
     for megabytes, environment in ((1024, quarter), (512, {})):
@@ -98,13 +105,19 @@ def test_used_memory_is_that_of_the_transcript(machine: Machine, daemon: Daemon,
         seen = getattr(nvml, function)(handle)
         assert [
             abs(process.usedGpuMemory // 2**20 - mib) <= 2
-            for process, mib in zip(sorted(seen, key=lambda it: it.usedGpuMemory), theirs, strict=True)
+            for process, mib in zip(
+                sorted(seen, key=lambda it: it.usedGpuMemory), theirs, strict=True
+            )
         ]
         assert (machine.server() in [process.pid for process in seen]) == server_is_listed
-    first_version = re.search(r"c_nvmlMemory_t\(total: (\d+) B, free: (\d+) B, used: (\d+) B\)", section)
+    first_version = re.search(
+        r"c_nvmlMemory_t\(total: (\d+) B, free: (\d+) B, used: (\d+) B\)", section
+    )
     assert first_version
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    for ours, bytes_there in zip((memory.total, memory.free, memory.used), first_version.groups(), strict=True):
+    for ours, bytes_there in zip(
+        (memory.total, memory.free, memory.used), first_version.groups(), strict=True
+    ):
         assert abs(ours - int(bytes_there)) <= 8 * 2**20
 
 
@@ -122,7 +135,9 @@ def test_a_process_outside_mps_is_the_difference_of_the_two_lists(
     assert everyone - on_mps == {machine.server(), outside.pid}
 
 
-def test_the_compute_mode_stays_for_the_next_who_looks(machine: Machine, nvml: SimulatedNvml) -> None:
+def test_the_compute_mode_stays_for_the_next_who_looks(
+    machine: Machine, nvml: SimulatedNvml
+) -> None:
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     assert nvml.nvmlDeviceGetComputeMode(handle) == nvml.NVML_COMPUTEMODE_DEFAULT
     nvml.nvmlDeviceSetComputeMode(handle, nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
@@ -131,7 +146,9 @@ def test_the_compute_mode_stays_for_the_next_who_looks(machine: Machine, nvml: S
         nvml.nvmlDeviceSetComputeMode(handle, 9)
 
 
-def test_a_gpu_that_is_lost_answers_nothing_until_it_is_back(machine: Machine, nvml: SimulatedNvml) -> None:
+def test_a_gpu_that_is_lost_answers_nothing_until_it_is_back(
+    machine: Machine, nvml: SimulatedNvml
+) -> None:
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     machine.node.card(0).lost = True
     with pytest.raises(SimulatedNvml.NVMLError_GpuIsLost):
@@ -147,7 +164,9 @@ def test_mig_can_be_rehearsed(machine: Machine, nvml: SimulatedNvml) -> None:
     assert nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByIndex(0)) == [1, 1]
 
 
-def test_a_machine_that_was_made_anew_is_the_one_that_is_seen(nvml: SimulatedNvml, machine: Machine) -> None:
+def test_a_machine_that_was_made_anew_is_the_one_that_is_seen(
+    nvml: SimulatedNvml, machine: Machine
+) -> None:
     """As by an `mpsd control --simulate` that is started again beside an agent that goes on."""
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     path = machine.folder / "card0"
@@ -156,5 +175,7 @@ def test_a_machine_that_was_made_anew_is_the_one_that_is_seen(nvml: SimulatedNvm
     create_card(path, 1000 * MIB)
     made = CardView(path)
     made.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 100 * MIB))
-    assert [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [os.getpid()]
+    assert [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)] == [
+        os.getpid()
+    ]
     made.close()

@@ -1,4 +1,5 @@
-"""A server that goes down as a machine does leaves nobody's connection open, however far that had come."""
+"""A server that goes down as a machine does leaves nobody's connection open, however far that had
+come."""
 
 import asyncio
 import ssl
@@ -40,11 +41,16 @@ def test_whoever_is_connecting_while_it_stops_hears_of_the_end(turns: int) -> No
     async def main() -> None:
         server = SuddenServer(never, SHOWN.context, 0, 1024)
         await server.start()
-        clients = [asyncio.create_task(_hear_the_end(server.port, SHOWN.authority.decode())) for _ in range(CLIENTS)]
+        clients = [
+            asyncio.create_task(_hear_the_end(server.port, SHOWN.authority.decode()))
+            for _ in range(CLIENTS)
+        ]
         for _turn in range(turns):
             await asyncio.sleep(0)
         await server.stop()
-        assert asyncio.all_tasks() - {asyncio.current_task()} <= set(clients), "nothing of the server goes on"
+        assert asyncio.all_tasks() - {asyncio.current_task()} <= set(clients), (
+            "nothing of the server goes on"
+        )
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*clients)
 

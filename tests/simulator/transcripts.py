@@ -1,4 +1,5 @@
-"""The transcripts of real hardware, taken apart, so that the tests type no expectation a second time."""
+"""The transcripts of real hardware, taken apart, so that the tests type no expectation a second
+time."""
 
 import ast
 import json
@@ -26,7 +27,9 @@ class Transcript:
     def section(self, title: str) -> str:
         """What stands under the heading that begins with `title`."""
         found = re.search(
-            rf"^######## {re.escape(title)}.*?\n(.*?)(?=^######## |\Z)", self.text, re.DOTALL | re.MULTILINE
+            rf"^######## {re.escape(title)}.*?\n(.*?)(?=^######## |\Z)",
+            self.text,
+            re.DOTALL | re.MULTILINE,
         )
         assert found, title
         return found[1]
@@ -53,7 +56,9 @@ class RanClient:
 
     @property
     def title(self) -> str:
-        return " ".join([*(f"{name}={value}" for name, value in self.environment.items()), *self.arguments])
+        return " ".join(
+            [*(f"{name}={value}" for name, value in self.environment.items()), *self.arguments]
+        )
 
 
 def transcript(number: int, uuids: Sequence[str]) -> Transcript:
@@ -62,7 +67,9 @@ def transcript(number: int, uuids: Sequence[str]) -> Transcript:
     text = path.read_text()
     theirs = [uuid for uuid in dict.fromkeys(_UUID.findall(text)) if uuid != _UNKNOWN_UUID]
     for there, here in zip(theirs, uuids, strict=False):
-        text = text.replace(there, here).replace(there[:22], here[:22]).replace(there[:12], here[:12])
+        text = (
+            text.replace(there, here).replace(there[:22], here[:22]).replace(there[:12], here[:12])
+        )
     return Transcript(text)
 
 
@@ -74,7 +81,9 @@ def steps(section: str) -> Iterator[AskedCommand | RanClient]:
             yield _asked(line[2:], lines[number + 1 :])
         elif match := _CLIENT.fullmatch(line):
             environment = ast.literal_eval(match["environment"] or "{}")
-            yield _ran(environment, ast.literal_eval(f"({match['arguments']})") or (), lines[number + 1 :])
+            yield _ran(
+                environment, ast.literal_eval(f"({match['arguments']})") or (), lines[number + 1 :]
+            )
 
 
 def commands(section: str) -> Iterator[AskedCommand]:
@@ -97,14 +106,17 @@ def _asked(command: str, following: Sequence[str]) -> AskedCommand:
         if end:
             error = end["error"] or ""
             output.append(end["last"])
-            if int(end["exit"]) and not error:  # the first transcript does not say which stream a line came from
+            # the first transcript does not say which stream a line came from
+            if int(end["exit"]) and not error:
                 return AskedCommand(command, "", "\n".join(output).strip(), int(end["exit"]))
             return AskedCommand(command, "\n".join(output).strip(), error, int(end["exit"]))
         output.append(line)
     raise AssertionError(f"no end after {command}")
 
 
-def _ran(environment: Mapping[str, str], arguments: Sequence[str], following: Sequence[str]) -> RanClient:
+def _ran(
+    environment: Mapping[str, str], arguments: Sequence[str], following: Sequence[str]
+) -> RanClient:
     first = _RESULT.fullmatch(following[0])
     assert first, following[0]
     lines = [json.loads(first["line"])]

@@ -1,4 +1,5 @@
-"""Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were promised some."""
+"""Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were
+promised some."""
 
 from hypothesis import strategies as st
 
@@ -32,8 +33,8 @@ def cluster_node(
     together: bool = False,
     on_demand: bool = False,
 ) -> ClusterNode:
-    """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`. on_demand: whether its
-    `mpsd control` joins and divides them."""
+    """A node whose GPUs may promise so many GiB, each in a domain of its own unless `together`.
+    on_demand: whether its `mpsd control` joins and divides them."""
     states = states or (State.READY.value,) * len(gib)
     domains = ["gpu0-1" if together else f"gpu{n}" for n in range(len(gib))]
     gpus = tuple(
@@ -72,7 +73,9 @@ def cluster_node(
     return ClusterNode(name, True, 0.0, False, (), gpus, rows, held, driver="580")
 
 
-def held(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> GrantReport:
+def held(
+    pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0
+) -> GrantReport:
     """What a node says that kubelet gave a pod."""
     return grant(pod, gib * GIB, uuid(node, ordinal), percent=percent)
 
@@ -91,12 +94,21 @@ def grant(pod: str, memory_mib: int, *gpus: str, percent: int = 0) -> GrantRepor
     )
 
 
-def promised(pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0) -> Reservation:
-    return Reservation(PodName("default", pod, f"{pod}-uid"), (uuid(node, ordinal),), gib * GIB, percent)
+def promised(
+    pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0
+) -> Reservation:
+    return Reservation(
+        PodName("default", pod, f"{pod}-uid"), (uuid(node, ordinal),), gib * GIB, percent
+    )
 
 
 def shared_pod(
-    pod: str, gib: int, node: str = "", choice: dict[str, str] | None = None, gpus: int = 1, **more: object
+    pod: str,
+    gib: int,
+    node: str = "",
+    choice: dict[str, str] | None = None,
+    gpus: int = 1,
+    **more: object,
 ) -> SharedPod:
     fields = {
         "name": PodName("default", pod, f"{pod}-uid"),
@@ -128,9 +140,14 @@ def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
         for n in range(draw(st.integers(0, 4)))
     )
     policy = TERMS.policy_of(draw(st.sampled_from(Placement)))
-    return NodeCapacity(node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms))
+    return NodeCapacity(
+        node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms)
+    )
 
 
 requests = st.builds(
-    Request, st.integers(1, 24).map(lambda gib: gib * GIB), st.none() | st.integers(5, 100), st.integers(1, 3)
+    Request,
+    st.integers(1, 24).map(lambda gib: gib * GIB),
+    st.none() | st.integers(5, 100),
+    st.integers(1, 3),
 )

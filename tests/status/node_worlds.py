@@ -10,7 +10,9 @@ MEM, PERCENT, COUNT = POLICY.resources.memory, POLICY.resources.percent, POLICY.
 BOOT = "a-boot"
 
 
-def container(name: str = "main", mem: object = None, percent: object = None, **fields: object) -> dict[str, object]:
+def container(
+    name: str = "main", mem: object = None, percent: object = None, **fields: object
+) -> dict[str, object]:
     """A container that asks for so many units and so many percent; None asks for none."""
     limits = {key: value for key, value in ((MEM, mem), (PERCENT, percent)) if value is not None}
     return {"name": name, "resources": {"limits": limits}, **fields}
@@ -37,7 +39,10 @@ def pod_object(
             "annotations": annotations or {},
             **(metadata or {}),
         },
-        "spec": {"containers": list(containers or [container(mem=7)]), "initContainers": list(init)},
+        "spec": {
+            "containers": list(containers or [container(mem=7)]),
+            "initContainers": list(init),
+        },
         "status": {"phase": phase},
     }
 
@@ -53,7 +58,14 @@ def node_pod(
     metadata: Mapping[str, object] | None = None,
 ) -> NodePod:
     thing = pod_object(
-        name, *containers, init=init, age=age, gpus=gpus, annotations=annotations, phase=phase, metadata=metadata
+        name,
+        *containers,
+        init=init,
+        age=age,
+        gpus=gpus,
+        annotations=annotations,
+        phase=phase,
+        metadata=metadata,
     )
     pod = read_node_pod(thing, POLICY)
     assert pod
@@ -73,7 +85,9 @@ def percent_ids(count: int, first: int = 0) -> tuple[str, ...]:
     return tuple(f"percent/{first + n}" for n in range(count))
 
 
-def devices(name: ContainerName, memory: tuple[str, ...] = (), percent: tuple[str, ...] = ()) -> ContainerDevices:
+def devices(
+    name: ContainerName, memory: tuple[str, ...] = (), percent: tuple[str, ...] = ()
+) -> ContainerDevices:
     return ContainerDevices(name, memory, percent)
 
 
@@ -86,4 +100,6 @@ def entry(
 ) -> JournalEntry:
     """One answer to kubelet, as the journal has it."""
     of_percent = bool(ids) and ids[0].startswith("percent/")
-    return JournalEntry("percent" if of_percent else "memory", ids, pod, thread_percent, BOOT, at, uid)
+    return JournalEntry(
+        "percent" if of_percent else "memory", ids, pod, thread_percent, BOOT, at, uid
+    )

@@ -16,13 +16,20 @@ def pod(name: str) -> PodName:
 def held(name: str, gib: int = 7, gpu: int = 0) -> HeldGrant:
     """A pod's grant; its id is the pod's uid."""
     who = pod(name)
-    return HeldGrant(replace(grant(who.uid, gib, gpu), holder=who, command=str(who)), holder_alive=True)
+    return HeldGrant(
+        replace(grant(who.uid, gib, gpu), holder=who, command=str(who)), holder_alive=True
+    )
 
 
 def client(name: str, pid: int, used_mib: int | None = 500, gpu: int = 0) -> Client:
     """A process of this pod."""
     return Client(
-        ProcessIdentity(pid, 1, "boot"), UUIDS[gpu], used_mib, on_mps=True, command="train", grant=pod(name).uid
+        ProcessIdentity(pid, 1, "boot"),
+        UUIDS[gpu],
+        used_mib,
+        on_mps=True,
+        command="train",
+        grant=pod(name).uid,
     )
 
 

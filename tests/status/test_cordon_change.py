@@ -1,4 +1,5 @@
-"""Taking GPUs out of use and putting them back: what `spec.cordoned` is to be, and what is said of it."""
+"""Taking GPUs out of use and putting them back: what `spec.cordoned` is to be, and what is said of
+it."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,12 +58,24 @@ def test_one_gpu_is_put_back_of_a_node_that_is_cordoned_whole() -> None:
 def test_the_gpus_of_a_domain_go_together_and_that_is_said() -> None:
     before = node("gpu-a2")
     change = cordon_change(before, ["gpu2"], cordon=True)
-    assert (labels(before, change.gpus), labels(before, change.along), change.kept) == (["gpu2"], ["gpu3"], ())
+    assert (labels(before, change.gpus), labels(before, change.along), change.kept) == (
+        ["gpu2"],
+        ["gpu3"],
+        (),
+    )
     named, along, holder = effects(before, change)
-    assert ("gpu2" in named, "gpu3" in along, "default/wide-0 (8 GiB of gpu2,gpu3)" in holder) == (True, True, True)
+    assert ("gpu2" in named, "gpu3" in along, "default/wide-0 (8 GiB of gpu2,gpu3)" in holder) == (
+        True,
+        True,
+        True,
+    )
     after = node("gpu-a2", "gpu2")
     back = cordon_change(after, ["gpu2"], cordon=False)
-    assert (labels(after, back.gpus), labels(after, back.along), back.kept) == (["gpu2"], ["gpu3"], ())
+    assert (labels(after, back.gpus), labels(after, back.along), back.kept) == (
+        ["gpu2"],
+        ["gpu3"],
+        (),
+    )
 
 
 def test_a_gpu_whose_mate_is_cordoned_stays_out_of_use_and_that_is_said() -> None:
@@ -87,7 +100,10 @@ def test_every_gpu_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(InvalidInput) as wrong:
         cordon_change(node("gpu-a1"), ["gpu7", "gpu0", "GPU-x"], cordon=True)
     assert [problem.where for problem in wrong.value.problems] == ["gpu7", "GPU-x"]
-    assert "gpu-a1 has gpu0 (GPU-000000a1-0000-4c6e-9f10-7d5b0c000000), gpu1 (" in wrong.value.problems[0].remedy
+    assert (
+        "gpu-a1 has gpu0 (GPU-000000a1-0000-4c6e-9f10-7d5b0c000000), gpu1 ("
+        in wrong.value.problems[0].remedy
+    )
 
 
 def test_what_was_cordoned_by_mistake_can_be_put_back() -> None:
@@ -105,7 +121,9 @@ def test_a_node_is_empty_once_it_is_drained_and_reports_it() -> None:
     seen = [(state, with_state(before, state)) for state in State]
     assert [state for state, now in seen if are_empty(now, change.touched)] == [State.DRAINED]
     assert not are_empty(replace(with_state(before, State.DRAINED), stale=True), change.touched)
-    assert not are_empty(replace(with_state(before, State.DRAINED), reported_at=None), change.touched)
+    assert not are_empty(
+        replace(with_state(before, State.DRAINED), reported_at=None), change.touched
+    )
 
 
 everything = ["all", "gpu0", "gpu1", "gpu2", "gpu3"]
@@ -116,7 +134,9 @@ everything = ["all", "gpu0", "gpu1", "gpu2", "gpu3"]
     st.lists(st.sampled_from(everything), max_size=3),
     st.booleans(),
 )
-def test_only_what_was_named_changes_its_place(cordoned: list[str], named: list[str], cordon: bool) -> None:
+def test_only_what_was_named_changes_its_place(
+    cordoned: list[str], named: list[str], cordon: bool
+) -> None:
     before = node("gpu-a2", *cordoned)
     change = cordon_change(before, named, cordon=cordon)
     domains = [Domain(domain.name, domain.gpus) for domain in before.domains]
@@ -132,7 +152,10 @@ def test_only_what_was_named_changes_its_place(cordoned: list[str], named: list[
         assert now >= {*change.gpus} | was
     else:
         assert now.intersection(change.gpus) == set(change.kept)
-    assert cordon_change(replace(before, cordoned=change.cordoned), named, cordon=cordon).changes is False
+    assert (
+        cordon_change(replace(before, cordoned=change.cordoned), named, cordon=cordon).changes
+        is False
+    )
     assert list(effects(before, change))
     spec: Any = DEFINITION["schema"]["openAPIV3Schema"]["properties"]["spec"]
     patch: Any = merge_patch(change, "7")

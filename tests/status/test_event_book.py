@@ -1,4 +1,5 @@
-"""Events are counted, not repeated: whatever happens, few writes leave, and in the end every count is told."""
+"""Events are counted, not repeated: whatever happens, few writes leave, and in the end every count
+is told."""
 
 from itertools import pairwise
 
@@ -53,7 +54,17 @@ def test_what_goes_on_is_told_less_and_less_often() -> None:
     for second in range(3000):
         book.note(happening("a"), float(second))
         times += [second for _writing in tell(book, float(second))]
-    assert [later - earlier for earlier, later in pairwise(times)] == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+    assert [later - earlier for earlier, later in pairwise(times)] == [
+        10,
+        20,
+        40,
+        80,
+        160,
+        320,
+        600,
+        600,
+        600,
+    ]
 
 
 def test_a_write_that_failed_is_due_again_with_everything_that_happened_since() -> None:
@@ -62,7 +73,12 @@ def test_a_write_that_failed_is_due_again_with_everything_that_happened_since() 
     assert book.take(0.0)  # and the API server is away
     book.note(happening("a"), 1.0)
     (writing,) = tell(book, 3600.0)
-    assert (writing.is_new, writing.seen.count, writing.seen.first, writing.seen.last) == (True, 2, 0.0, 1.0)
+    assert (writing.is_new, writing.seen.count, writing.seen.first, writing.seen.last) == (
+        True,
+        2,
+        0.0,
+        1.0,
+    )
 
 
 def test_what_happens_while_it_is_being_told_is_not_lost() -> None:
@@ -137,7 +153,9 @@ def test_an_hour_away_costs_bounded_memory_and_what_is_lost_is_counted() -> None
 
 
 actions = st.lists(
-    st.tuples(st.floats(0.0, 30.0), st.sampled_from("abcdefgh"), st.integers(0, 120), st.booleans()),
+    st.tuples(
+        st.floats(0.0, 30.0), st.sampled_from("abcdefgh"), st.integers(0, 120), st.booleans()
+    ),
     max_size=30,
 )
 
@@ -147,7 +165,8 @@ actions = st.lists(
 def test_no_sequence_of_happenings_writes_more_than_its_share_and_every_count_is_told_in_the_end(
     sequence: list[tuple[float, str, int, bool]],
 ) -> None:
-    """Each step: a pause, a pod, how many others it happens to as well, and whether the API server is there."""
+    """Each step: a pause, a pod, how many others it happens to as well, and whether the API server
+    is there."""
     book, now = EventAggregator(), 0.0
     happened: dict[Event, int] = {}
     told: dict[Event, int] = {}

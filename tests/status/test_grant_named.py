@@ -10,7 +10,9 @@ from mpsd.status.grant_options import known_as, meant, words
 def grant(
     name: str, container: str = "", container_name: str = "", pod: str = "", command: str = "train"
 ) -> GrantReport:
-    return GrantReport(id=name, container=container, container_name=container_name, pod=pod, command=command)
+    return GrantReport(
+        id=name, container=container, container_name=container_name, pod=pod, command=command
+    )
 
 
 TRAIN = grant("g1", "3f2a" + "0" * 60, "train")
@@ -20,7 +22,9 @@ POD = grant("uid", pod="default/train-0", command="default/train-0")
 ALL = (TRAIN, SERVE, PROGRAM, POD)
 IDS = st.text("abc", min_size=1, max_size=4)
 GRANTS = st.lists(
-    st.builds(grant, name=IDS, container=st.just("") | IDS, container_name=st.just("") | IDS), max_size=5, unique=True
+    st.builds(grant, name=IDS, container=st.just("") | IDS, container_name=st.just("") | IDS),
+    max_size=5,
+    unique=True,
 )
 
 
@@ -56,7 +60,11 @@ def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(
 ) -> None:
     found = meant(grants, word)
     assert set(found) <= set(grants)
-    full = [one for one in grants if word in {one.container or one.id, one.container_name, one.id} and word]
+    full = [
+        one
+        for one in grants
+        if word in {one.container or one.id, one.container_name, one.id} and word
+    ]
     for one in found:
         begins = any(each.startswith(word) for each in (one.id, one.container or one.id))
         assert word

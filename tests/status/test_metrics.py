@@ -62,7 +62,9 @@ _MAYBE_MIBS = st.none() | _MIBS
 _PERCENTS = st.integers(0, 100)
 
 _CARDS = st.lists(
-    st.builds(CardReport, _UUIDS, _MIBS, _PERCENTS, _MAYBE_MIBS, st.booleans()), max_size=3, unique_by=lambda c: c.gpu
+    st.builds(CardReport, _UUIDS, _MIBS, _PERCENTS, _MAYBE_MIBS, st.booleans()),
+    max_size=3,
+    unique_by=lambda c: c.gpu,
 )
 
 
@@ -84,7 +86,9 @@ def _grants(draw: st.DrawFn) -> GrantReport:
         container=draw(st.just("") | _IDS),
         container_name=draw(_NAMES),
         claim=draw(st.just("") | _NAMES.map("default/{}".format)),
-        shared_with=tuple(draw(st.lists(st.builds(PodReport, pod=_NAMES.map("default/{}".format)), max_size=3))),
+        shared_with=tuple(
+            draw(st.lists(st.builds(PodReport, pod=_NAMES.map("default/{}".format)), max_size=3))
+        ),
     )
 
 
@@ -104,7 +108,11 @@ _GPUS = st.builds(
     promised_clients=st.none() | st.integers(0, 60),
 )
 _DOMAINS = st.builds(
-    DomainReport, name=_NAMES, state=st.sampled_from([*State]), restarts=_MIBS, since=st.just(utc(NOW))
+    DomainReport,
+    name=_NAMES,
+    state=st.sampled_from([*State]),
+    restarts=_MIBS,
+    since=st.just(utc(NOW)),
 )
 _COUNTS = st.builds(
     ViolationCount,
@@ -126,7 +134,8 @@ _STATUSES = st.builds(
     gpus=st.lists(_GPUS, max_size=4, unique_by=lambda one: one.uuid).map(tuple),
     domains=st.lists(_DOMAINS, max_size=3, unique_by=lambda one: one.name).map(tuple),
     grants=st.lists(_grants(), max_size=5, unique_by=lambda one: one.id).map(tuple),
-    clients=st.none() | st.lists(st.builds(ClientReport, gpu=_UUIDS, grant=st.none() | _IDS), max_size=6).map(tuple),
+    clients=st.none()
+    | st.lists(st.builds(ClientReport, gpu=_UUIDS, grant=st.none() | _IDS), max_size=6).map(tuple),
     waiting=st.just(()),
     violations=st.none() | _VIOLATIONS,
 )
@@ -154,7 +163,9 @@ def test_names_end_in_their_unit_and_say_their_type() -> None:
         assert one.help.endswith("."), one
         assert one.exporters, one
         assert set(one.name) <= {*string.ascii_lowercase, "_"}, one
-        assert one.unit is not MetricUnit.NONE or not one.family.endswith(("_bytes", "_seconds", "_ratio")), one
+        assert one.unit is not MetricUnit.NONE or not one.family.endswith(
+            ("_bytes", "_seconds", "_ratio")
+        ), one
 
 
 @given(_STATUSES, st.booleans())
@@ -185,9 +196,18 @@ def test_what_nobody_knows_has_no_sample(status: NodeReport) -> None:
         grants_known=False,
     )
     unknown = {one.name for one in told(blind)}
-    assert not {name for name in unknown if name.startswith(("mpsd_violations", "mpsd_watchdog", "mpsd_nvml"))}
+    assert not {
+        name
+        for name in unknown
+        if name.startswith(("mpsd_violations", "mpsd_watchdog", "mpsd_nvml"))
+    }
     assert not unknown & {
-        *("mpsd_gpu_used_bytes", "mpsd_gpu_granted_bytes", "mpsd_gpu_granted_threads_ratio", "mpsd_grants"),
+        *(
+            "mpsd_gpu_used_bytes",
+            "mpsd_gpu_granted_bytes",
+            "mpsd_gpu_granted_threads_ratio",
+            "mpsd_grants",
+        ),
         *("mpsd_gpu_clients", "mpsd_gpu_clients_outside_mps", "mpsd_gpu_clients_without_grant"),
         *("mpsd_grant_used_bytes", "mpsd_grant_over_limit", "mpsd_grant_clients"),
     }
@@ -203,7 +223,9 @@ def held(name: str, gib: int, *, pod: str = "", percent: int = 0, gpu: int = 0) 
 
 
 def of(grants: Mapping[Grant, bool], *clients: Client, **fields: object) -> NodeReport:
-    seen = view(grants=tuple(HeldGrant(one, alive) for one, alive in grants.items()), clients=clients)
+    seen = view(
+        grants=tuple(HeldGrant(one, alive) for one, alive in grants.items()), clients=clients
+    )
     changed: NodeView = replace(seen, **fields)  # type: ignore[arg-type]
     return node_report(changed, POLICY)
 
@@ -213,7 +235,9 @@ def client(pid: int, mib: int | None, of_grant: str | None, *, on_mps: bool = Tr
 
 
 def test_a_pod_is_told_in_bytes_and_ratios_under_its_name() -> None:
-    status = of({held("a", 7, pod="train-0", percent=29): True}, client(1, 500, "a"), client(2, 24, "a"))
+    status = of(
+        {held("a", 7, pod="train-0", percent=29): True}, client(1, 500, "a"), client(2, 24, "a")
+    )
     name = ("gpu0", UUIDS[0], "pod", "default", "train-0", "")
     assert by_name(status, "mpsd_grant_limit_bytes") == {name: 7 * 1024 * MIB}
     assert by_name(status, "mpsd_grant_used_bytes") == {name: 524 * MIB}
@@ -227,8 +251,12 @@ def test_a_pod_is_told_in_bytes_and_ratios_under_its_name() -> None:
 
 def test_who_is_below_normal_is_told_of_pods_and_not_of_programs() -> None:
     below = replace(held("a", 1, pod="batch"), priority=1)
-    status = of({below: True, held("b", 1, pod="serve"): True, replace(held("c", 1), priority=1): True})
-    assert by_name(status, "mpsd_grant_below_normal", gpu="gpu0", uuid=UUIDS[0], holder="pod", container="") == {
+    status = of(
+        {below: True, held("b", 1, pod="serve"): True, replace(held("c", 1), priority=1): True}
+    )
+    assert by_name(
+        status, "mpsd_grant_below_normal", gpu="gpu0", uuid=UUIDS[0], holder="pod", container=""
+    ) == {
         ("default", "batch"): 1,
         ("default", "serve"): 0,
     }
@@ -266,7 +294,9 @@ def test_the_use_of_several_is_unknown_where_that_of_one_is() -> None:
 def test_a_container_is_told_by_its_name_and_only_while_it_lives() -> None:
     container = HostContainer("/run/runc", "6f" * 32, "web", identity(50), True)
     own = replace(held("a", 4), holder=container)
-    assert list(by_name(of({own: True}), "mpsd_grant_limit_bytes")) == [("gpu0", UUIDS[0], "container", "", "", "web")]
+    assert list(by_name(of({own: True}), "mpsd_grant_limit_bytes")) == [
+        ("gpu0", UUIDS[0], "container", "", "", "web")
+    ]
     assert by_name(of({own: False}), "mpsd_grant_limit_bytes") == {}
 
 
@@ -278,7 +308,12 @@ def test_every_pod_of_a_claim_is_told_with_it_while_the_claim_is_held() -> None:
 
 
 def test_processes_beside_mps_and_without_a_grant_are_counted() -> None:
-    status = of({held("a", 1): True}, client(1, 100, "a"), client(2, 200, None), client(3, 5, None, on_mps=False))
+    status = of(
+        {held("a", 1): True},
+        client(1, 100, "a"),
+        client(2, 200, None),
+        client(3, 5, None, on_mps=False),
+    )
     for name, count in (("clients", 3), ("clients_outside_mps", 1), ("clients_without_grant", 2)):
         assert by_name(status, f"mpsd_gpu_{name}", gpu="gpu0") == {(UUIDS[0],): count}
     unsure = of({}, client(2, 200, None), grants_known=False)
@@ -296,7 +331,9 @@ def test_what_has_not_happened_is_known_to_be_none_and_what_has_is_counted() -> 
     status = changed(of({}), violations=seen)
     found = by_name(status, "mpsd_violations_total")
     assert len(found) == len(ViolationKind) * len(Response)
-    assert {what: value for what, value in found.items() if value} == {("memory_over_grant", "kill"): 3}
+    assert {what: value for what, value in found.items() if value} == {
+        ("memory_over_grant", "kill"): 3
+    }
     assert ("memory_over_grant", "kill") not in by_name(status, "mpsd_violations_ended_total")
 
 
@@ -332,17 +369,32 @@ def test_bounds_grow() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["gpu0", "gpu1", "gpu2-3"]), TIMES), st.integers(0, 5))
-def test_what_daemons_took_is_read_as_histograms(times: dict[str, list[float]], unanswered: int) -> None:
-    told = {name: CommandTimes("boot", seen(own, COMMAND_BOUNDS_S), unanswered) for name, own in times.items()}
+def test_what_daemons_took_is_read_as_histograms(
+    times: dict[str, list[float]], unanswered: int
+) -> None:
+    told = {
+        name: CommandTimes("boot", seen(own, COMMAND_BOUNDS_S), unanswered)
+        for name, own in times.items()
+    }
     found = list(command_samples(told))
-    families = {one.name: one for one in read_openmetrics(text(found, openmetrics=True) + "# EOF\n")}
-    assert set(families) == ({"mpsd_domain_command_seconds", "mpsd_domain_commands_unanswered"} if times else set())
-    counts = {one.labels["domain"]: one.value for one in found if one.name == "mpsd_domain_command_seconds_count"}
+    families = {
+        one.name: one for one in read_openmetrics(text(found, openmetrics=True) + "# EOF\n")
+    }
+    assert set(families) == (
+        {"mpsd_domain_command_seconds", "mpsd_domain_commands_unanswered"} if times else set()
+    )
+    counts = {
+        one.labels["domain"]: one.value
+        for one in found
+        if one.name == "mpsd_domain_command_seconds_count"
+    }
     assert counts == {name: len(own) for name, own in times.items()}
 
 
 @given(st.dictionaries(st.sampled_from(Call), TIMES), st.integers(0, 9))
-def test_calls_of_kubelet_are_read_by_call_and_outcome(times: dict[Call, list[float]], held_back: int) -> None:
+def test_calls_of_kubelet_are_read_by_call_and_outcome(
+    times: dict[Call, list[float]], held_back: int
+) -> None:
     book = PluginCalls(lambda: 0.0)
     for call, own in times.items():
         for took_s in own:
@@ -351,7 +403,11 @@ def test_calls_of_kubelet_are_read_by_call_and_outcome(times: dict[Call, list[fl
         book.note(Call.PRE_START, (f"a/{number}",), CallOutcome.HELD_BACK, 0.1)
     found = list(plugin_samples(book))
     assert len([*read_openmetrics(text(found, openmetrics=True) + "# EOF\n")]) == 3
-    calls = {(one.labels["call"], one.labels["outcome"]) for one in found if one.name == "mpsd_plugin_calls_total"}
+    calls = {
+        (one.labels["call"], one.labels["outcome"])
+        for one in found
+        if one.name == "mpsd_plugin_calls_total"
+    }
     assert calls == {(call.value, outcome.value) for call in Call for outcome in CallOutcome}
     (told,) = [one.value for one in found if one.name == "mpsd_plugin_containers_held_back"]
     assert told == held_back
@@ -375,7 +431,10 @@ def test_an_upgrade_of_the_driver_is_told_with_its_state(state: str, value: int)
 
 def test_samples_have_the_labels_of_the_table() -> None:
     table = {series: one for one in METRICS for series in one.series}
-    for one in (*command_samples({"gpu0": CommandTimes("boot")}), *plugin_samples(PluginCalls(lambda: 0.0))):
+    for one in (
+        *command_samples({"gpu0": CommandTimes("boot")}),
+        *plugin_samples(PluginCalls(lambda: 0.0)),
+    ):
         metric = table[one.name]
         bucket = {"le"} if metric.type is Type.HISTOGRAM and one.name.endswith("_bucket") else set()
         assert one.labels.keys() == {*metric.labels} | bucket
@@ -390,7 +449,8 @@ _VALUES = st.integers(0, 2**53) | st.floats(0, allow_infinity=False) | st.boolea
 
 @st.composite
 def _samples(draw: st.DrawFn) -> Sequence[Sample]:
-    """Of some metrics of the table, and of each some series; as in an answer, no series is there twice."""
+    """Of some metrics of the table, and of each some series; as in an answer, no series is there
+    twice."""
     found: dict[tuple[str, ...], Sample] = {}
     for metric in draw(
         st.lists(
@@ -407,7 +467,11 @@ def _samples(draw: st.DrawFn) -> Sequence[Sample]:
 
 
 def as_read(families: Iterable[Family]) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
-    return {(one.name, frozenset(one.labels.items()), one.value) for family in families for one in family.samples}
+    return {
+        (one.name, frozenset(one.labels.items()), one.value)
+        for family in families
+        for one in family.samples
+    }
 
 
 def as_told(found: Iterable[Sample]) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
@@ -429,7 +493,11 @@ def test_every_metric_says_its_type_its_unit_and_its_meaning_in_openmetrics() ->
     families = {family.name: family for family in read_openmetrics(told + "# EOF\n")}
     for metric in AGENTS:
         family = families[metric.family]
-        assert (family.type, family.unit, family.documentation) == (metric.type, metric.unit, metric.help)
+        assert (family.type, family.unit, family.documentation) == (
+            metric.type,
+            metric.unit,
+            metric.help,
+        )
 
 
 def test_a_counter_and_an_info_keep_their_whole_names_in_the_text_format() -> None:
@@ -453,5 +521,9 @@ def some_of(metric: Metric) -> Sequence[Sample]:
     labels = dict.fromkeys(metric.labels, "x")
     if metric.type is Type.HISTOGRAM:
         bucket, total, count = metric.series
-        return Sample(bucket, {**labels, "le": "+Inf"}, 1), Sample(total, labels, 0.5), Sample(count, labels, 1)
+        return (
+            Sample(bucket, {**labels, "le": "+Inf"}, 1),
+            Sample(total, labels, 0.5),
+            Sample(count, labels, 1),
+        )
     return (Sample(metric.name, labels, 1),)

@@ -1,4 +1,5 @@
-"""MPSNode: its status has the shape of its definition, says nothing that is not known, and is written seldom."""
+"""MPSNode: its status has the shape of its definition, says nothing that is not known, and is
+written seldom."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -45,7 +46,9 @@ _CRD = yaml.safe_load(_FILE.read_text())
 (_VERSION,) = _CRD["spec"]["versions"]
 
 
-def status(view: NodeView, seen: SeenViolations | None = None, version: str = "0.1.0") -> dict[str, Any]:
+def status(
+    view: NodeView, seen: SeenViolations | None = None, version: str = "0.1.0"
+) -> dict[str, Any]:
     condition = condition_object(mps_ready(view), None, "2026-01-01T00:00:00Z")
     return mpsnode_status(node_report(view, POLICY, seen, version), condition)
 
@@ -57,7 +60,9 @@ def strict(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     inner = {key: strict(value) for key, value in schema.items()}
-    return inner | ({"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {})
+    return inner | (
+        {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
+    )
 
 
 SCHEMA = strict(_VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])
@@ -67,14 +72,20 @@ CAUSES = (
     FaultCause(identity(2), "python [arguments redacted]", None, "exit code 1"),
 )
 VIEWS = {
-    "pods and clients": node(grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))),
+    "pods and clients": node(
+        grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))
+    ),
     "nothing": node(),
     "nobody knows": node(clients=None, grants_known=False, unknown=("NVML does not answer",)),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
     "no domains": replace(node(), domains=()),
     "no GPUs": replace(node(), domains=(), gpus=()),
-    "a canary that failed": node(canary=Canary("a-boot", "580.1", 1.0, "it does not obey", None, None)),
-    "a fault and its causes": node(grants=(held("a"),), faults=(Fault(NOW, (), causes=CAUSES),), faults_total=1),
+    "a canary that failed": node(
+        canary=Canary("a-boot", "580.1", 1.0, "it does not obey", None, None)
+    ),
+    "a fault and its causes": node(
+        grants=(held("a"),), faults=(Fault(NOW, (), causes=CAUSES),), faults_total=1
+    ),
     "a dear context": node(canary=Canary("a-boot", "580.1", 1.0, "", 172, 12, "it costs more")),
 }
 
@@ -85,14 +96,22 @@ def test_the_api_server_keeps_every_field_of_a_status(view: NodeView) -> None:
 
 
 def test_who_ended_just_before_the_last_fault_is_told() -> None:
-    (domain, *_others) = status(VIEWS["a fault and its causes"])["domains"]
+    domain, *_others = status(VIEWS["a fault and its causes"])["domains"]
     assert domain["faults"]["causes"] == [
-        {"pod": "default/a", "uid": "uid-of-a", "program": "pid 1 (python)", "how": "killed by SIGKILL"},
+        {
+            "pod": "default/a",
+            "uid": "uid-of-a",
+            "program": "pid 1 (python)",
+            "how": "killed by SIGKILL",
+        },
         {"program": "pid 2 (python)", "how": "exit code 1"},
     ]
     reported = {"metadata": {"name": "node1"}, "status": status(VIEWS["a fault and its causes"])}
     (row, *_rest) = read_mpsnode(reported, NOW).domains
-    assert tuple(map(str, row.faults.causes)) == ("default/a: killed by SIGKILL", "pid 2 (python): exit code 1")
+    assert tuple(map(str, row.faults.causes)) == (
+        "default/a: killed by SIGKILL",
+        "pid 2 (python): exit code 1",
+    )
 
 
 def test_every_column_shows_something_that_is_told() -> None:
@@ -100,7 +119,11 @@ def test_every_column_shows_something_that_is_told() -> None:
     whole = {"spec": {"cordoned": ["all"]}, "status": told}
     for column in _VERSION["additionalPrinterColumns"]:
         found: Any = whole
-        for step in column["jsonPath"].replace('conditions[?(@.type=="MPSReady")]', "conditions").split(".")[1:]:
+        for step in (
+            column["jsonPath"]
+            .replace('conditions[?(@.type=="MPSReady")]', "conditions")
+            .split(".")[1:]
+        ):
             found = found[step]
             found = found[0] if isinstance(found, list) else found
         assert found not in (None, ""), column["name"]
@@ -109,13 +132,28 @@ def test_every_column_shows_something_that_is_told() -> None:
 def test_what_each_pod_got_and_uses_is_told() -> None:
     told = status(node(grants=(held("a"),), clients=(client("a", 1, 500), client("a", 2, 300))))
     (pod,) = told["grants"]
-    assert (pod["pod"], pod["memoryMiB"], pod["usedMiB"], pod["clients"]) == ("default/a", 7168, 800, 2)
-    assert (told["gpus"][0]["grantedMiB"], told["gpus"][0]["usedMiB"], told["gpus"][1]["usedMiB"]) == (7168, 800, 0)
-    assert (told["summary"]["granted"], told["summary"]["used"], told["summary"]["pods"]) == ("7/46Gi", "0Gi", 1)
+    assert (pod["pod"], pod["memoryMiB"], pod["usedMiB"], pod["clients"]) == (
+        "default/a",
+        7168,
+        800,
+        2,
+    )
+    assert (
+        told["gpus"][0]["grantedMiB"],
+        told["gpus"][0]["usedMiB"],
+        told["gpus"][1]["usedMiB"],
+    ) == (7168, 800, 0)
+    assert (told["summary"]["granted"], told["summary"]["used"], told["summary"]["pods"]) == (
+        "7/46Gi",
+        "0Gi",
+        1,
+    )
 
 
 def test_room_is_what_a_gpu_has_given_away_less_of_and_never_what_is_not_known() -> None:
-    none, one, two = (status(node(grants=tuple(held(pod) for pod in pods))) for pods in ("", "a", "ab"))
+    none, one, two = (
+        status(node(grants=tuple(held(pod) for pod in pods))) for pods in ("", "a", "ab")
+    )
     unknown = status(replace(node(), grants_known=False))
     assert [gave_back(now, one) for now in (none, one, two, unknown)] == [True, False, False, False]
     assert gave_back(two, unknown), "it says again what it has"
@@ -124,7 +162,10 @@ def test_room_is_what_a_gpu_has_given_away_less_of_and_never_what_is_not_known()
 def test_a_domain_that_serves_again_has_room_for_whoever_waits() -> None:
     ready = status(node())
     fault = {**ready, "domains": [{**ready["domains"][0], "state": "fault"}, *ready["domains"][1:]]}
-    assert [gave_back(now, before) for now, before in ((ready, fault), (fault, ready))] == [True, False]
+    assert [gave_back(now, before) for now, before in ((ready, fault), (fault, ready))] == [
+        True,
+        False,
+    ]
 
 
 def test_a_program_of_the_machine_is_counted_and_not_named() -> None:
@@ -137,7 +178,11 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     told = status(VIEWS["nobody knows"])
     assert "grants" not in told
     assert {"usedMiB", "clients", "grantedMiB"}.isdisjoint(told["gpus"][0])
-    assert (told["summary"]["used"], told["summary"]["clients"], told["summary"]["granted"]) == ("?", "?", "?/46Gi")
+    assert (told["summary"]["used"], told["summary"]["clients"], told["summary"]["granted"]) == (
+        "?",
+        "?",
+        "?/46Gi",
+    )
 
 
 def test_a_process_of_unknown_size_makes_its_gpu_unknown_and_no_other() -> None:
@@ -146,17 +191,22 @@ def test_a_process_of_unknown_size_makes_its_gpu_unknown_and_no_other() -> None:
     assert told["gpus"][0]["usedMiB"] == 500
 
 
-def test_the_versions_of_agent_and_control_are_told_each_for_itself_and_left_out_where_nobody_says() -> None:
+def test_versions_of_agent_and_control_are_told_or_left_out_each_for_itself() -> None:
     view = node()
-    domains = tuple(replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains)
+    domains = tuple(
+        replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains
+    )
     told = status(replace(view, domains=domains))
-    assert (told["version"], {domain["version"] for domain in told["domains"]}) == ("0.1.0", {"0.0.9"})
+    assert (told["version"], {domain["version"] for domain in told["domains"]}) == (
+        "0.1.0",
+        {"0.0.9"},
+    )
     older = status(view, version="")
     assert "version" not in older
     assert "version" not in older["domains"][0]
 
 
-# -- when it is written --------------------------------------------------------------------------------------------
+# -- when it is written --------------------------------------------------------------------------
 
 
 def due_after(before: NodeView, now: NodeView) -> float:
@@ -172,7 +222,9 @@ def test_a_change_is_due_after_a_second_use_after_half_a_minute_and_nothing_afte
     assert due_after(one, replace(one, grants=())) == CHANGE_S
     assert due_after(one, replace(one, clients=(client("a", 1, 500 + USE_STEP_MIB),))) == USE_S
     assert due_after(one, replace(one, clients=None)) == USE_S
-    assert due_after(one, replace(one, clients=(client("a", 1, 499 + USE_STEP_MIB),))) == HEARTBEAT_S
+    assert (
+        due_after(one, replace(one, clients=(client("a", 1, 499 + USE_STEP_MIB),))) == HEARTBEAT_S
+    )
     assert due_after(one, replace(one, now=one.now + 100)) == HEARTBEAT_S
 
 
@@ -192,7 +244,9 @@ looks = st.lists(
 
 def seen(pods: int, used_mib: int, state: State) -> NodeView:
     clients: tuple[Client, ...] = (client("pod0", 1, used_mib),) if pods else ()
-    return node(grants=tuple(held(f"pod{number}") for number in range(pods)), clients=clients, state=state)
+    return node(
+        grants=tuple(held(f"pod{number}") for number in range(pods)), clients=clients, state=state
+    )
 
 
 @given(looks)
@@ -226,10 +280,14 @@ def test_no_sequence_of_looks_writes_more_than_once_a_second_and_the_last_is_tol
 
 
 def firmly(told: dict[str, Any]) -> Any:
-    return told["grants"] and [one["pod"] for one in told["grants"]], told["domains"], told["conditions"]
+    return (
+        told["grants"] and [one["pod"] for one in told["grants"]],
+        told["domains"],
+        told["conditions"],
+    )
 
 
-# -- whose it is ---------------------------------------------------------------------------------------------------
+# -- whose it is ---------------------------------------------------------------------------------
 
 
 def test_a_new_one_goes_with_its_node() -> None:
@@ -242,7 +300,12 @@ def test_a_new_one_goes_with_its_node() -> None:
 
 def test_one_that_an_operator_made_is_taken_over_with_its_other_owners_and_labels() -> None:
     other = {"kind": "Fleet", "uid": "f", "name": "fleet", "apiVersion": "example.com/v1"}
-    metadata = {"name": "node1", "resourceVersion": "7", "labels": {"team": "a"}, "ownerReferences": [other]}
+    metadata = {
+        "name": "node1",
+        "resourceVersion": "7",
+        "labels": {"team": "a"},
+        "ownerReferences": [other],
+    }
     patch = belonging_patch({"metadata": metadata}, "node1", "uid-1")
     assert patch
     assert patch["metadata"]["resourceVersion"] == "7"
@@ -257,14 +320,16 @@ def test_one_of_a_node_that_was_made_anew_changes_its_owner() -> None:
 
 
 def test_uuids_of_this_tests_world_can_be_cordoned() -> None:
-    items = _VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["cordoned"]["items"]
+    items = _VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["cordoned"][
+        "items"
+    ]
     for text in (*UUIDS, "all"):
         jsonschema.validate(text, items)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate("gpu0", items)
 
 
-# -- priorities ----------------------------------------------------------------------------------------------------
+# -- priorities ----------------------------------------------------------------------------------
 
 
 def test_a_grant_that_is_below_normal_says_so_and_every_other_says_nothing() -> None:
@@ -277,7 +342,7 @@ def test_a_grant_that_is_below_normal_says_so_and_every_other_says_nothing() -> 
     assert [one.priority for one in pods] == [1, 0]
 
 
-# -- memory limits of cgroups -----------------------------------------------------------------------
+# -- memory limits of cgroups --------------------------------------------------------------------
 
 
 def test_a_grant_says_where_a_memory_limit_of_its_cgroup_holds_it() -> None:
@@ -288,7 +353,7 @@ def test_a_grant_says_where_a_memory_limit_of_its_cgroup_holds_it() -> None:
     assert [one.memory_cap for one in pods] == ["cgroup", ""]
 
 
-# -- resource claims -----------------------------------------------------------------------------------------------
+# -- resource claims -----------------------------------------------------------------------------
 
 
 def test_a_claim_is_one_grant_with_all_its_pods_and_every_field_of_it_is_kept() -> None:
@@ -303,13 +368,17 @@ def test_a_claim_is_one_grant_with_all_its_pods_and_every_field_of_it_is_kept() 
 
 
 def test_a_pod_of_two_claims_is_one_pod() -> None:
-    told = status(node(grants=(held_claim("share", pod("a"), pod("b")), held_claim("own", pod("a")))))
+    told = status(
+        node(grants=(held_claim("share", pod("a"), pod("b")), held_claim("own", pod("a"))))
+    )
     assert (len(told["grants"]), told["summary"]["pods"]) == (2, 2)
 
 
 def test_a_claims_pods_are_read_back_each_by_its_uid() -> None:
     view = node(grants=(held_claim("share", pod("a"), pod("b")),))
-    (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": status(view)}, view.now).pods or ()
+    (held_by,) = (
+        read_mpsnode({"metadata": {"name": "n"}, "status": status(view)}, view.now).pods or ()
+    )
     assert (held_by.claim, held_by.id) == ("default/share", "uid-of-share")
     assert [(one.name, one.uid) for one in held_by.pods] == [("a", "uid-of-a"), ("b", "uid-of-b")]
 
@@ -319,7 +388,9 @@ def test_what_a_pod_of_a_claim_did_is_told_at_its_grant_and_of_that_pod() -> Non
     last = ViolationReport(at=utc(0.0), kind="memory_over_grant", action="kill", pod="default/b")
     counts = (ViolationCount(kind="memory_over_grant", count=2),)
     grants = {"uid-of-share": GrantViolations(counts, last)}
-    told = status(view, SeenViolations(ViolationsReport(utc(0.0), counts=counts, last=(last,)), grants))
+    told = status(
+        view, SeenViolations(ViolationsReport(utc(0.0), counts=counts, last=(last,)), grants)
+    )
     jsonschema.validate(told, SCHEMA)
     (held_by,) = read_mpsnode({"metadata": {"name": "n"}, "status": told}, view.now).pods or ()
     assert held_by.violations

@@ -1,4 +1,5 @@
-"""The labels of a Node: always ones that Kubernetes takes, none about what is not known or not the same of all GPUs."""
+"""The labels of a Node: always ones that Kubernetes takes, none about what is not known or not the
+same of all GPUs."""
 
 import re
 from dataclasses import replace
@@ -21,9 +22,16 @@ OURS = {
 labels = st.dictionaries(st.sampled_from([*NODE_LABELS, "team"]), st.sampled_from(["", "1", "mps"]))
 
 
-@given(st.lists(st.text(max_size=90), max_size=3), st.lists(st.integers(0, 10**6), min_size=3, max_size=3))
-def test_whatever_the_driver_says_each_label_is_one_that_kubernetes_takes(names: list[str], sizes: list[int]) -> None:
-    gpus = [replace(GPUS[0], name=name, memory_mib=mib) for name, mib in zip(names, sizes, strict=False)]
+@given(
+    st.lists(st.text(max_size=90), max_size=3),
+    st.lists(st.integers(0, 10**6), min_size=3, max_size=3),
+)
+def test_whatever_the_driver_says_each_label_is_one_that_kubernetes_takes(
+    names: list[str], sizes: list[int]
+) -> None:
+    gpus = [
+        replace(GPUS[0], name=name, memory_mib=mib) for name, mib in zip(names, sizes, strict=False)
+    ]
     found = node_labels(gpus, POLICY)
     assert found.keys() <= set(NODE_LABELS)
     assert all(value and VALID.fullmatch(value) for value in found.values()), found
@@ -51,9 +59,12 @@ def test_a_node_is_labelled_with_what_its_gpus_have_in_common() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit_mib", "memory_percent", "gib"), [(1024, 100, 23), (256, 100, 23), (4096, 100, 20), (1024, 150, 34)]
+    ("unit_mib", "memory_percent", "gib"),
+    [(1024, 100, 23), (256, 100, 23), (4096, 100, 20), (1024, 150, 34)],
 )
-def test_memory_is_the_gib_that_can_be_requested_of_one_gpu(unit_mib: int, memory_percent: int, gib: int) -> None:
+def test_memory_is_the_gib_that_can_be_requested_of_one_gpu(
+    unit_mib: int, memory_percent: int, gib: int
+) -> None:
     """In whole units of the resource, of what the policy lets a GPU promise."""
     resources = replace(POLICY.resources, memory_unit_mib=unit_mib)
     shares = replace(POLICY.oversubscription, memory_percent=memory_percent)
@@ -71,7 +82,10 @@ def test_gpus_that_differ_by_less_than_can_be_requested_are_alike() -> None:
     [
         ("NVIDIA H200", "NVIDIA-H200"),
         ("NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB"),
-        ("NVIDIA RTX PRO 6000 Blackwell (Server Edition)", "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell (Server Edition)",
+            "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
+        ),
         ("  .-_ ", ""),
         ("a" * 62 + " b", "a" * 62),
     ],

@@ -22,8 +22,23 @@ from mpsd.model.node_report import (
     ViolationsReport,
 )
 from mpsd.model.times import seconds, utc
-from mpsd.status.page.rules.pages import MOST_LATELY, MOST_VIOLATIONS, aged, cluster_page, no_mpsnode, node_parts
-from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageHead, PageScope, PageView, pod_card
+from mpsd.status.page.rules.pages import (
+    MOST_LATELY,
+    MOST_VIOLATIONS,
+    aged,
+    cluster_page,
+    no_mpsnode,
+    node_parts,
+)
+from mpsd.status.page.rules.view import (
+    LISTS,
+    Level,
+    NoteKind,
+    PageHead,
+    PageScope,
+    PageView,
+    pod_card,
+)
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY
@@ -45,15 +60,27 @@ def in_state(state: State, reason: str = "because", since: float = NOW - 5) -> C
     node = cluster_node(states=(state.value, State.READY.value))
     first, *rest = node.domains
     return told(
-        replace(node, ready=False, domains=(changed(first, state=state.value, reason=reason, since=utc(since)), *rest))
+        replace(
+            node,
+            ready=False,
+            domains=(changed(first, state=state.value, reason=reason, since=utc(since)), *rest),
+        )
     )
 
 
 def test_a_node_shows_its_gpus_with_the_pods_on_each() -> None:
-    parts = node_parts(told(cluster_node(held=(held("train", 7), held("serve", 3, ordinal=1)))), NOW)
+    parts = node_parts(
+        told(cluster_node(held=(held("train", 7), held("serve", 3, ordinal=1)))), NOW
+    )
     assert (parts.card.id, parts.card.level, parts.notes) == ("node1", Level.WELL, ())
-    assert [gpu.id for gpu in parts.gpus] == [f"node1/{uuid('node1', 0)}", f"node1/{uuid('node1', 1)}"]
-    assert [[one.name for one in gpu.slices or ()] for gpu in parts.gpus] == [["default/train"], ["default/serve"]]
+    assert [gpu.id for gpu in parts.gpus] == [
+        f"node1/{uuid('node1', 0)}",
+        f"node1/{uuid('node1', 1)}",
+    ]
+    assert [[one.name for one in gpu.slices or ()] for gpu in parts.gpus] == [
+        ["default/train"],
+        ["default/serve"],
+    ]
     assert (parts.gpus[0].slices or ())[0].memory_mib == 7 * GIB
 
 
@@ -66,13 +93,21 @@ def test_pods_that_a_node_does_not_know_are_not_shown_as_none() -> None:
 def test_a_domain_that_does_not_serve_makes_its_node_as_bad(state: State) -> None:
     parts = node_parts(in_state(state), NOW)
     (note,) = parts.notes
-    assert (note.kind, note.where, note.state, note.text) == (NoteKind.STATE, "node1 gpu0", state.value, "because")
+    assert (note.kind, note.where, note.state, note.text) == (
+        NoteKind.STATE,
+        "node1 gpu0",
+        state.value,
+        "because",
+    )
     assert parts.card.level is note.level is parts.gpus[0].level
     assert note.since == NOW - 5
 
 
 def test_a_wedged_domain_shows_when_it_is_restarted_and_no_other_does() -> None:
-    times = [node_parts(in_state(state), NOW, 60.0).notes[0].restart_at for state in (State.WEDGED, State.FAULT)]
+    times = [
+        node_parts(in_state(state), NOW, 60.0).notes[0].restart_at
+        for state in (State.WEDGED, State.FAULT)
+    ]
     assert times == [NOW - 5 + 60, None]
     assert node_parts(in_state(State.WEDGED), NOW).notes[0].restart_at is None
 
@@ -92,15 +127,21 @@ def test_a_node_is_the_very_same_until_it_is_stale() -> None:
 
 
 def test_what_is_wrong_with_a_node_beside_its_domains_is_told_too() -> None:
-    wrong = ConditionReport(CONDITION, "False", utc(NOW - 60), "LimitsMismatch", "a pod runs without a limit")
-    parts = node_parts(told(cluster_node(), conditions=(wrong,), ready=False, unreadable=("status is 3",)), NOW)
+    wrong = ConditionReport(
+        CONDITION, "False", utc(NOW - 60), "LimitsMismatch", "a pod runs without a limit"
+    )
+    parts = node_parts(
+        told(cluster_node(), conditions=(wrong,), ready=False, unreadable=("status is 3",)), NOW
+    )
     assert [note.kind for note in parts.notes] == [NoteKind.NODE, NoteKind.NODE]
     assert "a pod runs without a limit" in parts.notes[0].text
 
 
 def test_a_node_that_is_labelled_and_tells_nothing_is_told() -> None:
     page = cluster_page(HEAD, (), (), [no_mpsnode("node9")])
-    assert [(note.kind, note.level, note.where) for note in page.notes] == [(NoteKind.NO_MPSNODE, Level.BAD, "node9")]
+    assert [(note.kind, note.level, note.where) for note in page.notes] == [
+        (NoteKind.NO_MPSNODE, Level.BAD, "node9")
+    ]
 
 
 def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
@@ -109,7 +150,8 @@ def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
     answer = story(seen, around)
     (one,) = cluster_page(HEAD, (), [pod_card(seen, answer)]).waiting
     assert (one.why, one.text, one.memory_mib) == (Why.NO_ROOM.value, answer.sentence, 20 * GIB)
-    assert (one.level, one.since) == (Level.WARN, seconds("2026-11-21T08:00:00Z"))  # when it was made
+    # when it was made
+    assert (one.level, one.since) == (Level.WARN, seconds("2026-11-21T08:00:00Z"))
 
 
 def test_what_will_never_fit_is_worse_than_what_waits() -> None:
@@ -122,20 +164,30 @@ def test_what_will_never_fit_is_worse_than_what_waits() -> None:
 def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
     node = in_state(State.WEDGED)
     first, second = node.domains
-    second = changed(second, faults=FaultsReport(1, utc(NOW - 2)), since=utc(NOW - 90_000.0), restarts=1)
+    second = changed(
+        second, faults=FaultsReport(1, utc(NOW - 2)), since=utc(NOW - 90_000.0), restarts=1
+    )
     node = replace(node, domains=(first, second))
     page = cluster_page(HEAD, [node_parts(node, NOW)], ())
-    assert [(line.what, line.where) for line in page.lately] == [("MPSFault", "node1 gpu1"), ("wedged", "node1 gpu0")]
+    assert [(line.what, line.where) for line in page.lately] == [
+        ("MPSFault", "node1 gpu1"),
+        ("wedged", "node1 gpu0"),
+    ]
     later = node_parts(node, NOW + 100_000.0)
     assert later.lately == ()
 
 
 def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> None:
-    last = ViolationReport(at=utc(NOW - 5), kind="memory_over_grant", action="kill", pod="default/train")
+    last = ViolationReport(
+        at=utc(NOW - 5), kind="memory_over_grant", action="kill", pod="default/train"
+    )
     gone = changed(last, at=utc(NOW - 9), action="evict", pod="default/thief")
     old = changed(last, at=utc(NOW - 100_000.0))
     in_no_pod = ViolationReport(at=utc(NOW - 7), kind="in_no_pod", action="warn")
-    counts = (ViolationCount(kind="memory_over_grant", count=2), ViolationCount(kind="limit_lifted", count=1))
+    counts = (
+        ViolationCount(kind="memory_over_grant", count=2),
+        ViolationCount(kind="limit_lifted", count=1),
+    )
     own = GrantViolations(counts, last)
     pods = (
         changed(held("train", 7), violations=own),
@@ -143,7 +195,9 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
         held("?", 1),
     )
     of_node = ViolationsReport(pods=1, last=(old, gone, in_no_pod, last))
-    page = cluster_page(HEAD, [node_parts(told(cluster_node(held=pods), violations=of_node), NOW)], ())
+    page = cluster_page(
+        HEAD, [node_parts(told(cluster_node(held=pods), violations=of_node), NOW)], ()
+    )
     assert [one.violations for one in page.gpus[0].slices or ()] == [3, 0, None]
     assert [(line.what, line.where, line.text) for line in page.lately] == [
         ("memory_over_grant", "node1 default/train", "to be ended"),
@@ -160,7 +214,9 @@ def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> Non
 
     node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))
     hit = changed(node.domains[0], faults=FaultsReport(1, utc(NOW - 600)), since=None)
-    page = cluster_page(HEAD, [node_parts(replace(node, domains=(hit, *node.domains[1:])), NOW)], ())
+    page = cluster_page(
+        HEAD, [node_parts(replace(node, domains=(hit, *node.domains[1:])), NOW)], ()
+    )
     assert [line.what for line in page.lately] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
 
 
@@ -173,7 +229,10 @@ def test_whatever_a_node_tells_is_shown_and_nothing_of_it_twice(thing: object) -
 
 
 def test_ids_are_there_once_in_each_list_and_a_view_survives_json() -> None:
-    nodes = [node_parts(told(cluster_node(name, held=(held("train", 7, node=name),))), NOW) for name in ("a", "b")]
+    nodes = [
+        node_parts(told(cluster_node(name, held=(held("train", 7, node=name),))), NOW)
+        for name in ("a", "b")
+    ]
     page = cluster_page(HEAD, nodes, ())
     for name in LISTS:
         ids = [entry.id for entry in getattr(page, name)]

@@ -17,7 +17,10 @@ def test_the_policy_lets_exactly_the_style_and_the_script_in_that_are_in_the_pag
     styles = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     assert (len(styles), len(scripts)) == (1, 1)
-    hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (*styles, *scripts)}
+    hashes = {
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in (*styles, *scripts)
+    }
     assert set(re.findall(r"'sha256-([^']+)'", made.policy)) == hashes
     assert "unsafe" not in made.policy
 
@@ -25,7 +28,9 @@ def test_the_policy_lets_exactly_the_style_and_the_script_in_that_are_in_the_pag
 def test_the_page_is_one_file_with_nothing_that_it_would_have_to_fetch() -> None:
     html = page().html.decode()
     assert re.findall(r"<(?:script|img|iframe|object|embed)[^>]+src=", html) == []
-    assert [link for link in re.findall(r'<link[^>]+href="([^"]{0,5})', html) if link != "data:"] == []
+    assert [
+        link for link in re.findall(r'<link[^>]+href="([^"]{0,5})', html) if link != "data:"
+    ] == []
     assert gzip.decompress(page().zipped) == page().html
 
 

@@ -13,7 +13,15 @@ from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView
 from mpsd.model.times import utc
 from mpsd.model.violations import Response, ViolationKind
 from mpsd.status.page.rules.pages import MOST_LATELY, MOST_WAITING, node_page
-from mpsd.status.page.rules.view import LISTS, Level, NoteKind, PageScope, PageView, SliceHolder, level_of
+from mpsd.status.page.rules.view import (
+    LISTS,
+    Level,
+    NoteKind,
+    PageScope,
+    PageView,
+    SliceHolder,
+    level_of,
+)
 from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, crowd, domain, granted, node, page_of
@@ -28,31 +36,54 @@ def test_a_slice_says_who_has_it_what_was_given_and_what_is_used() -> None:
     page = page_of(node(GPUS, [granted(GPUS[0], "train", 7 * GIB, percent=30)], used_mib=3 * GIB))
     first, second = page.gpus
     assert page.head.scope is PageScope.NODE
-    assert (first.label, first.level, first.granted_mib, first.granted_percent) == ("gpu0", Level.WELL, 7 * GIB, 30)
+    assert (first.label, first.level, first.granted_mib, first.granted_percent) == (
+        "gpu0",
+        Level.WELL,
+        7 * GIB,
+        30,
+    )
     (one,) = first.slices or ()
-    assert (one.holder, one.name, one.memory_mib, one.used_mib) == (SliceHolder.POD, "default/train", 7 * GIB, 3 * GIB)
+    assert (one.holder, one.name, one.memory_mib, one.used_mib) == (
+        SliceHolder.POD,
+        "default/train",
+        7 * GIB,
+        3 * GIB,
+    )
     assert (one.thread_percent, one.reserved_percent, one.clients, one.pid) == (30, 30, 1, None)
     assert second.slices == ()
     assert page.notes == ()
 
 
 def test_what_is_not_known_is_none_and_said() -> None:
-    blind = replace(node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",))
+    blind = replace(
+        node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",)
+    )
     page = page_of(blind)
     (one,) = page.gpus[0].slices or ()
-    assert (page.gpus[0].used_mib, page.gpus[0].clients, one.used_mib, one.clients) == (None, None, None, None)
+    assert (page.gpus[0].used_mib, page.gpus[0].clients, one.used_mib, one.clients) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert kinds(page) == [(NoteKind.UNKNOWN, Level.BAD, "")]
     assert page.notes[0].text == "NVML: no answer"
 
 
 def test_grants_that_are_not_all_known_are_not_shown_as_none() -> None:
     page = page_of(replace(node(GPUS, []), grants_known=False))
-    assert {(gpu.slices, gpu.granted_mib, gpu.granted_percent) for gpu in page.gpus} == {(None, None, None)}
+    assert {(gpu.slices, gpu.granted_mib, gpu.granted_percent) for gpu in page.gpus} == {
+        (None, None, None)
+    }
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_a_domain_that_does_not_serve_is_told_with_its_state_its_reason_and_since_when(state: State) -> None:
-    seen = replace(node(GPUS[:1], []), domains=(DomainView(domain(GPUS[0], state, "because"), frozenset()),))
+def test_a_domain_that_does_not_serve_is_told_with_its_state_its_reason_and_since_when(
+    state: State,
+) -> None:
+    seen = replace(
+        node(GPUS[:1], []), domains=(DomainView(domain(GPUS[0], state, "because"), frozenset()),)
+    )
     page = page_of(seen)
     assert page.gpus[0].state == state
     assert page.gpus[0].level is level_of(state)
@@ -60,7 +91,12 @@ def test_a_domain_that_does_not_serve_is_told_with_its_state_its_reason_and_sinc
         assert page.notes == ()
     else:
         (note,) = page.notes
-        assert (note.kind, note.state, note.text, note.since) == (NoteKind.STATE, state.value, "because", NOW)
+        assert (note.kind, note.state, note.text, note.since) == (
+            NoteKind.STATE,
+            state.value,
+            "because",
+            NOW,
+        )
         assert note.level is page.gpus[0].level is not Level.WELL
         assert note.remedy == remedy(state, "because")
 
@@ -87,8 +123,12 @@ def test_a_claim_is_told_with_all_its_pods_and_who_is_over_is_all_of_them() -> N
     assert kinds(page) == [(NoteKind.OVER, Level.WARN, "default/a and 1 more")]
 
 
-@pytest.mark.parametrize(("on_mps", "kind"), [(True, NoteKind.WITHOUT_GRANT), (False, NoteKind.OUTSIDE_MPS)])
-def test_a_process_that_nobody_granted_anything_has_a_slice_of_its_own(*, on_mps: bool, kind: NoteKind) -> None:
+@pytest.mark.parametrize(
+    ("on_mps", "kind"), [(True, NoteKind.WITHOUT_GRANT), (False, NoteKind.OUTSIDE_MPS)]
+)
+def test_a_process_that_nobody_granted_anything_has_a_slice_of_its_own(
+    *, on_mps: bool, kind: NoteKind
+) -> None:
     stranger = Client(identity(77), GPUS[1].uuid, 5 * GIB, on_mps, "miner", None)
     page = page_of(replace(node(GPUS, []), clients=(stranger,)))
     assert kinds(page) == [(kind, Level.WARN, "gpu1, pid 77")]
@@ -103,7 +143,9 @@ def test_a_process_that_nobody_granted_anything_has_a_slice_of_its_own(*, on_mps
 
 
 def test_a_canary_that_found_something_is_told_although_the_domain_serves() -> None:
-    doubtful = replace(domain(GPUS[0]), canary=Canary("a-boot", "580", NOW, "", None, None, "a context costs more"))
+    doubtful = replace(
+        domain(GPUS[0]), canary=Canary("a-boot", "580", NOW, "", None, None, "a context costs more")
+    )
     page = page_of(replace(node(GPUS[:1], []), domains=(DomainView(doubtful, frozenset()),)))
     assert kinds(page) == [(NoteKind.CANARY, Level.WARN, "gpu0")]
 
@@ -117,7 +159,9 @@ def full(*queue: WaitingRequest) -> PageView:
 def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
     (one,) = full(waiting("late", 7, deadline=NOW + 60)).waiting
     assert (one.memory_mib, one.place, one.level) == (7 * GIB, 1, Level.WARN)
-    assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of 23 GiB free, gpu1 has 3 of 23 GiB free"
+    assert (
+        one.text == "no single GPU has 7 GiB: gpu0 has 3 of 23 GiB free, gpu1 has 3 of 23 GiB free"
+    )
 
 
 def test_who_stands_behind_another_is_told_so() -> None:
@@ -126,7 +170,9 @@ def test_who_stands_behind_another_is_told_so() -> None:
 
 
 def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -> None:
-    page = full(*(waiting(f"request{number}", 23, deadline=NOW + 60) for number in range(MOST_WAITING + 3)))
+    page = full(
+        *(waiting(f"request{number}", 23, deadline=NOW + 60) for number in range(MOST_WAITING + 3))
+    )
     assert len(page.waiting) == MOST_WAITING
     assert page.head.waiting_more == 3
 
@@ -156,13 +202,19 @@ def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
         PastEvent(NOW + 3, REFUSED, "train", "no single GPU has 7 GiB"),
     ]
     lately = node_page(status, "gpu-a1", happened).lately
-    assert [line.what for line in lately] == [REFUSED, ViolationKind.MEMORY_OVER_GRANT.value, Reason.READY.value]
+    assert [line.what for line in lately] == [
+        REFUSED,
+        ViolationKind.MEMORY_OVER_GRANT.value,
+        Reason.READY.value,
+    ]
     assert [line.level for line in lately] == [Level.WARN, Level.WARN, Level.WELL]
     assert lately[1].text == "uses 9 GiB; ended"
 
 
 def test_nobody_watching_is_as_bad_as_it_gets() -> None:
-    status = node_report(node(GPUS, []), POLICY, SeenViolations(ViolationsReport(unjudged="NVML is away"), {}))
+    status = node_report(
+        node(GPUS, []), POLICY, SeenViolations(ViolationsReport(unjudged="NVML is away"), {})
+    )
     assert kinds(node_page(status, "gpu-a1")) == [(NoteKind.UNJUDGED, Level.BAD, "")]
 
 
@@ -181,7 +233,12 @@ def test_what_is_written_by_others_is_on_one_line_and_shows_no_control_character
 
 def crowded() -> list[NodeView]:
     happy = crowd(2, 3)
-    return [happy, replace(happy, clients=None), replace(happy, domains=()), replace(happy, unknown=("a", "b"))]
+    return [
+        happy,
+        replace(happy, clients=None),
+        replace(happy, domains=()),
+        replace(happy, unknown=("a", "b")),
+    ]
 
 
 @pytest.mark.parametrize("seen", crowded())

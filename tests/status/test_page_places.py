@@ -17,12 +17,15 @@ def test_one_address_that_has_every_place_gives_one_up_and_keeps_those_that_it_h
 def test_who_has_as_many_as_anybody_takes_no_place_from_others() -> None:
     assert who_gives_way(["a", "b"], "a") is None
     assert who_gives_way(["a", "b"], "c") is None
-    assert who_gives_way(["a", "a", "b"], "b") is None  # else the two would drive each other out for ever
+    # else the two would drive each other out for ever
+    assert who_gives_way(["a", "a", "b"], "b") is None
     assert who_gives_way([], "a") is None
 
 
 @given(st.lists(ADDRESSES, min_size=1, max_size=12), ADDRESSES)
-def test_a_place_is_taken_only_from_who_still_has_as_many_afterwards(there: list[str], newcomer: str) -> None:
+def test_a_place_is_taken_only_from_who_still_has_as_many_afterwards(
+    there: list[str], newcomer: str
+) -> None:
     before, place = Counter(there), who_gives_way(there, newcomer)
     if place is None:
         assert before[newcomer] + 1 >= max(before.values())

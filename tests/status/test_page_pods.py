@@ -10,7 +10,13 @@ from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_view import DomainView, NodeView
 from mpsd.model.times import seconds
-from mpsd.status.page.rules.pages import MOST_ON_NODE, last_warnings, node_page, own_scene, pods_here
+from mpsd.status.page.rules.pages import (
+    MOST_ON_NODE,
+    last_warnings,
+    node_page,
+    own_scene,
+    pods_here,
+)
 from mpsd.status.page.rules.view import Level, PageView, PodsHeard, PodsHere, WaitingCard
 from mpsd.status.rules.explanation import story
 from mpsd.status.rules.node_report import node_report
@@ -36,15 +42,23 @@ def waits(reason: str, message: str) -> Any:
 
 
 def down() -> NodeView:
-    """A node whose first GPU has no daemon since a minute; the pod `train` has been given devices of it."""
+    """A node whose first GPU has no daemon since a minute; the pod `train` has been given devices
+    of it."""
     seen = node(GPUS, [granted(GPUS[0], "train", 7 * GIB)], used_mib=0)
     stopped = replace(domain(GPUS[0], State.DOWN, "its start failed 3 times"), since=NOW - 60)
     return replace(seen, domains=(DomainView(stopped, frozenset()), seen.domains[1]))
 
 
-def here(view: NodeView, *pods: Any, happened: tuple[PastEvent, ...] = (), heard: PodsHeard = PodsHeard()) -> PodsHere:  # noqa: B008
+def here(
+    view: NodeView,
+    *pods: Any,
+    happened: tuple[PastEvent, ...] = (),
+    heard: PodsHeard = PodsHeard(),  # noqa: B008
+) -> PodsHere:
     around = own_scene("gpu-a1", view, POLICY)
-    return pods_here([read_pod_seen(one, POLICY) for one in pods], last_warnings(happened), around, heard)
+    return pods_here(
+        [read_pod_seen(one, POLICY) for one in pods], last_warnings(happened), around, heard
+    )
 
 
 def card(view: NodeView, thing: Any, *happened: PastEvent) -> WaitingCard:
@@ -56,14 +70,20 @@ def page(pods: PodsHere) -> PageView:
     return node_page(node_report(node(GPUS, []), POLICY), "gpu-a1", pods=pods)
 
 
-def test_a_pod_on_a_gpu_without_a_daemon_waits_with_the_words_of_that_gpus_domain_since_it_was_bound() -> None:
+def test_a_pod_on_a_gpu_without_a_daemon_waits_with_its_domains_words() -> None:
     one = card(down(), bound())
-    assert one.text == (
-        "pod default/train waits on gpu0 of gpu-a1: gpu0 is down for 60 s (its start failed 3 times); "
-        "its containers start as soon as that is over"
+    assert (
+        one.text
+        == "pod default/train waits on gpu0 of gpu-a1: gpu0 is down for 60 s (its start failed 3"
+        " times); its containers start as soon as that is over"
     )
     assert (one.name, one.why, one.level) == ("default/train", Why.NOT_STARTED.value, Level.WARN)
-    assert (one.memory_mib, one.thread_percent, one.gpus, one.since) == (7 * GIB, 30, 1, seconds(BOUND))
+    assert (one.memory_mib, one.thread_percent, one.gpus, one.since) == (
+        7 * GIB,
+        30,
+        1,
+        seconds(BOUND),
+    )
 
 
 def test_a_pod_whose_node_is_well_waits_with_the_words_of_its_status() -> None:
@@ -72,17 +92,28 @@ def test_a_pod_whose_node_is_well_waits_with_the_words_of_its_status() -> None:
 
 
 def test_a_pod_that_says_nothing_waits_with_the_words_of_its_last_event() -> None:
-    older = PastEvent(NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train")
-    event = PastEvent(NOW - 1, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-train")
+    older = PastEvent(
+        NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train"
+    )
+    event = PastEvent(
+        NOW - 1, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-train"
+    )
     one = card(node(GPUS, []), bound(), event, older)
-    assert f"its last warning is StartHeldBack: {HELD_BACK}; more in kubectl describe pod train" in one.text
+    assert (
+        f"its last warning is StartHeldBack: {HELD_BACK}; more in kubectl describe pod train"
+        in one.text
+    )
 
 
 def test_a_pod_of_which_nothing_is_known_is_said_not_to_have_started_and_where_to_look() -> None:
-    other = PastEvent(NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-an-earlier-train")
+    other = PastEvent(
+        NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-an-earlier-train"
+    )
     one = card(node(GPUS, []), bound(), other)
-    assert one.text == (
-        "pod default/train waits on gpu-a1: kubelet has not started it yet; see kubectl describe pod train -n default"
+    assert (
+        one.text
+        == "pod default/train waits on gpu-a1: kubelet has not started it yet; see kubectl describe"
+        " pod train -n default"
     )
 
 
@@ -106,7 +137,9 @@ def test_a_pod_whose_time_is_not_told_waits_since_nobody_knows_when() -> None:
 
 
 def test_more_pods_than_anybody_reads_are_counted() -> None:
-    shown = page(here(node(GPUS, []), *(bound(f"train-{number}") for number in range(MOST_ON_NODE + 3))))
+    shown = page(
+        here(node(GPUS, []), *(bound(f"train-{number}") for number in range(MOST_ON_NODE + 3)))
+    )
     assert (len(shown.waiting), shown.head.waiting_more) == (MOST_ON_NODE, 3)
 
 

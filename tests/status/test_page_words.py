@@ -44,15 +44,26 @@ def test_every_value_of_a_closed_set_has_a_word(name: str) -> None:
 
 
 def test_every_word_that_the_page_asks_for_is_there_and_no_other() -> None:
-    asked = set(re.findall(r'data-word(?:-label)?="([^"]+)"', HTML)) | set(re.findall(r'"([a-z][\w.-]*)"', SCRIPT))
+    asked = set(re.findall(r'data-word(?:-label)?="([^"]+)"', HTML)) | set(
+        re.findall(r'"([a-z][\w.-]*)"', SCRIPT)
+    )
     stems = set(re.findall(r"t\(`([a-z.]+)\$\{", SCRIPT)) | {f"{name}." for name in _SETS}
-    certain = set(re.findall(r'\bt\("([^"]+)"', SCRIPT)) | set(re.findall(r'data-word(?:-label)?="([^"]+)"', HTML))
+    certain = set(re.findall(r'\bt\("([^"]+)"', SCRIPT)) | set(
+        re.findall(r'data-word(?:-label)?="([^"]+)"', HTML)
+    )
     assert certain - WORDS.keys() == set()
-    assert [key for key in WORDS if key not in asked and not any(key.startswith(stem) for stem in stems)] == []
+    assert [
+        key for key in WORDS if key not in asked and not any(key.startswith(stem) for stem in stems)
+    ] == []
 
 
 def test_no_text_of_anybody_is_ever_taken_for_html() -> None:
-    assert re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", SCRIPT) == []
+    assert (
+        re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", SCRIPT
+        )
+        == []
+    )
 
 
 def test_nothing_is_asked_of_another_host() -> None:

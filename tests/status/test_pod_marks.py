@@ -6,8 +6,12 @@ from tests.status.pod_worlds import pod
 
 
 def test_only_what_differs_is_written_on_the_very_pod() -> None:
-    marks = PodAnnotations(pod("a"), {"mpsd.io/gpu": "GPU-0", "theirs": "1"}, {"mpsd.io/gpu": "GPU-1", "other": "2"})
-    assert marks.patch == {"metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}}
+    marks = PodAnnotations(
+        pod("a"), {"mpsd.io/gpu": "GPU-0", "theirs": "1"}, {"mpsd.io/gpu": "GPU-1", "other": "2"}
+    )
+    assert marks.patch == {
+        "metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}
+    }
 
 
 def test_nothing_is_missing_where_all_is_there() -> None:

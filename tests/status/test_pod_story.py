@@ -46,7 +46,10 @@ def pod(gib: int = 7, percent: int = 0, gpus: int = 1, **fields: Any) -> Any:
     labels = {"labels": {"aliyun.com/gpu-count": str(gpus)}} if gpus > 1 else {}
     return {
         "metadata": metadata | labels | fields.get("metadata", {}),
-        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]} | fields.get("spec", {}),
+        "spec": (
+            {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+            | fields.get("spec", {})
+        ),
         "status": {"phase": "Pending"} | fields.get("status", {}),
     }
 
@@ -56,7 +59,9 @@ def machine(name: str, **spec: Any) -> KubernetesNode:
     return read_kubernetes_node({"metadata": {"name": name, "labels": labels}, "spec": spec})
 
 
-def scene(*nodes: ClusterNode | NodeCapacity, machines: tuple[KubernetesNode, ...] | None = None) -> ExplanationContext:
+def scene(
+    *nodes: ClusterNode | NodeCapacity, machines: tuple[KubernetesNode, ...] | None = None
+) -> ExplanationContext:
     """machines: those of the nodes, none of them special, where not said."""
     told = {one.name: one for one in nodes if isinstance(one, ClusterNode)}
     ledger = {name: node_capacity(one, "", (), (), TERMS) for name, one in told.items()}
@@ -71,7 +76,9 @@ def told(thing: Any, around: ExplanationContext, warning: str = "") -> Explanati
 
 def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
     thing = pod()
-    thing["spec"]["containers"].append({"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}})
+    thing["spec"]["containers"].append(
+        {"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}
+    )
     found = told(thing, scene(cluster_node("node1", (30,))))
     assert (found.why, found.node) == (Why.ASKS_UNREADABLY, "")
     assert "spec.containers[b].resources.limits[aliyun.com/gpu-mem]" in found.sentence
@@ -82,12 +89,17 @@ def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
     assert (again.why, again.node) == (Why.ASKS_UNREADABLY, "node1")
 
 
-# -- without a node ------------------------------------------------------------------------------------------------
+# -- without a node ------------------------------------------------------------------------------
 
 
 def test_where_a_label_says_so_requests_do_not_count_the_gpus_that_are_served_by_claims() -> None:
     for_claims = read_kubernetes_node(
-        {"metadata": {"name": "node2", "labels": {"ack.node.gpu.schedule": "mps", "mpsd.io/claims": "true"}}}
+        {
+            "metadata": {
+                "name": "node2",
+                "labels": {"ack.node.gpu.schedule": "mps", "mpsd.io/claims": "true"},
+            }
+        }
     )
     nodes = cluster_node("node1", (3,)), cluster_node("node2", (23,))
     everywhere = scene(*nodes, machines=(machine("node1"), for_claims))
@@ -103,7 +115,10 @@ def test_a_request_over_the_largest_gpu_never_fits() -> None:
 
 
 def test_the_most_that_is_free_is_named_with_its_gpu() -> None:
-    full = [cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),)) for n in (3, 4, 5)]
+    full = [
+        cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),))
+        for n in (3, 4, 5)
+    ]
     found = told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))
     assert found.why is Why.NO_ROOM
     assert "4 GiB, gpu0 of node3" in found.sentence
@@ -115,18 +130,25 @@ def test_threads_and_clients_that_lack_are_said_with_who_is_nearest() -> None:
     slow = told(pod(percent=30), scene(node))
     assert slow.why is Why.NO_ROOM
     assert "gpu0 has the memory and 20 %" in slow.sentence
-    crowded = told(pod(), scene(cluster_node(gib=(23,), held=tuple(held(f"p{n}", 1) for n in range(6)))))
+    crowded = told(
+        pod(), scene(cluster_node(gib=(23,), held=tuple(held(f"p{n}", 1) for n in range(6))))
+    )
     assert crowded.why is Why.NO_ROOM
     assert "8 more clients: gpu0 takes 0" in crowded.sentence
 
 
 def test_several_gpus_must_be_of_one_domain() -> None:
-    apart, beside = cluster_node(gib=(23, 23)), cluster_node(gib=(23, 23), together=True, held=(held("a", 20),))
+    apart, beside = (
+        cluster_node(gib=(23, 23)),
+        cluster_node(gib=(23, 23), together=True, held=(held("a", 20),)),
+    )
     never, later = told(pod(gpus=2), scene(apart)), told(pod(gpus=2), scene(beside))
     assert (never.why, later.why) == (Why.NO_ROOM, Why.NO_ROOM)
     assert "domain of 2 GPUs" in never.sentence
     assert later.sentence.split("; ")[0].endswith("the most is 1")
-    joined = told(pod(gpus=2), scene(cluster_node(gib=(23, 23), held=(held("a", 2),), on_demand=True)))
+    joined = told(
+        pod(gpus=2), scene(cluster_node(gib=(23, 23), held=(held("a", 2),), on_demand=True))
+    )
     assert joined.why is Why.NO_ROOM
     assert "gpu1 is unused; gpu0 is in use by others" in joined.sentence
 
@@ -141,7 +163,12 @@ def unready() -> ExplanationContext:
             "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
         }
     )
-    machines = (*(machine(f"silent{n}") for n in range(5)), machine("full"), unready, machine("new"))
+    machines = (
+        *(machine(f"silent{n}") for n in range(5)),
+        machine("full"),
+        unready,
+        machine("new"),
+    )
     return scene(*silent, full, replace(cluster_node("unready"), gpus=()), machines=machines)
 
 
@@ -159,7 +186,9 @@ def test_where_a_node_has_not_told_its_size_nothing_is_said_never_to_fit() -> No
 
 def test_gates_schedulers_and_deletion_come_before_room() -> None:
     around = scene(cluster_node())
-    gated = told(pod(spec={"schedulingGates": [{"name": "a.io/quota"}, {"name": "b.io/x"}]}), around)
+    gated = told(
+        pod(spec={"schedulingGates": [{"name": "a.io/quota"}, {"name": "b.io/x"}]}), around
+    )
     assert gated.why is Why.GATED
     assert "a.io/quota and b.io/x" in gated.sentence
     assert told(pod(spec={"schedulerName": "volcano"}), around).why is Why.OTHER_SCHEDULER
@@ -172,7 +201,7 @@ def test_nodes_that_are_labelled_and_tell_nothing_are_named() -> None:
     assert "node1 and node2" in found.sentence
 
 
-# -- with a node, and after ----------------------------------------------------------------------------------------
+# -- with a node, and after ----------------------------------------------------------------------
 
 
 def started(reason: str, message: str = "", **node: Any) -> Any:
@@ -188,23 +217,35 @@ def test_a_domain_that_does_not_serve_is_why_a_container_does_not_start() -> Non
 
 
 def test_a_container_that_crashes_is_no_pod_that_runs() -> None:
-    found = told(started("CrashLoopBackOff", phase="Running"), scene(cluster_node(held=(held("train", 7),))))
+    found = told(
+        started("CrashLoopBackOff", phase="Running"), scene(cluster_node(held=(held("train", 7),)))
+    )
     assert (found.why, found.is_well) == (Why.RESTARTS, False)
     assert found.sentence.endswith("kubectl logs train -n default --previous")
 
 
 def test_a_pod_that_kubelet_has_not_begun_says_so() -> None:
     found = told(pod(spec={"nodeName": "node1"}), scene(cluster_node()))
-    warned = told(started("ContainerCreating"), scene(cluster_node()), "FailedMount: no such volume.")
+    warned = told(
+        started("ContainerCreating"), scene(cluster_node()), "FailedMount: no such volume."
+    )
     assert (found.why, warned.why) == (Why.NOT_STARTED, Why.NOT_STARTED)
     assert "FailedMount: no such volume;" in warned.sentence
 
 
 def test_a_pod_whose_init_container_runs_is_not_said_to_have_begun_nothing() -> None:
-    first = {"initContainerStatuses": [{"name": "fetch", "state": {"running": {"startedAt": "2026-11-21T08:00:09Z"}}}]}
-    plain = {"containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]}
+    first = {
+        "initContainerStatuses": [
+            {"name": "fetch", "state": {"running": {"startedAt": "2026-11-21T08:00:09Z"}}}
+        ]
+    }
+    plain = {
+        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    }
     thing = pod(spec={"nodeName": "node1"}, status=first | plain)
-    found = told(thing, scene(cluster_node("node1")), warning="StartHeldBack: it waited before that")
+    found = told(
+        thing, scene(cluster_node("node1")), warning="StartHeldBack: it waited before that"
+    )
     assert found.why is Why.NOT_STARTED
     assert found.sentence.endswith("kubectl logs train -n default -c fetch")
     assert "StartHeldBack" not in found.sentence
@@ -213,7 +254,12 @@ def test_a_pod_whose_init_container_runs_is_not_said_to_have_begun_nothing() -> 
 def test_a_silent_node_is_said_of_a_pod_that_runs() -> None:
     silent = replace(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0)
     found = told(pod(spec={"nodeName": "node1"}, status={"phase": "Running"}), scene(silent))
-    assert (found.why, found.is_well, found.node, found.gpus) == (Why.RUNS, True, "node1", ("gpu0",))
+    assert (found.why, found.is_well, found.node, found.gpus) == (
+        Why.RUNS,
+        True,
+        "node1",
+        ("gpu0",),
+    )
     assert "nothing for 16 min" in found.sentence
 
 
@@ -236,10 +282,16 @@ def test_what_has_ended_says_how(status: dict[str, Any], why: Why) -> None:
     assert ("Job train" in found.sentence) is not found.is_well
 
 
-def test_a_pod_that_failed_after_a_fault_says_who_ended_before_it_and_quotes_no_other_warning() -> None:
-    thing = pod(spec={"nodeName": "node1"}, status={"phase": "Failed", "containerStatuses": [_KILLED]})
+def test_a_pod_that_failed_after_a_fault_says_who_ended_before_it_and_quotes_no_other_warning() -> (
+    None
+):
+    thing = pod(
+        spec={"nodeName": "node1"}, status={"phase": "Failed", "containerStatuses": [_KILLED]}
+    )
     assert wants_warning(read_pod_seen(thing, POLICY))
-    fault = "MPSFault: a fault; likely cause, ended just before it: default/other: killed by SIGKILL"
+    fault = (
+        "MPSFault: a fault; likely cause, ended just before it: default/other: killed by SIGKILL"
+    )
     assert told(thing, scene(), fault).sentence.endswith(fault)
     assert "BackOff" not in told(thing, scene(), "BackOff: it restarts").sentence
 
@@ -254,7 +306,7 @@ def test_no_more_is_looked_at_than_a_sentence_takes() -> None:
     assert wanted(pod(status={"phase": "Failed"})) is ExplanationNeeds.NOTHING
 
 
-# -- by what a person calls it -------------------------------------------------------------------------------------
+# -- by what a person calls it -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,7 +341,7 @@ def test_the_newest_warning_counts_however_events_give_their_time() -> None:
     assert (last_warning(events), last_warning([])) == ("New: m", "")
 
 
-# -- always --------------------------------------------------------------------------------------------------------
+# -- always --------------------------------------------------------------------------------------
 
 
 @given(anything, anything, st.text(max_size=20))
@@ -315,16 +367,34 @@ def test_what_is_said_of_room_is_what_place_finds(
     request: Request, nodes: tuple[NodeCapacity, ...], states: tuple[str, ...], unscheduled: bool
 ) -> None:
     pairs = list(zip(nodes, states, strict=True))
-    ledger = [replace(one, shut="its agent ..", rooms=()) if state == "shut" else one for one, state in pairs]
-    machines = [machine(one.node, unschedulable=state == "cordoned") for one, state in pairs if state != "gone"]
+    ledger = [
+        replace(one, shut="its agent ..", rooms=()) if state == "shut" else one
+        for one, state in pairs
+    ]
+    machines = [
+        machine(one.node, unschedulable=state == "cordoned")
+        for one, state in pairs
+        if state != "gone"
+    ]
     around = scene(*ledger, machines=tuple(machines))
-    conditions = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes."}] if unscheduled else []
-    thing = pod(request.memory_mib // GIB, request.thread_percent or 0, request.gpus, status={"conditions": conditions})
+    conditions = (
+        [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes."}]
+        if unscheduled
+        else []
+    )
+    thing = pod(
+        request.memory_mib // GIB,
+        request.thread_percent or 0,
+        request.gpus,
+        status={"conditions": conditions},
+    )
     seen = read_pod_seen(thing, POLICY)
     assert seen.shared
     assert seen.shared.request == request
     found = story(seen, around)
-    fitting = {one.node for one in ledger if isinstance(place(request, one.rooms, one.policy), Placed)}
+    fitting = {
+        one.node for one in ledger if isinstance(place(request, one.rooms, one.policy), Placed)
+    }
     known = around.machines or {}
     free = {name for name in fitting if name in known and not kept_away(seen.wishes, known[name])}
     assert (
@@ -361,6 +431,8 @@ def test_a_pod_that_is_below_normal_says_so_and_why(policy: GpuPriority, why: st
     on_node = {"nodeName": "node1", "priority": -1, **pod()["spec"]}
     thing = pod(spec=on_node, status={"phase": "Running"}, metadata=annotated)
     below, normal = msgspec.structs.replace(held("train", 7), priority=1), held("train", 7)
-    around = replace(scene(cluster_node(held=(below,))), policy=replace(POLICY, gpu_priority=policy))
+    around = replace(
+        scene(cluster_node(held=(below,))), policy=replace(POLICY, gpu_priority=policy)
+    )
     assert f", below normal there: {why}" in told(thing, around).sentence
     assert "below normal" not in told(thing, scene(cluster_node(held=(normal,)))).sentence

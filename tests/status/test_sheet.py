@@ -12,7 +12,8 @@ from rich.text import Text
 from mpsd.model.problem import printable
 from mpsd.status.tables import Column, TextTable, table
 
-# Wide characters too; rich drops spaces at the end of some cells, and widens emoji by what follows them.
+# Wide characters too; rich drops spaces at the end of some cells, and widens emoji by what follows
+# them.
 letters = st.characters(codec="ascii") | st.sampled_from("é漢字─…")
 cells = st.text(letters, max_size=6).map(lambda text: printable(text).strip())
 
@@ -20,7 +21,13 @@ cells = st.text(letters, max_size=6).map(lambda text: printable(text).strip())
 def drawn(thing: RenderableType, width: int, *, terminal: bool = False) -> str:
     text = io.StringIO()
     Console(
-        file=text, width=width, markup=False, highlight=False, emoji=False, force_terminal=terminal, color_system=None
+        file=text,
+        width=width,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        force_terminal=terminal,
+        color_system=None,
     ).print(thing, crop=False)
     return text.getvalue()
 
@@ -43,7 +50,9 @@ tables = st.lists(st.lists(cells, min_size=4, max_size=4), max_size=4)
 
 
 @given(titles, tables)
-def test_plain_cells_lie_where_richs_own_table_has_them(heads: list[tuple[str, bool]], rows: list[list[str]]) -> None:
+def test_plain_cells_lie_where_richs_own_table_has_them(
+    heads: list[tuple[str, bool]], rows: list[list[str]]
+) -> None:
     columns: list[Column[str]] = [Column(title, str, left) for title, left in heads]
     assert drawn(sheet_of(columns, rows), 200) == drawn(richs_own(columns, rows), 200)
 
@@ -63,7 +72,10 @@ def test_columns_leave_a_narrow_terminal_from_the_right_and_no_cell_is_cut(
     assert shown.width <= width or left == len(leaving) or len(kept) == 1
     assert (
         left == 0
-        or TextTable([*shown._columns, columns[gone[0]]], [*shown._cells, sheet._cells[gone[0]]]).width > width
+        or TextTable(
+            [*shown._columns, columns[gone[0]]], [*shown._cells, sheet._cells[gone[0]]]
+        ).width
+        > width
     )
     text = drawn(sheet, width)
     assert "".join(drawn(shown, 1000).split()) == "".join(text.split())
@@ -77,7 +89,9 @@ def test_wide_tables_keep_every_column_on_a_narrow_terminal() -> None:
 
 
 def test_colours_reach_a_terminal_and_nothing_else() -> None:
-    sheet = TextTable([Column("STATE", str, left=True), Column("N", str)], [[Text("down", "red")], ["1"]])
+    sheet = TextTable(
+        [Column("STATE", str, left=True), Column("N", str)], [[Text("down", "red")], ["1"]]
+    )
     coloured = io.StringIO()
     Console(file=coloured, width=80, force_terminal=True, color_system="standard").print(sheet)
     assert "\x1b[31mdown \x1b[0m" in coloured.getvalue()

@@ -13,7 +13,9 @@ def client(pid: int, of: str | None, *, on_mps: bool = True, gpu: int = 0) -> Cl
     return Client(identity(pid), UUIDS[gpu], 100, on_mps, "train", of)
 
 
-def said(clients: tuple[Client, ...] | None, samples: dict[int, int | None] | None, of: str = "a") -> int | None:
+def said(
+    clients: tuple[Client, ...] | None, samples: dict[int, int | None] | None, of: str = "a"
+) -> int | None:
     return sm_percent(of, UUIDS[0], view(clients=clients), samples)
 
 
@@ -58,11 +60,15 @@ def test_nothing_is_said_where_nvml_says_nothing_or_nothing_that_can_be() -> Non
 
 
 def test_a_number_is_never_someone_elses() -> None:
-    """Of every small world: whoever has a number over 0 is alone on MPS, or has a sample of his own."""
+    """Of every small world: whoever has a number over 0 is alone on MPS, or has a sample of his
+    own."""
     for owners, modes, sampled in product(
         product((None, "a", "b"), repeat=2), product((True, False), repeat=2), (0, 9)
     ):
-        clients = tuple(client(n + 1, of, on_mps=mode) for n, (of, mode) in enumerate(zip(owners, modes, strict=True)))
+        clients = tuple(
+            client(n + 1, of, on_mps=mode)
+            for n, (of, mode) in enumerate(zip(owners, modes, strict=True))
+        )
         found = said(clients, {SERVER: 50, sampled: 7} if sampled else {SERVER: 50})
         alone = {one.grant for one in clients if one.on_mps} == {"a"} and not sampled
         assert not found or alone, clients

@@ -38,15 +38,36 @@ def words(text: str, first: str) -> list[str]:
 def test_a_pods_grant_is_shown_by_its_name_and_a_programs_by_its_pid() -> None:
     pods = shown(node(grants=(held("a"),), clients=(client("a", 1, 1024),)))
     assert words(pods, "POD") == ["POD", "GPU", "GRANTED", "THREADS", "USED", "CLIENTS"]
-    assert words(pods, "default/a") == ["default/a", "gpu0", "7", "GiB", "100", "%", "1", "GiB", "1"]
+    assert words(pods, "default/a") == [
+        "default/a",
+        "gpu0",
+        "7",
+        "GiB",
+        "100",
+        "%",
+        "1",
+        "GiB",
+        "1",
+    ]
     program = HeldGrant(grant("local", 3), holder_alive=True)
     programs = shown(node(grants=(program,)))
-    assert words(programs, "GRANT") == ["GRANT", "GPU", "GRANTED", "THREADS", "USED", "CLIENTS", "PID", "COMMAND"]
+    assert words(programs, "GRANT") == [
+        "GRANT",
+        "GPU",
+        "GRANTED",
+        "THREADS",
+        "USED",
+        "CLIENTS",
+        "PID",
+        "COMMAND",
+    ]
     assert words(programs, "local")[-1] == "train"
 
 
 def test_who_lost_processes_when_a_daemon_ended_is_shown_for_a_day() -> None:
-    old, late = (PastEvent(NOW - ago, "MPSDaemonDown", "", f"pid {ago} lost it") for ago in (90_000, 60))
+    old, late = (
+        PastEvent(NOW - ago, "MPSDaemonDown", "", f"pid {ago} lost it") for ago in (90_000, 60)
+    )
     said = shown(node(), old, late)
     assert f"MPSDaemonDown at {clock(NOW - 60)} (60 s ago): pid 60 lost it" in said
     assert "pid 90000" not in said
@@ -54,7 +75,9 @@ def test_who_lost_processes_when_a_daemon_ended_is_shown_for_a_day() -> None:
 
 def test_a_program_that_has_no_cgroup_of_its_own_says_so() -> None:
     for cgroup, told in ((None, False), ("/mpsd-local", False), ("", True)):
-        shows = shown(node(grants=(HeldGrant(grant("local", 3), holder_alive=True, cgroup=cgroup),)))
+        shows = shown(
+            node(grants=(HeldGrant(grant("local", 3), holder_alive=True, cgroup=cgroup),))
+        )
         assert ("(no cgroup) train" in shows) is told
 
 
@@ -64,11 +87,20 @@ def test_what_outlives_its_holder_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("faults", "over"), [([(60, 57.9)], "was over after 2.1 s; "), ([(9000, 8990), (60, None)], "is not over; ")]
+    ("faults", "over"),
+    [([(60, 57.9)], "was over after 2.1 s; "), ([(9000, 8990), (60, None)], "is not over; ")],
 )
-def test_a_fault_is_still_shown_when_it_is_over(faults: list[tuple[float, float | None]], over: str) -> None:
-    hit = tuple(FaultHit(identity(pid), "train", uid) for pid, uid in ((1, None), (2, pod("a").uid), (3, pod("a").uid)))
-    had = tuple(Fault(NOW - ago, hit, (4,), None if healed is None else NOW - healed) for ago, healed in faults)
+def test_a_fault_is_still_shown_when_it_is_over(
+    faults: list[tuple[float, float | None]], over: str
+) -> None:
+    hit = tuple(
+        FaultHit(identity(pid), "train", uid)
+        for pid, uid in ((1, None), (2, pod("a").uid), (3, pod("a").uid))
+    )
+    had = tuple(
+        Fault(NOW - ago, hit, (4,), None if healed is None else NOW - healed)
+        for ago, healed in faults
+    )
     told = shown(node(grants=(held("a"),), faults=had, faults_total=len(had)))
     assert f"at {clock(NOW - 60)} (60 s ago)" in told
     assert f"default/a (2), processes of no known pod (2) and {over}" in told
@@ -76,7 +108,9 @@ def test_a_fault_is_still_shown_when_it_is_over(faults: list[tuple[float, float 
 
 def test_who_ended_before_a_fault_is_said_once_and_else_that_nobody_knows() -> None:
     killed = FaultCause(identity(8), "train", pod("a").uid, "killed by SIGKILL")
-    fault = Fault(NOW - 60, (), healed_at=NOW, causes=(killed, replace(killed, process=identity(9))))
+    fault = Fault(
+        NOW - 60, (), healed_at=NOW, causes=(killed, replace(killed, process=identity(9)))
+    )
     said = shown(node(grants=(held("a"),), faults=(fault,), faults_total=1))
     assert said.count("default/a: killed by SIGKILL") == 1
     unknown = shown(node(faults=(replace(fault, causes=None),), faults_total=1))
@@ -89,7 +123,10 @@ def test_a_fault_of_the_day_before_is_not_shown() -> None:
 
 
 def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> None:
-    hit = (FaultHit(identity(1), "train", pod("a").uid), FaultHit(identity(2), "train", "of-one-that-is-gone"))
+    hit = (
+        FaultHit(identity(1), "train", pod("a").uid),
+        FaultHit(identity(2), "train", "of-one-that-is-gone"),
+    )
     faults = (Fault(NOW - 60, hit), Fault(NOW, hit))
     said = shown(node(grants=(held("a"),), faults=faults, faults_total=2))
     assert "default/a (2 in a row)" in said
@@ -97,7 +134,9 @@ def test_whom_one_fault_after_the_other_hit_is_shown_and_nobody_is_blamed() -> N
 
 
 def test_a_domain_that_does_not_serve_says_why_and_what_to_do() -> None:
-    wedged = " ".join(shown(node(state=State.WEDGED, reason="no answer to get_server_list")).split())
+    wedged = " ".join(
+        shown(node(state=State.WEDGED, reason="no answer to get_server_list")).split()
+    )
     assert f": no answer to get_server_list; {remedy(State.WEDGED, 'no answer')}" in wedged
 
 
@@ -122,14 +161,27 @@ def test_a_grant_of_uneven_parts_shows_what_it_has_and_uses_of_each_gpu() -> Non
 
 def test_a_grant_of_even_parts_shows_what_it_has_of_each_gpu_once() -> None:
     even = HeldGrant(replace(grant("even", 3), parts=evenly(UUIDS, 3072, 0)), holder_alive=True)
-    assert words(shown(node(grants=(even,))), "even")[:5] == ["even", "gpu0,gpu1", "3", "GiB", "100"]
+    assert words(shown(node(grants=(even,))), "even")[:5] == [
+        "even",
+        "gpu0,gpu1",
+        "3",
+        "GiB",
+        "100",
+    ]
 
 
 def test_a_claim_is_named_beside_its_first_pod_and_with_how_many_more_share_it() -> None:
     shared = held_claim("share", pod("a"), pod("b"), pod("c"))
     told = shown(node(grants=(shared, held("d", 2))))
     assert words(told, "POD")[:3] == ["POD", "CLAIM", "GPU"]
-    assert words(told, "default/a")[:6] == ["default/a", "and", "2", "more", "default/share", "gpu0"]
+    assert words(told, "default/a")[:6] == [
+        "default/a",
+        "and",
+        "2",
+        "more",
+        "default/share",
+        "gpu0",
+    ]
     assert words(told, "default/d")[:2] == ["default/d", "gpu0"]
     wide = _wide(shared)
     assert "SHARED WITH" in wide

@@ -57,7 +57,9 @@ def test_no_line_is_wider_and_there_are_no_more_lines_than_the_terminal_has(
     shown = [CODES.sub("", line) for line in lines(top, view, os.terminal_size((columns, rows)))]
     assert len(shown) <= rows
     assert all(cell_len(line) <= columns for line in shown)
-    assert all(line.isprintable() for line in shown), "no terminal obeys what somebody has named his pod"
+    assert all(line.isprintable() for line in shown), (
+        "no terminal obeys what somebody has named his pod"
+    )
 
 
 @given(st.lists(users, min_size=30, max_size=40).map(tuple), st.integers(0, 60))

@@ -28,10 +28,14 @@ def user(used_mib: int | None, sm_percent: int | None, name: str, *, over: bool)
 
 
 @pytest.mark.parametrize("by", ORDERS)
-def test_in_every_order_of_every_three_users_who_is_over_comes_first_and_unknown_last(by: Sort) -> None:
+def test_in_every_order_of_every_three_users_who_is_over_comes_first_and_unknown_last(
+    by: Sort,
+) -> None:
     kinds = [(used, sm, over) for used, sm, over in product(AMOUNTS, (None, 0, 50), (False, True))]
     for three in list(permutations(kinds, 3))[::7]:
-        users = tuple(user(used, sm, f"{number}", over=over) for number, (used, sm, over) in enumerate(three))
+        users = tuple(
+            user(used, sm, f"{number}", over=over) for number, (used, sm, over) in enumerate(three)
+        )
         shown = Top(0.0, (), users, ()).ordered(by).users
         assert sorted(shown, key=lambda one: one.name) == list(users), "nobody is lost"
         assert [one.over for one in shown] == sorted((one.over for one in users), reverse=True)
@@ -51,7 +55,7 @@ def test_by_name_rows_stay_where_they_are_whatever_they_use() -> None:
     assert [one.name for one in Top(0.0, (), users, ()).ordered(Sort.NAME).users] == ["a", "b", "c"]
 
 
-# -- one machine -----------------------------------------------------------------------------------------------------
+# -- one machine ---------------------------------------------------------------------------------
 
 
 def seen(used_mib: int | None, *, on_mps: bool = True, of: str | None = "a") -> Client:
@@ -82,7 +86,9 @@ def test_where_the_clients_are_not_known_nobody_has_none() -> None:
 
 
 @pytest.mark.parametrize(("on_mps", "words"), [(True, "without a grant"), (False, "beside MPS")])
-def test_a_process_that_the_books_do_not_know_is_a_row_of_its_own_and_over(on_mps: bool, words: str) -> None:
+def test_a_process_that_the_books_do_not_know_is_a_row_of_its_own_and_over(
+    on_mps: bool, words: str
+) -> None:
     top = top_of(seen(300, on_mps=on_mps, of=None)).ordered(Sort.NAME)
     stranger, holder = top.users
     assert (stranger.granted_mib, stranger.used_mib, stranger.over) == (None, 300, True)
@@ -101,7 +107,7 @@ def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
     assert {gpu.state for gpu in node_top(told).gpus} == {"no daemon"}
 
 
-# -- a cluster -------------------------------------------------------------------------------------------------------
+# -- a cluster -----------------------------------------------------------------------------------
 
 
 def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:
@@ -111,7 +117,9 @@ def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:
     assert any(note.startswith("gpu-b1: silent for 10 min or longer") for note in top.notes)
     assert "gpu-b2: nothing reported yet" in top.notes
     assert {gpu.state for gpu in top.gpus if gpu.node == "gpu-b1"} == {"silent"}
-    assert ("gpu-a1", "default/mps-sample-7xk2p", 4608) in {(one.node, one.name, one.used_mib) for one in top.users}
+    assert ("gpu-a1", "default/mps-sample-7xk2p", 4608) in {
+        (one.node, one.name, one.used_mib) for one in top.users
+    }
 
 
 def test_a_namespace_shows_its_pods_only() -> None:

@@ -16,7 +16,9 @@ def client(pid: int, of: str, used_mib: int | None = 100, gpu: int = 0) -> Clien
 
 def test_where_nvml_says_nothing_of_a_gpu_nobody_there_is_idle_and_the_reason_is_told() -> None:
     held = (HeldGrant(grant("a", 4), True),)
-    told = use_report(view(grants=held, clients=(client(1, "a"),)), POLICY, {}, ["how busy gpu0 is: NVML: lost"])
+    told = use_report(
+        view(grants=held, clients=(client(1, "a"),)), POLICY, {}, ["how busy gpu0 is: NVML: lost"]
+    )
     assert told.grants[0].cards[0].sm_percent is None
     assert told.unknown == ("how busy gpu0 is: NVML: lost",)
 
@@ -30,7 +32,11 @@ def test_how_busy_a_gpu_is_is_told_whoever_computes_there() -> None:
 
 
 def test_where_the_clients_are_not_known_nothing_is_said_of_anybody() -> None:
-    told = use_report(view(grants=(HeldGrant(grant("a", 4), True),), clients=None), POLICY, {UUIDS[0]: Busy(0, {})})
+    told = use_report(
+        view(grants=(HeldGrant(grant("a", 4), True),), clients=None),
+        POLICY,
+        {UUIDS[0]: Busy(0, {})},
+    )
     assert (told.grants[0].cards[0].sm_percent, told.grants[0].cards[0].used_mib) == (None, None)
 
 

@@ -20,17 +20,26 @@ from tests.status.pod_worlds import held, node
 def shown(violations: SeenViolations | None, used_mib: int = 1024) -> str:
     text = io.StringIO()
     view = node(grants=(held("a"),), clients=(pod_client("a", 1, used_mib),))
-    show(node_report(view, POLICY, violations), Console(file=text, width=300, markup=False, highlight=False))
+    show(
+        node_report(view, POLICY, violations),
+        Console(file=text, width=300, markup=False, highlight=False),
+    )
     return text.getvalue()
 
 
-def violation(pid: int, kind: ViolationKind = ViolationKind.OUTSIDE_MPS, *, again: bool = False) -> Violation:
+def violation(
+    pid: int, kind: ViolationKind = ViolationKind.OUTSIDE_MPS, *, again: bool = False
+) -> Violation:
     who = pod_client("a", pid)
     pod = PodName("default", "a", "a-uid")
-    return Violation(kind, Response.KILL, who.gpu, who.grant, pod, who, "runs beside MPS on gpu0", again)
+    return Violation(
+        kind, Response.KILL, who.gpu, who.grant, pod, who, "runs beside MPS on gpu0", again
+    )
 
 
-def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they_are_counted() -> None:
+def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they_are_counted() -> (
+    None
+):
     book = ViolationHistory(NOW)
     for pid in range(1, 8):
         book.ended(book.add(violation(pid), NOW + pid), 0.06)
@@ -38,14 +47,19 @@ def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they
     clock = time.strftime("%H:%M:%S", time.localtime(NOW))
     assert f"violations since mpsd's agent started at {clock}: 7 outside_mps ended" in said
     assert said.count("default/a pid ") == 5
-    assert "default/a pid 7 (train) runs beside MPS on gpu0; ended, its memory back 0.06 s after it was seen" in said
+    assert (
+        "default/a pid 7 (train) runs beside MPS on gpu0; ended, its memory back 0.06 s after it"
+        " was seen" in said
+    )
 
 
 def test_a_violation_that_is_there_again_is_counted_once() -> None:
     book = ViolationHistory(NOW)
     first, other = book.add(violation(1), NOW), book.add(violation(2), NOW)
     assert book.add(violation(1, again=True), NOW + 2) is first is not other
-    assert [(one.kind, one.count) for one in book.whole(0.0, "").node.counts] == [(ViolationKind.OUTSIDE_MPS, 2)]
+    assert [(one.kind, one.count) for one in book.whole(0.0, "").node.counts] == [
+        (ViolationKind.OUTSIDE_MPS, 2)
+    ]
 
 
 def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
@@ -72,7 +86,12 @@ def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
     for began in (10.0, 10.2, 11.0, 11.2, 11.5):
         book.scanned(began)
     status = book.whole(1.25, "").node
-    assert (status.looks, status.longest_pause_s, status.late_looks, status.nvml_s) == (5, 0.8, 2, 1.25)
+    assert (status.looks, status.longest_pause_s, status.late_looks, status.nvml_s) == (
+        5,
+        0.8,
+        2,
+        1.25,
+    )
 
 
 def test_where_nobody_is_judged_the_reason_is_shown() -> None:

@@ -56,15 +56,24 @@ def without_a_node() -> Iterator[Explanation]:
     """What keeps a pod out by itself, then what the nodes lack."""
     usual, many = scene(cluster_node()), tuple(held(f"p{n}", 1) for n in range(6))
     unreadable = pod()
-    unreadable["spec"]["containers"].append({"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}})
-    unscheduled = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes."}]}
-    yield from (told(unreadable, usual), told(pod(0), usual), told(pod(0, status=unscheduled), usual))
+    unreadable["spec"]["containers"].append(
+        {"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}
+    )
+    unscheduled = {
+        "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes."}]
+    }
+    yield from (
+        told(unreadable, usual),
+        told(pod(0), usual),
+        told(pod(0, status=unscheduled), usual),
+    )
     yield told(pod(metadata={"deletionTimestamp": "2026-11-21T08:00:00Z"}), usual)
     for gates in ([{"name": "a.io/quota"}], [{"name": "a.io/quota"}, {"name": "b.io/x"}]):
         yield told(pod(spec={"schedulingGates": gates}), usual)
     yield told(pod(spec={"schedulerName": "volcano"}), usual)
     lacking = (
-        "its ResourceClaimTemplate default/share does not exist; create it, or correct the name in spec.resourceClaims"
+        "its ResourceClaimTemplate default/share does not exist; create it, or correct the name in"
+        " spec.resourceClaims"
     )
     yield story(replace(read_pod_seen(pod(), POLICY), claim=SeenClaim("", None, lacking)), usual)
     yield from (story(one, usual) for one in with_impossible_claims())
@@ -76,10 +85,17 @@ def without_a_node() -> Iterator[Explanation]:
     yield told(pod(30), scene(cluster_node("node1"), cluster_node("node2", (24,))))
     yield told(pod(7, gpus=2), scene(cluster_node(gib=(23, 4), together=True)))
     yield told(pod(), scene(cluster_node(), machines=(machine("node1", unschedulable=True),)))
-    yield told(pod(30), scene(cluster_node(), replace(cluster_node("node2"), reported_at=None, gpus=())))
-    full = [cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),)) for n in (3, 4, 5)]
+    yield told(
+        pod(30), scene(cluster_node(), replace(cluster_node("node2"), reported_at=None, gpus=()))
+    )
+    full = [
+        cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),))
+        for n in (3, 4, 5)
+    ]
     yield told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))
-    yield told(pod(percent=30), scene(cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1)))))
+    yield told(
+        pod(percent=30), scene(cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1))))
+    )
     yield told(pod(), scene(cluster_node(gib=(23,), held=many)))
     yield told(pod(gpus=2), scene(cluster_node(gib=(23, 23))))
     yield told(pod(gpus=2), scene(cluster_node(gib=(23, 23), together=True, held=(held("a", 20),))))
@@ -89,27 +105,56 @@ def without_a_node() -> Iterator[Explanation]:
 def with_a_node() -> Iterator[Explanation]:
     usual, has = scene(cluster_node("node1")), scene(cluster_node(held=(held("train", 7),)))
     silent = scene(replace(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0))
-    unreadable = pod(spec=ON | {"containers": [{"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}]})
-    fetching = {"initContainerStatuses": [{"name": "fetch", "state": {"running": {"startedAt": "2026-11-21"}}}]}
-    yield from (told(unreadable, usual), told(pod(spec=ON), usual), told(pod(spec=ON, status=fetching), usual))
+    unreadable = pod(
+        spec=ON
+        | {"containers": [{"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}]}
+    )
+    fetching = {
+        "initContainerStatuses": [
+            {"name": "fetch", "state": {"running": {"startedAt": "2026-11-21"}}}
+        ]
+    }
+    yield from (
+        told(unreadable, usual),
+        told(pod(spec=ON), usual),
+        told(pod(spec=ON, status=fetching), usual),
+    )
     yield told(started("ContainerCreating"), usual, "FailedMount: no such volume.")
     yield told(started("ImagePullBackOff", "no such image"), usual, "Failed: no such image")
-    yield told(started("CreateContainerConfigError", "gpu0 is wedged"), scene(cluster_node(states=("wedged", "ready"))))
+    yield told(
+        started("CreateContainerConfigError", "gpu0 is wedged"),
+        scene(cluster_node(states=("wedged", "ready"))),
+    )
     for state in ("wedged", None):
         around = scene(cluster_node(held=(held("train", 7),), states=(state, "ready")))
         yield told(started("CreateContainerConfigError", "gpu0 is wedged"), around)
     yield told(started("CrashLoopBackOff", **RUNS), has)
     yield from (told(pod(spec=ON, status=RUNS), around) for around in (has, usual, silent))
-    yield from (told(pod(metadata=OWNED, status={"phase": "Failed"} | status), scene()) for status, _why in ENDED)
+    yield from (
+        told(pod(metadata=OWNED, status={"phase": "Failed"} | status), scene())
+        for status, _why in ENDED
+    )
     yield told(pod(status={"phase": "Failed", "reason": "OutOfcpu"}), scene())
 
 
 def cordons() -> Iterator[str]:
     """What each change does, and what is said of a GPU that is not there."""
-    a1, a2 = test_cordon_change.node("gpu-a1", "gpu0"), test_cordon_change.node("gpu-a2", "gpu2", "gpu3")
+    a1, a2 = (
+        test_cordon_change.node("gpu-a1", "gpu0"),
+        test_cordon_change.node("gpu-a2", "gpu2", "gpu3"),
+    )
     untold = replace(test_cordon_change.node(), pods=None)
-    cases: list[tuple[ClusterNode, str, bool]] = [(test_cordon_change.node(), "gpu2", True), (untold, "gpu0", True)]
-    cases += [(a1, "gpu1", True), (a1, "gpu0", True), (a1, "gpu0", False), (a1, "gpu1", False), (a2, "gpu2", False)]
+    cases: list[tuple[ClusterNode, str, bool]] = [
+        (test_cordon_change.node(), "gpu2", True),
+        (untold, "gpu0", True),
+    ]
+    cases += [
+        (a1, "gpu1", True),
+        (a1, "gpu0", True),
+        (a1, "gpu0", False),
+        (a1, "gpu1", False),
+        (a2, "gpu2", False),
+    ]
     for of, name, cordon in cases:
         yield from effects(of, cordon_change(of, [name], cordon=cordon))
     try:
@@ -130,13 +175,19 @@ def nodes() -> Iterator[NodeView]:
         yield node(grants=(held_by("a"),), faults=tuple(faults), faults_total=len(faults))
     yield node(canary=Canary("boot", "580.1", NOW, "", 1, 1, "a context costs 600 MiB"))
     stranger = replace(client("x", 7), grant=None, on_mps=True)
-    yield node(clients=(stranger, replace(stranger, on_mps=False, used_mib=None)), unknown=("NVML does not answer",))
-    yield replace(node(grants=(HeldGrant(grant("local", 3), holder_alive=True),)), waiting=(waiting("w", 3),))
+    yield node(
+        clients=(stranger, replace(stranger, on_mps=False, used_mib=None)),
+        unknown=("NVML does not answer",),
+    )
+    yield replace(
+        node(grants=(HeldGrant(grant("local", 3), holder_alive=True),)), waiting=(waiting("w", 3),)
+    )
 
 
 def sentences() -> Iterator[str]:
     for of in nodes():
-        yield from (line for line in shown(of).splitlines() if line[:1].strip())  # a table's begin with a space
+        # a table's begin with a space
+        yield from (line for line in shown(of).splitlines() if line[:1].strip())
         yield from node_top(node_report(of, POLICY)).notes
     book = ViolationHistory(NOW)
     book.ended(book.add(test_violation_lines.violation(1), NOW), 0.06)

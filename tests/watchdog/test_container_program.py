@@ -1,4 +1,5 @@
-"""A program in a container is started by the container's own runtime, and ends at its deadline with all that it is."""
+"""A program in a container is started by the container's own runtime, and ends at its deadline with
+all that it is."""
 
 import asyncio
 import os
@@ -40,20 +41,34 @@ class Runtime:
 
     def run(self, deadline_s: float) -> int | None:
         variables = {"A": "1 2", "B": "3"}
-        return asyncio.run(run_in_container(self._grant, str(self.program), variables, self.pid_file, deadline_s))
+        return asyncio.run(
+            run_in_container(self._grant, str(self.program), variables, self.pid_file, deadline_s)
+        )
 
 
 def test_the_runtime_is_given_the_program_and_its_variables_and_no_shell(tmp_path: Path) -> None:
     runtime = Runtime(tmp_path, "#!/bin/sh\nexit 7\n")
     assert runtime.run(30) == 7
-    words = ["--root", "/r", "exec", "--pid-file", str(runtime.pid_file), "--env", "A=1 2", "--env", "B=3"]
+    words = [
+        "--root",
+        "/r",
+        "exec",
+        "--pid-file",
+        str(runtime.pid_file),
+        "--env",
+        "A=1 2",
+        "--env",
+        "B=3",
+    ]
     assert runtime.said.read_text().splitlines() == [*words, "c1", str(runtime.program)]
     assert not runtime.pid_file.exists()
 
 
 def test_at_its_deadline_the_program_is_ended_and_not_only_its_runtime(tmp_path: Path) -> None:
     pid = tmp_path / "pid-inside"
-    runtime = Runtime(tmp_path, f"#!/bin/sh\necho $$ >{pid}.new; mv {pid}.new {pid}\nexec sleep 600\n")
+    runtime = Runtime(
+        tmp_path, f"#!/bin/sh\necho $$ >{pid}.new; mv {pid}.new {pid}\nexec sleep 600\n"
+    )
     assert runtime.run(2) is None
     left = int(eventually(lambda: pid.exists() and pid.read_text(), "the program has started"))
     eventually(lambda: processes.identity_of(left) is None, "the program is gone")

@@ -1,4 +1,5 @@
-"""What a context shows of its SMs: all that were recorded on an H200 are told apart, and nobody else is accused."""
+"""What a context shows of its SMs: all that were recorded on an H200 are told apart, and nobody
+else is accused."""
 
 import json
 from collections.abc import Iterator
@@ -13,13 +14,21 @@ from mpsd.model.gpu_facts import Capability
 from mpsd.model.grants import Gpu, GpuShare, Grant
 from mpsd.model.node_view import Client
 from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.escapes import RESERVED_APART_S, most_sms, reserved_kib, shows_lifted, threads_lifted
+from mpsd.watchdog.rules.escapes import (
+    RESERVED_APART_S,
+    most_sms,
+    reserved_kib,
+    shows_lifted,
+    threads_lifted,
+)
 from mpsd.watchdog.rules.judge import SECOND_SCAN_S
 from tests.model.gpu_worlds import EVERYTHING_KILLS, Watch, client, kinds, pod_grant
 from tests.model.manifests import FACTS
 from tests.model.worlds import GPUS, UUIDS
 
-RECORD = Path(__file__).parents[2] / "docs" / "benchmarks" / "2026-11-24-contexts-H200-580.159.04.json"
+RECORD = (
+    Path(__file__).parents[2] / "docs" / "benchmarks" / "2026-11-24-contexts-H200-580.159.04.json"
+)
 _FOUND = FACTS.capability("9.0")
 assert _FOUND is not None
 HOPPER: Capability = _FOUND
@@ -61,15 +70,22 @@ def test_what_was_recorded_is_what_the_facts_say() -> None:
     for one in CONTEXTS:
         assert HOPPER.reserved_kib(one.sms) == one.reserved_kib
         assert HOPPER.least_sms(one.reserved_kib, 132) <= one.sms
-        assert one.lifted or HOPPER.sms_given(one.percent, 132) >= one.sms  # two were on a server with a percentage
+        # two were on a server with a percentage
+        assert one.lifted or HOPPER.sms_given(one.percent, 132) >= one.sms
 
 
 @given(st.integers(1, 100), st.integers(1, 132), st.integers(0, 100_000))
-def test_a_context_within_its_share_is_never_found_whatever_it_allocates(percent: int, sms: int, more_mib: int) -> None:
+def test_a_context_within_its_share_is_never_found_whatever_it_allocates(
+    percent: int, sms: int, more_mib: int
+) -> None:
     grant = replace(CAPPED, thread_percent=percent)
     honest = min(sms, most_sms(grant, H200))
     used_mib = HOPPER.context_cost_mib(honest) + more_mib
-    assert not [*threads_lifted(client(1, grant, used_mib, reserved_kib=HOPPER.reserved_kib(honest)), H200, grant)]
+    assert not [
+        *threads_lifted(
+            client(1, grant, used_mib, reserved_kib=HOPPER.reserved_kib(honest)), H200, grant
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,12 +135,14 @@ def test_only_grants_are_looked_at_that_could_show_it(
 
 
 def test_capabilities_that_nobody_has_looked_at_say_nothing() -> None:
-    assert {row.compute_capability for row in FACTS.capabilities if row.sms_per_reservation} == {"9.0"}
+    assert {row.compute_capability for row in FACTS.capabilities if row.sms_per_reservation} == {
+        "9.0"
+    }
     unknown = GPUS[0].capability
     assert (unknown.reserved_kib(132), unknown.least_sms(6144, 132)) == (0, 0)
 
 
-# -- two scans ---------------------------------------------------------------------------------------------------------
+# -- two scans -----------------------------------------------------------------------------------
 
 
 def seen(used_mib: int = 516, kib: int = 6144, grant: Grant = CAPPED) -> Client:
@@ -157,15 +175,23 @@ def test_it_is_reported_once_and_stays_so() -> None:
     assert "129 SMs of gpu0 or more, and 30 % of them are 38" in violation.message
 
 
-# -- the address space -------------------------------------------------------------------------------------------------
+# -- the address space ---------------------------------------------------------------------------
 
-BEFORE = b"00400000-00420000 r--p 00000000 fe:00 79246                              /usr/bin/python3.12\n"
+BEFORE = (
+    b"00400000-00420000 r--p 00000000 fe:00 79246                             "
+    b" /usr/bin/python3.12\n"
+)
 AFTER = b"7f3ba8000000-7f3dac000000 ---p 00000000 00:00 0 \n"
 DEVICE = b"/dev/nvidia0"
 
 
 def line(start: int, size: int, mode: bytes = b"---p", path: bytes = b"") -> bytes:
-    return b"%x-%x %b 00000000 00:00 0 %b\n" % (start, start + size, mode, path and b" " * 25 + path)
+    return b"%x-%x %b 00000000 00:00 0 %b\n" % (
+        start,
+        start + size,
+        mode,
+        path and b" " * 25 + path,
+    )
 
 
 def context(kib: int, path: bytes = DEVICE, gap: int = 0) -> list[bytes]:
@@ -174,8 +200,12 @@ def context(kib: int, path: bytes = DEVICE, gap: int = 0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kib", [2048, 4096, 6144])
-@pytest.mark.parametrize("before", [[], [BEFORE], [BEFORE, line(0x10000, 0x1000, b"rw-p", b"[heap]")]])
-def test_the_reservation_before_the_drivers_first_mapping_is_found(kib: int, before: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    "before", [[], [BEFORE], [BEFORE, line(0x10000, 0x1000, b"rw-p", b"[heap]")]]
+)
+def test_the_reservation_before_the_drivers_first_mapping_is_found(
+    kib: int, before: list[bytes]
+) -> None:
     assert reserved_kib([*before, *context(kib), AFTER]) == kib
     assert reserved_kib([*before, *context(kib, b"/run/mpsd/simulation/nvidia1"), AFTER]) == kib
 
@@ -185,7 +215,8 @@ def test_the_reservation_before_the_drivers_first_mapping_is_found(kib: int, bef
     [
         [],
         [BEFORE, AFTER],
-        [BEFORE, line(0x2_0000_0000, 0x1_0020_0000), AFTER],  # after cuInit, before there is a context
+        # after cuInit, before there is a context
+        [BEFORE, line(0x2_0000_0000, 0x1_0020_0000), AFTER],
         [line(0x2_0000_0000, 2**21)],
         context(4096, b"/tmp/data"),
         context(4096, b""),
@@ -210,7 +241,13 @@ def test_no_more_is_read_than_needed() -> None:
 
 @given(
     st.integers(1, 2**20).map(lambda pages: pages * 4096),
-    st.lists(st.tuples(st.integers(1, 2**20), st.sampled_from([b"r-xp", b"---p", b"rw-p"]), st.binary(max_size=9))),
+    st.lists(
+        st.tuples(
+            st.integers(1, 2**20),
+            st.sampled_from([b"r-xp", b"---p", b"rw-p"]),
+            st.binary(max_size=9),
+        )
+    ),
     st.binary(max_size=20).filter(lambda name: b"\n" not in name and b"/" not in name),
 )
 def test_whatever_is_mapped_before_and_behind_it_its_size_is_found(
@@ -224,7 +261,10 @@ def test_whatever_is_mapped_before_and_behind_it_its_size_is_found(
             break
         lines.append(line(at, pages * 4096, mode, path.replace(b"\n", b"?")))
         at = end
-    here = [line(0x2_0000_0000, size), line(0x2_0000_0000 + size, 4096, b"rw-s", b"/dev/nvidia" + name)]
+    here = [
+        line(0x2_0000_0000, size),
+        line(0x2_0000_0000 + size, 4096, b"rw-s", b"/dev/nvidia" + name),
+    ]
     assert reserved_kib([*lines, *here, AFTER]) == size // 1024
 
 

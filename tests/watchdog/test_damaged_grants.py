@@ -1,7 +1,8 @@
-"""Records of grants, damaged in whatever way: nobody is ended who proves its grant, and nothing is given twice.
+"""Records of grants, damaged in whatever way: nobody is ended who proves its grant, and nothing is
+given twice.
 
-The ledger, the scanner, the watchdog and its judgement as they run, on simulated GPUs; the clients are processes that
-sleep. Every violation would end its process.
+The ledger, the scanner, the watchdog and its judgement as they run, on simulated GPUs; the clients
+are processes that sleep. Every violation would end its process.
 """
 
 import asyncio
@@ -45,13 +46,18 @@ from tests.model.worlds import record, view, waiting
 
 NOBODY = 65534
 GRANTED_GIB, USED_MIB = 12, 8 * 1024
-STRICT = policy(**dict.fromkeys(("memory_over_grant", "outside_mps", "without_grant", "in_no_pod"), Response.KILL))
+STRICT = policy(
+    **dict.fromkeys(
+        ("memory_over_grant", "outside_mps", "without_grant", "in_no_pod"), Response.KILL
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """To the record of one grant. text: how many bytes are kept from the front, what is put there, and how many of the
-    others follow. swapped: it is the other grant's. owner, mode: of its file."""
+    """To the record of one grant. text: how many bytes are kept from the front, what is put there,
+    and how many of the others follow. swapped: it is the other grant's. owner, mode: of its
+    file."""
 
     kept: int
     put: bytes
@@ -82,14 +88,16 @@ DAMAGES = st.just(SOUND) | st.builds(
 
 
 class World:
-    """Two GPUs with a program under a grant of each, of which the second does not say so in its environment, and a
-    stranger beside it."""
+    """Two GPUs with a program under a grant of each, of which the second does not say so in its
+    environment, and a stranger beside it."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         limits = load_limits(None)
         self.run = folder / "run"
         self.settings = settings_of(run_directory=str(self.run), environment={})
-        simulated = create_node(folder / "simulation", cards_asked("A30x2", limits.facts), limits.facts.capabilities)
+        simulated = create_node(
+            folder / "simulation", cards_asked("A30x2", limits.facts), limits.facts.capabilities
+        )
         nvml = Nvml(SimulatedNvml(simulated.folder))
         nvml.open()
         stack.callback(nvml.close)
@@ -98,13 +106,21 @@ class World:
         self.held: list[ProgramGrant] = []
         for gpu in self.node.gpus:
             name = f"grant-{gpu.label}"
-            variables = environment(ClientLimit(GRANTED_GIB * 1024, 30), str(self.run / gpu.label / "client"))
+            variables = environment(
+                ClientLimit(GRANTED_GIB * 1024, 30), str(self.run / gpu.label / "client")
+            )
             marks = {} if gpu.ordinal else {CUDA_VISIBLE_DEVICES: gpu.uuid, GRANT: name}
             holder = self._client(gpu, variables | marks, stack, simulated)
             parts = evenly((gpu.uuid,), GRANTED_GIB * 1024, 30)
             self.held.append(ProgramGrant(name, gpu.label, parts, 30, 8, holder, "sleep 600"))
             (self.run / gpu.label).mkdir()
-            seen = replace(record(), domain=gpu.label, gpus=(gpu.uuid,), servers=(), daemon=processes.identity_of(1))
+            seen = replace(
+                record(),
+                domain=gpu.label,
+                gpus=(gpu.uuid,),
+                servers=(),
+                daemon=processes.identity_of(1),
+            )
             records.write(self.run / gpu.label / "record.json", seen)
         self.stranger = self._client(self.node.gpus[1], {}, stack, simulated)
 
@@ -113,7 +129,9 @@ class World:
     ) -> processes.ProcessIdentity:
         """One that does not descend from this process, which would be mpsd's own."""
         start = ["/bin/sh", "-c", "sleep 600 >&- & echo $!"]
-        pid = int(subprocess.run(start, env=dict(variables), stdout=subprocess.PIPE, check=True).stdout)
+        pid = int(
+            subprocess.run(start, env=dict(variables), stdout=subprocess.PIPE, check=True).stdout
+        )
         found = processes.identity_of(pid)
         assert found
         stack.callback(processes.send_signal, found, signal.SIGKILL)
@@ -142,11 +160,14 @@ class World:
         running = asyncio.create_task(watching.run(stop))
 
         def is_over() -> bool:
-            """The stranger is noted once it has become the program that it starts, however long that takes."""
+            """The stranger is noted once it has become the program that it starts, however long
+            that takes."""
             seen = watching.report().node
             return running.done() or (seen.looks >= 4 and bool(seen.last or ledger.view.unreadable))
 
-        await until(is_over, 20, "four scans, and who has no grant noted where all grants are known")
+        await until(
+            is_over, 20, "four scans, and who has no grant noted where all grants are known"
+        )
         stop.set()
         await running
         found = ledger.view
@@ -157,7 +178,11 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     be_silent()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ExitStack() as stack,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for pause in ("SCAN_S", "_MIN_PAUSE_S"):
             patch.setattr(f"mpsd.watchdog.watchdog.{pause}", 0.03)
         yield World(Path(folder), stack)
@@ -168,7 +193,7 @@ def world() -> Iterator[World]:
 @example(SOUND, SOUND)
 @example(replace(SOUND, swapped=True), replace(SOUND, swapped=True))
 @example(replace(SOUND, owner=NOBODY), replace(SOUND, kept=40, left_out=100_000))
-def test_whatever_becomes_of_records_nobody_is_ended_who_proves_its_grant_and_no_card_is_given_twice(
+def test_whatever_becomes_of_records_nobody_with_a_proven_grant_is_ended(
     world: World, first: Damage, second: Damage
 ) -> None:
     ledger, seen = asyncio.run(world.watched(first, second))
@@ -177,7 +202,8 @@ def test_whatever_becomes_of_records_nobody_is_ended_who_proves_its_grant_and_no
     assert noted <= {world.stranger.pid}
 
     domains = tuple(
-        DomainView(replace(record(), domain=gpu.label, gpus=(gpu.uuid,)), frozenset()) for gpu in world.node.gpus
+        DomainView(replace(record(), domain=gpu.label, gpus=(gpu.uuid,)), frozenset())
+        for gpu in world.node.gpus
     )
     asks = replace(
         view(grants=ledger.held),
@@ -186,6 +212,9 @@ def test_whatever_becomes_of_records_nobody_is_ended_who_proves_its_grant_and_no
         gpus=world.node.gpus,
         domains=domains,
     )
-    now: list[Grant] = [*world.held, *(one.grant for one in decide(asks, STRICT) if isinstance(one, Admit))]
+    now: list[Grant] = [
+        *world.held,
+        *(one.grant for one in decide(asks, STRICT) if isinstance(one, Admit)),
+    ]
     for gpu in world.node.gpus:
         assert sum(grant.part_of(gpu.uuid).memory_mib for grant in now) <= gpu.memory_mib

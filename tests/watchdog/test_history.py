@@ -1,4 +1,5 @@
-"""What MPSNode tells of violations: whose they were and how many, in little room, and written seldom."""
+"""What MPSNode tells of violations: whose they were and how many, in little room, and written
+seldom."""
 
 import json
 from collections import Counter
@@ -21,7 +22,15 @@ from mpsd.model.node_view import HeldGrant
 from mpsd.model.policy import Response as PolicyResponse
 from mpsd.model.times import stamp, utc
 from mpsd.model.violations import Violation, ViolationKind
-from mpsd.status.rules.mpsnode import CHANGE_S, HEARTBEAT_S, MOST_LAST, MOST_PODS, USE_S, WrittenStatus, write_due
+from mpsd.status.rules.mpsnode import (
+    CHANGE_S,
+    HEARTBEAT_S,
+    MOST_LAST,
+    MOST_PODS,
+    USE_S,
+    WrittenStatus,
+    write_due,
+)
 from mpsd.watchdog.watchdog import ViolationHistory
 from tests.model.worlds import NOW
 from tests.status.pod_worlds import client, held, node, pod
@@ -39,7 +48,9 @@ FULL_NODE = 8 * 40  # pods
 
 
 def last(name: str | None, kind: ViolationKind, at: float = NOW) -> ViolationReport:
-    return ViolationReport(at=utc(at), kind=kind.value, action="kill", pod=str(pod(name)) if name else "")
+    return ViolationReport(
+        at=utc(at), kind=kind.value, action="kill", pod=str(pod(name)) if name else ""
+    )
 
 
 def counts(tally: Mapping[ViolationKind, int]) -> tuple[ViolationCount, ...]:
@@ -53,13 +64,22 @@ def violations(
     total = Counter[ViolationKind](ViolationKind(one.kind) for one in others)
     for tally in tallies.values():
         total.update(tally)
-    own = {name: last(name, next(iter(tally)), at + place) for place, (name, tally) in enumerate(tallies.items())}
-    grants = {pod(name).uid: GrantViolations(counts(tally), own[name]) for name, tally in tallies.items()}
-    seen = ViolationsReport(since=utc(NOW - 60), counts=counts(total), last=(*own.values(), *others))
+    own = {
+        name: last(name, next(iter(tally)), at + place)
+        for place, (name, tally) in enumerate(tallies.items())
+    }
+    grants = {
+        pod(name).uid: GrantViolations(counts(tally), own[name]) for name, tally in tallies.items()
+    }
+    seen = ViolationsReport(
+        since=utc(NOW - 60), counts=counts(total), last=(*own.values(), *others)
+    )
     return SeenViolations(seen, grants)
 
 
-def told(seen: SeenViolations, names: Sequence[str], *, grants_known: bool = True) -> dict[str, Any]:
+def told(
+    seen: SeenViolations, names: Sequence[str], *, grants_known: bool = True
+) -> dict[str, Any]:
     return status(node(grants=tuple(map(pods_grant, names)), grants_known=grants_known), seen)
 
 
@@ -106,20 +126,26 @@ def test_a_full_node_where_everybody_does_everything_stays_small() -> None:
     assert loud["violations"]["pods"] == FULL_NODE
     assert len(loud["violations"]["last"]) == MOST_LAST
     own = [grant["pod"] for grant in loud["grants"] if "violations" in grant]
-    assert sorted(own) == sorted(f"default/{name}" for name in names[-MOST_PODS:]), "those that did something last"
+    assert sorted(own) == sorted(f"default/{name}" for name in names[-MOST_PODS:]), (
+        "those that did something last"
+    )
 
 
-# -- when it is written --------------------------------------------------------------------------------------------
+# -- when it is written --------------------------------------------------------------------------
 
 acts = st.lists(
-    st.tuples(st.floats(0.01, 20.0), st.sampled_from([f"pod{n}" for n in range(40)]), st.sampled_from(OF_PODS)),
+    st.tuples(
+        st.floats(0.01, 20.0),
+        st.sampled_from([f"pod{n}" for n in range(40)]),
+        st.sampled_from(OF_PODS),
+    ),
     min_size=1,
     max_size=80,
 )
 
 
 @given(acts)
-def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_and_the_last_is_told_in_the_end(
+def test_what_is_done_again_is_written_twice_a_minute_at_most(
     sequence: list[tuple[float, str, ViolationKind]],
 ) -> None:
     names = sorted({name for _pause, name, _kind in sequence})
@@ -148,7 +174,9 @@ def test_whatever_programs_do_again_and_again_is_written_twice_a_minute_at_most_
     gaps = [later - earlier for (earlier, _), (later, _) in pairwise(writes)]
     assert all(gap >= CHANGE_S - ROUNDING for gap in gaps)
     soon = sum(gap < USE_S - ROUNDING for gap in gaps)
-    assert soon <= len(names) + len({kind for _pause, _name, kind in sequence}), "one for each pod and each kind"
+    assert soon <= len(names) + len({kind for _pause, _name, kind in sequence}), (
+        "one for each pod and each kind"
+    )
 
 
 def test_more_of_the_same_is_written_with_what_is_used_and_a_first_one_at_once() -> None:
@@ -171,7 +199,9 @@ def violation(
     name: str, pid: int, kind: ViolationKind = ViolationKind.OUTSIDE_MPS, *, again: bool = False
 ) -> Violation:
     who = client(name, pid)
-    return Violation(kind, PolicyResponse.KILL, who.gpu, who.grant, pod(name), who, "runs beside MPS", again)
+    return Violation(
+        kind, PolicyResponse.KILL, who.gpu, who.grant, pod(name), who, "runs beside MPS", again
+    )
 
 
 def counted(found: Sequence[ViolationCount]) -> dict[str, int | None]:

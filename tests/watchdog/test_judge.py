@@ -16,30 +16,48 @@ from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import KILL_WHEN_SHORT, ViolationKind
 from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_SCAN_S, crowding_out
-from tests.model.gpu_worlds import EVERYTHING_KILLS, Watch, client, ended, kinds, pod_grant, policy, program_grant
+from tests.model.gpu_worlds import (
+    EVERYTHING_KILLS,
+    Watch,
+    client,
+    ended,
+    kinds,
+    pod_grant,
+    policy,
+    program_grant,
+)
 from tests.model.worlds import CAPABILITY, GPUS, UUIDS
 
 A, B = pod_grant("a"), pod_grant("b")
 STRANGER = PodName("default", "stranger", "stranger-uid")
 
 
-# -- pods that share a claim ------------------------------------------------------------------------------------------
+# -- pods that share a claim ---------------------------------------------------------------------
 
 FIRST, SECOND = PodName("default", "first", "first-uid"), PodName("default", "second", "second-uid")
-SHARED = ClaimGrant("claim-uid", "gpu0", A.parts, 100, 2, FIRST, "", sharing=(FIRST, SECOND), claim="default/share")
+SHARED = ClaimGrant(
+    "claim-uid", "gpu0", A.parts, 100, 2, FIRST, "", sharing=(FIRST, SECOND), claim="default/share"
+)
 
 
 @pytest.mark.parametrize("pod", [FIRST, SECOND])
 def test_of_pods_that_share_a_claim_the_one_whose_process_it_is_is_held_to_it(pod: PodName) -> None:
     other = FIRST if pod is SECOND else SECOND
     within, over = client(1, SHARED, 300, pod=other.uid), client(2, SHARED, 1500, pod=pod.uid)
-    lifted = client(3, SHARED, 1, pod=pod.uid, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
+    lifted = client(
+        3, SHARED, 1, pod=pod.uid, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"}
+    )
     found = Watch(EVERYTHING_KILLS).look((SHARED,), within, over, lifted).violations
-    assert {one.kind for one in found} >= {ViolationKind.MEMORY_OVER_GRANT, ViolationKind.LIMIT_LIFTED}
+    assert {one.kind for one in found} >= {
+        ViolationKind.MEMORY_OVER_GRANT,
+        ViolationKind.LIMIT_LIFTED,
+    }
     (over_grant,) = (one.message for one in found if one.kind is ViolationKind.MEMORY_OVER_GRANT)
     assert over_grant.endswith("1024 MiB are granted for all pods of claim default/share together")
     assert {one.pod for one in found} == {pod}
-    assert all(one.message.count("claim default/share") == 1 for one in found), "each names the claim, once"
+    assert all(one.message.count("claim default/share") == 1 for one in found), (
+        "each names the claim, once"
+    )
 
 
 def test_a_violation_of_a_claim_of_one_pod_names_it_too_and_one_of_no_claim_names_none() -> None:
@@ -49,7 +67,7 @@ def test_a_violation_of_a_claim_of_one_pod_names_it_too_and_one_of_no_claim_name
         assert ("claim default/share" in one.message) is names_it
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------
 
 
 def test_processes_that_are_each_within_and_over_together_are_contained() -> None:
@@ -59,9 +77,11 @@ def test_processes_that_are_each_within_and_over_together_are_contained() -> Non
     grown = [replace(one, used_mib=300) for one in small]
     verdict = watch.look((A,), *grown)
     assert ended(verdict) == {4, 5}, "ending two of five brings 1500 MiB within 1024 and 32"
-    assert {one.message for one in verdict.violations} == {
-        "allocated 100 MiB since the use last fitted the grant: 1500 MiB of gpu0 are in use, 1024 MiB are granted"
-    }
+    message = (
+        "allocated 100 MiB since the use last fitted the grant: 1500 MiB of gpu0 are in use, 1024"
+        " MiB are granted"
+    )
+    assert {one.message for one in verdict.violations} == {message}
 
 
 def test_who_grew_most_since_the_grant_was_within_is_ended_and_not_who_is_largest() -> None:
@@ -76,7 +96,7 @@ def test_of_a_grant_that_was_never_seen_within_nobody_knows_who_took_what_when()
     assert found.message == "holds 1500 MiB: 1500 MiB of gpu0 are in use, 1024 MiB are granted"
 
 
-def test_a_gpu_that_nvml_does_not_answer_for_once_makes_nobody_a_culprit_and_nothing_told_twice() -> None:
+def test_a_gpu_without_an_answer_of_nvml_makes_nobody_a_culprit() -> None:
     watch = Watch()
     lifted = client(2, A, 100, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
     assert len(watch.look((A,), client(1, A, 700), lifted).violations) == 1
@@ -92,7 +112,9 @@ def test_what_is_within_the_tolerance_is_not_over() -> None:
 
 def test_memory_of_each_gpu_is_weighed_by_itself() -> None:
     both = pod_grant("a", 1024, 0, 1)
-    assert ended(Watch().look((both,), client(1, both, 1000), client(1, both, 1000, gpu=1))) == set()
+    assert (
+        ended(Watch().look((both,), client(1, both, 1000), client(1, both, 1000, gpu=1))) == set()
+    )
     assert ended(Watch().look((both,), client(1, both, 10), client(2, both, 1100, gpu=1))) == {2}
 
 
@@ -114,7 +136,9 @@ def test_memory_that_nvml_does_not_tell_is_said_and_not_punished() -> None:
     assert [notice.reason for notice in verdict.notices] == [None]
     assert "does not report how much of gpu0 pid 1 (python) uses" in verdict.notices[0].message
     assert watch.look((A,), client(1, A, None), client(2, A, 1000)).notices == (), "it is said once"
-    assert ended(watch.look((A,), client(1, A, None), client(2, A, 1100))) == {2}, "what is known is over by itself"
+    assert ended(watch.look((A,), client(1, A, None), client(2, A, 1100))) == {2}, (
+        "what is known is over by itself"
+    )
 
 
 def test_one_that_is_being_ended_is_not_counted_until_its_deadline_and_then_ended_again() -> None:
@@ -157,7 +181,9 @@ def test_whatever_they_use_only_those_end_whose_own_grant_is_over_and_enough_of_
     a: Sequence[int | None], b: Sequence[int | None], before: Sequence[int], shuffled: object
 ) -> None:
     of = {A.id: A, B.id: B}
-    now = [client(1 + n, A, mib) for n, mib in enumerate(a)] + [client(101 + n, B, mib) for n, mib in enumerate(b)]
+    now = [client(1 + n, A, mib) for n, mib in enumerate(a)] + [
+        client(101 + n, B, mib) for n, mib in enumerate(b)
+    ]
     then = [replace(one, used_mib=mib) for one, mib in zip(now, before, strict=False)]
     one_way, other_way = (
         Watch(policy(too_many_clients=Response.OBSERVE)),
@@ -177,7 +203,9 @@ def test_whatever_they_use_only_those_end_whose_own_grant_is_over_and_enough_of_
         assert kept <= 1024 + 32, "what is left is within"
         assert used > 1024 + 32 or not ending, "nobody of a grant that is within is ended"
         least = min((one.used_mib or 0 for one in ending), default=0)
-        assert not ending or kept + least > 1024 + 32 or len(ending) > 1, "the last one to end was needed"
+        assert not ending or kept + least > 1024 + 32 or len(ending) > 1, (
+            "the last one to end was needed"
+        )
 
 
 @given(
@@ -197,7 +225,9 @@ def test_look_after_look_nobody_is_ended_while_the_rest_is_within(
         verdict = watch.look((A,), *here, after_s=apart_s)
         counted = [one for one in here if watch.now - ended_at.get(one.pid, -100.0) >= AGAIN_S]
         found = ended(verdict)
-        assert found <= {one.pid for one in counted}, "who is being ended is not signalled again before its time"
+        assert found <= {one.pid for one in counted}, (
+            "who is being ended is not signalled again before its time"
+        )
         assert _sum(counted) > 1024 + 32 or not found
         assert _sum([one for one in counted if one.pid not in found]) <= 1024 + 32
         assert {one.client.pid for one in verdict.violations if one.again} <= ended_at.keys()
@@ -209,7 +239,7 @@ def _sum(clients: Sequence[Client]) -> int:
     return sum(one.used_mib or 0 for one in clients)
 
 
-# -- where they are not allowed ----------------------------------------------------------------------------------------
+# -- where they are not allowed ------------------------------------------------------------------
 
 
 def test_a_process_beside_mps_is_ended_at_the_second_look() -> None:
@@ -217,7 +247,9 @@ def test_a_process_beside_mps_is_ended_at_the_second_look() -> None:
     escaped = client(1, A, on_mps=False)
     first = watch.look((A,), escaped)
     assert (first.violations, first.scan_again) == ((), True)
-    assert kinds(watch.look((A,), escaped, after_s=SECOND_SCAN_S)) == {1: {ViolationKind.OUTSIDE_MPS}}
+    assert kinds(watch.look((A,), escaped, after_s=SECOND_SCAN_S)) == {
+        1: {ViolationKind.OUTSIDE_MPS}
+    }
 
 
 def test_a_client_that_shows_beside_mps_for_a_moment_is_left_alone() -> None:
@@ -234,9 +266,11 @@ def test_a_process_on_a_gpu_that_its_grant_does_not_name_has_no_grant_there() ->
     assert verdict.violations[0].pod == A.holder
 
 
-def test_a_process_of_a_pod_that_is_known_to_hold_no_grant_is_ended_and_one_of_an_unknown_pod_never() -> None:
+def test_a_process_of_a_pod_without_a_grant_is_ended_of_an_unknown_pod_never() -> None:
     known, unknown = client(1, None, pod=STRANGER.uid), client(2, None, pod="nobody-knows")
-    verdict = Watch(EVERYTHING_KILLS).looks((A,), known, unknown, ungranted={STRANGER.uid: STRANGER})
+    verdict = Watch(EVERYTHING_KILLS).looks(
+        (A,), known, unknown, ungranted={STRANGER.uid: STRANGER}
+    )
     assert kinds(verdict) == {1: {ViolationKind.WITHOUT_GRANT}}
     assert verdict.violations[0].pod == STRANGER
 
@@ -244,9 +278,15 @@ def test_a_process_of_a_pod_that_is_known_to_hold_no_grant_is_ended_and_one_of_a
 def test_pods_of_exempt_namespaces_are_only_observed() -> None:
     exempt = PodName("kube-system", "dcgm", "dcgm-uid")
     (found,) = (
-        Watch(EVERYTHING_KILLS).looks((), client(1, None, pod=exempt.uid), ungranted={exempt.uid: exempt}).violations
+        Watch(EVERYTHING_KILLS)
+        .looks((), client(1, None, pod=exempt.uid), ungranted={exempt.uid: exempt})
+        .violations
     )
-    assert (found.response, found.response.ends, found.response.reports) == (Response.OBSERVE, False, False)
+    assert (found.response, found.response.ends, found.response.reports) == (
+        Response.OBSERVE,
+        False,
+        False,
+    )
 
 
 def test_what_was_only_counted_is_told_of_once_where_the_policy_now_says_so() -> None:
@@ -266,7 +306,9 @@ def test_what_is_in_no_pod_is_told_of_once_and_not_ended_by_default() -> None:
     (found,) = watch.looks((A,), client(1, None, 5000, on_mps=False)).violations
     assert (found.kind, found.response, found.pod) == (ViolationKind.IN_NO_POD, Response.WARN, None)
     assert (
-        str(found) == "pid 1 (python) is in no pod and uses gpu0, which mpsd shares; it runs beside MPS, without limits"
+        str(found)
+        == "pid 1 (python) is in no pod and uses gpu0, which mpsd shares; it runs beside MPS,"
+        " without limits"
     )
     assert watch.looks((A,), client(1, None, 6000, on_mps=False)).violations == ()
 
@@ -300,20 +342,27 @@ def test_mpsds_own_processes_are_not_looked_at() -> None:
         unique_by=lambda one: (one.pid, one.gpu),
     )
 )
-def test_by_the_shipped_actions_nobody_is_ended_who_has_no_pod_and_no_grant(clients: list[Client]) -> None:
+def test_by_the_shipped_actions_nobody_is_ended_who_has_no_pod_and_no_grant(
+    clients: list[Client],
+) -> None:
     shipped = policy(outside_mps=Response.KILL, without_grant=Response.KILL)
     watch = Watch(shipped)
     for verdict in (watch.look((A, B), *clients), watch.look((A, B), *clients)):
-        assert all(one.client.grant in {A.id, B.id} for one in verdict.violations if one.response.ends)
+        assert all(
+            one.client.grant in {A.id, B.id} for one in verdict.violations if one.response.ends
+        )
 
 
-# -- how many they are, and what they were started with ----------------------------------------------------------------
+# -- how many they are, and what they were started with ------------------------------------------
 
 
 def test_of_too_many_processes_the_newest_are_too_many() -> None:
     two = pod_grant("a", 8192, clients=2)
     verdict = Watch(EVERYTHING_KILLS).look((two,), *(client(pid, two) for pid in (30, 10, 20, 40)))
-    assert kinds(verdict) == {30: {ViolationKind.TOO_MANY_CLIENTS}, 40: {ViolationKind.TOO_MANY_CLIENTS}}
+    assert kinds(verdict) == {
+        30: {ViolationKind.TOO_MANY_CLIENTS},
+        40: {ViolationKind.TOO_MANY_CLIENTS},
+    }
 
 
 ENVIRONMENTS = st.sampled_from([None, {}, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"}])
@@ -343,7 +392,9 @@ def test_what_was_kept_and_has_not_changed_is_judged_as_if_it_were_looked_at_aga
             clients += [known.setdefault(key, one)] if is_here else []
         again.memory = replace(again.memory, shares={})
         once.policy = again.policy = now_policy
-        assert once.look((A, B), *clients, after_s=apart_s) == again.look((A, B), *clients, after_s=apart_s)
+        assert once.look((A, B), *clients, after_s=apart_s) == again.look(
+            (A, B), *clients, after_s=apart_s
+        )
 
 
 SMALL = (replace(GPUS[0], capability=replace(CAPABILITY, clients=6)), GPUS[1])
@@ -351,7 +402,11 @@ WHEN_SHORT = policy(too_many_clients=KILL_WHEN_SHORT)
 
 
 def test_a_grant_may_have_more_processes_while_every_other_can_have_its_own() -> None:
-    watch, one, two = Watch(WHEN_SHORT), pod_grant("a", 8192, clients=2), pod_grant("b", 8192, clients=2)
+    watch, one, two = (
+        Watch(WHEN_SHORT),
+        pod_grant("a", 8192, clients=2),
+        pod_grant("b", 8192, clients=2),
+    )
     crowd = [client(pid, one) for pid in range(1, 7)]
     found = watch.look((one,), *crowd, gpus=SMALL)
     assert {(violation.client.pid, violation.response) for violation in found.violations} == {
@@ -360,7 +415,10 @@ def test_a_grant_may_have_more_processes_while_every_other_can_have_its_own() ->
     found = watch.look((one, two), *crowd, gpus=SMALL)
     assert ended(found) == {5, 6}, "the other's two are free before it starts"
     assert {violation.kind for violation in found.violations} == {ViolationKind.TOO_MANY_CLIENTS}
-    assert watch.look((one, two), *crowd[:4], client(7, two), client(8, two), gpus=SMALL).violations == ()
+    assert (
+        watch.look((one, two), *crowd[:4], client(7, two), client(8, two), gpus=SMALL).violations
+        == ()
+    )
 
 
 def test_the_grant_furthest_over_makes_room() -> None:
@@ -369,13 +427,18 @@ def test_the_grant_furthest_over_makes_room() -> None:
     assert ended(Watch(WHEN_SHORT).look((one, two, three), *here, gpus=SMALL)) == {9}
 
 
-@given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from("abc?")), max_size=12), st.integers(3, 12))
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.sampled_from("abc?")), max_size=12),
+    st.integers(3, 12),
+)
 def test_who_crowds_others_out_is_over_its_own_and_no_more_end_than_are_needed(
     present: list[tuple[int, str]], most: int
 ) -> None:
     gpu = replace(GPUS[0], capability=replace(CAPABILITY, clients=most))
     grants = {name: pod_grant(name, 8192, clients=1) for name in "abc"}
-    here = [client(number * 100 + pid, grants.get(name)) for number, (pid, name) in enumerate(present)]
+    here = [
+        client(number * 100 + pid, grants.get(name)) for number, (pid, name) in enumerate(present)
+    ]
     out = set(crowding_out(gpu, grants.values(), here))
     kept = [one for one in here if one.process not in out]
 
@@ -383,7 +446,9 @@ def test_who_crowds_others_out_is_over_its_own_and_no_more_end_than_are_needed(
         used = Counter(one.grant for one in clients)
         return used[None] + sum(max(used[grant.id], 1) for grant in grants.values())
 
-    over = sum(max(0, count - 1) for grant, count in Counter(one.grant for one in here).items() if grant)
+    over = sum(
+        max(0, count - 1) for grant, count in Counter(one.grant for one in here).items() if grant
+    )
     assert len(out) == max(0, min(wanted(here) - most, over))
     assert {one.grant for one in kept} == {one.grant for one in here}, "each keeps one"
 
@@ -391,7 +456,9 @@ def test_who_crowds_others_out_is_over_its_own_and_no_more_end_than_are_needed(
 def test_who_is_ended_for_one_reason_counts_for_no_other() -> None:
     two = pod_grant("a", 1024, clients=2)
     clients = client(1, two, 100), client(2, two, 100), client(3, two, 5000)
-    assert kinds(Watch(EVERYTHING_KILLS).look((two,), *clients)) == {3: {ViolationKind.TOO_MANY_CLIENTS}}
+    assert kinds(Watch(EVERYTHING_KILLS).look((two,), *clients)) == {
+        3: {ViolationKind.TOO_MANY_CLIENTS}
+    }
 
 
 def test_a_full_gpu_is_told_of_once_on_the_pods_there_before_error_808_is() -> None:
@@ -401,7 +468,10 @@ def test_a_full_gpu_is_told_of_once_on_the_pods_there_before_error_808_is() -> N
     assert watch.look((A, B), *clients[:2], gpus=gpus).notices == ()
     (notice,) = watch.look((A, B), *clients, gpus=gpus).notices
     assert (notice.pods, notice.reason) == ((A.holder, B.holder), Reason.TOO_MANY_CLIENTS)
-    assert "3 MPS clients, which is its maximum: the next process gets CUDA error 808" in notice.message
+    assert (
+        "3 MPS clients, which is its maximum: the next process gets CUDA error 808"
+        in notice.message
+    )
     assert watch.look((A, B), *clients, gpus=gpus).notices == ()
 
 
@@ -418,7 +488,9 @@ def test_a_lifted_limit_is_told_of_once_while_its_process_stays_within() -> None
     lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})
     (found,) = watch.look((A,), lifted).violations
     assert (found.kind, found.response.ends) == (ViolationKind.LIMIT_LIFTED, False)
-    assert found.message.startswith('lifts its limit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is "garbage": ')
+    assert found.message.startswith(
+        'lifts its limit: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is "garbage": '
+    )
     assert watch.look((A,), replace(lifted, used_mib=200)).violations == ()
 
 
@@ -426,8 +498,12 @@ def test_an_environment_that_nobody_may_read_is_not_judged() -> None:
     assert Watch(EVERYTHING_KILLS).look((A,), client(1, A, environment=None)).violations == ()
 
 
-@pytest.mark.parametrize("grant", [A, program_grant("p"), pod_grant("two", 1024, 0, 1)], ids=lambda one: one.id)
+@pytest.mark.parametrize(
+    "grant", [A, program_grant("p"), pod_grant("two", 1024, 0, 1)], ids=lambda one: one.id
+)
 def test_a_client_as_mpsd_starts_it_breaks_nothing(grant: Grant) -> None:
     places = [gpu for gpu, uuid in enumerate(UUIDS) if uuid in grant.gpus]
-    verdict = Watch(EVERYTHING_KILLS).looks((grant,), *(client(1, grant, 1000, gpu) for gpu in places))
+    verdict = Watch(EVERYTHING_KILLS).looks(
+        (grant,), *(client(1, grant, 1000, gpu) for gpu in places)
+    )
     assert (verdict.violations, verdict.notices, verdict.scan_again) == ((), (), False)

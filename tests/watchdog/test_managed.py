@@ -15,7 +15,9 @@ CARD_MIB, MIB = 24_000, 1024 * 1024
 ME, OTHER = os.getpid(), 1
 POOL_MIB = 544_128  # of addresses, that a pool of any size maps
 SIZES = st.integers(0, 30_000) | st.just(POOL_MIB)
-MAPPED = st.dictionaries(st.integers(2, 9), st.builds(UvmMapping, SIZES, st.integers(1, 3)), max_size=5)
+MAPPED = st.dictionaries(
+    st.integers(2, 9), st.builds(UvmMapping, SIZES, st.integers(1, 3)), max_size=5
+)
 
 
 def on_one(mib: int) -> UvmMapping:
@@ -28,7 +30,9 @@ def test_nobody_has_more_than_it_maps_and_a_pool_no_more_than_is_unexplained(
 ) -> None:
     found = managed_mib(mapped, unexplained_mib, CARD_MIB)
     assert all(0 < mib <= mapped[pid].mib for pid, mib in found.items())
-    uncertain = sum(mib for pid, mib in found.items() if mapped[pid].gpus > 1 or mapped[pid].mib > CARD_MIB)
+    uncertain = sum(
+        mib for pid, mib in found.items() if mapped[pid].gpus > 1 or mapped[pid].mib > CARD_MIB
+    )
     assert uncertain <= unexplained_mib
 
 
@@ -69,7 +73,9 @@ class Card:
     def look(self, unexplained_mib: int, *, times: int = 1) -> dict[int, int]:
         for _ in range(times):
             self.now += 1.0
-            self.memory.look(100 + unexplained_mib, ((ME, 100 * MIB), (OTHER, 0)), lambda _pid: 1, self.now)
+            self.memory.look(
+                100 + unexplained_mib, ((ME, 100 * MIB), (OTHER, 0)), lambda _pid: 1, self.now
+            )
         return dict(self.memory.of)
 
 
@@ -80,7 +86,9 @@ def card(tmp_path: Path) -> Iterator[Card]:
     made.unmap()
 
 
-def test_what_a_process_maps_is_its_own_from_the_look_at_which_the_gpu_has_more_in_use(card: Card) -> None:
+def test_what_a_process_maps_is_its_own_from_the_look_at_which_the_gpu_has_more_in_use(
+    card: Card,
+) -> None:
     assert card.look(300, times=3) == {}
     card.map(2 + 4096)
     assert card.look(300 + 4096) == {ME: 4096}

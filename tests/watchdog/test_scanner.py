@@ -15,7 +15,14 @@ from mpsd.platform import processes
 from mpsd.platform.containers import ContainerProcesses, PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
-from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, MPS_SERVER, OUTSIDE_MPS, CardView, ContextClaim
+from mpsd.simulator.card import (
+    GRAPHICS,
+    MPS_CLIENT,
+    MPS_SERVER,
+    OUTSIDE_MPS,
+    CardView,
+    ContextClaim,
+)
 from mpsd.simulator.cuda_driver import AddressRange
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
@@ -67,7 +74,9 @@ class World:
         self.card.claim(ContextClaim(process.pid, kind, 100 * MIB))
         return process.pid
 
-    def start(self, command: list[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    def start(
+        self, command: list[str], environment: Mapping[str, str]
+    ) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(command, env=environment)
         self.processes.append(process)
         return process
@@ -81,7 +90,9 @@ class World:
         self.library.asked.clear()
         return found
 
-    def grants(self, *, servers: tuple[int, ...] = (), holders: dict[int, str] | None = None) -> dict[int, str | None]:
+    def grants(
+        self, *, servers: tuple[int, ...] = (), holders: dict[int, str] | None = None
+    ) -> dict[int, str | None]:
         """Of every client that is seen, where `a` and `b` are the grants there are."""
         owners = Owners(frozenset(servers), frozenset({"a", "b"}), holders or {})
         return {client.pid: client.grant for client in self._scanner.scan(owners).clients}
@@ -139,7 +150,9 @@ def test_servers_and_the_dead_are_no_clients(world: World) -> None:
 
 
 @needs_cgroups
-def test_beside_a_kubelet_a_client_belongs_to_the_pod_whose_cgroup_it_is_in(pod: PodCgroupHere, world: World) -> None:
+def test_beside_a_kubelet_a_client_belongs_to_the_pod_whose_cgroup_it_is_in(
+    pod: PodCgroupHere, world: World
+) -> None:
     inside, outside = world.put(MPS_CLIENT), world.put(MPS_CLIENT)
     pod.take_in(inside)
     assert world.beside_kubelet({pod.uid: "a"}) == {inside: (pod.uid, "a"), outside: (None, None)}
@@ -173,7 +186,9 @@ class Whose(ContainerProcesses):
         return self.of.get(pid)
 
 
-def test_who_was_in_a_programs_cgroup_stays_under_its_grant_until_another_takes_him_in(world: World) -> None:
+def test_who_was_in_a_programs_cgroup_stays_under_its_grant_until_another_takes_him_in(
+    world: World,
+) -> None:
     whose = Whose()
     scanner = world.scanner(whose)
     client = world.put(MPS_CLIENT, "b")
@@ -234,9 +249,18 @@ def test_only_a_client_that_changed_is_another(world: World) -> None:
 
 
 def test_of_an_environment_only_what_mps_reads_is_kept(world: World) -> None:
-    world.put(MPS_CLIENT, "a", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G", PASSWORD="secret", CUDA_VISIBLE_DEVICES="0")
+    world.put(
+        MPS_CLIENT,
+        "a",
+        CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G",
+        PASSWORD="secret",
+        CUDA_VISIBLE_DEVICES="0",
+    )
     (client,) = world.look().clients
-    assert client.environment == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_VISIBLE_DEVICES": "0"}
+    assert client.environment == {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
 
 
 def test_an_environment_that_stays_empty_is_one_that_nobody_can_read(world: World) -> None:
@@ -295,17 +319,26 @@ def test_memory_taken_through_a_graphics_interface_counts_and_that_of_who_comput
     world: World,
 ) -> None:
     client, draws = world.put(MPS_CLIENT, "a"), world.put(GRAPHICS, "b")
-    world.card.claim(ContextClaim(client, GRAPHICS, 100 * MIB))  # NVML has all that it uses in both lists
-    found = {one.pid: (one.grant, one.used_mib, one.on_mps, one.only_draws) for one in world.look().clients}
+    # NVML has all that it uses in both lists
+    world.card.claim(ContextClaim(client, GRAPHICS, 100 * MIB))
+    found = {
+        one.pid: (one.grant, one.used_mib, one.on_mps, one.only_draws)
+        for one in world.look().clients
+    }
     assert found == {client: ("a", 100, True, False), draws: ("b", 100, False, True)}
     world.asked()
     for _ in range(5):
         world.look()
     assert world.asked() == {"all": 5}  # who draws is asked for as seldom as who is on MPS
     grown = world.card.claim(ContextClaim(draws, GRAPHICS, 50 * MIB))
-    eventually(lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 150, "its use grows")
+    eventually(
+        lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 150,
+        "its use grows",
+    )
     world.card.release(grown, draws)
-    eventually(lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 100, "and shrinks")
+    eventually(
+        lambda: {one.pid: one.used_mib for one in world.look().clients}[draws] == 100, "and shrinks"
+    )
 
 
 class Reserving:
@@ -328,7 +361,9 @@ class Reserving:
 
     def scan(self, *capped: str) -> Scan:
         holders = {os.getpid(): "a"}
-        return self._scanner.scan(Owners(grants=frozenset({"a"}), holders=holders, capped=frozenset(capped)))
+        return self._scanner.scan(
+            Owners(grants=frozenset({"a"}), holders=holders, capped=frozenset(capped))
+        )
 
     def kib(self, *capped: str) -> int:
         (client,) = self.scan(*capped).clients
@@ -342,7 +377,9 @@ def reserving(world: World, tmp_path: Path) -> Iterator[Reserving]:
     made.give_up()
 
 
-def test_what_a_context_reserves_is_read_until_it_was_the_same_for_a_tenth_of_a_second(reserving: Reserving) -> None:
+def test_what_a_context_reserves_is_read_until_it_was_the_same_for_a_tenth_of_a_second(
+    reserving: Reserving,
+) -> None:
     reserving.reserve(6)
     assert reserving.kib("a") == 6144
     reserving.reserve(2)
@@ -351,7 +388,9 @@ def test_what_a_context_reserves_is_read_until_it_was_the_same_for_a_tenth_of_a_
     assert reserving.kib("a") == 2048
     reserving.reserve(6)
     before = reserving.scan("a")
-    assert [client.reserved_kib for client in before.clients] == [2048], "and now it stays for the life of the process"
+    assert [client.reserved_kib for client in before.clients] == [2048], (
+        "and now it stays for the life of the process"
+    )
     assert reserving.scan("a") is before
 
 

@@ -32,7 +32,9 @@ def verdicts() -> Iterator[WatchdogVerdict]:
         yield Watch().look((capped, LARGE), client(1, capped, environment=variables))
     below = replace(A, priority=1)
     yield Watch().look((below,), client(1, below))
-    yield Watch().look((below,), client(1, below, environment={**client(1, A).environment, CLIENT_PRIORITY: "0"}))  # type: ignore[dict-item]
+    yield Watch().look(
+        (below,), client(1, below, environment={**client(1, A).environment, CLIENT_PRIORITY: "0"})
+    )  # type: ignore[dict-item]
     lifting = Watch()
     lifting.look((capped,), client(1, capped, 516, reserved_kib=6144), gpus=(H200,))
     yield lifting.look((capped,), client(1, capped, 516, reserved_kib=6144), gpus=(H200,))
@@ -40,9 +42,13 @@ def verdicts() -> Iterator[WatchdogVerdict]:
     yield Watch().looks((A,), client(1, A, on_mps=False, only_draws=True))
     yield Watch().looks((A,), client(1, A, gpu=1))
     stranger = replace(client(1, None), pod="stranger-uid")
-    yield Watch().looks((), stranger, ungranted={"stranger-uid": PodName("default", "stranger", "stranger-uid")})
+    yield Watch().looks(
+        (), stranger, ungranted={"stranger-uid": PodName("default", "stranger", "stranger-uid")}
+    )
     drawing = replace(stranger, on_mps=False, only_draws=True)
-    yield Watch().looks((), drawing, ungranted={"stranger-uid": PodName("default", "stranger", "stranger-uid")})
+    yield Watch().looks(
+        (), drawing, ungranted={"stranger-uid": PodName("default", "stranger", "stranger-uid")}
+    )
     yield Watch().looks((), client(1, None))
     yield Watch().looks((), client(1, None, on_mps=False), pods_known=False)
     one = replace(A, clients=1)
@@ -55,5 +61,7 @@ def wording() -> str:
     lines = []
     for verdict in verdicts():
         lines += [f"{one.kind} {one.kind.reason}\n  {one}" for one in verdict.violations]
-        lines += [f"notice {one.reason or '(in the log)'}\n  {one.message}" for one in verdict.notices]
+        lines += [
+            f"notice {one.reason or '(in the log)'}\n  {one.message}" for one in verdict.notices
+        ]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,9 @@
-"""Programs of mpsd started by fork from an interpreter that has imported them, instead of a new Python each.
+"""Programs of mpsd started by fork from an interpreter that has imported them, instead of a new
+Python each.
 
-The interpreter (`python -m tests.world.fork`) has one thread and runs nothing of a program itself. A program is its
-child and gets its own environment, streams and folder; /proc shows the interpreter's command line and environment
-for it until it executes another.
+The interpreter (`python -m tests.world.fork`) has one thread and runs nothing of a program itself.
+A program is its child and gets its own environment, streams and folder; /proc shows the
+interpreter's command line and environment for it until it executes another.
 """
 
 import atexit
@@ -26,7 +27,10 @@ KUBECTL_MPS = MPSD.with_name("kubectl-mps")
 _SIMULATED = ("mpsd.simulator.api_server.server", "mpsd.simulator.kubelet.kubelet")
 #: What is imported before the first fork; the rest is imported by the program that needs it.
 _IMPORTED = (
-    *(f"mpsd.cli.{name}" for name in ("agent", "control", "kubectl_mps", "main", "run", "scheduler", "webhook")),
+    *(
+        f"mpsd.cli.{name}"
+        for name in ("agent", "control", "kubectl_mps", "main", "run", "scheduler", "webhook")
+    ),
     *_SIMULATED,
 )
 _MESSAGE_BYTES = 200_000
@@ -56,15 +60,23 @@ def started(
     """
     entry = entry_of(argv)
     if entry is None or "PYTHONPATH" in environment:
-        return subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
-    return Forked(entry, argv, environment, (1 if output is None else output.fileno(), errors.fileno()))
+        return subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
+        )
+    return Forked(
+        entry, argv, environment, (1 if output is None else output.fileno(), errors.fileno())
+    )
 
 
 class Forked:
     """A forked program, asked as a subprocess.Popen is."""
 
     def __init__(
-        self, entry: tuple[str, str], argv: Sequence[str], environment: Mapping[str, str], streams: tuple[int, int]
+        self,
+        entry: tuple[str, str],
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        streams: tuple[int, int],
     ) -> None:
         """streams: standard output and standard error."""
         self.returncode: int | None = None
@@ -122,7 +134,9 @@ def _interpreter() -> socket.socket:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", __name__, str(far.fileno())]
     folder = Path(__file__).parents[2]
-    process = subprocess.Popen(command, pass_fds=[far.fileno()], cwd=folder, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, pass_fds=[far.fileno()], cwd=folder, stdin=subprocess.DEVNULL
+    )
     far.close()
 
     def end() -> None:
@@ -133,7 +147,7 @@ def _interpreter() -> socket.socket:
     return near
 
 
-# -- in the interpreter ----------------------------------------------------------------------------------------------
+# -- in the interpreter --------------------------------------------------------------------------
 
 
 def main(asks: socket.socket) -> None:

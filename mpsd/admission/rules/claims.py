@@ -1,7 +1,8 @@
 """What a ResourceClaim, or a template of one, asks of mpsd, and why it can never be served.
 
-The scheduler only compares amounts: of a capacity that no device has, or of more than any has, it says no more than
-that the claim cannot be allocated, and of GPUs that no control daemon has together it says nothing.
+The scheduler only compares amounts: of a capacity that no device has, or of more than any has, it
+says no more than that the claim cannot be allocated, and of GPUs that no control daemon has
+together it says nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +24,17 @@ from mpsd.model.request import ContainerRequest
 _MIB, _WHOLE = 1024**2, 100  # percent of the threads, as WHOLE_CLASS says itself
 _BELOW = [word for word, priority in PRIORITIES.items() if priority == BELOW_NORMAL]
 _DOMAIN, _UUID = f"{CLAIM_DRIVER}/domain", f"{CLAIM_DRIVER}/uuid"
-_AMOUNTS = {MEMORY: (2**63 - 1, "7Gi"), THREADS: (100, '"30"'), CLIENTS: (2**31 - 1, '"4"')}  # the most, an example
+# the most, an example
+_AMOUNTS = {MEMORY: (2**63 - 1, "7Gi"), THREADS: (100, '"30"'), CLIENTS: (2**31 - 1, '"4"')}
 
 
-# -- as it was written -------------------------------------------------------------------------------------------------
+# -- as it was written ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimOption:
-    """One alternative of a request, which most have alone. amounts: of each GPU. gpus: None for all of a node."""
+    """One alternative of a request, which most have alone. amounts: of each GPU. gpus: None for all
+    of a node."""
 
     where: str
     device_class: str
@@ -51,8 +54,8 @@ class ClaimConstraint:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """path: to what it asks for. requests: each by its name. parameters: those for mpsd's driver, each with its path.
-    problems: whatever has the wrong shape."""
+    """path: to what it asks for. requests: each by its name. parameters: those for mpsd's driver,
+    each with its path. problems: whatever has the wrong shape."""
 
     path: str
     requests: tuple[tuple[str, tuple[ClaimOption, ...]], ...]
@@ -63,7 +66,11 @@ class ClaimSpec:
     def ours(self, policy: Policy) -> tuple[tuple[str, tuple[ClaimOption, ...]], ...]:
         """The requests that only mpsd's classes can serve."""
         classes = policy.admission.device_classes
-        return tuple(one for one in self.requests if one[1] and all(each.device_class in classes for each in one[1]))
+        return tuple(
+            one
+            for one in self.requests
+            if one[1] and all(each.device_class in classes for each in one[1])
+        )
 
     def keeps(self, kind: str, attribute: str, requests: Sequence[str]) -> bool:
         """Whether a constraint of this kind on this attribute is for all of these requests."""
@@ -91,7 +98,9 @@ def read_claim_spec(thing: Fields, kind: str) -> ClaimSpec:
         (at(where, "opaque", "parameters"), fields.mapping(one, "opaque", where))
         for where, one in fields.entries(devices, "config", path)
     ]
-    parameters = tuple((where, one.get("parameters")) for where, one in opaque if one.get("driver") == CLAIM_DRIVER)
+    parameters = tuple(
+        (where, one.get("parameters")) for where, one in opaque if one.get("driver") == CLAIM_DRIVER
+    )
     problems = (*fields.problems, *([fields.too_many] if fields.too_many else []))
     return ClaimSpec(path, requests, constraints, parameters, tuple(dict.fromkeys(problems)))
 
@@ -110,19 +119,23 @@ def _options(fields: FieldReader, request: Fields, where: str) -> Iterator[Claim
 
 def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
     """The device classes that it asks for, one or another."""
-    found = (one.device_class for _name, options in read_claim_spec(thing, kind).requests for one in options)
+    found = (
+        one.device_class
+        for _name, options in read_claim_spec(thing, kind).requests
+        for one in options
+    )
     return tuple(dict.fromkeys(found))
 
 
-# -- what it asks for --------------------------------------------------------------------------------------------------
+# -- what it asks for ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimAsked:
-    """What it asks for, by the first alternative of its first request of mpsd's class, rounded as the scheduler does.
-    memory_mib: of each GPU; None for all that one has. reserved_percent: of the threads; 0 where none are reserved.
-    thread_cap, clients: None where it names none. gpus: of all requests; None for all of a node. below_normal: its
-    parameters say that its work can wait."""
+    """What it asks for, by the first alternative of its first request of mpsd's class, rounded as
+    the scheduler does. memory_mib: of each GPU; None for all that one has. reserved_percent: of the
+    threads; 0 where none are reserved. thread_cap, clients: None where it names none. gpus: of all
+    requests; None for all of a node. below_normal: its parameters say that its work can wait."""
 
     memory_mib: int | None
     reserved_percent: int
@@ -136,43 +149,62 @@ class ClaimAsked:
         memory = "the memory" if self.memory_mib is None else f"{gib(self.memory_mib)} GiB"
         several = "each GPU of a node" if self.gpus is None else f"each of {self.gpus} GPUs"
         threads = f" and {self.reserved_percent} % of its threads" if self.reserved_percent else ""
-        cap = f", at most {self.thread_cap} % of {'them' if threads else 'its threads'}" if self.thread_cap else ""
+        cap = (
+            f", at most {self.thread_cap} % of {'them' if threads else 'its threads'}"
+            if self.thread_cap
+            else ""
+        )
         clients = f", for {self.clients} clients" if self.clients else ""
         below = ", below normal there" if self.below_normal else ""
-        return f"{memory} of {'one GPU' if self.gpus == 1 else several}{threads}{cap}{clients}{below}"
+        return (
+            f"{memory} of {'one GPU' if self.gpus == 1 else several}{threads}{cap}{clients}{below}"
+        )
 
 
 def asked_of(thing: Fields, kind: str, policy: Policy) -> ClaimAsked | None:
     """None where it asks for no GPU of mpsd. Amounts that are none count as absent."""
     spec = read_claim_spec(thing, kind)
     classes = policy.admission.device_classes
-    found = [next((one for one in options if one.device_class in classes), None) for _name, options in spec.requests]
+    found = [
+        next((one for one in options if one.device_class in classes), None)
+        for _name, options in spec.requests
+    ]
     asked = [one for one in found if one]
     if not asked:
         return None
     counts = [one.gpus for one in asked]
-    cap = next((cap for _where, cap in _caps(spec)), _WHOLE if asked[0].device_class == WHOLE_CLASS else None)
+    cap = next(
+        (cap for _where, cap in _caps(spec)),
+        _WHOLE if asked[0].device_class == WHOLE_CLASS else None,
+    )
     memory_mib, reserved, clients = _rounded(asked[0], policy)
     gpus = None if None in counts else sum(filter(None, counts))
-    below = any(isinstance(one, dict) and one.get("priority") in _BELOW for _where, one in spec.parameters)
+    below = any(
+        isinstance(one, dict) and one.get("priority") in _BELOW for _where, one in spec.parameters
+    )
     return ClaimAsked(memory_mib, reserved, cap, clients, gpus, below)
 
 
 def claimed_requests(
     pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimName, Fields]
 ) -> Iterator[ContainerRequest]:
-    """What containers get by the claims that are known; nothing by one that can never be served, and all of a GPU only
-    where its size is known."""
+    """What containers get by the claims that are known; nothing by one that can never be served,
+    and all of a GPU only where its size is known."""
     unit_mib = policy.resources.memory_unit_mib
     whole_mib = facts.largest_room.mib // unit_mib * unit_mib if len(facts.cards) == 1 else None
-    known = {entry: (claims[name], name.kind) for entry, name in pod.claims.items() if name in claims}
+    known = {
+        entry: (claims[name], name.kind) for entry, name in pod.claims.items() if name in claims
+    }
     asked = {
         entry: asked_of(*one, policy)
         for entry, one in known.items()
         if not wrong_in_claim(*one, policy, facts).problems
     }
     for container in pod.containers:
-        found = next((one for one in map(asked.get, container.claims) if one), asked_by_class(container, policy))
+        found = next(
+            (one for one in map(asked.get, container.claims) if one),
+            asked_by_class(container, policy),
+        )
         memory_mib = (found.memory_mib or whole_mib) if found else None
         if found and found.gpus and memory_mib:
             yield ContainerRequest(
@@ -188,8 +220,8 @@ def claimed_requests(
 
 
 def asked_by_class(container: Container, policy: Policy) -> ClaimAsked | None:
-    """What Kubernetes' own claim for a container that requests mpsd's class as a resource asks for; None where it
-    requests none."""
+    """What Kubernetes' own claim for a container that requests mpsd's class as a resource asks for;
+    None where it requests none."""
     names = [f"{BY_CLASS}{name}" for name in policy.admission.device_classes]
     counts = [whole(container.limits[name]) or 0 for name in names if name in container.limits]
     return ClaimAsked(None, 0, None, None, sum(counts)) if sum(counts) else None
@@ -200,7 +232,11 @@ def _rounded(option: ClaimOption, policy: Policy) -> tuple[int | None, int, int 
     memory, threads, clients = (_amount(option, name) for name in _AMOUNTS)
     unit_mib, step = policy.resources.memory_unit_mib, policy.requests.thread_percent_step
     memory_mib = None if memory is None else max(1, -(-memory // (unit_mib * _MIB))) * unit_mib
-    return memory_mib, -(-(threads or 0) // step) * step, None if clients is None else max(1, clients)
+    return (
+        memory_mib,
+        -(-(threads or 0) // step) * step,
+        None if clients is None else max(1, clients),
+    )
 
 
 def _amount(option: ClaimOption, name: str) -> int | None:
@@ -211,7 +247,8 @@ def _amount(option: ClaimOption, name: str) -> int | None:
 
 def _caps(spec: ClaimSpec) -> Iterator[tuple[str, int]]:
     """The caps of the threads that its parameters name, each with its path."""
-    from mpsd.kubelet.dra.rules.claims import THREAD_CAP  # which most who ask for classes do without
+    # which most who ask for classes do without
+    from mpsd.kubelet.dra.rules.claims import THREAD_CAP
 
     for where, found in spec.parameters:
         cap = found.get(THREAD_CAP) if isinstance(found, dict) else None
@@ -219,7 +256,7 @@ def _caps(spec: ClaimSpec) -> Iterator[tuple[str, int]]:
             yield at(where, THREAD_CAP), cap
 
 
-# -- why it can never be served ----------------------------------------------------------------------------------------
+# -- why it can never be served ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,90 +267,165 @@ class WrongInClaim:
     warnings: tuple[Problem, ...]
 
 
-def wrong_in_claim(thing: Fields, kind: str, policy: Policy, facts: GpuFacts | None) -> WrongInClaim:
-    """Of a request with alternatives one must do. facts None: of a cluster, whose nodes say how large GPUs are and
-    which are together."""
+def wrong_in_claim(
+    thing: Fields, kind: str, policy: Policy, facts: GpuFacts | None
+) -> WrongInClaim:
+    """Of a request with alternatives one must do. facts None: of a cluster, whose nodes say how
+    large GPUs are and which are together."""
     spec, classes = read_claim_spec(thing, kind), policy.admission.device_classes
     cap = next((cap for _where, cap in _caps(spec)), None)
     problems, warnings = list[Problem](), list[Problem]()
     for _name, options in spec.requests:
-        found = [[*_wrong_amounts(one, cap, policy, facts)] if one.device_class in classes else [] for one in options]
+        found = [
+            [*_wrong_amounts(one, cap, policy, facts)] if one.device_class in classes else []
+            for one in options
+        ]
         (problems if all(found) else warnings).extend(one for each in found for one in each)
     ours = spec.ours(policy)
     if ours:
         names, asked = [name for name, _options in ours], [options[0] for _name, options in ours]
-        problems += _wrong_together(spec, names, asked, policy, max([1, *map(len, policy.domains)]) if facts else None)
-    problems += [*_wrong_parameters(spec, [options[0] for _name, options in ours], policy), *spec.problems]
-    warnings += [one for _name, options in ours for each in options for one in _without_unit(each, policy)]
+        problems += _wrong_together(
+            spec, names, asked, policy, max([1, *map(len, policy.domains)]) if facts else None
+        )
+    problems += [
+        *_wrong_parameters(spec, [options[0] for _name, options in ours], policy),
+        *spec.problems,
+    ]
+    warnings += [
+        one for _name, options in ours for each in options for one in _without_unit(each, policy)
+    ]
     return WrongInClaim(tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(warnings)))
 
 
-def _wrong_amounts(option: ClaimOption, cap: int | None, policy: Policy, facts: GpuFacts | None) -> Iterator[Problem]:
+def _wrong_amounts(
+    option: ClaimOption, cap: int | None, policy: Policy, facts: GpuFacts | None
+) -> Iterator[Problem]:
     path = at(option.where, "capacity", "requests")
     for name, written in option.amounts.items():
         if option.device_class == WHOLE_CLASS and name in (MEMORY, THREADS):
             remedy = f"leave it out, or ask for the class {CLAIM_CLASS}"
-            yield Problem("whole-gpu", at(path, name), shown(written), f"{WHOLE_CLASS} is for all of a GPU", remedy)
+            yield Problem(
+                "whole-gpu",
+                at(path, name),
+                shown(written),
+                f"{WHOLE_CLASS} is for all of a GPU",
+                remedy,
+            )
         elif name not in _AMOUNTS:
             remedy = f"write {', '.join(_AMOUNTS)} or nothing"
-            yield Problem("capacity-name", at(path, name), shown(written), "no GPU of mpsd has such a capacity", remedy)
+            yield Problem(
+                "capacity-name",
+                at(path, name),
+                shown(written),
+                "no GPU of mpsd has such a capacity",
+                remedy,
+            )
         elif _amount(option, name) is None:
-            message, remedy = f"is no amount of {name} that a GPU has", f"write such as {_AMOUNTS[name][1]}"
+            message, remedy = (
+                f"is no amount of {name} that a GPU has",
+                f"write such as {_AMOUNTS[name][1]}",
+            )
             yield Problem("quantity-malformed", at(path, name), shown(written), message, remedy)
     if option.gpus is not None and option.gpus < 1:
         where, message = at(option.where, "count"), "is no number of GPUs"
         yield Problem("gpu-count-malformed", where, shown(option.gpus), message, "write 1 or more")
     if option.is_admin:
         message = "mpsd gives nobody access to a GPU beside its grants"
-        yield Problem("admin-access", at(option.where, "adminAccess"), "true", message, "remove adminAccess")
+        yield Problem(
+            "admin-access", at(option.where, "adminAccess"), "true", message, "remove adminAccess"
+        )
     if facts:
         yield from _beyond_every_gpu(option, cap, policy, facts)
 
 
-def _beyond_every_gpu(option: ClaimOption, cap: int | None, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
+def _beyond_every_gpu(
+    option: ClaimOption, cap: int | None, policy: Policy, facts: GpuFacts
+) -> Iterator[Problem]:
     path = at(option.where, "capacity", "requests")
     memory_mib, reserved, clients = _rounded(option, policy)
     unit_mib, promised = policy.resources.memory_unit_mib, policy.oversubscription.memory_percent
     written = shown(option.amounts.get(MEMORY))
     percent = min(100, max(1, cap or reserved or policy.requests.default_thread_percent))
-    fitting = [room for room in facts.rooms if (memory_mib or 0) <= min(room.mib, room.mib * promised // 100)]
+    fitting = [
+        room
+        for room in facts.rooms
+        if (memory_mib or 0) <= min(room.mib, room.mib * promised // 100)
+    ]
     if not fitting:
         largest = facts.largest_room
         most = min(largest.mib, largest.mib * promised // 100) // unit_mib * unit_mib
         message = f"is more than any GPU has: {largest.card.name} has {gib(most)} GiB"
-        yield Problem("memory-over-card", at(path, MEMORY), written, message, f"write {most}Mi or less")
-    elif memory_mib is not None and all(room.context_mib(percent) >= memory_mib for room in fitting):
+        yield Problem(
+            "memory-over-card", at(path, MEMORY), written, message, f"write {most}Mi or less"
+        )
+    elif memory_mib is not None and all(
+        room.context_mib(percent) >= memory_mib for room in fitting
+    ):
         cost_mib = min(room.context_mib(percent) for room in fitting)
-        message = f"is {memory_mib} MiB, too small for a CUDA context, which takes at least {cost_mib} MiB"
-        yield Problem("memory-below-context", at(path, MEMORY), written, message, f"write more than {cost_mib}Mi")
+        message = (
+            f"is {memory_mib} MiB, too small for a CUDA context, which takes at least"
+            f" {cost_mib} MiB"
+        )
+        yield Problem(
+            "memory-below-context",
+            at(path, MEMORY),
+            written,
+            message,
+            f"write more than {cost_mib}Mi",
+        )
     if clients and clients > (most := max(room.capability.clients for room in facts.rooms)):
         message, remedy = f"is more than any GPU serves, which is {most}", f"write {most} or less"
-        yield Problem("clients-over-gpu", at(path, CLIENTS), shown(option.amounts.get(CLIENTS)), message, remedy)
+        yield Problem(
+            "clients-over-gpu",
+            at(path, CLIENTS),
+            shown(option.amounts.get(CLIENTS)),
+            message,
+            remedy,
+        )
 
 
 def _wrong_together(
-    spec: ClaimSpec, names: Sequence[str], asked: Sequence[ClaimOption], policy: Policy, most: int | None
+    spec: ClaimSpec,
+    names: Sequence[str],
+    asked: Sequence[ClaimOption],
+    policy: Policy,
+    most: int | None,
 ) -> Iterator[Problem]:
-    """Why no grant can have the GPUs of all requests together. most: GPUs of one domain; None where nobody knows."""
-    where, these, counts = at(spec.path, "requests"), " and ".join(names), [one.gpus for one in asked]
+    """Why no grant can have the GPUs of all requests together. most: GPUs of one domain; None where
+    nobody knows."""
+    where, these, counts = (
+        at(spec.path, "requests"),
+        " and ".join(names),
+        [one.gpus for one in asked],
+    )
     gpus = None if None in counts else sum(filter(None, counts))
     if (gpus is None or gpus > 1) and not spec.keeps("matchAttribute", _DOMAIN, names):
         message = "asks for several GPUs, which nothing keeps in one domain"
         remedy = f"add the constraint matchAttribute: {_DOMAIN} on {these}, or ask for one GPU"
         yield Problem("devices-of-domains", where, these, message, remedy)
     if gpus is not None and most is not None and gpus > most:
-        message = f"asks for {gpus} GPUs, which no domain of the policy has, and a claim for several needs one domain"
+        message = (
+            f"asks for {gpus} GPUs, which no domain of the policy has, and a claim for several"
+            " needs one domain"
+        )
         remedy = "ask for one GPU, or list as many together under domains in the policy"
         yield Problem("claim-without-domain", where, these, message, remedy)
     if len(asked) > 1 and not spec.keeps("distinctAttribute", _UUID, names):
-        message, remedy = "may get one GPU twice", f"ask in one request by count, or add distinctAttribute: {_UUID}"
+        message, remedy = (
+            "may get one GPU twice",
+            f"ask in one request by count, or add distinctAttribute: {_UUID}",
+        )
         yield Problem("device-twice", where, these, message, remedy)
     if len({_rounded(one, policy) for one in asked}) > 1:
         remedy = "ask for the same memory, threads and clients in each request"
-        yield Problem("devices-uneven", where, these, "does not ask for the same of each GPU", remedy)
+        yield Problem(
+            "devices-uneven", where, these, "does not ask for the same of each GPU", remedy
+        )
 
 
-def _wrong_parameters(spec: ClaimSpec, asked: Sequence[ClaimOption], policy: Policy) -> Iterator[Problem]:
+def _wrong_parameters(
+    spec: ClaimSpec, asked: Sequence[ClaimOption], policy: Policy
+) -> Iterator[Problem]:
     from mpsd.kubelet.dra.rules.claims import config_problems
 
     for where, found in spec.parameters:
@@ -322,7 +434,9 @@ def _wrong_parameters(spec: ClaimSpec, asked: Sequence[ClaimOption], policy: Pol
     for where, cap in _caps(spec):
         if cap < reserved:
             message = f"is below the {reserved} percent that the claim reserves"
-            yield Problem("cap-below-reservation", where, str(cap), message, "raise it, or leave it out")
+            yield Problem(
+                "cap-below-reservation", where, str(cap), message, "raise it, or leave it out"
+            )
 
 
 def _without_unit(option: ClaimOption, policy: Policy) -> Iterator[Problem]:

@@ -1,7 +1,8 @@
 """What a webhook configuration must say, and what to change where it does not.
 
-`Fail` comes last, when the API server has called us, and leaves the namespaces alone that we need to start. It is taken
-back only where the API server cannot call a webhook that serves: killing the webhook opens no door.
+`Fail` comes last, when the API server has called us, and leaves the namespaces alone that we need
+to start. It is taken back only where the API server cannot call a webhook that serves: killing the
+webhook opens no door.
 """
 
 import re
@@ -23,9 +24,9 @@ class FailurePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WebhookRegistration:
-    """What a configuration must say. url: empty where the webhook is reached through its Service. authorities: base64
-    of the PEM bundle that verifies it; None where somebody else writes that, such as cert-manager. failure_policy: what
-    the operator wants in the end."""
+    """What a configuration must say. url: empty where the webhook is reached through its Service.
+    authorities: base64 of the PEM bundle that verifies it; None where somebody else writes that,
+    such as cert-manager. failure_policy: what the operator wants in the end."""
 
     service: str
     namespace: str
@@ -37,20 +38,24 @@ class WebhookRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """webhooks: the whole list as it must be. changes: what differs from what was seen, in words."""
+    """webhooks: the whole list as it must be. changes: what differs from what was seen, in
+    words."""
 
     webhooks: list[Any]
     changes: tuple[str, ...]
 
 
-# -- whether the API server calls the webhook --------------------------------------------------------------------------
-# Every replica asks the API server now and then, in a dry run, to create an object that the webhook refuses with the
-# word that is written on it. Whichever replica answers, only one that was called has that word in its answer.
+# -- whether the API server calls the webhook ----------------------------------------------------
+# Every replica asks the API server now and then, in a dry run, to create an object that the webhook
+# refuses with the word that is written on it. Whichever replica answers, only one that was called
+# has that word in its answer.
 
 PROBE = "mpsd.io/probe"  # the annotation with that word
-PROBE_KIND = "PodTemplate"  # of the kinds that are reviewed the one that nothing in a cluster acts on
+# of the kinds that are reviewed the one that nothing in a cluster acts on
+PROBE_KIND = "PodTemplate"
 PROBE_NAMESPACE = "default"  # which every cluster has, and which is no namespace that mpsd exempts
-NOT_CALLED = "mpsd.io/not-called"  # an annotation of the configurations, while API servers cannot call the webhook
+# an annotation of the configurations, while API servers cannot call the webhook
+NOT_CALLED = "mpsd.io/not-called"
 _FAILED_CALL = re.compile(r'failed calling webhook "[^"]*\bmpsd\.io"')
 
 
@@ -75,9 +80,10 @@ def probe(word: str) -> dict[str, Any]:
 
 
 def called(refusal: str, word: str, *, fails: bool) -> Called:
-    """What the API server's answer to a probe proves. refusal: empty where the object would have been created. fails:
-    whether the configuration says `Fail`; then an API server that cannot call the webhook refuses, and one that creates
-    the object has not tried, such as in an exempt namespace."""
+    """What the API server's answer to a probe proves. refusal: empty where the object would have
+    been created. fails: whether the configuration says `Fail`; then an API server that cannot call
+    the webhook refuses, and one that creates the object has not tried, such as in an exempt
+    namespace."""
     if word in refusal:
         return Called.YES
     if not refusal:
@@ -87,15 +93,22 @@ def called(refusal: str, word: str, *, fails: bool) -> Called:
 
 def why_uncalled(found: Called, refusal: str, place: str) -> str:
     """Empty where it was called. place: where API servers must reach it."""
-    what = f"cannot call the webhook: let the control plane reach {place}, and leave {PROBE_NAMESPACE} without {EXEMPT}"
-    said = {Called.YES: "", Called.NO: f"API servers {what}", Called.UNKNOWN: "whether API servers call is not known"}
+    what = (
+        f"cannot call the webhook: let the control plane reach {place}, and leave {PROBE_NAMESPACE}"
+        f" without {EXEMPT}"
+    )
+    said = {
+        Called.YES: "",
+        Called.NO: f"API servers {what}",
+        Called.UNKNOWN: "whether API servers call is not known",
+    }
     return said[found] + (f": {refusal}" if refusal and said[found] else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The last probe that proved anything, and when (of a monotonic clock) the first of those came to nothing that have
-    come to nothing since; None where the last one succeeded."""
+    """The last probe that proved anything, and when (of a monotonic clock) the first of those came
+    to nothing that have come to nothing since; None where the last one succeeded."""
 
     last: Called = Called.UNKNOWN
     failing_since: float | None = None
@@ -111,30 +124,42 @@ class Calls:
 
 
 def repair(
-    configuration: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool, must_ignore: bool = False
+    configuration: Mapping[str, Any],
+    wanted: WebhookRegistration,
+    *,
+    may_fail: bool,
+    must_ignore: bool = False,
 ) -> Repair | None:
-    """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may be set now.
-    must_ignore: whether it must be taken back. Rules, timeouts and match conditions are the manifests' business and
-    stay as they are."""
+    """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may
+    be set now. must_ignore: whether it must be taken back. Rules, timeouts and match conditions are
+    the manifests' business and stay as they are."""
     if must_ignore:
         wanted = replace(wanted, failure_policy=FailurePolicy.IGNORE)
     repaired, changes = [], []
     for webhook in configuration.get("webhooks") or []:
-        differing = _differing(webhook, wanted, may_fail=may_fail) if isinstance(webhook, dict) else {}
+        differing = (
+            _differing(webhook, wanted, may_fail=may_fail) if isinstance(webhook, dict) else {}
+        )
         changes += [f"{webhook.get('name', '')}: {field}" for field in differing]
         repaired.append({**webhook, **differing} if differing else webhook)
     return Repair(repaired, tuple(changes)) if changes else None
 
 
 def is_registered(configuration: Mapping[str, Any], wanted: WebhookRegistration) -> bool:
-    """Whether the API server asks us, by this configuration, whatever it does when we do not answer."""
+    """Whether the API server asks us, by this configuration, whatever it does when we do not
+    answer."""
     webhooks = _webhooks(configuration)
-    return bool(webhooks) and not any(_differing(webhook, wanted, may_fail=False) for webhook in webhooks)
+    return bool(webhooks) and not any(
+        _differing(webhook, wanted, may_fail=False) for webhook in webhooks
+    )
 
 
 def fails(configuration: Mapping[str, Any]) -> bool:
     """Whether an object that a webhook is not asked about is refused."""
-    return any(webhook.get("failurePolicy", "Fail") == FailurePolicy.FAIL for webhook in _webhooks(configuration))
+    return any(
+        webhook.get("failurePolicy", "Fail") == FailurePolicy.FAIL
+        for webhook in _webhooks(configuration)
+    )
 
 
 def authorities_named(configuration: Mapping[str, Any]) -> tuple[str, ...]:
@@ -153,7 +178,9 @@ def exemption(namespace: Mapping[str, Any]) -> dict[str, Any] | None:
     return None if labels.get(EXEMPT) == "true" else {"metadata": {"labels": {EXEMPT: "true"}}}
 
 
-def _differing(webhook: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool) -> dict[str, Any]:
+def _differing(
+    webhook: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool
+) -> dict[str, Any]:
     """The fields of one webhook that must change, with their new values."""
     differing: dict[str, Any] = {}
     client = webhook.get("clientConfig") or {}
@@ -162,9 +189,14 @@ def _differing(webhook: Mapping[str, Any], wanted: WebhookRegistration, *, may_f
     selector = webhook.get("namespaceSelector") or {}
     expressions = selector.get("matchExpressions") or []
     if not any(map(_exempts, expressions)):
-        differing["namespaceSelector"] = {**selector, "matchExpressions": [*expressions, _EXEMPTION]}
+        differing["namespaceSelector"] = {
+            **selector,
+            "matchExpressions": [*expressions, _EXEMPTION],
+        }
     policy = wanted.failure_policy
-    if webhook.get("failurePolicy") != policy and (policy is FailurePolicy.IGNORE or (may_fail and not differing)):
+    if webhook.get("failurePolicy") != policy and (
+        policy is FailurePolicy.IGNORE or (may_fail and not differing)
+    ):
         differing["failurePolicy"] = policy.value
     return differing
 

@@ -1,4 +1,5 @@
-"""The rules for variables that would lift a container's limits, or give it a GPU that mpsd does not account for.
+"""The rules for variables that would lift a container's limits, or give it a GPU that mpsd does not
+account for.
 
 Names count exactly as they are written, as programs read them. A Secret is never read.
 """
@@ -7,7 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from mpsd.admission.rules.rule import NO_DEVICES, NOT_ASKING, Found, Rule, RuleInput, rule
-from mpsd.model.client_limits import CUDA_CAPABILITIES, NVIDIA_DRIVER_CAPABILITIES, NVIDIA_VISIBLE_DEVICES
+from mpsd.model.client_limits import (
+    CUDA_CAPABILITIES,
+    NVIDIA_DRIVER_CAPABILITIES,
+    NVIDIA_VISIBLE_DEVICES,
+)
 from mpsd.model.container import Variable
 from mpsd.model.names import matching, within_reach
 from mpsd.model.pod import Pod
@@ -28,7 +33,8 @@ _LIST_KEYS = "list the keys you need under env, each with valueFrom"
     "remove it; the node sets what the container needs",
 )
 def _blocked(case: RuleInput) -> Iterator[Found]:
-    """Those of the containers of a pod that requests a GPU, named one by one or as keys of a known ConfigMap."""
+    """Those of the containers of a pod that requests a GPU, named one by one or as keys of a known
+    ConfigMap."""
     is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
         for variable in container.env:
@@ -40,9 +46,15 @@ def _blocked(case: RuleInput) -> Iterator[Found]:
             elif not _gives_nothing(variable):
                 yield Found(container.path_of(variable), _value(variable))
             elif asks(container, case.policy.resources):
-                yield Found(container.path_of(variable), _value(variable), "hides the GPU that the container requests")
+                yield Found(
+                    container.path_of(variable),
+                    _value(variable),
+                    "hides the GPU that the container requests",
+                )
         for source in container.sources:
-            for key in sorted(case.context.config_maps.get(source.name, ()) if source.kind == "ConfigMap" else ()):
+            for key in sorted(
+                case.context.config_maps.get(source.name, ()) if source.kind == "ConfigMap" else ()
+            ):
                 if is_blocked(source.prefix + key):
                     value = f"{source.kind} {shown(source.name)} with the key {shown(key)}"
                     message = f"sets {shown(source.prefix + key)}, which a pod may not set"
@@ -55,7 +67,10 @@ def _unseen(case: RuleInput, kind: str) -> Iterator[Found]:
             reach = within_reach(source.prefix, case.policy.admission.blocked_environment)
             if reach and source.kind == kind and source.name not in case.context.config_maps:
                 prefix = f" with the prefix {shown(source.prefix)}" if source.prefix else ""
-                message = f"its keys become variables{prefix} and were not checked; none may be {', '.join(reach)}"
+                message = (
+                    f"its keys become variables{prefix} and were not checked; none may be"
+                    f" {', '.join(reach)}"
+                )
                 yield Found(source.path, f"{source.kind} {shown(source.name)}", message)
 
 
@@ -75,7 +90,8 @@ _unseen_config_maps = Rule(
 
 @rule(
     RuleId.UNASKED_VISIBLE_DEVICES,
-    "NVIDIA's runtime gives access to the GPUs in this variable, and mpsd does not account for them",
+    "NVIDIA's runtime gives access to the GPUs in this variable, and mpsd does not account for"
+    " them",
     "request GPU memory under resources.limits",
     NOT_ASKING,
 )

@@ -1,7 +1,7 @@
 """The rules for access to the host: its root user, its processes, its IPC namespace and its files.
 
-A rule looks at the pod alone. Volumes whose contents the pod does not state (a local PersistentVolume, a CSI driver's)
-are out of reach here.
+A rule looks at the pod alone. Volumes whose contents the pod does not state (a local
+PersistentVolume, a CSI driver's) are out of reach here.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,11 +19,14 @@ _SECURITY = "securityContext"
 _CHANGES_USER = frozenset({"SETUID", "CAP_SETUID"})
 _FORBIDDEN_TOGETHER = (
     "MPS clients need it, and Kubernetes forbids it together with hostUsers: false",
-    'remove hostUsers and set hostIPC: true, or, from driver 580 on, set no hostIPC, and host_ipc: "off" in the policy',
+    (
+        "remove hostUsers and set hostIPC: true, or, from driver 580 on, set no hostIPC, and"
+        ' host_ipc: "off" in the policy'
+    ),
 )
 _RESTRICT = (
-    "set runAsUser or runAsNonRoot: true, allowPrivilegeEscalation: false and capabilities.drop: [ALL] in every "
-    "container"
+    "set runAsUser or runAsNonRoot: true, allowPrivilegeEscalation: false and capabilities.drop:"
+    " [ALL] in every container"
 )
 
 
@@ -41,7 +44,11 @@ def _missing_host_ipc(case: RuleInput) -> Iterator[Found]:
         yield Found(_in_spec(case.pod, "hostIPC"), "", "MPS clients need it")
 
 
-@rule(RuleId.HOST_IPC_ADDED, "whoever creates a pod should know that it was changed", "set spec.hostIPC: true")
+@rule(
+    RuleId.HOST_IPC_ADDED,
+    "whoever creates a pod should know that it was changed",
+    "set spec.hostIPC: true",
+)
 def added_host_ipc(case: RuleInput) -> Iterator[Found]:
     if not case.pod.spec.host_ipc and _adds_host_ipc(case):
         yield host_ipc_is_added(case.pod)
@@ -55,7 +62,8 @@ def host_ipc_is_added(pod: Pod) -> Found:
 
 @rule(
     RuleId.HOST_IPC_UNNEEDED,
-    "where host_ipc is off, the drivers do not need it, and it shares memory with every other pod that sets it",
+    "where host_ipc is off, the drivers do not need it, and it shares memory with every other pod"
+    " that sets it",
     "remove it",
 )
 def _unneeded_host_ipc(case: RuleInput) -> Iterator[Found]:
@@ -64,14 +72,23 @@ def _unneeded_host_ipc(case: RuleInput) -> Iterator[Found]:
 
 
 def _adds_host_ipc(case: RuleInput) -> bool:
-    """Whether it is still to be added: pods are changed, and the pods of a template are created later."""
+    """Whether it is still to be added: pods are changed, and the pods of a template are created
+    later."""
     is_late = case.context.is_changed and not case.pod.path
-    return case.policy.admission.host_ipc is HostIPC.INJECT and case.pod.spec.host_users and not is_late
+    return (
+        case.policy.admission.host_ipc is HostIPC.INJECT
+        and case.pod.spec.host_users
+        and not is_late
+    )
 
 
 @rule(RuleId.PRIVILEGED, "a privileged container can use every GPU without limits", "remove it")
 def _privileged(case: RuleInput) -> Iterator[Found]:
-    remedy = "" if case.asking else f"remove it, or request {case.policy.resources.memory} if it needs a GPU"
+    remedy = (
+        ""
+        if case.asking
+        else f"remove it, or request {case.policy.resources.memory} if it needs a GPU"
+    )
     for container in case.pod.containers:
         if container.security.privileged:
             yield Found(at(container.path, _SECURITY, "privileged"), "true", remedy=remedy)
@@ -111,17 +128,24 @@ def _host_pid(case: RuleInput) -> Iterator[Found]:
     f"{_RESTRICT}; or, where host_ipc is off, hostUsers: false on the pod",
 )
 def _host_root(case: RuleInput) -> Iterator[Found]:
-    """Any container of the pod: one that has no GPU itself can be handed the socket by one that has."""
+    """Any container of the pod: one that has no GPU itself can be handed the socket by one that
+    has."""
     if not case.pod.spec.host_users:
         return
     is_off = case.policy.admission.host_ipc is HostIPC.OFF  # else hostUsers: false is forbidden
     with_it = " and ".join(
-        key for key, has in (("hostIPC", case.pod.spec.host_ipc), ("hostPID", case.pod.spec.host_pid)) if has
+        key
+        for key, has in (("hostIPC", case.pod.spec.host_ipc), ("hostPID", case.pod.spec.host_pid))
+        if has
     )
-    otherwise = f", or hostUsers: false on the pod{with_it and f' without {with_it}'}" if is_off else ""
+    otherwise = (
+        f", or hostUsers: false on the pod{with_it and f' without {with_it}'}" if is_off else ""
+    )
     if case.pod.spec.shares_processes:
         message = "each container of the pod can open the MPS socket of the others through /proc"
-        yield Found(_in_spec(case.pod, "shareProcessNamespace"), "true", message, f"remove it{otherwise}")
+        yield Found(
+            _in_spec(case.pod, "shareProcessNamespace"), "true", message, f"remove it{otherwise}"
+        )
     for container in case.pod.containers:
         security = at(container.path, _SECURITY)
         uid, non_root = case.pod.run_as(container)
@@ -135,7 +159,9 @@ def _host_root(case: RuleInput) -> Iterator[Found]:
             message = "a setuid program in the image can make the container root on the host"
             remedy = f"set allowPrivilegeEscalation: false{otherwise}"
             yield Found(at(security, "allowPrivilegeEscalation"), "", message, remedy)
-        if not container.drops_all or not _CHANGES_USER.isdisjoint(map(str.upper, container.capabilities)):
+        if not container.drops_all or not _CHANGES_USER.isdisjoint(
+            map(str.upper, container.capabilities)
+        ):
             message = "with the capability SETUID a container can become root on the host"
             remedy = f"set capabilities.drop: [ALL], and do not add SETUID{otherwise}"
             yield Found(at(security, "capabilities"), "", message, remedy)
@@ -147,14 +173,20 @@ def _host_root(case: RuleInput) -> Iterator[Found]:
     "mount a narrower path, or use another kind of volume",
 )
 def _host_paths(case: RuleInput) -> Iterator[Found]:
-    blocked, allowed = case.policy.admission.blocked_host_paths, case.policy.admission.allowed_host_paths
+    blocked, allowed = (
+        case.policy.admission.blocked_host_paths,
+        case.policy.admission.allowed_host_paths,
+    )
     for volume in case.pod.host_volumes:
         path = volume.host_path
         if _is_ours(volume):
             continue
         if places := reached(path, blocked):
             more = " and other paths" if len(places) > 1 else ""
-            message = f"gives access to {places[0]}{more} on the host, and so to GPUs that mpsd does not account for"
+            message = (
+                f"gives access to {places[0]}{more} on the host, and so to GPUs that mpsd does not"
+                " account for"
+            )
             yield Found(volume.path, shown(path), message)
         elif allowed is not None and (".." in path.split("/") or not inside(path, allowed)):
             remedy = f"mount {' or '.join(allowed)}, or use" if allowed else "use"
@@ -180,15 +212,21 @@ _host_paths_unasked = Rule(
 def _mpsd_files(case: RuleInput) -> Iterator[Found]:
     for volume in case.pod.host_volumes:
         if _is_ours(volume):
-            yield Found(volume.path, shown(volume.host_path), "contains the sockets of mpsd's daemons")
-    above = {one.name: one.host_path for one in case.pod.host_volumes if reached(one.host_path, _OWN)}
+            yield Found(
+                volume.path, shown(volume.host_path), "contains the sockets of mpsd's daemons"
+            )
+    above = {
+        one.name: one.host_path for one in case.pod.host_volumes if reached(one.host_path, _OWN)
+    }
     for container in case.pod.containers if above else ():
         for entry, mount in container.mounts:
             sub_path = mount.sub_path_expr or mount.sub_path
             if sub_path and mount.name in above:
                 path = f"{above[mount.name]}/{sub_path}"
                 if mount.sub_path_expr or inside(path, _OWN):
-                    message = f"leads from {shown(above[mount.name])} to the sockets of mpsd's daemons"
+                    message = (
+                        f"leads from {shown(above[mount.name])} to the sockets of mpsd's daemons"
+                    )
                     key = "subPathExpr" if mount.sub_path_expr else "subPath"
                     yield Found(at(entry, key), shown(sub_path), message)
 
@@ -225,37 +263,47 @@ def _in_spec(pod: Pod, key: str) -> str:
     return at(pod.path, "spec", key)
 
 
-# Whether a path leads to another, as far as its text shows; where it does not, the path may lead anywhere. A link that
-# somebody made on the host is not seen.
+# Whether a path leads to another, as far as its text shows; where it does not, the path may lead
+# anywhere. A link that somebody made on the host is not seen.
 
 _Steps = tuple[str, ...]
 Led = TypeVar("Led")
-_LONGEST_KEPT = 256  # characters of a path whose answer is kept: Kubernetes takes paths of a MiB, and thousands of them
+# characters of a path whose answer is kept: Kubernetes takes paths of a MiB, and thousands of them
+_LONGEST_KEPT = 256
 _LINKED = ("var", "run")  # on every distribution a link to /run
 
 
 def _kept(look: Callable[[str, tuple[str, ...]], Led]) -> Callable[[str, tuple[str, ...]], Led]:
     """Keeps the answers about the last short paths."""
     kept = lru_cache(maxsize=4096)(look)
-    return lambda path, patterns: kept(path, patterns) if len(path) <= _LONGEST_KEPT else look(path, patterns)
+    return lambda path, patterns: (
+        kept(path, patterns) if len(path) <= _LONGEST_KEPT else look(path, patterns)
+    )
 
 
 @_kept
 def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns that a path of the host leads to: it contains them, is one of them, or lies below one. `..` behind a
-    link leads to where nobody can read it off, so such a path leads to all of them."""
+    """The patterns that a path of the host leads to: it contains them, is one of them, or lies
+    below one. `..` behind a link leads to where nobody can read it off, so such a path leads to all
+    of them."""
     if ".." in host_path.split("/"):
         return patterns
     steps = _steps(host_path)
-    return tuple(pattern for pattern, wanted in _wanted(patterns) if all(map(_is_step, steps, wanted)))
+    return tuple(
+        pattern for pattern, wanted in _wanted(patterns) if all(map(_is_step, steps, wanted))
+    )
 
 
 @_kept
 def inside(path: str, patterns: tuple[str, ...]) -> str:
     """The first pattern that is this path or contains it; empty where none does."""
     steps = _steps(path)
-    candidates = ((pattern, wanted) for pattern, wanted in _wanted(patterns) if len(wanted) <= len(steps))
-    return next((pattern for pattern, wanted in candidates if all(map(_is_step, steps, wanted))), "")
+    candidates = (
+        (pattern, wanted) for pattern, wanted in _wanted(patterns) if len(wanted) <= len(steps)
+    )
+    return next(
+        (pattern for pattern, wanted in candidates if all(map(_is_step, steps, wanted))), ""
+    )
 
 
 def _is_step(step: str, wanted: str) -> bool:

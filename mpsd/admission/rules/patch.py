@@ -1,6 +1,7 @@
 """What mpsd changes in a pod that is created, as a JSON Patch (RFC 6902).
 
-A change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse it.
+A change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse
+it.
 """
 
 import math
@@ -30,26 +31,34 @@ def patch_for_pod(
     claims: ClaimClasses,
     template: TemplateWanted | None,
 ) -> tuple[Change, ...]:
-    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape. template: of
-    the claim that it gets in place of its request."""
-    lacks = not pod.spec.host_ipc and pod.spec.host_users  # Kubernetes forbids hostIPC together with hostUsers: false
+    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its
+    shape. template: of the claim that it gets in place of its request."""
+    # Kubernetes forbids hostIPC together with hostUsers: false
+    lacks = not pod.spec.host_ipc and pod.spec.host_users
     asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
     injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
     claimed = _claimed(thing, pod, policy, template) if template else ()
     grace = _longer_grace(pod, policy) if asked else ()
-    return (*([HOST_IPC] if injects else []), *grace, *claimed, *_void(thing, pod, policy, frozenset(), template))
+    return (
+        *([HOST_IPC] if injects else []),
+        *grace,
+        *claimed,
+        *_void(thing, pod, policy, frozenset(), template),
+    )
 
 
 def _longer_grace(pod: Pod, policy: Policy) -> tuple[Change, ...]:
-    """The time that mpsd needs to end the pod's clients, added once to its grace, so that a checkpoint loses nothing. A
-    static pod keeps the grace of its file, which its kubelet reads."""
+    """The time that mpsd needs to end the pod's clients, added once to its grace, so that a
+    checkpoint loses nothing. A static pod keeps the grace of its file, which its kubelet reads."""
     grace_s = USUAL_GRACE_S if pod.spec.grace_s is None else pod.spec.grace_s
     if not policy.pod_ends or policy.graces.end_drain_s == 0 or grace_s <= 0:
         return ()
     if GRACE_ADDED in pod.annotations or MIRROR in pod.annotations:
         return ()
     added_s = math.ceil(policy.graces.pod_end_s)
-    return {"op": "add", "path": _GRACE, "value": grace_s + added_s}, _annotated(pod, GRACE_ADDED, str(added_s))
+    return {"op": "add", "path": _GRACE, "value": grace_s + added_s}, _annotated(
+        pod, GRACE_ADDED, str(added_s)
+    )
 
 
 def _annotated(pod: Pod, name: str, value: str) -> Change:
@@ -72,7 +81,8 @@ def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) 
     """A claim in place of what a container requests."""
     names = (policy.resources.memory, policy.resources.percent)
     for (pointer, _fields), one in zip(_containers(thing), pod.containers, strict=True):
-        if one.name == template.container and asks(one, policy.resources):  # names may come twice in what nobody takes
+        # names may come twice in what nobody takes
+        if one.name == template.container and asks(one, policy.resources):
             for part, amounts in (("limits", one.limits), ("requests", one.requests)):
                 for name in (name for name in names if name in amounts):
                     yield {"op": "remove", "path": f"{pointer}/resources/{part}/{_escaped(name)}"}
@@ -90,25 +100,42 @@ def _escaped(name: str) -> str:
 
 def _appended(pointer: str, entry: Mapping[str, object], has_others: bool) -> Change:
     """An entry of a list, which may be absent, null or empty."""
-    return {"op": "add", "path": f"{pointer}/-" if has_others else pointer, "value": entry if has_others else [entry]}
+    return {
+        "op": "add",
+        "path": f"{pointer}/-" if has_others else pointer,
+        "value": entry if has_others else [entry],
+    }
 
 
 def patch_for_debugging(thing: Fields, pod: Pod, policy: Policy, before: Pod) -> tuple[Change, ...]:
-    """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing else may change."""
-    return tuple(_void(thing, pod, policy, frozenset(container.name for container in before.containers), None))
+    """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing
+    else may change."""
+    return tuple(
+        _void(
+            thing, pod, policy, frozenset(container.name for container in before.containers), None
+        )
+    )
 
 
 def _void(
-    thing: Fields, pod: Pod, policy: Policy, untouched: frozenset[str], template: TemplateWanted | None
+    thing: Fields,
+    pod: Pod,
+    policy: Policy,
+    untouched: frozenset[str],
+    template: TemplateWanted | None,
 ) -> Iterator[Change]:
-    """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a pod's word beats it."""
+    """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a
+    pod's word beats it."""
     if not policy.admission.void_visible_devices:
         return
     for (pointer, fields), container in zip(_containers(thing), pod.containers, strict=True):
         is_claimed = template is not None and container.name == template.container
         if (
             container.name in untouched
-            or (not is_claimed and (asks(container, policy.resources) or has_device_of_another(container, policy)))
+            or (
+                not is_claimed
+                and (asks(container, policy.resources) or has_device_of_another(container, policy))
+            )
             or any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.env)
         ):
             continue

@@ -1,4 +1,5 @@
-"""The answer to an AdmissionReview: what is refused (validating) and what is changed (mutating, by `patch`).
+"""The answer to an AdmissionReview: what is refused (validating) and what is changed (mutating, by
+`patch`).
 
 What is looked up beside the object is advice; where it is missing, the policy's own mode counts.
 """
@@ -12,7 +13,13 @@ from enum import StrEnum
 from mpsd.admission.rules.configurations import PROBE, PROBE_KIND
 from mpsd.admission.rules.environment import config_maps_within_reach
 from mpsd.admission.rules.host import added_host_ipc, host_ipc_is_added
-from mpsd.admission.rules.patch import HOST_IPC, OF_GPU_PODS, Change, patch_for_debugging, patch_for_pod
+from mpsd.admission.rules.patch import (
+    HOST_IPC,
+    OF_GPU_PODS,
+    Change,
+    patch_for_debugging,
+    patch_for_pod,
+)
 from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, template_wanted
 from mpsd.admission.rules.rule import ClaimClasses, RequestContext, RuleFinding
 from mpsd.admission.rules.verdict import NamespaceModes, is_exempt, judge, modes_in, of_mode
@@ -24,7 +31,7 @@ from mpsd.model.problem import Problem, printable, shown, shown_name
 from mpsd.model.request import asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
-# -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ---------------------------------
+# -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ----------------
 
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 
@@ -42,8 +49,8 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A question. thing: the object as it would be, empty where there is none; found: what was read from it. old: the
-    object as it is, empty on CREATE. writer: the user's name."""
+    """A question. thing: the object as it would be, empty where there is none; found: what was read
+    from it. old: the object as it is, empty on CREATE. writer: the user's name."""
 
     uid: str
     operation: Operation
@@ -58,10 +65,13 @@ class Review:
 
     @property
     def leaves_pods_as_they_are(self) -> bool:
-        """Nothing is created or changed that a rule could speak of; an object that goes may always go."""
+        """Nothing is created or changed that a rule could speak of; an object that goes may always
+        go."""
         if self.operation is Operation.UPDATE:
             # Only the API server sets this, and it stays set.
-            return bool(_metadata(self.old).get("deletionTimestamp")) or _is_same(self.thing, self.old)
+            return bool(_metadata(self.old).get("deletionTimestamp")) or _is_same(
+                self.thing, self.old
+            )
         return self.operation is not Operation.CREATE
 
     def found_before(self) -> KubernetesObject:
@@ -69,12 +79,15 @@ class Review:
 
 
 def read_review(review: object) -> Review:
-    """The question in a decoded AdmissionReview; MalformedReview with every reason why there is none."""
+    """The question in a decoded AdmissionReview; MalformedReview with every reason why there is
+    none."""
     if not isinstance(review, dict):
         raise MalformedReview(f"the body is {shown(review)}, and not an AdmissionReview")
     if (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):
         sent = f"{shown(review.get('kind'))} of {shown(review.get('apiVersion'))}"
-        raise MalformedReview(f"the body is {sent}, and what is read here is {KIND} of {API_VERSION}")
+        raise MalformedReview(
+            f"the body is {sent}, and what is read here is {KIND} of {API_VERSION}"
+        )
     shape = FieldReader()
     request = shape.needed(review, "request", "") or {}
     kind = shape.needed(request, "kind", "request") or {}
@@ -104,11 +117,18 @@ def read_review(review: object) -> Review:
 
 
 # The objects that an operation cannot do without.
-_NEEDED = {("object", Operation.CREATE), ("object", Operation.UPDATE), ("oldObject", Operation.UPDATE)}
+_NEEDED = {
+    ("object", Operation.CREATE),
+    ("object", Operation.UPDATE),
+    ("oldObject", Operation.UPDATE),
+}
 
 
-def _object(shape: FieldReader, request: Fields, key: str, operation: Operation, typed: Fields) -> Fields:
-    """The object under `key` with the type that the API server says it has; empty where nobody needs one."""
+def _object(
+    shape: FieldReader, request: Fields, key: str, operation: Operation, typed: Fields
+) -> Fields:
+    """The object under `key` with the type that the API server says it has; empty where nobody
+    needs one."""
     thing = shape.needed(request, key, "request") if (key, operation) in _NEEDED else None
     return {} if thing is None else {**thing, **typed}
 
@@ -117,7 +137,9 @@ def _operation(shape: FieldReader, request: Fields) -> Operation:
     text = _needed_text(shape, request, "operation", "request")
     if text and text not in Operation.__members__:
         remedy = f"write one of {', '.join(Operation)}"
-        shape.problems.append(Problem("value-unknown", "request.operation", shown(text), "is no operation", remedy))
+        shape.problems.append(
+            Problem("value-unknown", "request.operation", shown(text), "is no operation", remedy)
+        )
     return Operation.__members__.get(text, Operation.CONNECT)
 
 
@@ -128,7 +150,8 @@ def _needed_text(shape: FieldReader, fields: Fields, key: str, path: str) -> str
 
 
 def _is_same(thing: Fields, old: Fields) -> bool:
-    """Whether nothing differs that a rule looks at, so that status, finalizers and owners cost nothing."""
+    """Whether nothing differs that a rule looks at, so that status, finalizers and owners cost
+    nothing."""
     now, before = _metadata(thing), _metadata(old)
     try:  # spec and template are where every kind keeps what a pod is made of
         return all(thing.get(key) == old.get(key) for key in ("spec", "template")) and all(
@@ -143,8 +166,9 @@ def _metadata(thing: Fields) -> Fields:
     return metadata if isinstance(metadata, dict) else {}
 
 
-# -- the answer as Kubernetes reads it -----------------------------------------------------------------------------
-# The sentences are those of `mpsd explain`; only their lines are cut to the length that Kubernetes asks for.
+# -- the answer as Kubernetes reads it -----------------------------------------------------------
+# The sentences are those of `mpsd explain`; only their lines are cut to the length that Kubernetes
+# asks for.
 
 # Kubernetes asks for warnings of at most 120 characters, and cuts them once all together pass 4096.
 _WARNING_LENGTH = 119
@@ -154,9 +178,9 @@ _MOST_PROBLEMS = 100
 
 @dataclass(frozen=True, slots=True)
 class AdmissionAnswer:
-    """One answer. message: every problem, empty where it is allowed. audit: rules by mode, for the audit log. verdicts:
-    each rule that found something, and how hard it is taken, for metrics. is_probe: it answers no object but a question
-    of a webhook's own."""
+    """One answer. message: every problem, empty where it is allowed. audit: rules by mode, for the
+    audit log. verdicts: each rule that found something, and how hard it is taken, for metrics.
+    is_probe: it answers no object but a question of a webhook's own."""
 
     uid: str
     allowed: bool = True
@@ -166,7 +190,8 @@ class AdmissionAnswer:
     patch: tuple[Change, ...] = ()
     verdicts: tuple[tuple[str, str], ...] = ()
     is_probe: bool = False
-    template: TemplateWanted | None = None  # that must be in the namespace before the pod is; None where none must
+    # that must be in the namespace before the pod is; None where none must
+    template: TemplateWanted | None = None
 
     def record(self) -> dict[str, object]:
         response: dict[str, object] = {"uid": self.uid, "allowed": self.allowed}
@@ -183,18 +208,23 @@ class AdmissionAnswer:
 
 
 def warnings_of(found: Iterable[RuleFinding], there: NamespaceModes) -> tuple[str, ...]:
-    """The lines for the findings that only warn, and for labels of the namespace that say nothing. What is wrong and
-    what to do, each led by the rule: kubectl shows a line that comes twice once."""
+    """The lines for the findings that only warn, and for labels of the namespace that say nothing.
+    What is wrong and what to do, each led by the rule: kubectl shows a line that comes twice
+    once."""
     sentences = [
         f"{finding.rule}: {sentence}"
         for finding in of_mode(RuleMode.WARN, found, there.modes)
         for sentence in (finding.problem.fault, finding.problem.remedy)
     ]
-    return _few([line for sentence in (*sentences, *there.remarks) for line in _lines(sentence)], _MOST_WARNINGS)
+    return _few(
+        [line for sentence in (*sentences, *there.remarks) for line in _lines(sentence)],
+        _MOST_WARNINGS,
+    )
 
 
 def _lines(sentence: str) -> Iterator[str]:
-    """The sentence in lines that are short enough, cut between words where there are any; textwrap takes 40 µs."""
+    """The sentence in lines that are short enough, cut between words where there are any; textwrap
+    takes 40 µs."""
     while len(sentence) > _WARNING_LENGTH:
         blank = sentence.rfind(" ", 1, _WARNING_LENGTH + 1)
         end = blank if blank > 0 else _WARNING_LENGTH
@@ -207,13 +237,14 @@ def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
     return (*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else []))
 
 
-# -- how a review is answered --------------------------------------------------------------------------------------
+# -- how a review is answered --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionContext:
-    """What was looked up. namespace_labels: None where not known. config_maps: of that namespace, the keys of those
-    that are known. claims: of that namespace too, the device classes that each of those that are known asks for."""
+    """What was looked up. namespace_labels: None where not known. config_maps: of that namespace,
+    the keys of those that are known. claims: of that namespace too, the device classes that each of
+    those that are known asks for."""
 
     namespace_labels: Mapping[str, str] | None = None
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -222,8 +253,9 @@ class AdmissionContext:
 
 @dataclass(frozen=True, slots=True)
 class ReviewNeeds:
-    """What an answer needs to know. namespace: whose labels, empty for none; config_maps, claims: names in it. Most
-    objects need nothing. is_faultless: whatever else is known, nothing is wrong with it."""
+    """What an answer needs to know. namespace: whose labels, empty for none; config_maps, claims:
+    names in it. Most objects need nothing. is_faultless: whatever else is known, nothing is wrong
+    with it."""
 
     namespace: str = ""
     config_maps: tuple[str, ...] = ()
@@ -232,7 +264,8 @@ class ReviewNeeds:
 
 
 def probed(review: Review) -> str:
-    """The word on a probe by which a webhook learns whether API servers call it; empty on every other object."""
+    """The word on a probe by which a webhook learns whether API servers call it; empty on every
+    other object."""
     if review.operation is not Operation.CREATE or review.kind != PROBE_KIND:
         return ""
     annotations = _metadata(review.thing).get("annotations")
@@ -252,7 +285,9 @@ def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> Revie
     return ReviewNeeds(review.found.namespace) if found else ReviewNeeds(is_faultless=True)
 
 
-def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
+def validate(
+    review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
+) -> AdmissionAnswer:
     """Whether the object may be: every problem that was not there before."""
     if word := probed(review):
         return AdmissionAnswer(review.uid, allowed=False, message=f"{PROBE}: {word}", is_probe=True)
@@ -261,8 +296,13 @@ def validate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionCon
         return AdmissionAnswer(review.uid)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     modes = there.modes
-    verdicts = tuple(dict.fromkeys((str(one.rule), str(modes[one.rule])) for one in found if one.rule in modes))
-    audit = {mode: ",".join(rule for rule, taken in verdicts if taken == mode) for mode in map(str, RuleMode)}
+    verdicts = tuple(
+        dict.fromkeys((str(one.rule), str(modes[one.rule])) for one in found if one.rule in modes)
+    )
+    audit = {
+        mode: ",".join(rule for rule, taken in verdicts if taken == mode)
+        for mode in map(str, RuleMode)
+    }
     problems = [str(finding.problem) for finding in of_mode(RuleMode.ENFORCE, found, modes)]
     counted = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
     refusal = [f"{review.found.name} is refused, {counted}", *_few(problems, _MOST_PROBLEMS)]
@@ -281,17 +321,21 @@ def _claims_of(pod: Pod) -> tuple[ClaimName, ...]:
 
 
 def _unknown_claims(review: Review, seen: AdmissionContext) -> tuple[str, ...]:
-    """Why a pod is judged by more than people know, for those who are refused. A dry run makes no template."""
+    """Why a pod is judged by more than people know, for those who are refused. A dry run makes no
+    template."""
     pod = review.found.pod
     if pod is None or pod.path:
         return ()
     own = pod.claims.get(ENTRY) if review.is_dry_run else None
     unknown = [name for name in _assumed(pod, seen) if name != own]
     sentences = (
-        f"{one.kind} {one.name} cannot be read (create it first), and so counts as one for a GPU of mpsd"
+        f"{one.kind} {one.name} cannot be read (create it first), and so counts as one for a GPU of"
+        " mpsd"
         for one in unknown
     )
-    return tuple(line for sentence in sentences for line in _lines(printable(sentence, _WARNING_LENGTH * 4)))
+    return tuple(
+        line for sentence in sentences for line in _lines(printable(sentence, _WARNING_LENGTH * 4))
+    )
 
 
 def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
@@ -299,12 +343,19 @@ def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewN
     claims = _claims_of(pod) if pod else ()
     template = _template(review, policy, facts, {})
     patch = _patch(review, policy, dict.fromkeys(claims, policy.admission.device_classes), template)
-    depends_on_claims = template is not None or any(change["path"] in OF_GPU_PODS for change in patch)
-    return ReviewNeeds(review.found.namespace if patch else "", claims=claims if depends_on_claims else ())
+    depends_on_claims = template is not None or any(
+        change["path"] in OF_GPU_PODS for change in patch
+    )
+    return ReviewNeeds(
+        review.found.namespace if patch else "", claims=claims if depends_on_claims else ()
+    )
 
 
-def mutate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> AdmissionAnswer:
-    """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what others changed."""
+def mutate(
+    review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
+) -> AdmissionAnswer:
+    """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what
+    others changed."""
     pod, template = review.found.pod, _template(review, policy, facts, seen.claims)
     patch = _patch(review, policy, seen.claims, template)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
@@ -315,12 +366,17 @@ def mutate(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
     if template:
         container = shown_name(template.container)
         claimed = _lines(
-            f"{policy.resources.memory} of container {container} is replaced by a claim of {template.name}"
+            f"{policy.resources.memory} of container {container} is replaced by a claim of"
+            f" {template.name}"
         )
-    return AdmissionAnswer(review.uid, patch=patch, warnings=(*claimed, *warnings_of(added, there)), template=template)
+    return AdmissionAnswer(
+        review.uid, patch=patch, warnings=(*claimed, *warnings_of(added, there)), template=template
+    )
 
 
-def _template(review: Review, policy: Policy, facts: GpuFacts, claims: ClaimClasses) -> TemplateWanted | None:
+def _template(
+    review: Review, policy: Policy, facts: GpuFacts, claims: ClaimClasses
+) -> TemplateWanted | None:
     """Of the claim that the pod under review gets in place of its request."""
     found = review.found
     is_created = review.operation is Operation.CREATE and review.kind == "Pod"
@@ -329,9 +385,11 @@ def _template(review: Review, policy: Policy, facts: GpuFacts, claims: ClaimClas
     return template_wanted(found.pod, policy, facts, claims)
 
 
-def _patch(review: Review, policy: Policy, claims: ClaimClasses, template: TemplateWanted | None) -> tuple[Change, ...]:
-    """Only what could be read without a fault is changed; the rest is refused by whoever reads it next. For a claim
-    that is not known no pod gets the host's IPC namespace."""
+def _patch(
+    review: Review, policy: Policy, claims: ClaimClasses, template: TemplateWanted | None
+) -> tuple[Change, ...]:
+    """Only what could be read without a fault is changed; the rest is refused by whoever reads it
+    next. For a claim that is not known no pod gets the host's IPC namespace."""
     found = review.found
     if found.pod is None or found.problems or review.kind != "Pod" or _is_idle(review, policy):
         return ()
@@ -345,7 +403,9 @@ def _is_idle(review: Review, policy: Policy) -> bool:
     return review.leaves_pods_as_they_are or is_exempt(review.found, policy)
 
 
-def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext) -> tuple[RuleFinding, ...]:
+def _found(
+    review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
+) -> tuple[RuleFinding, ...]:
     """What is wrong with the object, less what was wrong with it before."""
     before = None if review.operation is Operation.CREATE else review.found_before()
     annotations = before.pod.annotations if before and before.pod else {}
@@ -363,13 +423,19 @@ def _found(review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionConte
         return found
     old = {_mark(finding) for finding in judge(before, policy, facts, context)}
     # Nobody can say what was there before and what is new in an object that was not read.
-    return tuple(one for one in found if _mark(one) not in old or one.problem.rule == TOO_MANY_FIELDS)
+    return tuple(
+        one for one in found if _mark(one) not in old or one.problem.rule == TOO_MANY_FIELDS
+    )
 
 
 def _assumed(pod: Pod | None, seen: AdmissionContext) -> tuple[ClaimName, ...]:
-    """The claims of a pod that are not known, and so count as mpsd's: they may be made later. What a template's pods
-    claim is looked up when they are created."""
-    return () if pod is None or pod.path else tuple(name for name in _claims_of(pod) if name not in seen.claims)
+    """The claims of a pod that are not known, and so count as mpsd's: they may be made later. What
+    a template's pods claim is looked up when they are created."""
+    return (
+        ()
+        if pod is None or pod.path
+        else tuple(name for name in _claims_of(pod) if name not in seen.claims)
+    )
 
 
 def _mark(finding: RuleFinding) -> tuple[str, str, str]:

@@ -1,10 +1,17 @@
-"""Whether an object may have what it requests: every problem in it at once, and how hard each rule is taken there."""
+"""Whether an object may have what it requests: every problem in it at once, and how hard each rule
+is taken there."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mpsd.admission.rules.claims import asked_by_class, asked_of, claimed_requests, classes_of, wrong_in_claim
+from mpsd.admission.rules.claims import (
+    asked_by_class,
+    asked_of,
+    claimed_requests,
+    classes_of,
+    wrong_in_claim,
+)
 from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
 from mpsd.admission.rules.requests import REQUEST_RULES, claiming
@@ -19,32 +26,38 @@ from mpsd.platform.rules.kubernetes_objects import KubernetesObject, objects_in,
 
 # In the order of the policy, which is the one in which they are reported.
 RULES: tuple[Rule, ...] = tuple(
-    sorted((*REQUEST_RULES, *ENVIRONMENT_RULES, *HOST_RULES), key=lambda rule: list(RuleId).index(rule.id))
+    sorted(
+        (*REQUEST_RULES, *ENVIRONMENT_RULES, *HOST_RULES),
+        key=lambda rule: list(RuleId).index(rule.id),
+    )
 )
 _FOR_ASKING = tuple(rule for rule in RULES if rule.scope is not RuleScope.NOT_ASKING)
 _FOR_OTHERS = tuple(rule for rule in RULES if rule.scope is not RuleScope.ASKING)
 
 
-# -- how hard each rule is taken -----------------------------------------------------------------------------------
-# The policy's mode, and what a namespace's labels make of it. The three labels work as those of Pod Security Admission
-# do, each for itself; the strongest that names a rule counts.
+# -- how hard each rule is taken -----------------------------------------------------------------
+# The policy's mode, and what a namespace's labels make of it. The three labels work as those of Pod
+# Security Admission do, each for itself; the strongest that names a rule counts.
 
 Modes = Mapping[RuleId, RuleMode]
 
-# What each label covers without a value: those rules of the policy, and the stronger ones, so that a rule that is not
-# enforced in a namespace is still warned of.
+# What each label covers without a value: those rules of the policy, and the stronger ones, so that
+# a rule that is not enforced in a namespace is still warned of.
 _COVERED: Mapping[RuleMode, frozenset[RuleMode]] = {
     RuleMode.ENFORCE: frozenset({RuleMode.ENFORCE}),
     RuleMode.WARN: frozenset({RuleMode.ENFORCE, RuleMode.WARN}),
     RuleMode.AUDIT: frozenset(RuleMode),
 }
-_OTHER_VALUES: Mapping[object, frozenset[RuleMode]] = {"all": frozenset(RuleMode), "none": frozenset()}
+_OTHER_VALUES: Mapping[object, frozenset[RuleMode]] = {
+    "all": frozenset(RuleMode),
+    "none": frozenset(),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceModes:
-    """What counts in one namespace. modes: without the rules that count for nothing there. remarks: labels not
-    understood."""
+    """What counts in one namespace. modes: without the rules that count for nothing there. remarks:
+    labels not understood."""
 
     modes: Modes
     remarks: tuple[str, ...] = ()
@@ -56,12 +69,19 @@ def label_of(mode: RuleMode) -> str:
 
 
 def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
-    """The modes of a namespace with these labels. Where it enforces nothing, its pods are not changed either."""
-    values = {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels} if labels else {}
+    """The modes of a namespace with these labels. Where it enforces nothing, its pods are not
+    changed either."""
+    values = (
+        {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels}
+        if labels
+        else {}
+    )
     if not values:
         return NamespaceModes(rules)
     covers = {mode: _OTHER_VALUES.get(str(values.get(mode)), _COVERED[mode]) for mode in RuleMode}
-    hardest = {rule: [mode for mode in RuleMode if own in covers[mode]][:1] for rule, own in rules.items()}
+    hardest = {
+        rule: [mode for mode in RuleMode if own in covers[mode]][:1] for rule, own in rules.items()
+    }
     remarks = tuple(
         f"the namespace's label {label_of(mode)} is {shown(value)}: write all, none or default"
         for mode, value in values.items()
@@ -73,10 +93,11 @@ def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionVerdict:
-    """What is said about one object. problems: what refuses it. warnings: what does not. noted: what only the audit log
-    would say. requests: what its containers get, empty when it is refused. remark: one sentence for people about an
-    object that gets nothing and need not, or that would be judged otherwise if it were created; else empty. priority:
-    what a pod with requests says of its own; None for anything else."""
+    """What is said about one object. problems: what refuses it. warnings: what does not. noted:
+    what only the audit log would say. requests: what its containers get, empty when it is refused.
+    remark: one sentence for people about an object that gets nothing and need not, or that would be
+    judged otherwise if it were created; else empty. priority: what a pod with requests says of its
+    own; None for anything else."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()
@@ -91,7 +112,8 @@ class AdmissionVerdict:
         return not self.problems
 
 
-Claims = Mapping[str, Mapping[ClaimName, Fields]]  # by namespace, resource claims and templates of them
+# by namespace, resource claims and templates of them
+Claims = Mapping[str, Mapping[ClaimName, Fields]]
 
 
 def review_all(
@@ -104,17 +126,26 @@ def review_all(
 def claims_in(documents: Iterable[object]) -> Claims:
     """The resource claims and templates of them in decoded documents."""
     claims: dict[str, dict[ClaimName, Fields]] = {}
-    for thing in (thing for document in documents for thing in objects_in(document) if isinstance(thing, dict)):
-        kind, metadata, fields = thing.get("kind"), FieldReader().mapping(thing, "metadata", ""), FieldReader()
+    for thing in (
+        thing for document in documents for thing in objects_in(document) if isinstance(thing, dict)
+    ):
+        kind, metadata, fields = (
+            thing.get("kind"),
+            FieldReader().mapping(thing, "metadata", ""),
+            FieldReader(),
+        )
         name, namespace = (fields.text(metadata, key, "") for key in ("name", "namespace"))
         if kind in (CLAIM, CLAIM_TEMPLATE) and name:
             claims.setdefault(namespace or "default", {})[ClaimName(kind, name)] = thing
     return claims
 
 
-def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})) -> AdmissionVerdict:
-    """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it now. A pod that a node
-    runs already (`status.startTime`) keeps the place that it was given, and the remark says so where it matters."""
+def review(
+    thing: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})
+) -> AdmissionVerdict:
+    """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it
+    now. A pod that a node runs already (`status.startTime`) keeps the place that it was given, and
+    the remark says so where it matters."""
     found = read_object(thing)
     if is_exempt(found, policy):
         return AdmissionVerdict(found.name, remark=f"namespace {found.namespace} is exempt")
@@ -122,11 +153,16 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
     placed = pod is not None and pod.is_placed
     annotations = pod.annotations if pod and placed else {}
     here = claims.get(found.namespace, {})
-    classes = {name: classes_of(here[name], name.kind) for name in pod.claims.values() if name in here} if pod else {}
+    classes = (
+        {name: classes_of(here[name], name.kind) for name in pod.claims.values() if name in here}
+        if pod
+        else {}
+    )
     context = RequestContext(annotations_before=annotations, is_placed=placed, claims=classes)
     judged = judge(found, policy, facts, context)
     problems, warnings, noted = (
-        tuple(finding.problem for finding in of_mode(mode, judged, policy.admission.rules)) for mode in RuleMode
+        tuple(finding.problem for finding in of_mode(mode, judged, policy.admission.rules))
+        for mode in RuleMode
     )
     asking = pod if pod and not problems and asks_for_gpu(pod, policy.resources) else None
     requests = read_share(asking, policy, facts).requests if asking else ()
@@ -142,13 +178,20 @@ def review(thing: object, policy: Policy, facts: GpuFacts, claims: Claims = Mapp
             if finding.rule not in now
         ]
         as_new = f"; a new one would break {', '.join(dict.fromkeys(anew))}"
-        remark = f"it runs already, by its status.startTime, and is judged as such{as_new}" if anew else remark
+        remark = (
+            f"it runs already, by its status.startTime, and is judged as such{as_new}"
+            if anew
+            else remark
+        )
     priority = pod.priority if pod and requests else None
     return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark, priority)
 
 
-def _claimed(pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimName, Fields]) -> Iterator[str]:
-    """What a pod gets by its claims, and what of them is not known; nothing where it has none of mpsd's."""
+def _claimed(
+    pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimName, Fields]
+) -> Iterator[str]:
+    """What a pod gets by its claims, and what of them is not known; nothing where it has none of
+    mpsd's."""
     used = {entry for container in pod.containers for entry in container.claims}
     for entry, name in pod.claims.items():
         words = f"{name.kind} {shown_name(name.name)}"
@@ -160,14 +203,22 @@ def _claimed(pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimNam
             yield f"{words} asks for {asked}{' and can never be served' if never else unused}"
     for container in pod.containers:
         if asked := asked_by_class(container, policy):
-            yield f"container {shown_name(container.name)} asks for {asked}, by the class as a resource"
+            yield (
+                f"container {shown_name(container.name)} asks for {asked}, by the class as a"
+                " resource"
+            )
 
 
-def judge(found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext) -> tuple[RuleFinding, ...]:
-    """What the rules find in an object, before it is known how hard each is taken; exemptions are the caller's."""
+def judge(
+    found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext
+) -> tuple[RuleFinding, ...]:
+    """What the rules find in an object, before it is known how hard each is taken; exemptions are
+    the caller's."""
     if found.pod is None:
         return tuple(RuleFinding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems)
-    asking = tuple(container for container in found.pod.containers if asks(container, policy.resources))
+    asking = tuple(
+        container for container in found.pod.containers if asks(container, policy.resources)
+    )
     share = read_share(found.pod, policy, facts) if asking else PodRequest((), ())
     asking += tuple(one for one in claiming(found.pod, policy, context.claims) if one not in asking)
     case = RuleInput(found.pod, found.problems, policy, context, asking, share)

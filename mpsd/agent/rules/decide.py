@@ -1,7 +1,7 @@
 """Decides what to do about one view of the node: actions, in order.
 
-The ledger stays true after every single action. So grants end before others begin; a server's limit is raised before
-the program that needs it is answered, and is lowered last.
+The ledger stays true after every single action. So grants end before others begin; a server's limit
+is raised before the program that needs it is answered, and is lowered last.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,8 @@ from mpsd.model.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class EndGrant:
-    """Remove the grant from the ledger: its holder, its cgroup's processes and all its clients are gone."""
+    """Remove the grant from the ledger: its holder, its cgroup's processes and all its clients are
+    gone."""
 
     grant: Grant
 
@@ -33,7 +34,8 @@ class SetLimit:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Save the grant, then answer the request that has its id. joins: its GPUs become a domain first."""
+    """Save the grant, then answer the request that has its id. joins: its GPUs become a domain
+    first."""
 
     grant: Grant
     joins: bool = False
@@ -59,7 +61,8 @@ Action = EndGrant | SetLimit | Admit | Refuse | Forget
 
 
 def domain_of(action: Action) -> str:
-    """The domain whose daemon or ledger the action changes; empty for an answer that changes none."""
+    """The domain whose daemon or ledger the action changes; empty for an answer that changes
+    none."""
     match action:
         case EndGrant(grant) | Admit(grant, _):
             return grant.domain
@@ -70,8 +73,9 @@ def domain_of(action: Action) -> str:
 
 
 def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]]:
-    """The actions in their order, those of a stage by domain: limits that follow each other are set in all domains at
-    once, so that a daemon that does not answer holds up its own domain alone; everything else is done one by one."""
+    """The actions in their order, those of a stage by domain: limits that follow each other are set
+    in all domains at once, so that a daemon that does not answer holds up its own domain alone;
+    everything else is done one by one."""
     for are_limits, run in groupby(actions, key=lambda action: isinstance(action, SetLimit)):
         if not are_limits:
             yield from ({domain_of(action): [action]} for action in run)
@@ -83,8 +87,8 @@ def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]
 
 
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
-    """What to do now, in this order. A grant lasts as long as its holder, any process in its cgroup or any client of
-    it, or as NVML cannot say."""
+    """What to do now, in this order. A grant lasts as long as its holder, any process in its cgroup
+    or any client of it, or as NVML cannot say."""
     used = {client.grant for client in view.clients or ()}
     over = (held.grant for held in view.grants if not (held.holder_alive or held.others_alive))
     orphans = () if view.clients is None else tuple(over)
@@ -94,17 +98,22 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
     withheld = view.withheld.keys()
     every = (*view.domains, *view.leaving)
-    domains = every if view.grants_known else ()  # a limit for some of the grants would shut the others out
+    # a limit for some of the grants would shut the others out
+    domains = every if view.grants_known else ()
     domains = tuple(domain for domain in domains if withheld.isdisjoint(domain.record.gpus))
     limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
-    raised = [limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)]
+    raised = [
+        limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)
+    ]
     lowered = [limit for limit in limits if limit not in raised]
     return (*map(EndGrant, ended), *raised, *answers, *lowered)
 
 
-def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[Admit | Refuse | Forget]:
-    """First come, first served: no request overtakes a waiting one. One for which domains change is the last that is
-    answered: which domain has room for the next one shows when they have."""
+def _answers(
+    view: NodeView, kept: Sequence[Grant], policy: Policy
+) -> Iterator[Admit | Refuse | Forget]:
+    """First come, first served: no request overtakes a waiting one. One for which domains change is
+    the last that is answered: which domain has room for the next one shows when they have."""
     grants, queued = list(kept), 0
     for waiting in view.waiting:
         if not waiting.holder_alive:
@@ -119,7 +128,11 @@ def _answers(view: NodeView, kept: Sequence[Grant], policy: Policy) -> Iterator[
 
 
 def _answer(
-    waiting: WaitingRequest, open_rooms: Sequence[GpuCapacity], view: NodeView, queued: int, policy: Policy
+    waiting: WaitingRequest,
+    open_rooms: Sequence[GpuCapacity],
+    view: NodeView,
+    queued: int,
+    policy: Policy,
 ) -> Admit | Refuse | None:
     """None: the request goes on waiting."""
     closed = _closed_gpus(view)
@@ -130,7 +143,11 @@ def _answer(
         joins = placed.domain not in {room.domain for room in open_rooms}
         return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant, joins)
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
-    if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not tuple(_without_domain(view)):
+    if (
+        isinstance(whole_node, InsufficientResources)
+        and not whole_node.ever
+        and not tuple(_without_domain(view))
+    ):
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if any(is_tried(domain, view.now) for domain in view.domains):
         return None  # it takes new programs again in a moment
@@ -148,23 +165,29 @@ def _answer(
 
 
 def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
-    """By id, why each request that goes on waiting has no answer yet; one that is about to be answered is left out."""
+    """By id, why each request that goes on waiting has no answer yet; one that is about to be
+    answered is left out."""
     open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
         if waiting.holder_alive:
-            answer = _answer(replace(waiting, deadline=None), open_rooms, view, len(reasons), policy)
+            answer = _answer(
+                replace(waiting, deadline=None), open_rooms, view, len(reasons), policy
+            )
             if isinstance(answer, Refuse):
                 reasons[waiting.id] = answer.reason
     return reasons
 
 
 def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
-    """The labels of the GPUs that could give a container what it asks of them, whatever the others can."""
+    """The labels of the GPUs that could give a container what it asks of them, whatever the others
+    can."""
     asked = {part.gpu: part for part in request.parts}
     open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
     named = [room for room in open_rooms if room.gpu.uuid in asked]
-    return tuple(room.gpu.label for room in named if not any(lacks(asked[room.gpu.uuid], room, policy)))
+    return tuple(
+        room.gpu.label for room in named if not any(lacks(asked[room.gpu.uuid], room, policy))
+    )
 
 
 def _place(
@@ -177,7 +200,10 @@ def _place(
 
 def _why_unusable(grant: Grant, view: NodeView) -> str:
     """Why no program could start under this grant; empty where it could."""
-    limits = ((gpu, ClientLimit(grant.part_of(gpu.uuid).memory_mib, grant.thread_percent)) for gpu in view.gpus)
+    limits = (
+        (gpu, ClientLimit(grant.part_of(gpu.uuid).memory_mib, grant.thread_percent))
+        for gpu in view.gpus
+    )
     return "; ".join(
         str(problem)
         for gpu, limit in limits
@@ -202,7 +228,8 @@ def is_open(domain: DomainView, now: float) -> bool:
 
 
 def is_tried(domain: DomainView, now: float) -> bool:
-    """Whether mpsd makes a context of its own there, before it lets others in. now: seconds since 1970."""
+    """Whether mpsd makes a context of its own there, before it lets others in. now: seconds since
+    1970."""
     return domain.state in SERVING and now < domain.record.held_until
 
 
@@ -219,14 +246,19 @@ def _no_daemon(gpu: Gpu) -> str:
 
 
 def _without_domain(view: NodeView) -> Iterator[Gpu]:
-    """GPUs that `mpsd control` has said nothing about yet, so that nothing can be said of them for ever."""
+    """GPUs that `mpsd control` has said nothing about yet, so that nothing can be said of them for
+    ever."""
     known = {uuid for domain in view.domains for uuid in domain.record.gpus}
     return (gpu for gpu in view.gpus if gpu.uuid not in known)
 
 
 def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
     request, percent = waiting.request, waiting.request.thread_percent
-    own = request.parts if isinstance(request, CardsRequest) else evenly(placed.gpus, request.memory_mib, percent or 0)
+    own = (
+        request.parts
+        if isinstance(request, CardsRequest)
+        else evenly(placed.gpus, request.memory_mib, percent or 0)
+    )
     return Grant(
         id=waiting.id,
         domain=placed.domain,
@@ -249,15 +281,22 @@ def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tupl
     serving = {domain.name for domain in view.domains if is_open(domain, view.now)}
     withheld = view.withheld
     rooms_now = _all_rooms(view, grants, policy)
-    return tuple(room for room in rooms_now if room.domain in serving and room.gpu.uuid not in withheld)
+    return tuple(
+        room for room in rooms_now if room.domain in serving and room.gpu.uuid not in withheld
+    )
 
 
 def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetLimit]:
-    """Every ordinal a client of this domain may see gets the domain's largest grant, and denial where there is none.
-    The ordinal is the client's own (docs/mps-observed.md, section 3), so no ordinal can have a limit of its own GPU."""
+    """Every ordinal a client of this domain may see gets the domain's largest grant, and denial
+    where there is none. The ordinal is the client's own (docs/mps-observed.md, section 3), so no
+    ordinal can have a limit of its own GPU."""
     if domain.state not in ANSWERING:
         return
-    own = (one for one in grants if one.domain == domain.name and not {*one.gpus}.isdisjoint(domain.record.gpus))
+    own = (
+        one
+        for one in grants
+        if one.domain == domain.name and not {*one.gpus}.isdisjoint(domain.record.gpus)
+    )
     largest_mib = max((grant.memory_mib for grant in own), default=DENY_MIB)
     for ordinal in range(len(domain.record.gpus)):
         for server in (None, *domain.record.servers):
@@ -268,7 +307,9 @@ def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetL
 
 def _lowers(action: SetLimit, view: NodeView) -> bool:
     """True where a larger limit is known to be in force."""
-    domain = next((one for one in (*view.domains, *view.leaving) if one.name == action.domain), None)
+    domain = next(
+        (one for one in (*view.domains, *view.leaving) if one.name == action.domain), None
+    )
     wanted, known = action.limit, domain.limits if domain else frozenset[ServerLimit]()
     larger = (limit for limit in known if limit.memory_mib > wanted.memory_mib)
     return any(replace(limit, memory_mib=wanted.memory_mib) == wanted for limit in larger)

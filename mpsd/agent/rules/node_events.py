@@ -1,7 +1,7 @@
 """The events between two views of a node: on the node, and on each pod that lost something.
 
-A fault's events are made from its record alone, never from the time of a view, so every agent that finds the record
-makes the same events, and the API server recognizes repeated ones.
+A fault's events are made from its record alone, never from the time of a view, so every agent that
+finds the record makes the same events, and the API server recognizes repeated ones.
 """
 
 from collections import Counter
@@ -20,12 +20,14 @@ from mpsd.model.violations import ViolationKind
 from mpsd.mps.rules.faults import causes_report, presence, suspects, unhealed
 
 REFUSED = "Refused"
-VIOLATION_REASONS = frozenset(kind.reason.value for kind in ViolationKind)  # the watchdog reports these with an outcome
+# the watchdog reports these with an outcome
+VIOLATION_REASONS = frozenset(kind.reason.value for kind in ViolationKind)
 OLD_FAULT_S = 600.0  # an agent's first view makes no events of healed faults older than this
 
 
 def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Event, ...]:
-    """before: None for the first view, which reports present troubles and takes nothing for lost."""
+    """before: None for the first view, which reports present troubles and takes nothing for
+    lost."""
     subject, found = node_subject(node), list[Event]()
     names: Mapping[str, PodName] = {}
     if any(domain.record.faults for domain in now.domains):  # nothing else names a pod by its uid
@@ -37,7 +39,7 @@ def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Even
     return tuple(found)
 
 
-# -- faults --------------------------------------------------------------------------------------------------------
+# -- faults --------------------------------------------------------------------------------------
 
 _Hit = Counter[str | None]  # processes by the uid of their pod; None: of no pod
 
@@ -69,8 +71,13 @@ class _FaultEvents:
             yield from self._of_killed(same, fault)
 
     def _on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
-        text = f"MPS domain {self.domain} had a fault, which ended the work of every program on its GPU: "
-        pods = sorted(f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod is not None)
+        text = (
+            f"MPS domain {self.domain} had a fault, which ended the work of every program on its"
+            " GPU: "
+        )
+        pods = sorted(
+            f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod is not None
+        )
         others = [f"processes of no pod ({hit[None]})"] if hit[None] else []
         text += shortened(pods + others) if hit else "no process was seen there"
         if faults[-1].causes:
@@ -79,7 +86,9 @@ class _FaultEvents:
             text += "; MPS does not report which of them caused it"
         if found := suspects(faults, self.names):
             each = [
-                f"{self._name(one.uid)} ({one.faults} faults since {stamp(epoch(one.since) or 0.0)})" for one in found
+                f"{self._name(one.uid)} ({one.faults} faults since"
+                f" {stamp(epoch(one.since) or 0.0)})"
+                for one in found
             ]
             text += f"; hit each time: {shortened(each)}"
         return Event(self.node, Reason.FAULT, text, faults[-1].at)
@@ -88,8 +97,9 @@ class _FaultEvents:
         for pod in sorted(hit.keys() & self.names.keys(), key=str):
             many = hit[pod] > 1
             text = (
-                f"MPS domain {self.domain}: a program's fault ended the work of {hit[pod]} GPU "
-                f"process{'es' if many else ''} of this pod; {'they' if many else 'it'} must be restarted"
+                f"MPS domain {self.domain}: a program's fault ended the work of {hit[pod]} GPU"
+                f" process{'es' if many else ''} of this pod; {'they' if many else 'it'} must be"
+                " restarted"
             )
             if faults[-1].causes:
                 text += f"; {self._ended_before(faults[-1])}"
@@ -105,8 +115,8 @@ class _FaultEvents:
             pod = self.names.get(hit.pod or "")
             if pod and hit.ended_at is not None and hit.process not in already:
                 text = (
-                    f"MPS domain {self.domain}: {hit.process} of this pod remained after a fault had ended its work, "
-                    "and was killed so that the GPU can serve again"
+                    f"MPS domain {self.domain}: {hit.process} of this pod remained after a fault"
+                    " had ended its work, and was killed so that the GPU can serve again"
                 )
                 yield Event(pod_subject(pod), Reason.FAULT, text, hit.ended_at)
 
@@ -123,12 +133,13 @@ def _settled(record: DomainRecord) -> tuple[Fault, ...]:
 
 
 def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
-    """clients: the pods of the processes in the view before, for those whose pod the record lacks."""
+    """clients: the pods of the processes in the view before, for those whose pod the record
+    lacks."""
     recorded = {hit.process.pid: hit.pod for hit in fault.hit}
     return Counter(recorded.get(pid) or clients.get(pid) for pid in fault.pids)
 
 
-# -- states of domains ---------------------------------------------------------------------------------------------
+# -- states of domains ---------------------------------------------------------------------------
 
 _Holding = tuple[Grant, PodName | None]
 _STATES = {
@@ -149,18 +160,25 @@ def _domain_events(
     risk = _risk(earlier.record, domain.record) if earlier else None
     at_risk = list(_at_risk(before, domain)) if before and risk else []
     troubled = {State.DOWN, State.FAULT, State.WEDGED, State.REFUSED}
-    begins = domain.state is State.DOWN and not domain.record.started_at  # its first daemon is about to be started
-    has_changed = domain.state is not earlier.state if earlier else domain.state in troubled and not begins
+    # its first daemon is about to be started
+    begins = domain.state is State.DOWN and not domain.record.started_at
+    has_changed = (
+        domain.state is not earlier.state if earlier else domain.state in troubled and not begins
+    )
     if domain.state is State.FAULT and unhealed(domain.record.faults):
         has_changed = False  # the fault has events of its own
     if has_changed or ended:
-        yield from _on_node(domain, node, [(grant, pod) for grant, pod, _number in at_risk], ended=ended)
+        yield from _on_node(
+            domain, node, [(grant, pod) for grant, pod, _number in at_risk], ended=ended
+        )
     for _grant, pod, number in at_risk:
         if risk and pod:
             yield Event(pod_subject(pod), risk, f"MPS domain {domain.name}: {_loss(number, risk)}")
 
 
-def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[_Holding], *, ended: bool) -> Iterator[Event]:
+def _on_node(
+    domain: DomainView, node: Subject, at_risk: Sequence[_Holding], *, ended: bool
+) -> Iterator[Event]:
     names = shortened(sorted({_holder(*one) for one in at_risk}))
     kinds = ("pods that lost GPU processes", "pods there")
     if not all(pod for _grant, pod in at_risk):
@@ -180,8 +198,11 @@ def _on_node(domain: DomainView, node: Subject, at_risk: Sequence[_Holding], *, 
 
 
 def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
-    """Why programs lost the GPUs of a domain between two views, or may lose them; None where neither is so."""
-    if now.restarts_total > earlier.restarts_total or (now.daemon is None and earlier.daemon is not None):
+    """Why programs lost the GPUs of a domain between two views, or may lose them; None where
+    neither is so."""
+    if now.restarts_total > earlier.restarts_total or (
+        now.daemon is None and earlier.daemon is not None
+    ):
         return Reason.DAEMON_DOWN
     if now.state is earlier.state:
         return None
@@ -190,9 +211,11 @@ def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
     return Reason.WEDGED if now.state is State.WEDGED else None
 
 
-def _at_risk(before: NodeView, domain: DomainView) -> Iterator[tuple[Grant, PodName | None, int | None]]:
-    """The grants with processes on MPS there, with each pod that has them, and how many these are; None where that was
-    not known."""
+def _at_risk(
+    before: NodeView, domain: DomainView
+) -> Iterator[tuple[Grant, PodName | None, int | None]]:
+    """The grants with processes on MPS there, with each pod that has them, and how many these are;
+    None where that was not known."""
     for grant in (held.grant for held in before.grants):
         if not set(domain.record.gpus).isdisjoint(grant.gpus):
             for pod in grant.pods or (None,):
@@ -202,7 +225,8 @@ def _at_risk(before: NodeView, domain: DomainView) -> Iterator[tuple[Grant, PodN
 
 
 def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | None:
-    """How many are on MPS under the grant, of this pod where pods hold it; None where that was not known."""
+    """How many are on MPS under the grant, of this pod where pods hold it; None where that was not
+    known."""
     if before.clients is None:
         return None
     own = (one for one in before.clients if one.grant == grant.id and one.on_mps)
@@ -225,4 +249,7 @@ def _loss(number: int | None, reason: Reason) -> str:
         return f"its MPS control daemon does not answer; {may}"
     if reason is Reason.DAEMON_DOWN:
         return f"its MPS control daemon ended; {whose} lost the GPU and must be restarted"
-    return f"a program's fault ended the work of {whose}; {'it' if number == 1 else 'they'} must be restarted"
+    return (
+        f"a program's fault ended the work of {whose}; {'it' if number == 1 else 'they'} must be"
+        " restarted"
+    )

@@ -1,6 +1,7 @@
 """What mpsd promises of sharing, compared with what `mpsd bench` has measured.
 
-A claim is computed from the rows alone. One that was not measured neither holds nor fails, and its note says why.
+A claim is computed from the rows alone. One that was not measured neither holds nor fails, and its
+note says why.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,7 +65,8 @@ class BenchClaim:
     value: float | None = None
     #: Why it was not measured, else of what the value is.
     note: str = ""
-    #: Where the median of all pairs lies that could be measured; None where the value is no median of pairs.
+    #: Where the median of all pairs lies that could be measured; None where the value is no median
+    #: of pairs.
     interval: tuple[float, float] | None = None
 
     @property
@@ -95,21 +97,34 @@ class BenchClaim:
         return replace(self, note=why)
 
     def median_of_pairs(self, values: Sequence[float]) -> "BenchClaim":
-        """As `median_of`, with an interval: one pair says little where others differ by more than the limit."""
+        """As `median_of`, with an interval: one pair says little where others differ by more than
+        the limit."""
         found = self.median_of(values, "pairs")
         if found.value is None:
             return found
         interval = median_interval(values)
-        shown = " to ".join(figure(end, self.unit) for end in interval) if interval else "unknown of so few"
-        return replace(found, interval=interval or (-inf, inf), note=f"{found.note}; {CONFIDENCE:.0%} interval {shown}")
+        shown = (
+            " to ".join(figure(end, self.unit) for end in interval)
+            if interval
+            else "unknown of so few"
+        )
+        return replace(
+            found,
+            interval=interval or (-inf, inf),
+            note=f"{found.note}; {CONFIDENCE:.0%} interval {shown}",
+        )
 
     def median_of(self, values: Sequence[float], of: str) -> "BenchClaim":
-        """The claim with their median, and how far they are apart. of: what each is of, one word in the plural."""
+        """The claim with their median, and how far they are apart. of: what each is of, one word in
+        the plural."""
         if not values:
             return self.unknown(f"no {of} could be compared: a figure is 0")
         if len(values) == 1:
             return self.found(values[0], f"of {counted(1, of)}")
-        spread = f"median of {len(values)} {of}, {figure(min(values), self.unit)} to {figure(max(values), self.unit)}"
+        spread = (
+            f"median of {len(values)} {of}, {figure(min(values), self.unit)} to"
+            f" {figure(max(values), self.unit)}"
+        )
         return self.found(median(values), spread)
 
 
@@ -117,8 +132,9 @@ CONFIDENCE = 0.95
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Between which of these values the median lies of what they are samples of, whatever its distribution: each is
-    above or below it by the toss of a coin (the sign test). None for fewer than six, which can be all on one side."""
+    """Between which of these values the median lies of what they are samples of, whatever its
+    distribution: each is above or below it by the toss of a coin (the sign test). None for fewer
+    than six, which can be all on one side."""
     in_order, number = sorted(values), len(values)
     place, outside = -1, 0.0
     while outside + comb(number, place + 1) / 2**number <= (1 - CONFIDENCE) / 2:
@@ -158,7 +174,7 @@ def claims(benchmark: Benchmark) -> tuple[BenchClaim, ...]:
     return tuple(chain.from_iterable(judge(benchmark) for judge in _JUDGES))
 
 
-# -- sharing -------------------------------------------------------------------------------------------------------
+# -- sharing -------------------------------------------------------------------------------------
 
 
 def _small_kernels(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -172,7 +188,11 @@ def _small_kernels(benchmark: Benchmark) -> Iterator[BenchClaim]:
         yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
         return
     gain = ratio(rates.get(SharingMode.MPSD), rates.get(SharingMode.TIME_SLICED))
-    yield promise.unknown("it takes both, and a rate above 0") if gain is None else promise.found(gain)
+    yield (
+        promise.unknown("it takes both, and a rate above 0")
+        if gain is None
+        else promise.found(gain)
+    )
 
 
 def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -198,27 +218,43 @@ def _priority(benchmark: Benchmark) -> Iterator[BenchClaim]:
         limit = Limit(Bound.AT_MOST, 1.2) if batch is BatchWork.BELOW_NORMAL else None
         promise = BenchClaim(BenchGroup.SHARING, what, "×", limit)
         slower = ratio(_median(rows, batch, lambda row: row.p99_ms), alone)
-        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING)) if slower is None else promise.found(slower)
+        yield (
+            promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
+            if slower is None
+            else promise.found(slower)
+        )
     done = {batch: _median(rows, batch, lambda row: row.batch_per_s) for batch in BatchWork}
-    promise = BenchClaim(BenchGroup.SHARING, "what batch work below normal gets done, against normal", "×")
+    promise = BenchClaim(
+        BenchGroup.SHARING, "what batch work below normal gets done, against normal", "×"
+    )
     kept = ratio(done[BatchWork.BELOW_NORMAL], done[BatchWork.NORMAL])
-    yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING)) if kept is None else promise.found(kept)
+    yield (
+        promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
+        if kept is None
+        else promise.found(kept)
+    )
 
 
-def _median(rows: Iterable[PriorityRow], batch: BatchWork, figure: Callable[[PriorityRow], float]) -> float | None:
+def _median(
+    rows: Iterable[PriorityRow], batch: BatchWork, figure: Callable[[PriorityRow], float]
+) -> float | None:
     """Of the windows beside this batch work; None where there are none."""
     found = [figure(row) for row in rows if row.batch is batch]
     return median(found) if found else None
 
 
-# -- shares --------------------------------------------------------------------------------------------------------
+# -- shares --------------------------------------------------------------------------------------
 
 
 def _share_line(benchmark: Benchmark) -> Iterator[BenchClaim]:
     """A program's part of the work against its part of the SMs, in points of percent."""
     for alone, how in ((True, "alone"), (False, "beside others")):
         what = f"a program does its SMs' part of the work, {how} (the largest difference)"
-        yield _line(BenchClaim(BenchGroup.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)), benchmark, alone=alone)
+        yield _line(
+            BenchClaim(BenchGroup.SHARES, what, "points", Limit(Bound.AT_MOST, 1.5)),
+            benchmark,
+            alone=alone,
+        )
 
 
 def _line(promise: BenchClaim, benchmark: Benchmark, *, alone: bool) -> BenchClaim:
@@ -247,18 +283,32 @@ def _points(row: ShareRow, rate: float, sms: int) -> float | None:
 def _one_to_two(benchmark: Benchmark) -> Iterator[BenchClaim]:
     """Only arithmetic is held to 1:2: neither bandwidth nor what leaves a card idle is divided."""
     promise = BenchClaim(
-        BenchGroup.SHARES, "two programs of arithmetic with SMs of 1:2 get 1:2 done", "%", Limit(Bound.AT_MOST, 3)
+        BenchGroup.SHARES,
+        "two programs of arithmetic with SMs of 1:2 get 1:2 done",
+        "%",
+        Limit(Bound.AT_MOST, 3),
     )
     pairs = list(_pairs(benchmark))
-    halves = [pair for pair in pairs if pair[0].work is WorkKind.ARITHMETIC and 2 * pair[0].sms == pair[1].sms]
+    halves = [
+        pair
+        for pair in pairs
+        if pair[0].work is WorkKind.ARITHMETIC and 2 * pair[0].sms == pair[1].sms
+    ]
     if not halves:
-        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARES, "no pair of programs had exactly 1:2 of the SMs"))
+        yield promise.unknown(
+            _why_not(benchmark, BenchGroup.SHARES, "no pair of programs had exactly 1:2 of the SMs")
+        )
     for one, two in halves:
         found = ratio(two.launches_per_s, one.launches_per_s)
-        yield promise.unknown("a program did nothing") if found is None else _from_two(promise, found)
+        yield (
+            promise.unknown("a program did nothing") if found is None else _from_two(promise, found)
+        )
     for one, two in pairs:
         if one.work is not WorkKind.ARITHMETIC:
-            what = f"two programs of {one.work} with {one.percent} % and {two.percent} %: the second against the first"
+            what = (
+                f"two programs of {one.work} with {one.percent} % and {two.percent} %: the second"
+                " against the first"
+            )
             found = ratio(two.launches_per_s, one.launches_per_s)
             shown = BenchClaim(BenchGroup.SHARES, what, "×")
             yield shown.unknown("a program did nothing") if found is None else shown.found(found)
@@ -267,7 +317,11 @@ def _one_to_two(benchmark: Benchmark) -> Iterator[BenchClaim]:
 def _pairs(benchmark: Benchmark) -> Iterator[tuple[ShareRow, ShareRow]]:
     """Programs that ran at the same time, of which the second had twice the percent."""
     for one, two in zip(benchmark.shares, benchmark.shares[1:], strict=False):
-        if two.beside == (one.percent,) and one.beside == (two.percent,) and 2 * one.percent == two.percent:
+        if (
+            two.beside == (one.percent,)
+            and one.beside == (two.percent,)
+            and 2 * one.percent == two.percent
+        ):
             yield one, two
 
 
@@ -275,11 +329,14 @@ def _from_two(promise: BenchClaim, found: float) -> BenchClaim:
     return promise.found(abs(100 * (found / 2 - 1)), f"1:{found:.3f}")
 
 
-# -- memory --------------------------------------------------------------------------------------------------------
+# -- memory --------------------------------------------------------------------------------------
 
 
 def _sizes(benchmark: Benchmark) -> Iterator[BenchClaim]:
-    what = "with the same percent and another memory a program gets the same done (the largest difference)"
+    what = (
+        "with the same percent and another memory a program gets the same done (the largest"
+        " difference)"
+    )
     promise = BenchClaim(BenchGroup.SHARES, what, "%", Limit(Bound.AT_MOST, 2))
     by_percent: dict[int, list[ShareRow]] = {}
     for row in benchmark.shares:
@@ -291,7 +348,9 @@ def _sizes(benchmark: Benchmark) -> Iterator[BenchClaim]:
             apart[percent] = _apart(rows)
     known = {percent: value for percent, value in apart.items() if value is not None}
     if not apart:
-        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARES, "no percent was measured with two sizes"))
+        yield promise.unknown(
+            _why_not(benchmark, BenchGroup.SHARES, "no percent was measured with two sizes")
+        )
     elif len(known) < len(apart):
         yield promise.unknown("a program did nothing")
     else:
@@ -334,7 +393,7 @@ def _needs_words(rows: Iterable[NeedRow]) -> str:
     return "; ".join(f"{row.got_mib} of {row.needs_mib} MiB under {row.limit_mib}" for row in rows)
 
 
-# -- cost ----------------------------------------------------------------------------------------------------------
+# -- cost ----------------------------------------------------------------------------------------
 
 
 def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -350,7 +409,10 @@ def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
 
 
 def _cost_promise(what: str, of: str) -> BenchClaim:
-    words = {"throughput": "mpsd takes of MPS's throughput", "p99": "mpsd adds to the p99 of a sample under MPS"}
+    words = {
+        "throughput": "mpsd takes of MPS's throughput",
+        "p99": "mpsd adds to the p99 of a sample under MPS",
+    }
     return BenchClaim(BenchGroup.COST, words[what] + of, "%", Limit(Bound.UNDER, 1))
 
 
@@ -368,7 +430,7 @@ def _grown(row: CostRow) -> float | None:
     return None if times is None else 100 * (times - 1)
 
 
-# -- reactions -----------------------------------------------------------------------------------------------------
+# -- reactions -----------------------------------------------------------------------------------
 
 
 # What the hardware alone takes.
@@ -383,8 +445,12 @@ _GRACES = {
 def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
     for reaction in Reaction:
         limit = Limit(Bound.AT_MOST, LIMIT_S[reaction]) if reaction in LIMIT_S else None
-        promise = BenchClaim(BenchGroup.REACTIONS, f"{reaction}{_GRACES.get(reaction, '')}", "s", limit)
-        took = [row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction]
+        promise = BenchClaim(
+            BenchGroup.REACTIONS, f"{reaction}{_GRACES.get(reaction, '')}", "s", limit
+        )
+        took = [
+            row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction
+        ]
         if not took:
             yield promise.unknown(_why_not(benchmark, BenchGroup.REACTIONS))
             continue
@@ -393,7 +459,7 @@ def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
         yield replace(claim, note=claim.note + floor)
 
 
-# -- all -----------------------------------------------------------------------------------------------------------
+# -- all -----------------------------------------------------------------------------------------
 
 
 def _why_not(benchmark: Benchmark, group: BenchGroup, otherwise: str = "it was not run") -> str:
@@ -404,4 +470,14 @@ def _why_not(benchmark: Benchmark, group: BenchGroup, otherwise: str = "it was n
     return otherwise if is_run(benchmark, group) else "it was not run"
 
 
-_JUDGES = (_small_kernels, _clients, _priority, _share_line, _one_to_two, _sizes, _needs, _cost, _reactions)
+_JUDGES = (
+    _small_kernels,
+    _clients,
+    _priority,
+    _share_line,
+    _one_to_two,
+    _sizes,
+    _needs,
+    _cost,
+    _reactions,
+)

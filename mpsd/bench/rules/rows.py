@@ -1,6 +1,8 @@
-"""What `mpsd bench` has measured, as it is saved: one row for each measurement, and what it was measured on.
+"""What `mpsd bench` has measured, as it is saved: one row for each measurement, and what it was
+measured on.
 
-A row holds what was read and nothing that can be computed from it; ratios and verdicts are `bench.rules.claims`.
+A row holds what was read and nothing that can be computed from it; ratios and verdicts are
+`bench.rules.claims`.
 """
 
 from dataclasses import dataclass
@@ -64,7 +66,8 @@ class BatchWork(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PriorityRow:
-    """A program that is sent requests at a fixed rate, whether or not it keeps up, beside batch work."""
+    """A program that is sent requests at a fixed rate, whether or not it keeps up, beside batch
+    work."""
 
     batch: BatchWork
     requests_per_s: float
@@ -118,14 +121,18 @@ class CostRow:
 class Reaction(StrEnum):
     """What is timed, from and to what."""
 
-    # From the first look that shows more than the grant, until every thread is stopped, or none is left.
+    # From the first look that shows more than the grant, until every thread is stopped, or none is
+    # left.
     STOPPED = "over its grant to stopped"
     # The same, to the first look that shows no more than the grant; at last with end_drain_s 0.
     MEMORY_BACK = "over its grant to memory back"
     AT_ONCE = "over its grant to memory back, killed at once"
-    OFFERED = "daemon killed to its socket offered again"  # SIGKILL, to a new socket for clients, limits set
-    DAEMON = "daemon killed to a new client served"  # SIGKILL, to the end of a new program that had its context
-    FAULT = "fault to ready"  # the faulting program's own word, to the domain's state; its process lingers
+    # SIGKILL, to a new socket for clients, limits set
+    OFFERED = "daemon killed to its socket offered again"
+    # SIGKILL, to the end of a new program that had its context
+    DAEMON = "daemon killed to a new client served"
+    # the faulting program's own word, to the domain's state; its process lingers
+    FAULT = "fault to ready"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The variables that the container dialects are written in, and what the launcher and mpsd-runtime both know.
+"""The variables that the container dialects are written in, and what the launcher and mpsd-runtime
+both know.
 
 Nothing is imported, because every container that is started waits for this to load.
 """
@@ -17,14 +18,17 @@ SWITCH = "AMP_VGPU_ENABLE"
 BYTES = "GPU_MEM_PER_DEVICE"
 PERCENT = "GPU_UTIL_PER_DEVICE"
 RESERVED = "ALIYUN_COM_GPU_MEM_RESERVED"
-OOM_SCRIPT = "ALIYUN_COM_GPU_OOM_SCRIPT"  # requests no share: it is called before mpsd ends a process
+# requests no share: it is called before mpsd ends a process
+OOM_SCRIPT = "ALIYUN_COM_GPU_OOM_SCRIPT"
 
 # CTyun's EGPU.
 EGPU = "EGPU"
 
-REQUESTING = (CONTAINER, DEV, WEIGHT, SWITCH, BYTES, PERCENT, RESERVED, EGPU)  # without any, nothing is requested
+# without any, nothing is requested
+REQUESTING = (CONTAINER, DEV, WEIGHT, SWITCH, BYTES, PERCENT, RESERVED, EGPU)
 VARIABLES = (*REQUESTING, NVIDIA_VISIBLE_DEVICES)  # everything that says what is requested
 
-NEXT_RUNTIMES = ("nvidia-container-runtime", "runc")  # the first that is found, where no other is named
+# the first that is found, where no other is named
+NEXT_RUNTIMES = ("nvidia-container-runtime", "runc")
 # Those that mpsd-runtime handles; the rest is the next runtime's.
 COMMANDS = ("create", "run", "exec", "kill", "delete", "over")

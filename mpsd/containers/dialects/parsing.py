@@ -1,8 +1,10 @@
-"""Parses a container's variables: which of the three dialects they are written in, and what they request.
+"""Parses a container's variables: which of the three dialects they are written in, and what they
+request.
 
-cGPU: shares of a card in GiB, a list for several cards, and a compute policy. eGPU: a main switch, memory in bytes or
-by proportion, and a percentage of the threads. EGPU, CTyun's: one variable with a header and, for every card, MiB and a
-percentage. There is always exactly one answer: nothing is requested, everything that is wrong, or a request.
+cGPU: shares of a card in GiB, a list for several cards, and a compute policy. eGPU: a main switch,
+memory in bytes or by proportion, and a percentage of the threads. EGPU, CTyun's: one variable with
+a header and, for every card, MiB and a percentage. There is always exactly one answer: nothing is
+requested, everything that is wrong, or a request.
 """
 
 import re
@@ -20,23 +22,43 @@ from mpsd.containers.dialects.names import (
     SWITCH,
     WEIGHT,
 )
-from mpsd.containers.dialects.request import MIB, CardRequest, Dialect, InvalidDialect, Off, Reading, request_of
+from mpsd.containers.dialects.request import (
+    MIB,
+    CardRequest,
+    Dialect,
+    InvalidDialect,
+    Off,
+    Reading,
+    request_of,
+)
 from mpsd.model.cgpu_policies import ThreadCap, percent_of, policy_for
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
 
-# Variables of one dialect alone. CONTAINER and DEV are cGPU's and eGPU's: the switch decides whose they are.
-_OWN = {Dialect.CGPU: (WEIGHT,), Dialect.EGPU: (SWITCH, BYTES, PERCENT, RESERVED), Dialect.CTYUN: (EGPU,)}
+# Variables of one dialect alone. CONTAINER and DEV are cGPU's and eGPU's: the switch decides whose
+# they are.
+_OWN = {
+    Dialect.CGPU: (WEIGHT,),
+    Dialect.EGPU: (SWITCH, BYTES, PERCENT, RESERVED),
+    Dialect.CTYUN: (EGPU,),
+}
 _SWITCHED_ON = "1"
 
 
-def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute) -> Reading:
-    """What a container with this environment requests of the machine's cards. compute: what the policy sets for cGPU.
+def read_dialect(
+    environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute
+) -> Reading:
+    """What a container with this environment requests of the machine's cards. compute: what the
+    policy sets for cGPU.
 
-    A dialect whose switch is off requests nothing. eGPU's switch, on or off, makes CONTAINER and DEV eGPU's.
+    A dialect whose switch is off requests nothing. eGPU's switch, on or off, makes CONTAINER and
+    DEV eGPU's.
     """
-    own = {dialect: next((name for name in names if name in environment), None) for dialect, names in _OWN.items()}
+    own = {
+        dialect: next((name for name in names if name in environment), None)
+        for dialect, names in _OWN.items()
+    }
     cgpu_off, egpu_off = _why_cgpu_off(environment), _why_egpu_off(environment)
     spoken = {}
     if cgpu_off is None and (SWITCH not in environment or own[Dialect.CGPU]):
@@ -48,7 +70,9 @@ def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute
     if len(spoken) > 1:
         named = " and ".join(f"{dialect.value} ({name})" for dialect, name in spoken.items())
         message = f"is written in {len(spoken)} dialects: {named}"
-        return InvalidDialect((Problem("two-dialects", "the environment", "", message, "keep the variables of one"),))
+        return InvalidDialect(
+            (Problem("two-dialects", "the environment", "", message, "keep the variables of one"),)
+        )
     if Dialect.CGPU in spoken:
         return _read_cgpu(environment, machine, compute)
     if Dialect.CTYUN in spoken:
@@ -63,23 +87,26 @@ def read_dialect(environment: Mapping[str, str], machine: Sequence[Gpu], compute
 
 
 def _size_gib(gpu: Gpu) -> int:
-    """What DEV is where it is not set: the card's size in GiB, rounded up, as eGPU's document has it."""
+    """What DEV is where it is not set: the card's size in GiB, rounded up, as eGPU's document has
+    it."""
     return -(-gpu.memory_mib // 1024)
 
 
-# -- one variable after the other: whatever a tenant wrote takes no noticeable time to read ----------------------------
+# -- one variable after the other: whatever a tenant wrote takes no noticeable time to read ------
 
 _LONGEST_TEXT = 2048  # characters: 40 UUIDs with room
 _NAME_CARDS = "name the cards, by index or by UUID, separated by commas"
 
 
 def _whole_number(text: str) -> int | None:
-    """The whole number that `text` is, 0 or more and under 10 to the 18th; None where it is none."""
+    """The whole number that `text` is, 0 or more and under 10 to the 18th; None where it is
+    none."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 class _Variables:
-    """The variables of one container; what is wrong with those that were read gathers in `problems`."""
+    """The variables of one container; what is wrong with those that were read gathers in
+    `problems`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -97,7 +124,9 @@ class _Variables:
         text = self._environment.get(name)
         if text is None or len(text) <= _LONGEST_TEXT:
             return text
-        self.refuse("too-long", name, text, f"has {len(text)} characters", f"write at most {_LONGEST_TEXT}")
+        self.refuse(
+            "too-long", name, text, f"has {len(text)} characters", f"write at most {_LONGEST_TEXT}"
+        )
         return None
 
     def number(self, name: str, remedy: str, least: int = 1) -> int | None:
@@ -105,36 +134,59 @@ class _Variables:
         text = self.text(name)
         number = None if text is None else _whole_number(text)
         if text is not None and (number is None or number < least):
-            self.refuse("not-a-number", name, text, f"is not a whole number of at least {least}", remedy)
+            self.refuse(
+                "not-a-number", name, text, f"is not a whole number of at least {least}", remedy
+            )
             return None
         return number
 
     def numbers(self, name: str, remedy: str) -> tuple[int, ...]:
-        """The whole numbers of a list with commas, 0 or more; none where it is not set, or wrong."""
+        """The whole numbers of a list with commas, 0 or more; none where it is not set, or
+        wrong."""
         text = self.text(name)
         if text is None:
             return ()
         numbers = [_whole_number(part) for part in text.split(",")]
         if None in numbers:
-            self.refuse("not-a-number", name, text, "is neither a whole number nor a list of them with commas", remedy)
+            self.refuse(
+                "not-a-number",
+                name,
+                text,
+                "is neither a whole number nor a list of them with commas",
+                remedy,
+            )
             return ()
         return tuple(number for number in numbers if number is not None)
 
     def gpus(self, machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
-        """The machine's cards that the container sees, in the order that it names them; wrong unless one at least.
+        """The machine's cards that the container sees, in the order that it names them; wrong
+        unless one at least.
 
         Where the variable is not set, the machine's only card is meant.
         """
         text = self._environment.get(NVIDIA_VISIBLE_DEVICES)
         if not machine:
             message = "this machine has no GPU"
-            self.refuse("no-gpu", NVIDIA_VISIBLE_DEVICES, text or "", message, "run it where a GPU is")
+            self.refuse(
+                "no-gpu", NVIDIA_VISIBLE_DEVICES, text or "", message, "run it where a GPU is"
+            )
         elif text is None and len(machine) > 1:
-            message, remedy = f"is not set, and the machine has {len(machine)} cards", f"{_NAME_CARDS}, or write all"
-            self.problems.append(Problem("devices-unsaid", NVIDIA_VISIBLE_DEVICES, "", message, remedy))
+            message, remedy = (
+                f"is not set, and the machine has {len(machine)} cards",
+                f"{_NAME_CARDS}, or write all",
+            )
+            self.problems.append(
+                Problem("devices-unsaid", NVIDIA_VISIBLE_DEVICES, "", message, remedy)
+            )
         elif text in NO_DEVICES:
             message = "gives the container no card, but a share of one is requested"
-            self.refuse("devices-none", NVIDIA_VISIBLE_DEVICES, text, message, f"{_NAME_CARDS}, or leave the share out")
+            self.refuse(
+                "devices-none",
+                NVIDIA_VISIBLE_DEVICES,
+                text,
+                message,
+                f"{_NAME_CARDS}, or leave the share out",
+            )
         elif text in (None, "all"):
             return tuple(machine)
         elif (named := self.text(NVIDIA_VISIBLE_DEVICES)) is not None:
@@ -142,27 +194,38 @@ class _Variables:
         return ()
 
     def _named(self, names: Sequence[str], machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
-        by_name = {gpu.uuid: gpu for gpu in machine} | {str(gpu.ordinal): gpu for gpu in machine if not gpu.instance}
+        by_name = {gpu.uuid: gpu for gpu in machine} | {
+            str(gpu.ordinal): gpu for gpu in machine if not gpu.instance
+        }
         found: dict[str, Gpu] = {}
         for name in names:
             gpu = by_name.get(name)
             if gpu is None:
                 names_here = [gpu.uuid if gpu.instance else str(gpu.ordinal) for gpu in machine]
                 remedy = f"write {', '.join(names_here)}, or a card's UUID"
-                self.refuse("device-unknown", NVIDIA_VISIBLE_DEVICES, name, "is not a card of this machine", remedy)
+                self.refuse(
+                    "device-unknown",
+                    NVIDIA_VISIBLE_DEVICES,
+                    name,
+                    "is not a card of this machine",
+                    remedy,
+                )
             elif gpu.uuid in found:
                 message = f"names {gpu.label} a second time"
-                self.refuse("device-twice", NVIDIA_VISIBLE_DEVICES, name, message, "name each card once")
+                self.refuse(
+                    "device-twice", NVIDIA_VISIBLE_DEVICES, name, message, "name each card once"
+                )
             else:
                 found[gpu.uuid] = gpu
         return tuple(found.values())
 
 
-# -- cGPU ------------------------------------------------------------------------------------------------------------
+# -- cGPU ----------------------------------------------------------------------------------------
 
 
 def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
-    """Not set, 0, or a list of numbers with a 0 in it, such as 1,0,0. None where a share is requested."""
+    """Not set, 0, or a list of numbers with a 0 in it, such as 1,0,0. None where a share is
+    requested."""
     text = environment.get(CONTAINER)
     if text is None:
         return f"{CONTAINER} is not set"
@@ -172,44 +235,75 @@ def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
 
 
 def _read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute) -> Reading:
-    """Bytes are card × CONTAINER / DEV, rounded down; the last value of a list is that of all further cards."""
+    """Bytes are card × CONTAINER / DEV, rounded down; the last value of a list is that of all
+    further cards."""
     variables = _Variables(environment)
-    parts = variables.numbers(CONTAINER, "write GiB for all cards, such as 6, or for each, such as 3,4,5,6")
+    parts = variables.numbers(
+        CONTAINER, "write GiB for all cards, such as 6, or for each, such as 3,4,5,6"
+    )
     dev = variables.number(DEV, "write the card's size in GiB, such as 15")
     weight = variables.number(WEIGHT, "write 1 or more; above 1 it selects the weighted policy")
     gpus = variables.gpus(machine)
     if gpus and len(parts) > len(gpus):
         message = f"has {len(parts)} values for {len(gpus)} card{'' if len(gpus) == 1 else 's'}"
-        variables.refuse("too-many-values", CONTAINER, environment[CONTAINER], message, "write at most one for each")
+        variables.refuse(
+            "too-many-values",
+            CONTAINER,
+            environment[CONTAINER],
+            message,
+            "write at most one for each",
+        )
     for gpu in gpus:
         max_inst = compute.of(gpu.ordinal).max_inst
         if weight is not None and max_inst is not None and weight > max_inst:
             message = f"is more than max_inst of {gpu.label}, which is {max_inst}"
-            variables.refuse("weight-over-card", WEIGHT, str(weight), message, f"write 1 to {max_inst}")
+            variables.refuse(
+                "weight-over-card", WEIGHT, str(weight), message, f"write 1 to {max_inst}"
+            )
     cards = [
-        _cgpu_card(gpu, gpu.memory_mib * MIB * part // (dev or _size_gib(gpu)), weight, compute.of(gpu.ordinal))
+        _cgpu_card(
+            gpu,
+            gpu.memory_mib * MIB * part // (dev or _size_gib(gpu)),
+            weight,
+            compute.of(gpu.ordinal),
+        )
         for gpu, part in zip(gpus, (*parts, *parts[-1:] * (len(gpus) - len(parts))), strict=False)
         if variables.are_valid(CONTAINER, DEV)
     ]
     return request_of(Dialect.CGPU, cards, variables.problems)
 
 
-def _cgpu_card(gpu: Gpu, memory_bytes: int, weight: int | None, compute: CardCompute) -> CardRequest:
+def _cgpu_card(
+    gpu: Gpu, memory_bytes: int, weight: int | None, compute: CardCompute
+) -> CardRequest:
     policy = policy_for(weight or 1, compute.policy)
     percent = percent_of(policy.share, weight or 1, compute.max_inst)
     reserved_percent = 0 if policy.share is ThreadCap.WHOLE else percent
     differs = (f"policy {policy.number}, {policy.name}: {policy.on_mps}",)
     return CardRequest(
-        gpu, CONTAINER, memory_bytes, min(100, percent), reserved_percent, weight, policy.number, differs
+        gpu,
+        CONTAINER,
+        memory_bytes,
+        min(100, percent),
+        reserved_percent,
+        weight,
+        policy.number,
+        differs,
     )
 
 
-# -- eGPU ------------------------------------------------------------------------------------------------------------
+# -- eGPU ----------------------------------------------------------------------------------------
 
 _RESERVED_MIB = 10  # where it is not set
 _LARGEST_PERCENT = 95  # over it compute is not controlled
-_CAPPED = "{} caps the SMs that a program may use, where {} counts time; it is set when a program makes its context"
-_NO_LIMIT = "no limit of memory is requested: mpsd reserves the whole card for it, so no other container can share it"
+_CAPPED = (
+    "{} caps the SMs that a program may use, where {} counts time; it is set when a program makes"
+    " its context"
+)
+_NO_LIMIT = (
+    "no limit of memory is requested: mpsd reserves the whole card for it, so no other container"
+    " can share it"
+)
 
 
 def _why_egpu_off(environment: Mapping[str, str]) -> str | None:
@@ -217,7 +311,11 @@ def _why_egpu_off(environment: Mapping[str, str]) -> str | None:
     switch = environment.get(SWITCH)
     if switch == _SWITCHED_ON:
         return None
-    return f"{SWITCH} is not set" if switch is None else f"{SWITCH} is {shown(switch)}, not {_SWITCHED_ON}"
+    return (
+        f"{SWITCH} is not set"
+        if switch is None
+        else f"{SWITCH} is {shown(switch)}, not {_SWITCHED_ON}"
+    )
 
 
 def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Reading:
@@ -226,13 +324,21 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     container = variables.number(CONTAINER, "write the container's part, such as 5")
     dev = variables.number(DEV, "write the card's size in the same unit, such as 16")
     reserved_mib = variables.number(RESERVED, f"write MB, such as {_RESERVED_MIB}", least=0)
-    percent = variables.number(PERCENT, f"write 1 to {_LARGEST_PERCENT}, or 0 for no cap", least=0) or 0
+    percent = (
+        variables.number(PERCENT, f"write 1 to {_LARGEST_PERCENT}, or 0 for no cap", least=0) or 0
+    )
     if BYTES in environment and CONTAINER in environment:
         message = f"cannot be set together with {CONTAINER}"
-        variables.refuse("memory-twice", BYTES, environment[BYTES], message, "leave one of them out")
+        variables.refuse(
+            "memory-twice", BYTES, environment[BYTES], message, "leave one of them out"
+        )
     if DEV in environment and CONTAINER not in environment:
-        message = f"gives the size of a card, but {CONTAINER}, the container's part of it, is not set"
-        variables.refuse("share-unsaid", DEV, environment[DEV], message, f"set {CONTAINER}, or leave {DEV} out")
+        message = (
+            f"gives the size of a card, but {CONTAINER}, the container's part of it, is not set"
+        )
+        variables.refuse(
+            "share-unsaid", DEV, environment[DEV], message, f"set {CONTAINER}, or leave {DEV} out"
+        )
     is_capped = 0 < percent <= _LARGEST_PERCENT
     if not (variables.problems or size_bytes or container or is_capped):
         return Off(f"{SWITCH}=1, with no limit of memory and none of compute")
@@ -252,7 +358,10 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
             memory_bytes=memory_bytes(gpu),
             thread_percent=percent if is_capped else 100,
             reserved_percent=percent if is_capped else 0,
-            differs=(*([_CAPPED.format(PERCENT, "eGPU")] if is_capped else []), *([] if is_limited else [_NO_LIMIT])),
+            differs=(
+                *([_CAPPED.format(PERCENT, "eGPU")] if is_capped else []),
+                *([] if is_limited else [_NO_LIMIT]),
+            ),
         )
         for gpu in gpus
         if variables.are_valid(BYTES, CONTAINER, DEV, RESERVED)
@@ -260,10 +369,11 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     return request_of(Dialect.EGPU, cards, variables.problems)
 
 
-# -- CTyun's EGPU ----------------------------------------------------------------------------------------------------
+# -- CTyun's EGPU --------------------------------------------------------------------------------
 
 _EXAMPLE = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
-_HEADER = {"POLICY": "0", "ONLINE": "0", "TYPE": "DOCKER"}  # the only values whose meaning is published
+# the only values whose meaning is published
+_HEADER = {"POLICY": "0", "ONLINE": "0", "TYPE": "DOCKER"}
 _CARD = {  # what each is at least and at most, and what to write instead; None: no most
     "PGPU": (0, None, "write a card's index"),
     "MEM": (1, None, "write MiB"),
@@ -279,19 +389,28 @@ def _read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readi
         for key, value in _fields(variables, header, _HEADER).items():
             if value != _HEADER[key]:
                 message = f"is not {_HEADER[key]}, the only documented value"
-                variables.refuse("dialect-unknown-value", f"{EGPU} {key}", value, message, f"write {_HEADER[key]}")
+                variables.refuse(
+                    "dialect-unknown-value",
+                    f"{EGPU} {key}",
+                    value,
+                    message,
+                    f"write {_HEADER[key]}",
+                )
         if not parts:
             variables.refuse("no-card", EGPU, header, "names no card", f"write it as {_EXAMPLE}")
     numbers = [_card_numbers(variables, part) for part in parts]
     by_ordinal = {card["PGPU"]: card for card in numbers if "PGPU" in card}
     if sum("PGPU" in card for card in numbers) > len(by_ordinal):
-        variables.refuse("device-twice", EGPU, environment[EGPU], "has one PGPU twice", "name each card once")
+        variables.refuse(
+            "device-twice", EGPU, environment[EGPU], "has one PGPU twice", "name each card once"
+        )
     cards = [
         CardRequest(
             gpu=gpu,
             where=f"{EGPU} MEM",
             memory_bytes=card["MEM"] * MIB,
-            thread_percent=(weight := card.get("WEIGHT", 100)),  # with a wrong one, memory is still checked
+            # with a wrong one, memory is still checked
+            thread_percent=(weight := card.get("WEIGHT", 100)),
             reserved_percent=weight,
             weight=weight,
             differs=(_CAPPED.format("WEIGHT", "EGPU"),) if weight < 100 else (),
@@ -305,7 +424,9 @@ def _read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readi
 def _fields(variables: _Variables, part: str, keys: Mapping[str, object]) -> dict[str, str]:
     """The KEY=VALUE of one part; wrong unless every key is there once and no other."""
     pairs = [pair.partition("=") for pair in part.split(",")]
-    if sorted(key for key, _, _ in pairs) != sorted(keys) or not all(equals for _, equals, _ in pairs):
+    if sorted(key for key, _, _ in pairs) != sorted(keys) or not all(
+        equals for _, equals, _ in pairs
+    ):
         message = f"does not give {', '.join(keys)} once each"
         variables.refuse("dialect-malformed", EGPU, part, message, f"write it as {_EXAMPLE}")
         return {}
@@ -321,21 +442,29 @@ def _card_numbers(variables: _Variables, part: str) -> dict[str, int]:
             message = f"is not a percentage of a card from {least} to {most}"
             variables.refuse("percent-range", where, text, message, remedy)
         elif number is None or number < least:
-            variables.refuse("not-a-number", where, text, f"is not a whole number of at least {least}", remedy)
+            variables.refuse(
+                "not-a-number", where, text, f"is not a whole number of at least {least}", remedy
+            )
         else:
             valid[key] = number
     return valid
 
 
 def _ctyun_gpus(
-    variables: _Variables, environment: Mapping[str, str], machine: Sequence[Gpu], by_ordinal: Mapping[int, object]
+    variables: _Variables,
+    environment: Mapping[str, str],
+    machine: Sequence[Gpu],
+    by_ordinal: Mapping[int, object],
 ) -> tuple[Gpu, ...]:
-    """The cards that PGPU names: exactly those that the container sees, where NVIDIA_VISIBLE_DEVICES is set."""
+    """The cards that PGPU names: exactly those that the container sees, where
+    NVIDIA_VISIBLE_DEVICES is set."""
     known = {gpu.ordinal: gpu for gpu in machine if not gpu.instance}
     for ordinal in by_ordinal:
         if ordinal not in known:
             remedy = f"write {', '.join(map(str, known))}" if known else "run it where a GPU is"
-            variables.refuse("device-unknown", f"{EGPU} PGPU", ordinal, "is not a card of this machine", remedy)
+            variables.refuse(
+                "device-unknown", f"{EGPU} PGPU", ordinal, "is not a card of this machine", remedy
+            )
     named = tuple(known[ordinal] for ordinal in by_ordinal if ordinal in known)
     seen = variables.gpus(machine) if NVIDIA_VISIBLE_DEVICES in environment else ()
     if seen and by_ordinal:
@@ -343,22 +472,31 @@ def _ctyun_gpus(
             if gpu.ordinal not in by_ordinal:
                 message = f"shows {gpu.label}, but {EGPU} has no PGPU={gpu.ordinal}"
                 value = environment[NVIDIA_VISIBLE_DEVICES]
-                variables.refuse("device-unlimited", NVIDIA_VISIBLE_DEVICES, value, message, "name the same cards")
+                variables.refuse(
+                    "device-unlimited",
+                    NVIDIA_VISIBLE_DEVICES,
+                    value,
+                    message,
+                    "name the same cards",
+                )
         for gpu in named:
             if gpu not in seen:
                 message = f"names {gpu.label}, which {NVIDIA_VISIBLE_DEVICES} does not show"
-                variables.refuse("device-unseen", f"{EGPU} PGPU", gpu.ordinal, message, "name the same cards")
+                variables.refuse(
+                    "device-unseen", f"{EGPU} PGPU", gpu.ordinal, message, "name the same cards"
+                )
     return named
 
 
-# -- variables of a file -----------------------------------------------------------------------------------------------
+# -- variables of a file -------------------------------------------------------------------------
 
 
 def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) -> dict[str, str]:
-    """The variables in the lines of a file, as docker reads `--env-file`: a value is taken with its quotes and blanks.
+    """The variables in the lines of a file, as docker reads `--env-file`: a value is taken with its
+    quotes and blanks.
 
-    A name without a value is the shell's, which is not known here: wrong for those that are `needed`. InvalidInput
-    names `subject`.
+    A name without a value is the shell's, which is not known here: wrong for those that are
+    `needed`. InvalidInput names `subject`.
     """
     found: dict[str, str] = {}
     problems = []
@@ -369,12 +507,16 @@ def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) 
         key, equals, value = line.partition("=")
         if not key or any(char.isspace() for char in key):
             message = "has no name before its =" if not key else "has a blank in its name"
-            problems.append(Problem("line-malformed", f"line {number}", shown(line), message, "write KEY=VALUE"))
+            problems.append(
+                Problem("line-malformed", f"line {number}", shown(line), message, "write KEY=VALUE")
+            )
         elif equals:
             found[key] = value
         elif key in needed:
             message = "has no value here: docker takes it from the shell"
-            problems.append(Problem("value-unknown", f"line {number}", shown(key), message, "write KEY=VALUE"))
+            problems.append(
+                Problem("value-unknown", f"line {number}", shown(key), message, "write KEY=VALUE")
+            )
     if problems:
         raise InvalidInput(subject, problems)
     return found

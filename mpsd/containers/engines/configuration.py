@@ -29,11 +29,12 @@ class Engine(StrEnum):
 
 
 class Configuration(ABC):
-    """The configuration file of one engine. subject: the file as people name it. All methods raise InvalidInput.
+    """The configuration file of one engine. subject: the file as people name it. All methods raise
+    InvalidInput.
 
-    file: where the engine looks for it. reload: the command after a change, empty for none, and cost: what that means.
-    inside: the keys of the launcher in a runtime's entry. new_file: what counts as the text of a missing file. place:
-    where the file has its runtimes.
+    file: where the engine looks for it. reload: the command after a change, empty for none, and
+    cost: what that means. inside: the keys of the launcher in a runtime's entry. new_file: what
+    counts as the text of a missing file. place: where the file has its runtimes.
     """
 
     engine: ClassVar[Engine]
@@ -57,10 +58,13 @@ class Configuration(ABC):
     def _added(self, text: str, document: _Document, runtimes: _Document) -> str: ...
 
     @abstractmethod
-    def _removed(self, text: str, document: _Document, others: _Document, backups: Sequence[str]) -> str | None: ...
+    def _removed(
+        self, text: str, document: _Document, others: _Document, backups: Sequence[str]
+    ) -> str | None: ...
 
     def with_runtime(self, text: str | None) -> str:
-        """The file with the runtime; the very same text where it has it. text None: there is no file."""
+        """The file with the runtime; the very same text where it has it. text None: there is no
+        file."""
         before = self.new_file if text is None else text
         document = self._document(before)
         runtimes = self._runtimes(document)
@@ -70,7 +74,8 @@ class Configuration(ABC):
         return before
 
     def without_runtime(self, text: str, backups: Sequence[str]) -> str | None:
-        """The file without the runtime: the very bytes of a backup where that has the same contents.
+        """The file without the runtime: the very bytes of a backup where that has the same
+        contents.
 
         None: there was no file before, and nobody has written anything else into it.
         """
@@ -84,7 +89,10 @@ class Configuration(ABC):
 
     def has_runtime(self, text: str) -> bool:
         """Whether the file names the launcher, as any runtime."""
-        return any(self.launcher in self._paths(entry) for entry in self._runtimes(self._document(text)).values())
+        return any(
+            self.launcher in self._paths(entry)
+            for entry in self._runtimes(self._document(text)).values()
+        )
 
     def notes(self, _text: str | None) -> list[str]:
         """What to know once the engine has the runtime. text: its configuration before."""
@@ -97,19 +105,22 @@ class Configuration(ABC):
         never = f"they cannot be started again ({starts} start fails)"
         if launcher_stays:
             return (
-                "they keep running with their limits and release their share at their end, because the launcher stays "
-                f"for other engines; but those that {self.engine} created have lost their runtime: {never}"
+                "they keep running with their limits and release their share at their end, because"
+                f" the launcher stays for other engines; but those that {self.engine} created have"
+                f" lost their runtime: {never}"
             )
         return (
-            "they keep running with their limits, but their engine calls the launcher to enter, stop and remove them, "
-            "which fails until a link to runc is put in its place; the hook that releases their share at their end is "
-            f"removed too, so mpsd up releases it only when it notices that they have ended; and {never}"
+            "they keep running with their limits, but their engine calls the launcher to enter,"
+            " stop and remove them, which fails until a link to runc is put in its place; the hook"
+            " that releases their share at their end is removed too, so mpsd up releases it only"
+            f" when it notices that they have ended; and {never}"
         )
 
     def _document(self, text: str) -> _Document:
         try:
             return tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # ValueError: also numbers of thousands of digits
+        # ValueError: also numbers of thousands of digits
+        except (ValueError, RecursionError) as error:
             raise self._refused("the file", "", f"is not TOML: {error}", self.repair) from None
 
     def _runtimes(self, document: _Document) -> _Document:
@@ -131,7 +142,11 @@ class Configuration(ABC):
         paths = self._paths(entry)
         if paths != [self.launcher]:
             (path,) = paths if len(paths) == 1 else [paths]
-            remedy = f"take it out of the file, or name it: --to {path}" if isinstance(path, str) else "take it out"
+            remedy = (
+                f"take it out of the file, or name it: --to {path}"
+                if isinstance(path, str)
+                else "take it out"
+            )
             where = ".".join((*self._keys(document), RUNTIME, *self.inside))
             raise self._refused(where, shown(path), f"is not the launcher {self.launcher}", remedy)
 
@@ -139,25 +154,33 @@ class Configuration(ABC):
         return InvalidInput(self.subject, [Problem("engine-config", where, value, message, remedy)])
 
 
-# -- docker: JSON, written anew in its order and indentation ----------------------------------------------------------
+# -- docker: JSON, written anew in its order and indentation -------------------------------------
 
 
 class _Docker(Configuration):
     engine = Engine.DOCKER
     file = "/etc/docker/daemon.json"
     reload = "systemctl reload docker"  # it reads its runtimes at SIGHUP
-    cost = "docker reads its runtimes again when it is reloaded; running containers are not affected"
+    cost = (
+        "docker reads its runtimes again when it is reloaded; running containers are not affected"
+    )
     inside = ("path",)
     place = ("runtimes",)
     a_table = "an object"
     repair = "repair it first (`dockerd --validate` reports errors)"
 
     def _added(self, text: str, document: _Document, runtimes: _Document) -> str:
-        return self._written(document | {"runtimes": runtimes | {RUNTIME: {"path": self.launcher}}}, text)
+        return self._written(
+            document | {"runtimes": runtimes | {RUNTIME: {"path": self.launcher}}}, text
+        )
 
-    def _removed(self, text: str, document: _Document, others: _Document, backups: Sequence[str]) -> str | None:
+    def _removed(
+        self, text: str, document: _Document, others: _Document, backups: Sequence[str]
+    ) -> str | None:
         kept = document | {"runtimes": others}
-        bare = kept if others else {key: value for key, value in document.items() if key != "runtimes"}
+        bare = (
+            kept if others else {key: value for key, value in document.items() if key != "runtimes"}
+        )
         for backup in backups:
             with suppress(InvalidInput):
                 if json.dumps(self._document(backup)) in map(json.dumps, (bare, kept)):
@@ -167,7 +190,11 @@ class _Docker(Configuration):
     def _document(self, text: str) -> _Document:
         """An empty file has the same contents as {}."""
         try:
-            document = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number) if text.strip() else {}
+            document = (
+                json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+                if text.strip()
+                else {}
+            )
         except json.JSONDecodeError as error:
             where = f"line {error.lineno}, column {error.colno}"
             raise self._refused(where, "", f"is not JSON: {error.msg}", self.repair) from None
@@ -175,19 +202,31 @@ class _Docker(Configuration):
             message = "is nested too deep" if isinstance(error, RecursionError) else str(error)
             raise self._refused("the file", "", message, self.repair) from None
         if not isinstance(document, dict):
-            raise self._refused("the file", shown(document), "is not an object", "write { } around its contents")
+            raise self._refused(
+                "the file", shown(document), "is not an object", "write { } around its contents"
+            )
         return document
 
     def _written(self, document: _Document, like: str) -> str:
-        """In the indentation of `like`, with its end; `like` empty: as docker's own documents are written."""
+        """In the indentation of `like`, with its end; `like` empty: as docker's own documents are
+        written."""
         found = re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like)
-        indent = found[1] if found else None if "\n" not in like.strip() and like.strip() not in {"", "{}"} else "  "
+        indent = (
+            found[1]
+            if found
+            else None
+            if "\n" not in like.strip() and like.strip() not in {"", "{}"}
+            else "  "
+        )
         try:
             text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
-            if any("\ud800" <= char <= "\udfff" for char in text):  # half of a pair, which only an escape can write
+            # half of a pair, which only an escape can write
+            if any("\ud800" <= char <= "\udfff" for char in text):
                 text = json.dumps(document, indent=indent)
         except ValueError:
-            raise self._refused("the file", "", "has a number beyond all bounds", self.repair) from None
+            raise self._refused(
+                "the file", "", "has a number beyond all bounds", self.repair
+            ) from None
         return text + (like[len(like.rstrip()) :] if like.strip() else "\n")
 
 
@@ -203,7 +242,7 @@ def _no_number(name: str) -> float:
     raise ValueError(f"has {name}, which is not a number in JSON")
 
 
-# -- podman: a drop-in file of mpsd's own, written and removed as a whole ----------------------------------------------
+# -- podman: a drop-in file of mpsd's own, written and removed as a whole ------------------------
 
 
 class _Podman(Configuration):
@@ -218,16 +257,24 @@ class _Podman(Configuration):
             where = f"engine.runtimes.{RUNTIME}"
             raise self._refused(where, "", "is missing in mpsd's own file", "remove the file")
         head = "# Written by `mpsd install podman`; `mpsd uninstall podman` removes it."
-        return f"{head}\n[engine.runtimes]\n{RUNTIME} = [{json.dumps(self.launcher, ensure_ascii=False)}]\n"
+        return (
+            f"{head}\n[engine.runtimes]\n{RUNTIME} ="
+            f" [{json.dumps(self.launcher, ensure_ascii=False)}]\n"
+        )
 
-    def _removed(self, _text: str, document: _Document, others: _Document, _backups: Sequence[str]) -> None:
+    def _removed(
+        self, _text: str, document: _Document, others: _Document, _backups: Sequence[str]
+    ) -> None:
         if others or document.keys() != {"engine"} or document["engine"].keys() != {"runtimes"}:
-            remedy = "move the other entries to a file of their own, or take the runtime out by hand"
+            remedy = (
+                "move the other entries to a file of their own, or take the runtime out by hand"
+            )
             where = f"engine.runtimes.{RUNTIME}"
             raise self._refused(where, "", "is not the only entry in mpsd's own file", remedy)
 
 
-# -- containerd: TOML, to which lines are added at the end and taken out again; the result is read back ----------------
+# -- containerd: TOML, to which lines are added at the end and taken out again; the result is read
+#   back ---
 
 _DEFAULT = "runc"
 _TYPE = "io.containerd.runc.v2"
@@ -252,20 +299,33 @@ class _Containerd(Configuration):
         return ("plugins", _PLUGINS[version], "containerd", "runtimes")
 
     def _added(self, text: str, document: _Document, runtimes: _Document) -> str:
-        """Cgroups are made as for runc. Where no runtime is named, runc is, whose default the table replaces."""
+        """Cgroups are made as for runc. Where no runtime is named, runc is, whose default the table
+        replaces."""
         keys = self._keys(document)
         options: _Document = {"BinaryName": self.launcher}
         if _table(_table(runtimes.get(_DEFAULT)).get("options")).get("SystemdCgroup") is True:
             options["SystemdCgroup"] = True
         table = _header_of(keys)
-        lines = [f"    {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items()]
-        entry = [f"[{table}.{RUNTIME}]", f'  runtime_type = "{_TYPE}"', "", f"  [{table}.{RUNTIME}.options]", *lines]
-        after = f"{_ended(text)}\n{_HEAD}\n{'' if runtimes else _own_default(keys)}" + "\n".join([*entry, ""])
+        lines = [
+            f"    {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items()
+        ]
+        entry = [
+            f"[{table}.{RUNTIME}]",
+            f'  runtime_type = "{_TYPE}"',
+            "",
+            f"  [{table}.{RUNTIME}.options]",
+            *lines,
+        ]
+        after = f"{_ended(text)}\n{_HEAD}\n{'' if runtimes else _own_default(keys)}" + "\n".join(
+            [*entry, ""]
+        )
         all_runtimes = (runtimes or {_DEFAULT: {"runtime_type": _TYPE}}) | {
             RUNTIME: {"runtime_type": _TYPE, "options": options}
         }
         try:
-            if _canonical(tomllib.loads(after)) == _canonical(_replaced(document, keys, all_runtimes)):
+            if _canonical(tomllib.loads(after)) == _canonical(
+                _replaced(document, keys, all_runtimes)
+            ):
                 return after
             message = "means something else with the runtime at its end"
         except tomllib.TOMLDecodeError as error:
@@ -273,35 +333,42 @@ class _Containerd(Configuration):
         remedy = f"write the parts of {'.'.join(keys)} as [tables], not as values in one line"
         raise self._refused(".".join(keys), "", message, remedy)
 
-    def _removed(self, text: str, document: _Document, others: _Document, backups: Sequence[str]) -> str | None:
+    def _removed(
+        self, text: str, document: _Document, others: _Document, backups: Sequence[str]
+    ) -> str | None:
         keys = self._keys(document)
         left = text.replace(f"\n{_HEAD}\n", "", 1)
         if others == {_DEFAULT: {"runtime_type": _TYPE}} and _own_default(keys) in left:
-            left, others = left.replace(_own_default(keys), "", 1), {}  # else whoever came since may need it
+            # else whoever came since may need it
+            left, others = left.replace(_own_default(keys), "", 1), {}
         left = _cut(left, (*keys, RUNTIME))
         wanted, is_gone = _replaced(document, keys, others), False
         with suppress(tomllib.TOMLDecodeError):
-            is_gone = _canonical(_pruned(tomllib.loads(left), keys)) == _canonical(_pruned(wanted, keys))
+            is_gone = _canonical(_pruned(tomllib.loads(left), keys)) == _canonical(
+                _pruned(wanted, keys)
+            )
         if not is_gone:
             where, remedy = ".".join((*keys, RUNTIME)), "take it out of the file by hand"
             raise self._refused(where, "", "is not written as [tables] of its own", remedy)
         if not backups and left == self.new_file:
             return None
-        return next((backup for backup in backups if _ended(backup) == left), left)  # its last line had no end
+        # its last line had no end
+        return next((backup for backup in backups if _ended(backup) == left), left)
 
     def notes(self, text: str | None) -> list[str]:
         document = {"version": 2} if text is None else self._document(text)
         found = [self.cost]
         if imports := document.get("imports"):
             found.append(
-                f"imports is {shown(imports)}: a section of plugins in one of those files replaces the one in "
-                f"{self.subject}; `containerd config dump` shows whether the runtime {RUNTIME} is known"
+                f"imports is {shown(imports)}: a section of plugins in one of those files replaces"
+                f" the one in {self.subject}; `containerd config dump` shows whether the runtime"
+                f" {RUNTIME} is known"
             )
         if document.get("version", 1) == 1:
             found.append(f"{self.subject} is of version 1, which containerd 2 no longer reads")
         found.append(
-            f"`ctr run --runc-binary {self.launcher}` and nerdctl's `--runtime {self.launcher}` do not need "
-            "containerd's configuration"
+            f"`ctr run --runc-binary {self.launcher}` and nerdctl's `--runtime {self.launcher}` do"
+            " not need containerd's configuration"
         )
         return found
 
@@ -316,7 +383,8 @@ def _own_default(keys: _Keys) -> str:
 
 
 def _cut(text: str, keys: _Keys) -> str:
-    """Without the tables below these keys; comments and empty lines before the next table are left, they are its."""
+    """Without the tables below these keys; comments and empty lines before the next table are left,
+    they are its."""
     kept: list[str] = []
     held: list[str] = []  # after the last line of a table that is cut: they may be the next one's
     cutting = False
@@ -359,7 +427,11 @@ def _pruned(document: _Document, keys: _Keys) -> _Document:
     if not keys or keys[0] not in document:
         return document
     below = _pruned(_table(document[keys[0]]), keys[1:])
-    return {key: below if key == keys[0] else value for key, value in document.items() if key != keys[0] or below}
+    return {
+        key: below if key == keys[0] else value
+        for key, value in document.items()
+        if key != keys[0] or below
+    }
 
 
 def _replaced(document: _Document, keys: _Keys, value: _Document) -> _Document:
@@ -381,4 +453,6 @@ def _ended(text: str) -> str:
     return text if not text or text.endswith("\n") else text + "\n"
 
 
-CONFIGURATIONS: Mapping[Engine, type[Configuration]] = {one.engine: one for one in (_Docker, _Containerd, _Podman)}
+CONFIGURATIONS: Mapping[Engine, type[Configuration]] = {
+    one.engine: one for one in (_Docker, _Containerd, _Podman)
+}

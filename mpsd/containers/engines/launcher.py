@@ -1,7 +1,9 @@
-"""The text of `mpsd-runtime`: the program that Docker, containerd and podman start for every step of every container.
+"""The text of `mpsd-runtime`: the program that Docker, containerd and podman start for every step
+of every container.
 
-The shell hands what does not concern mpsd (start, state, pause, …) to the next runtime at once. For the rest
-Python starts without site-packages (`-S`), and without any variable or folder of whoever starts it (`-I`).
+The shell hands what does not concern mpsd (start, state, pause, …) to the next runtime at once. For
+the rest Python starts without site-packages (`-S`), and without any variable or folder of whoever
+starts it (`-I`).
 """
 
 import ast
@@ -35,7 +37,8 @@ exec {python} -ISc {code} "$0" "$@"
 
 
 def launcher(python: str, folder: str, run_directory: str, next_runtime: str, log: str) -> str:
-    """The text. python: its path; folder: the one that holds the package `mpsd`; next_runtime: empty for the usual.
+    """The text. python: its path; folder: the one that holds the package `mpsd`; next_runtime:
+    empty for the usual.
 
     ValueError where Python or the next runtime cannot be written into a script.
     """
@@ -45,8 +48,9 @@ def launcher(python: str, folder: str, run_directory: str, next_runtime: str, lo
         if not (name.isascii() and name.isprintable()):
             raise ValueError(f"{what} is {name!a}; it must be of printable ASCII characters")
     code = (
-        f"import sys; del sys.argv[0]; sys.path.append({folder!a}); from mpsd.runtime.main import main; "
-        f"sys.exit(main(run_directory={run_directory!a}, next_runtime={next_runtime!a}, log={log!a}))"
+        f"import sys; del sys.argv[0]; sys.path.append({folder!a}); from mpsd.runtime.main import"
+        f" main; sys.exit(main(run_directory={run_directory!a}, next_runtime={next_runtime!a},"
+        f" log={log!a}))"
     )
     return _TEXT.format(
         words=" | ".join(_WORDS),
@@ -72,7 +76,15 @@ def launched(text: str) -> Launched | None:
     try:
         words = shlex.split(started[1]) if started else []
         names = shlex.split(following[1]) if following else []
-        folder = re.search(r"sys\.path\.append\((.*?)\); from mpsd", words[2]) if len(words) > 2 else None
-        return Launched(words[0], str(ast.literal_eval(folder[1])), tuple(names)) if folder and names else None
+        folder = (
+            re.search(r"sys\.path\.append\((.*?)\); from mpsd", words[2])
+            if len(words) > 2
+            else None
+        )
+        return (
+            Launched(words[0], str(ast.literal_eval(folder[1])), tuple(names))
+            if folder and names
+            else None
+        )
     except (ValueError, SyntaxError):
         return None

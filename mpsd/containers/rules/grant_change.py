@@ -20,11 +20,13 @@ _WHOLE = 100
 One = TypeVar("One", bound=Grant)
 
 
-def changed(grant: One, change: GrantChangeRequest, view: NodeView, policy: Policy) -> One | tuple[Problem, ...]:
+def changed(
+    grant: One, change: GrantChangeRequest, view: NodeView, policy: Policy
+) -> One | tuple[Problem, ...]:
     """The grant with the change, or everything that prevents it.
 
-    Running programs keep the percentage, and the limit of MPS, that they started with; the watchdog and the ledger use
-    the grant's.
+    Running programs keep the percentage, and the limit of MPS, that they started with; the watchdog
+    and the ledger use the grant's.
     """
     targets = [part for part in grant.parts if change.gpu in (None, part.gpu)]
     context = _ChangeContext(grant, change, view, policy)
@@ -40,10 +42,17 @@ def changed(grant: One, change: GrantChangeRequest, view: NodeView, policy: Poli
         earlier_percent=max(grant.earlier_percent, grant.thread_percent),
     )
     pairs = [(old, new) for old, new in zip(grant.parts, parts, strict=True) if old in targets]
-    return tuple(one for old, new in pairs for one in context.problems(old, new, wanted.thread_percent)) or wanted
+    return (
+        tuple(
+            one for old, new in pairs for one in context.problems(old, new, wanted.thread_percent)
+        )
+        or wanted
+    )
 
 
-def _invalid(grant: Grant, change: GrantChangeRequest, targets: Sequence[GpuShare]) -> Iterator[Problem]:
+def _invalid(
+    grant: Grant, change: GrantChangeRequest, targets: Sequence[GpuShare]
+) -> Iterator[Problem]:
     """What is wrong with the change whatever the node looks like."""
     percent, weight = change.percent, change.weight
     if grant.pod:
@@ -51,36 +60,54 @@ def _invalid(grant: Grant, change: GrantChangeRequest, targets: Sequence[GpuShar
         yield Problem("grant-of-pod", "the grant", grant.id, message, remedy)
     if not targets:
         message = "is not a GPU of this grant"
-        yield Problem("gpu-not-granted", "the GPU", change.gpu or "", message, "name one that it has")
+        yield Problem(
+            "gpu-not-granted", "the GPU", change.gpu or "", message, "name one that it has"
+        )
     if change.memory_mib is None and percent is None and weight is None:
         message = "sets neither memory nor a percentage nor a weight"
         yield Problem("nothing-to-change", "the change", "", message, "set one of them")
     if percent is not None and weight is not None:
         message = "cannot be set together with a weight"
-        yield Problem("threads-twice", "the percentage", str(percent), message, "leave one of them out")
+        yield Problem(
+            "threads-twice", "the percentage", str(percent), message, "leave one of them out"
+        )
     if percent is not None and not 0 <= percent <= _WHOLE:
         message, remedy = "is not a percentage", "write 1 to 100, or 0 for no cap"
         yield Problem("percent-range", "the percentage", str(percent), message, remedy)
     if weight is not None and weight < 1:
-        yield Problem("weight-range", "the weight", str(weight), "is less than 1", "write 1 or more")
+        yield Problem(
+            "weight-range", "the weight", str(weight), "is less than 1", "write 1 or more"
+        )
 
 
 class _ChangeContext:
     """A change of a grant among all others."""
 
-    def __init__(self, grant: Grant, change: GrantChangeRequest, view: NodeView, policy: Policy) -> None:
+    def __init__(
+        self, grant: Grant, change: GrantChangeRequest, view: NodeView, policy: Policy
+    ) -> None:
         self._grant, self._change, self._view, self._policy = grant, change, view, policy
         self._gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in view.gpus}
         self._others = [held.grant for held in view.grants if held.grant.id != grant.id]
 
     def missing(self, parts: Sequence[GpuShare]) -> Iterator[Problem]:
         if not self._view.grants_known:
-            yield Problem("grants-unknown", "the grants", "", "are not all known now", "try again later")
+            yield Problem(
+                "grants-unknown", "the grants", "", "are not all known now", "try again later"
+            )
         for part in parts:
             if part.gpu not in self._gpus:
-                yield Problem("gpu-away", "the GPU", part.gpu, "is not visible now", "try again when it is")
+                yield Problem(
+                    "gpu-away", "the GPU", part.gpu, "is not visible now", "try again when it is"
+                )
             elif why := self._view.withheld.get(part.gpu):
-                yield Problem("grants-unknown", "the grants", "", f"are not all known now: {why}", "then try again")
+                yield Problem(
+                    "grants-unknown",
+                    "the grants",
+                    "",
+                    f"are not all known now: {why}",
+                    "then try again",
+                )
 
     def unweighted(self, parts: Sequence[GpuShare]) -> Iterator[Problem]:
         if (weight := self._change.weight) is None:
@@ -93,7 +120,9 @@ class _ChangeContext:
                 message = "is only for grants that were requested with cGPU's variables"
                 yield Problem("weight-not-cgpus", where, str(weight), message, "set a percentage")
             elif policy.share is not ThreadCap.WEIGHT:
-                message = f"has no effect under policy {policy.number}, {policy.name}: MPS has no weights"
+                message = (
+                    f"has no effect under policy {policy.number}, {policy.name}: MPS has no weights"
+                )
                 remedy = "set a percentage, or policy 3 for the GPU (`compute` in policy.yaml)"
                 yield Problem("weight-meaningless", where, str(weight), message, remedy)
 
@@ -111,31 +140,56 @@ class _ChangeContext:
         )
 
     def cap(self, parts: Sequence[GpuShare]) -> int:
-        """The one percentage that MPS has for all GPUs of a program: the smallest that is asked for."""
+        """The one percentage that MPS has for all GPUs of a program: the smallest that is asked
+        for."""
         if self._change.percent is None and self._change.weight is None:
             return self._grant.thread_percent
         no_share = _WHOLE if self._grant.container else self._policy.requests.default_thread_percent
         return min(part.reserved_percent or no_share for part in parts)
 
     def problems(self, old: GpuShare, new: GpuShare, thread_percent: int) -> Iterator[Problem]:
-        """Why this GPU cannot give the new part in the old one's place. thread_percent: what the grant gets."""
-        gpu, change, with_own = self._gpus[new.gpu], self._change, "free for this grant, including what it has"
+        """Why this GPU cannot give the new part in the old one's place. thread_percent: what the
+        grant gets."""
+        gpu, change, with_own = (
+            self._gpus[new.gpu],
+            self._change,
+            "free for this grant, including what it has",
+        )
         (room,) = rooms([gpu], {gpu.uuid: self._grant.domain}, self._others, self._policy)
         if old.memory_mib < new.memory_mib and room.memory_mib < new.memory_mib:
             message = f"{room.memory_mib} of {room.memory_mib_total} MiB are {with_own}"
             remedy = f"write at most {room.memory_mib}"
-            yield Problem("memory-over-free", f"memory on {gpu.label}", f"{new.memory_mib} MiB", message, remedy)
+            yield Problem(
+                "memory-over-free",
+                f"memory on {gpu.label}",
+                f"{new.memory_mib} MiB",
+                message,
+                remedy,
+            )
         else:
             limit = ClientLimit(new.memory_mib, thread_percent)
-            yield from problems_with(limit, f"memory on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms)
-        if old.reserved_percent < new.reserved_percent and room.thread_percent < new.reserved_percent:
+            yield from problems_with(
+                limit, f"memory on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms
+            )
+        if (
+            old.reserved_percent < new.reserved_percent
+            and room.thread_percent < new.reserved_percent
+        ):
             message = f"{room.thread_percent} % of its threads are {with_own}"
             value, remedy = f"{new.reserved_percent} %", f"write at most {room.thread_percent}"
-            yield Problem("percent-over-free", f"the percentage on {gpu.label}", value, message, remedy)
+            yield Problem(
+                "percent-over-free", f"the percentage on {gpu.label}", value, message, remedy
+            )
         free = free_weight(gpu, self._others, self._policy.compute)
-        if change.weight is not None and free is not None and change.weight > max(free, old.weight or 0):
+        if (
+            change.weight is not None
+            and free is not None
+            and change.weight > max(free, old.weight or 0)
+        ):
             where, remedy = f"the weight on {gpu.label}", f"write at most {free}"
-            yield Problem("weight-over-free", where, str(change.weight), f"{free} are {with_own}", remedy)
+            yield Problem(
+                "weight-over-free", where, str(change.weight), f"{free} are {with_own}", remedy
+            )
         if new.memory_mib < old.memory_mib and not change.forced:
             yield from self._used(gpu, new)
 
@@ -143,11 +197,18 @@ class _ChangeContext:
         where, value = f"memory on {gpu.label}", f"{new.memory_mib} MiB"
         used_mib = _used_mib(self._grant, gpu.uuid, self._view)
         if used_mib is None:
-            message = "it is unknown how much the grant's programs use, and mpsd would end those that use more"
+            message = (
+                "it is unknown how much the grant's programs use, and mpsd would end those that use"
+                " more"
+            )
             yield Problem("use-unknown", where, value, message, "try again, or force it")
         elif used_mib > new.memory_mib:
-            message = f"is less than the {used_mib} MiB that its programs use, and mpsd would end them"
-            yield Problem("memory-in-use", where, value, message, f"write at least {used_mib}, or force it")
+            message = (
+                f"is less than the {used_mib} MiB that its programs use, and mpsd would end them"
+            )
+            yield Problem(
+                "memory-in-use", where, value, message, f"write at least {used_mib}, or force it"
+            )
 
 
 def _used_mib(grant: Grant, gpu: str, view: NodeView) -> int | None:
@@ -158,22 +219,32 @@ def _used_mib(grant: Grant, gpu: str, view: NodeView) -> int | None:
     return None if None in own else sum(mib or 0 for mib in own)
 
 
-# -- what the user of `mpsd set` reads: the values before and after, and what they apply to ---------------------------
+# -- what the user of `mpsd set` reads: the values before and after, and what they apply to ------
 
 _IN_CONTAINER = (
-    "; the next one that `docker exec` starts gets the new values, and `docker restart` starts with the container's "
-    "own variables"
+    "; the next one that `docker exec` starts gets the new values, and `docker restart` starts with"
+    " the container's own variables"
 )
-_IN_PROGRAM = ", also for the processes that they start; the ledger and the watchdog use the new values"
+_IN_PROGRAM = (
+    ", also for the processes that they start; the ledger and the watchdog use the new values"
+)
 
 
 def is_misuse(problems: Iterable[Problem]) -> bool:
     """Whether the change is invalid whatever the state of the node."""
-    misuse = {"nothing-to-change", "threads-twice", "percent-range", "weight-range", "gpu-not-granted"}
+    misuse = {
+        "nothing-to-change",
+        "threads-twice",
+        "percent-range",
+        "weight-range",
+        "gpu-not-granted",
+    }
     return any(problem.rule in misuse for problem in problems)
 
 
-def report(before: Grant, after: Grant, view: NodeView, policy: Policy, *, dry_run: bool) -> GrantChanged:
+def report(
+    before: Grant, after: Grant, view: NodeView, policy: Policy, *, dry_run: bool
+) -> GrantChanged:
     changed = (before.parts, before.thread_percent) != (after.parts, after.thread_percent)
     messages = tuple(_messages(before, after, view, policy)) if changed else ("nothing changes",)
     return GrantChanged(before.id, _limits(before, view), _limits(after, view), messages, dry_run)
@@ -182,7 +253,13 @@ def report(before: Grant, after: Grant, view: NodeView, policy: Policy, *, dry_r
 def _limits(grant: Grant, view: NodeView) -> GrantLimits:
     labels = {gpu.uuid: gpu.label for gpu in view.gpus}
     cards = (
-        CardLimits(part.gpu, labels.get(part.gpu, part.gpu), part.memory_mib, part.reserved_percent, part.weight)
+        CardLimits(
+            part.gpu,
+            labels.get(part.gpu, part.gpu),
+            part.memory_mib,
+            part.reserved_percent,
+            part.weight,
+        )
         for part in grant.parts
     )
     return GrantLimits(grant.thread_percent, tuple(cards))
@@ -193,13 +270,22 @@ def _messages(before: Grant, after: Grant, view: NodeView, policy: Policy) -> It
     yield f"running processes keep the values that they were started with{where}"
     labels = {gpu.uuid: gpu.label for gpu in view.gpus}
     ends = ViolationKind.MEMORY_OVER_GRANT.response(policy).ends
-    what = "ends those that exceed it" if ends else "reports it, and does not end them (violations.memory_over_grant)"
+    what = (
+        "ends those that exceed it"
+        if ends
+        else "reports it, and does not end them (violations.memory_over_grant)"
+    )
     for old, new in zip(before.parts, after.parts, strict=True):
         used_mib = _used_mib(after, new.gpu, view)
-        if new.memory_mib >= old.memory_mib or (used_mib is not None and used_mib <= most_mib(new, policy)):
+        if new.memory_mib >= old.memory_mib or (
+            used_mib is not None and used_mib <= most_mib(new, policy)
+        ):
             continue
         used = "an unknown amount" if used_mib is None else f"{used_mib} MiB"
         granted = f"{new.memory_mib} MiB are granted now: mpsd {what}"
         yield f"its processes use {used} of {labels[new.gpu]}, and {granted}"
     if after.thread_percent < max(part.reserved_percent or _WHOLE for part in after.parts):
-        yield f"MPS has one percentage for all GPUs of a process: it is the smallest, {after.thread_percent} %"
+        yield (
+            "MPS has one percentage for all GPUs of a process: it is the smallest,"
+            f" {after.thread_percent} %"
+        )

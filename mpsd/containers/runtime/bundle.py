@@ -1,8 +1,9 @@
 """What a grant changes in a bundle's config.json, and how it is taken out again.
 
-Everything that is added is in a record beside config.json, and only what is in the record is taken out: so a bundle
-that is used again, whatever was killed in between, has each addition once. The record is not an annotation in
-config.json, because those may come from a tenant. The format: runtime-spec, config.md, config-linux.md.
+Everything that is added is in a record beside config.json, and only what is in the record is taken
+out: so a bundle that is used again, whatever was killed in between, has each addition once. The
+record is not an annotation in config.json, because those may come from a tenant. The format:
+runtime-spec, config.md, config-linux.md.
 """
 
 import os
@@ -11,12 +12,23 @@ import stat
 from mpsd.containers.dialects.names import OOM_SCRIPT, REQUESTING, VARIABLES
 from mpsd.containers.runtime import json_text
 from mpsd.containers.runtime.client import Granted
-from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts, word
+from mpsd.containers.runtime.json_text import (
+    ContainerRefused,
+    inner,
+    member,
+    rows,
+    shown,
+    table,
+    text,
+    texts,
+    word,
+)
 
 CONFIG = "config.json"
 RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
 
-# -- files: names are looked up in an open folder, never through a link, and a file is replaced as a whole ------------
+# -- files: names are looked up in an open folder, never through a link, and a file is replaced as a
+#   whole ---
 
 _LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -51,7 +63,9 @@ def read(folder: int, name: str, what: str) -> bytes:
         while piece := os.read(file, _LONGEST + 1 - len(data)):
             data += piece
             if len(data) > _LONGEST:
-                raise ContainerRefused(f"{what} grows while it is read; at most {_LONGEST} bytes are read")
+                raise ContainerRefused(
+                    f"{what} grows while it is read; at most {_LONGEST} bytes are read"
+                )
         return bytes(data)
     finally:
         os.close(file)
@@ -68,7 +82,10 @@ def replace(folder: int, name: str, text: str, mode: int | None = None) -> None:
             data = memoryview(text.encode("ascii"))
             while data:
                 data = data[os.write(file, data) :]
-            if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+            if before is not None and (before.st_uid, before.st_gid) != (
+                os.geteuid(),
+                os.getegid(),
+            ):
                 os.fchown(file, before.st_uid, before.st_gid)
             os.fchmod(file, stat.S_IMODE(before.st_mode) if before is not None else mode or 0o600)
         finally:
@@ -95,7 +112,7 @@ def is_there(folder: int, name: str) -> bool:
     return True
 
 
-# -- the environment of a process: a list of NAME=VALUE --------------------------------------------------------------
+# -- the environment of a process: a list of NAME=VALUE ------------------------------------------
 
 
 def name_of(entry: str) -> str:
@@ -110,7 +127,8 @@ def requests_share(entries: list[str]) -> bool:
 def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
     """The script to call before a process is ended, and all variables that say what is requested.
 
-    Refused, with all problems: of a variable that is set twice, libc reads the first and others the last.
+    Refused, with all problems: of a variable that is set twice, libc reads the first and others the
+    last.
     """
     found: dict[str, str] = {}
     problems: list[str] = []
@@ -119,9 +137,14 @@ def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
         if not equals or name not in (*VARIABLES, OOM_SCRIPT):
             continue
         if found.setdefault(name, value) != value:
-            problems.append(f"the variable {name} is set to {shown(found[name])} and to {shown(value)}; set it once")
+            problems.append(
+                f"the variable {name} is set to {shown(found[name])} and to {shown(value)}; set it"
+                " once"
+            )
         if any("\ud800" <= char <= "\udfff" for char in value):  # bytes that are not UTF-8
-            problems.append(f"the variable {name} is {shown(value)}, which is not text; write UTF-8")
+            problems.append(
+                f"the variable {name} is {shown(value)}, which is not text; write UTF-8"
+            )
     if problems:
         raise ContainerRefused(*problems)
     return found.pop(OOM_SCRIPT, ""), found
@@ -133,7 +156,7 @@ def replaced(entries: list[str], variables: dict[str, str]) -> list[str]:
     return [*kept, *(f"{name}={value}" for name, value in variables.items())]
 
 
-# -- what was added ---------------------------------------------------------------------------------------------------
+# -- what was added ------------------------------------------------------------------------------
 
 _OWN_PLACE = ("run", "mpsd")  # in a container, where grants are mounted
 _PLACES = (  # in config.json, of the lists that are added to
@@ -145,10 +168,11 @@ _PLACES = (  # in config.json, of the lists that are added to
 
 
 class BundleRecord:
-    """What mpsd did to a bundle. root, container: whose it is. environment: what its processes are started with.
+    """What mpsd did to a bundle. root, container: whose it is. environment: what its processes are
+    started with.
 
-    lists: what was added, in the order of _PLACES. variables: the values that each was given. before: the entries of
-    these names that were there.
+    lists: what was added, in the order of _PLACES. variables: the values that each was given.
+    before: the entries of these names that were there.
     """
 
     def __init__(self) -> None:
@@ -172,13 +196,18 @@ def record_in(data: bytes) -> BundleRecord:
     value, record = table(json_text.read(data, RECORD), RECORD), BundleRecord()
     record.root, record.container = text(value, "root", RECORD), text(value, "id", RECORD)
     environment = inner(value, "environment", RECORD)
-    record.environment = {name: word(entry, f"{RECORD}: environment") for name, entry in environment.items()}
+    record.environment = {
+        name: word(entry, f"{RECORD}: environment") for name, entry in environment.items()
+    }
     where = f"{RECORD}: added"
     holder = table(value.get("added"), where)
     for added, row in zip(record.lists, rows(holder, "lists", where), strict=False):
         added += row if isinstance(row, list) else []
     for name, found in (("variables", record.variables), ("before", record.before)):
-        found |= {each: texts({each: lists}, each, where) for each, lists in inner(holder, name, where).items()}
+        found |= {
+            each: texts({each: lists}, each, where)
+            for each, lists in inner(holder, name, where).items()
+        }
     return record
 
 
@@ -220,14 +249,23 @@ def apply(config: dict[str, object], granted: Granted, hook: dict[str, object]) 
     # Last of all mounts, so that they lie on top of whatever the bundle mounts above them.
     options = ["bind", "rprivate", "nosuid", "nodev"]
     mounts: list[object] = [
-        {"destination": inside, "type": "bind", "source": source, "options": [*options, "ro" if read_only else "rw"]}
+        {
+            "destination": inside,
+            "type": "bind",
+            "source": source,
+            "options": [*options, "ro" if read_only else "rw"],
+        }
         for source, inside, read_only in granted.mounts
     ]
     added: list[list[object]] = [mounts, [], [], [hook]]
     for (_source, _inside, access), node in zip(granted.devices, nodes, strict=True):
         if not _has_node(lists[1], node):
             added[1].append(node)
-        cgroup_rule = {"allow": True, **{name: node[name] for name in ("type", "major", "minor")}, "access": access}
+        cgroup_rule = {
+            "allow": True,
+            **{name: node[name] for name in ("type", "major", "minor")},
+            "access": access,
+        }
         added[2].append(cgroup_rule)
     for there, new, recorded in zip(lists, added, record.lists, strict=True):
         recorded += [row for row in new if row not in there]
@@ -258,16 +296,26 @@ def _node(source: str, inside: str) -> dict[str, object]:
     try:
         seen = os.stat(source)
     except OSError as error:
-        raise ContainerRefused(f"mpsd's device {source} is missing: {error.strerror}; see `mpsd status`") from None
+        raise ContainerRefused(
+            f"mpsd's device {source} is missing: {error.strerror}; see `mpsd status`"
+        ) from None
     kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(seen.st_mode), "")
     if not kind:
         raise ContainerRefused(f"mpsd's device {source} is not a device; see `mpsd status`")
     numbers = {"major": os.major(seen.st_rdev), "minor": os.minor(seen.st_rdev)}
-    return {"path": inside, "type": kind, **numbers, "fileMode": stat.S_IMODE(seen.st_mode), "uid": 0, "gid": 0}
+    return {
+        "path": inside,
+        "type": kind,
+        **numbers,
+        "fileMode": stat.S_IMODE(seen.st_mode),
+        "uid": 0,
+        "gid": 0,
+    }
 
 
 def _conflicts(config: dict[str, object], places: list[str]) -> list[str]:
-    """The bundle's own mounts at the places of the grant's, or over the folder that grants are mounted in."""
+    """The bundle's own mounts at the places of the grant's, or over the folder that grants are
+    mounted in."""
     problems = []
     for row in rows(config, "mounts", CONFIG):
         inside = text(table(row, f"{CONFIG}: a mount"), "destination", f"{CONFIG}: a mount")
@@ -276,7 +324,9 @@ def _conflicts(config: dict[str, object], places: list[str]) -> list[str]:
             wanted = _steps(place)
             above = wanted[: len(steps)] == steps and steps[: len(_OWN_PLACE)] == _OWN_PLACE
             if above or steps[: len(wanted)] == wanted:
-                problems.append(f"the mount {shown(inside)} hides {place}, where mpsd mounts; leave it out")
+                problems.append(
+                    f"the mount {shown(inside)} hides {place}, where mpsd mounts; leave it out"
+                )
                 break
     return problems
 

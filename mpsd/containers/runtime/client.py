@@ -1,7 +1,8 @@
-"""Asks `mpsd up` over its Unix socket, and reads what it answers about a container (mpsd/grants/rules/messages.py).
+"""Asks `mpsd up` over its Unix socket, and reads what it answers about a container
+(mpsd/grants/rules/messages.py).
 
-Every wait has a deadline. Only root or this process's own user is believed, since what is answered is run; an answer
-that is not of the form this version knows is refused before anything is changed.
+Every wait has a deadline. Only root or this process's own user is believed, since what is answered
+is run; an answer that is not of the form this version knows is refused before anything is changed.
 """
 
 import sys
@@ -23,8 +24,8 @@ class _Disconnected(Exception):
 def ask(
     run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0
 ) -> tuple[int, object]:
-    """The status and the body, if any, that answer a POST. Refused, also after `answer_s` in all, or where nobody
-    listened for `patience_s`.
+    """The status and the body, if any, that answer a POST. Refused, also after `answer_s` in all,
+    or where nobody listened for `patience_s`.
 
     Asking again is safe: mpsd knows by the pid and the name who asks, and for what.
     """
@@ -45,18 +46,28 @@ def ask(
             if now + _RETRY_S > min(end, absent + patience_s):
                 is_there = isinstance(error, _Disconnected)
                 what = "closed the connection" if is_there else "is not running: no process answers"
-                raise ContainerRefused(f"mpsd {what} on {path}; start it with `mpsd up`, or see its log") from None
+                raise ContainerRefused(
+                    f"mpsd {what} on {path}; start it with `mpsd up`, or see its log"
+                ) from None
         except BlockingIOError:  # its queue is full
             absent = None
             if time.monotonic() + _RETRY_S > end:
-                raise ContainerRefused(f"mpsd accepts no more connections on {path}; see its log") from None
+                raise ContainerRefused(
+                    f"mpsd accepts no more connections on {path}; see its log"
+                ) from None
         except TimeoutError:
-            raise ContainerRefused(f"mpsd did not answer on {path} within {answer_s:g} s; see its log") from None
+            raise ContainerRefused(
+                f"mpsd did not answer on {path} within {answer_s:g} s; see its log"
+            ) from None
         except PermissionError:
-            raise ContainerRefused(f"this user has no access to {path}; ask this machine's administrator") from None
+            raise ContainerRefused(
+                f"this user has no access to {path}; ask this machine's administrator"
+            ) from None
         except OSError as error:
             why = error.strerror or error
-            raise ContainerRefused(f"{path} cannot be used: {why}; name mpsd's folder with --run-dir") from None
+            raise ContainerRefused(
+                f"{path} cannot be used: {why}; name mpsd's folder with --run-dir"
+            ) from None
         time.sleep(_RETRY_S)
 
 
@@ -69,7 +80,9 @@ def _exchange(path: str, request: bytes, end: float) -> bytes:
         pid_uid_gid = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)  # unix(7)
         uid = int.from_bytes(pid_uid_gid[4:8], sys.byteorder)
         if uid not in {0, geteuid()}:
-            raise ContainerRefused(f"user {uid} answers on {path}, who is neither root nor you; start mpsd as root")
+            raise ContainerRefused(
+                f"user {uid} answers on {path}, who is neither root nor you; start mpsd as root"
+            )
         received = bytearray()
         try:
             connection.settimeout(_left(end))
@@ -78,7 +91,9 @@ def _exchange(path: str, request: bytes, end: float) -> bytes:
             while piece := connection.recv(65536):
                 received += piece
                 if len(received) > _LONGEST_ANSWER:
-                    raise ContainerRefused(f"mpsd answers more than {_LONGEST_ANSWER} bytes on {path}; see its log")
+                    raise ContainerRefused(
+                        f"mpsd answers more than {_LONGEST_ANSWER} bytes on {path}; see its log"
+                    )
                 connection.settimeout(_left(end))
         except (BrokenPipeError, ConnectionResetError):
             raise _Disconnected from None
@@ -98,8 +113,14 @@ def _answer(received: bytes) -> tuple[int, object]:
         raise _Disconnected
     status_line, *headers = head.decode("latin-1").split("\r\n")
     words = status_line.split(None, 2)
-    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not (words[1].isdecimal() and len(words[1]) == 3):
-        raise ContainerRefused("what answers on mpsd's socket does not speak HTTP; see which program listens there")
+    if (
+        len(words) < 2
+        or not words[0].startswith("HTTP/1.")
+        or not (words[1].isdecimal() and len(words[1]) == 3)
+    ):
+        raise ContainerRefused(
+            "what answers on mpsd's socket does not speak HTTP; see which program listens there"
+        )
     for header in headers:
         name, _, value = header.partition(":")
         if name.lower() == "content-length" and value.strip() != str(len(body)):
@@ -113,7 +134,7 @@ def _answer(received: bytes) -> tuple[int, object]:
         return status, None  # of its HTTP server, in words
 
 
-# -- what is answered about a container ------------------------------------------------------------------------------
+# -- what is answered about a container ----------------------------------------------------------
 
 _ANSWER = "mpsd's answer"
 CREATED = 201
@@ -122,8 +143,8 @@ _NOT_FOUND = 404
 
 
 class Granted:
-    """What goes into the bundle: variables; (source, inside, read_only) of folders of this machine; and (source,
-    inside, access) of device nodes that are made again in the container. Refused."""
+    """What goes into the bundle: variables; (source, inside, read_only) of folders of this machine;
+    and (source, inside, access) of device nodes that are made again in the container. Refused."""
 
     def __init__(self, body: object) -> None:
         answer = table(body, _ANSWER)
@@ -145,7 +166,9 @@ def environment(answer: dict[str, object]) -> dict[str, str]:
     for name in variables:
         if not name or "=" in name or "\0" in name:
             raise ContainerRefused(f"{_ANSWER} names a variable {name!a}; see its log")
-    return {name: word(value, f"{_ANSWER}: environment: {name}") for name, value in variables.items()}
+    return {
+        name: word(value, f"{_ANSWER}: environment: {name}") for name, value in variables.items()
+    }
 
 
 def refusal(status: int, body: object) -> ContainerRefused:
@@ -160,5 +183,7 @@ def _places(row: dict[str, object]) -> tuple[str, str]:
     source, inside = text(row, "source", _ANSWER), text(row, "inside", _ANSWER)
     for path in (source, inside):
         if not path.startswith("/"):
-            raise ContainerRefused(f"{_ANSWER} names the path {path!a}, which is not absolute; see its log")
+            raise ContainerRefused(
+                f"{_ANSWER} names the path {path!a}, which is not absolute; see its log"
+            )
     return source, inside

@@ -1,4 +1,5 @@
-"""The command line of an OCI runtime, as runc and crun read it, with mpsd-runtime's own flags among the global ones.
+"""The command line of an OCI runtime, as runc and crun read it, with mpsd-runtime's own flags among
+the global ones.
 
 What is not known is handed on as it came; only the own flags are taken out.
 """
@@ -8,31 +9,58 @@ from mpsd.containers.runtime.json_text import ContainerRefused, shown
 
 _OWN = ("next", "run-dir", "runtime-log")
 _OWN_HELP = "help-mpsd"
-_GLOBAL = ("root", "log", "log-format", "criu", "rootless", "cgroup-manager", "log-level")  # the last two: crun's
+# the last two: crun's
+_GLOBAL = ("root", "log", "log-format", "criu", "rootless", "cgroup-manager", "log-level")
 _GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "h", "version", "v")
 
 _CREATE = ("bundle", "console-socket", "pid-file", "preserve-fds", "pidfd-socket", "config")
-_CREATE_FLAGS = ("no-pivot", "no-new-keyring", "detach", "keep", "no-subreaper", "no-mount-fallback", "help")
+_CREATE_FLAGS = (
+    "no-pivot",
+    "no-new-keyring",
+    "detach",
+    "keep",
+    "no-subreaper",
+    "no-mount-fallback",
+    "help",
+)
 _CREATE_SHORT = {"b": "bundle", "d": "detach", "f": "config", "h": "help"}
 _EXEC = (
-    *("console-socket", "cwd", "env", "user", "additional-gids", "process", "pid-file", "process-label", "apparmor"),
+    *(
+        "console-socket",
+        "cwd",
+        "env",
+        "user",
+        "additional-gids",
+        "process",
+        "pid-file",
+        "process-label",
+        "apparmor",
+    ),
     *("cap", "preserve-fds", "cgroup", "pidfd-socket"),
 )
 _EXEC_FLAGS = ("tty", "detach", "no-new-privs", "ignore-paused", "no-subreaper", "help")
 _EXEC_SHORT = {
-    "e": "env", "u": "user", "g": "additional-gids", "p": "process", "c": "cap", "t": "tty", "d": "detach", "h": "help"
-}  # fmt: skip
+    "e": "env",
+    "u": "user",
+    "g": "additional-gids",
+    "p": "process",
+    "c": "cap",
+    "t": "tty",
+    "d": "detach",
+    "h": "help",
+}
 _SIGNAL_FLAGS = ("all", "force", "regex", "help")
 _SIGNAL_SHORT = {"a": "all", "f": "force", "r": "regex", "h": "help"}
 _OFF = {"0", "f", "false"}  # as Go's strconv.ParseBool has it, in any case
 
 
 class CommandLine:
-    """own: mpsd-runtime's flags that were given, by name. options: global ones with their values. passed: what the next
-    runtime is given. command: empty where there is none. arguments: what follows it.
+    """own: mpsd-runtime's flags that were given, by name. options: global ones with their values.
+    passed: what the next runtime is given. command: empty where there is none. arguments: what
+    follows it.
 
-    root: where the next runtime keeps its containers' state; container: the one that is created or entered, both once
-    they are known.
+    root: where the next runtime keeps its containers' state; container: the one that is created or
+    entered, both once they are known.
     """
 
     def __init__(self, found: "Options") -> None:
@@ -42,7 +70,8 @@ class CommandLine:
         self.command, self.arguments = "".join(found.rest[:1]), found.rest[1:]
         self.wants_own_help = _OWN_HELP in found.values
         asks = "help" in found.values or "h" in found.values
-        self.wants_help = asks or (self.command in {"help", "h"} and not self.arguments)  # of the whole program
+        # of the whole program
+        self.wants_help = asks or (self.command in {"help", "h"} and not self.arguments)
         self.root = self.container = ""
 
     @property
@@ -52,12 +81,14 @@ class CommandLine:
 
 def read(argv: list[str]) -> CommandLine:
     """The command line, without the program's name."""
-    return CommandLine(_options(argv, (*_OWN, *_GLOBAL), (*_GLOBAL_FLAGS, _OWN_HELP), {}, known=COMMANDS))
+    return CommandLine(
+        _options(argv, (*_OWN, *_GLOBAL), (*_GLOBAL_FLAGS, _OWN_HELP), {}, known=COMMANDS)
+    )
 
 
 class Options:
-    """values: by long name; flags by theirs, with no value. words: the positional arguments. rest: from the word on at
-    which the options end. passed: all but mpsd-runtime's own flags."""
+    """values: by long name; flags by theirs, with no value. words: the positional arguments. rest:
+    from the word on at which the options end. passed: all but mpsd-runtime's own flags."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -68,7 +99,8 @@ class Options:
 
 
 def of_create(arguments: list[str]) -> Options:
-    """Of `create` and `run`, whose options may follow the id too. Refused where an unknown one hides the id."""
+    """Of `create` and `run`, whose options may follow the id too. Refused where an unknown one
+    hides the id."""
     options = _options(arguments, _CREATE, _CREATE_FLAGS, _CREATE_SHORT, mixed=True)
     hidden = len(options.words) != 1 or any(not word.startswith("--") for word in options.unknown)
     if options.unknown and hidden:
@@ -84,9 +116,12 @@ def of_exec(arguments: list[str]) -> Options:
 
 
 def of_signal(arguments: list[str]) -> Options:
-    """Of `kill` and `delete`, whose options may follow the id too. values: of flags, those that are on."""
+    """Of `kill` and `delete`, whose options may follow the id too. values: of flags, those that are
+    on."""
     options = _options(arguments, (), _SIGNAL_FLAGS, _SIGNAL_SHORT, mixed=True)
-    options.values = {name: value for name, value in options.values.items() if value.lower() not in _OFF}
+    options.values = {
+        name: value for name, value in options.values.items() if value.lower() not in _OFF
+    }
     return options
 
 
@@ -99,8 +134,8 @@ def _options(
     mixed: bool = False,
     known: tuple[str, ...] = (),
 ) -> Options:
-    """mixed: options may follow positional words. known: the words that end the options even after an unknown option,
-    whose value any other word may be; empty for all."""
+    """mixed: options may follow positional words. known: the words that end the options even after
+    an unknown option, whose value any other word may be; empty for all."""
     found = Options()
     at = 0
     while at < len(arguments):

@@ -1,7 +1,8 @@
-"""Before `create` and `run`: a bundle whose environment requests a share gets it, or no container is created from it.
+"""Before `create` and `run`: a bundle whose environment requests a share gets it, or no container
+is created from it.
 
-A bundle that requests nothing stays byte for byte as it was, and mpsd is not asked. The record is written before the
-bundle: whatever is killed in between, it names everything that is there.
+A bundle that requests nothing stays byte for byte as it was, and mpsd is not asked. The record is
+written before the bundle: whatever is killed in between, it names everything that is there.
 """
 
 import os
@@ -10,14 +11,24 @@ from mpsd.containers.runtime import bundle, json_text
 from mpsd.containers.runtime.bundle import CONFIG, RECORD, BundleRecord
 from mpsd.containers.runtime.client import CREATED, NOTHING_REQUESTED, Granted, ask, refusal
 from mpsd.containers.runtime.command_line import CommandLine
-from mpsd.containers.runtime.json_text import ContainerRefused, inner, member, rows, shown, table, text, texts
+from mpsd.containers.runtime.json_text import (
+    ContainerRefused,
+    inner,
+    member,
+    rows,
+    shown,
+    table,
+    text,
+    texts,
+)
 from mpsd.containers.runtime.log import RuntimeLog, warn
 
 
 def prepare(path: str, line: CommandLine, runtime: str, hook: list[str]) -> None:
     """Refused, with the bundle as it was.
 
-    runtime: the next one, which creates the container. hook: the command that reports the container's end to mpsd.
+    runtime: the next one, which creates the container. hook: the command that reports the
+    container's end to mpsd.
     """
     folder = bundle.open_folder(path, "the bundle")
     try:
@@ -26,12 +37,14 @@ def prepare(path: str, line: CommandLine, runtime: str, hook: list[str]) -> None
         if bundle.requests_share(entries) or bundle.is_there(folder, RECORD):
             _settle(folder, config, line, runtime, hook)
     except FileNotFoundError:
-        raise ContainerRefused("the bundle has no config.json; name the bundle's folder with --bundle") from None
+        raise ContainerRefused(
+            "the bundle has no config.json; name the bundle's folder with --bundle"
+        ) from None
     finally:
         os.close(folder)
 
 
-# -- whether a bundle's program may be root on the machine itself: runtime-spec, config-linux.md ----------------------
+# -- whether a bundle's program may be root on the machine itself: runtime-spec, config-linux.md ---
 
 
 def may_be_root(config: dict[str, object]) -> bool:
@@ -39,7 +52,10 @@ def may_be_root(config: dict[str, object]) -> bool:
     user = inner(inner(config, "process", CONFIG), "user", CONFIG)
     uid = _number(user, "uid", f"{CONFIG}: process: user")
     linux = inner(config, "linux", CONFIG)
-    kinds = [table(row, f"{CONFIG}: a namespace").get("type") for row in rows(linux, "namespaces", CONFIG)]
+    kinds = [
+        table(row, f"{CONFIG}: a namespace").get("type")
+        for row in rows(linux, "namespaces", CONFIG)
+    ]
     if "user" not in kinds:
         return uid == 0
     where = f"{CONFIG}: uidMappings"
@@ -56,11 +72,13 @@ def _number(holder: dict[str, object], name: str, where: str) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ContainerRefused(f"{where}: {name} is {shown(str(value))}; it must be a whole number from 0 on")
+        raise ContainerRefused(
+            f"{where}: {name} is {shown(str(value))}; it must be a whole number from 0 on"
+        )
     return value
 
 
-# -- from the request to a bundle with a grant in it, or without one ---------------------------------------------------
+# -- from the request to a bundle with a grant in it, or without one -----------------------------
 
 _HOOK_S = 5
 _LONGEST_NAME = 128  # characters of a container's name; an annotation may have any number
@@ -68,7 +86,9 @@ _LONGEST_NAME = 128  # characters of a container's name; an annotation may have 
 _NAMES = ("nerdctl/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 
 
-def _settle(folder: int, config: dict[str, object], line: CommandLine, runtime: str, hook: list[str]) -> None:
+def _settle(
+    folder: int, config: dict[str, object], line: CommandLine, runtime: str, hook: list[str]
+) -> None:
     log = RuntimeLog(line)
     kept = bundle.read_record(folder)
     found = bundle.undo(config, kept) if kept else BundleRecord()
@@ -81,7 +101,11 @@ def _settle(folder: int, config: dict[str, object], line: CommandLine, runtime: 
         return
     added = bundle.apply(config, granted, {"path": hook[0], "args": hook, "timeout": _HOOK_S})
     record = bundle.merged(found, added)
-    record.root, record.container, record.environment = line.root, line.container, granted.environment
+    record.root, record.container, record.environment = (
+        line.root,
+        line.container,
+        granted.environment,
+    )
     bundle.replace(folder, RECORD, bundle.written(record), 0o600)
     bundle.replace(folder, CONFIG, json_text.write(config, CONFIG))
     log.event("granted", grant=granted.grant, environment=granted.environment)
@@ -101,8 +125,11 @@ def _granted(request: dict[str, object], run_directory: str, log: RuntimeLog) ->
     return Granted(body)
 
 
-def _request(config: dict[str, object], line: CommandLine, runtime: str) -> dict[str, object] | None:
-    """A HostContainerRequest of mpsd/grants/rules/messages.py; None where nothing is requested. Refused."""
+def _request(
+    config: dict[str, object], line: CommandLine, runtime: str
+) -> dict[str, object] | None:
+    """A HostContainerRequest of mpsd/grants/rules/messages.py; None where nothing is requested.
+    Refused."""
     process = inner(config, "process", CONFIG)
     entries = texts(process, "env", CONFIG)
     if not bundle.requests_share(entries):
@@ -112,7 +139,9 @@ def _request(config: dict[str, object], line: CommandLine, runtime: str) -> dict
     return {
         "root": line.root,
         "id": line.container,
-        "name": next((str(annotations[name])[:_LONGEST_NAME] for name in _NAMES if annotations.get(name)), ""),
+        "name": next(
+            (str(annotations[name])[:_LONGEST_NAME] for name in _NAMES if annotations.get(name)), ""
+        ),
         "environment": variables,
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),
@@ -123,7 +152,8 @@ def _request(config: dict[str, object], line: CommandLine, runtime: str) -> dict
 
 
 def _has_host_ipc(linux: dict[str, object]) -> bool:
-    """Whether the container shares this machine's IPC namespace: it has none of its own, or is given ours by path."""
+    """Whether the container shares this machine's IPC namespace: it has none of its own, or is
+    given ours by path."""
     for row in rows(linux, "namespaces", CONFIG):
         namespace = table(row, f"{CONFIG}: a namespace")
         if member(namespace, "type", CONFIG) == "ipc":

@@ -1,8 +1,10 @@
-"""Reads and writes JSON with the two C functions that the package `json` is built on, and reads fields by their type.
+"""Reads and writes JSON with the two C functions that the package `json` is built on, and reads
+fields by their type.
 
-`json` itself imports `re` and `enum` and takes longer to load than all the rest of this program. What is read can be
-written again: bytes that are no UTF-8 and lone surrogates come out as escapes. A field whose name is there in another
-case is refused: Go would take it for the same field and see something else than was seen here.
+`json` itself imports `re` and `enum` and takes longer to load than all the rest of this program.
+What is read can be written again: bytes that are no UTF-8 and lone surrogates come out as escapes.
+A field whose name is there in another case is refused: Go would take it for the same field and see
+something else than was seen here.
 """
 
 from _json import encode_basestring_ascii, make_encoder, make_scanner
@@ -51,7 +53,8 @@ _encode = make_encoder(None, _unknown, encode_basestring_ascii, None, ":", ",", 
 
 
 def read(data: bytes, what: str) -> object:
-    """The value of a JSON text. Refused, which names it as `what`, where it is none, or is nested too deeply."""
+    """The value of a JSON text. Refused, which names it as `what`, where it is none, or is nested
+    too deeply."""
     text = data.decode("utf-8", "surrogateescape")
     begin = len(text) - len(text.lstrip(_SPACE))
     value: object
@@ -59,19 +62,25 @@ def read(data: bytes, what: str) -> object:
         value, end = _scan(text, begin)
         if text[end:].strip(_SPACE):
             raise ValueError
-    except (ValueError, StopIteration, SystemError):  # SystemError: its own error is in json.decoder, not loaded here
+    # SystemError: its own error is in json.decoder, not loaded here
+    except (ValueError, StopIteration, SystemError):
         raise ContainerRefused(f"{what} is not JSON; write it anew") from None
     except (RecursionError, MemoryError):
-        raise ContainerRefused(f"{what} is nested too deeply to be read; write it flatter") from None
+        raise ContainerRefused(
+            f"{what} is nested too deeply to be read; write it flatter"
+        ) from None
     return value
 
 
 def write(value: object, what: str) -> str:
-    """JSON in ASCII on one line. Refused, which names it as `what`, where a number is too large to be written."""
+    """JSON in ASCII on one line. Refused, which names it as `what`, where a number is too large to
+    be written."""
     try:
         return "".join(_encode(value, 0))
     except (ValueError, RecursionError):
-        raise ContainerRefused(f"{what} holds a value that JSON cannot express; write it anew") from None
+        raise ContainerRefused(
+            f"{what} holds a value that JSON cannot express; write it anew"
+        ) from None
 
 
 def table(value: object, where: str) -> dict[str, object]:
@@ -107,7 +116,10 @@ def rows(holder: dict[str, object], name: str, where: str) -> list[object]:
 
 def texts(holder: dict[str, object], name: str, where: str) -> list[str]:
     """The list of texts in this field; none where there is no list. Refused, for NULs too."""
-    return [word(value, f"{where}: {name}[{index}]") for index, value in enumerate(rows(holder, name, where))]
+    return [
+        word(value, f"{where}: {name}[{index}]")
+        for index, value in enumerate(rows(holder, name, where))
+    ]
 
 
 def text(holder: dict[str, object], name: str, where: str) -> str:
@@ -126,6 +138,10 @@ def word(value: object, where: str) -> str:
 
 
 def _kind(value: object) -> str:
-    return {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}.get(
-        type(value), "a number"
-    )
+    return {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "a truth value",
+        type(None): "null",
+    }.get(type(value), "a number")

@@ -1,4 +1,5 @@
-"""Where mpsd-runtime writes: its own log, its user's terminal, and the file in which engines look for errors.
+"""Where mpsd-runtime writes: its own log, its user's terminal, and the file in which engines look
+for errors.
 
 A place that cannot be written to never stops a container.
 """
@@ -32,7 +33,10 @@ class RuntimeLog:
             _append(self._path, json_text.write(line, "the event") + "\n", 0o640, os.O_NOFOLLOW)
         except OSError as error:
             self._works = False
-            warn(f"its log {self._path} cannot be written: {error.strerror}; the container is not delayed by this")
+            warn(
+                f"its log {self._path} cannot be written: {error.strerror}; the container is not"
+                " delayed by this"
+            )
 
 
 def warn(text: str) -> None:
@@ -44,7 +48,8 @@ def warn(text: str) -> None:
 
 
 def report_error(path: str, form: str, text: str) -> None:
-    """Writes an error to the file of `--log`, as runc would: containerd, Docker and podman show it to their user."""
+    """Writes an error to the file of `--log`, as runc would: containerd, Docker and podman show it
+    to their user."""
     if path in {"", "/dev/stderr"}:
         return
     quoted = json_text.write(text, "the error")

@@ -1,7 +1,8 @@
-"""`mpsd-runtime`: an OCI runtime in front of runc, for containers that request a share of a GPU by their environment.
+"""`mpsd-runtime`: an OCI runtime in front of runc, for containers that request a share of a GPU by
+their environment.
 
-Whatever it does not decide about, it hands to the next runtime as it came. A container that requests a share and does
-not get it is not created.
+Whatever it does not decide about, it hands to the next runtime as it came. A container that
+requests a share and does not get it is not created.
 """
 
 import os
@@ -19,10 +20,11 @@ from mpsd.containers.runtime.command_line import CommandLine
 from mpsd.containers.runtime.json_text import ContainerRefused
 
 _HELP = """\
-mpsd-runtime: an OCI runtime in front of another. Where a container's environment requests a share of a
-GPU (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`), it asks `mpsd up` for it
-and writes the grant into the bundle before the next runtime creates the container. Before `kill` and `delete --force`
-it has `mpsd up` end the container's clients of MPS that would die of the signal. All else is the next runtime's.
+mpsd-runtime: an OCI runtime in front of another. Where a container's environment requests a share
+of a GPU (ALIYUN_COM_GPU_MEM_CONTAINER, GPU_MEM_PER_DEVICE, EGPU and others: `mpsd explain --env`),
+it asks `mpsd up` for it and writes the grant into the bundle before the next runtime creates the
+container. Before `kill` and `delete --force` it has `mpsd up` end the container's clients of MPS
+that would die of the signal. All else is the next runtime's.
 
     mpsd-runtime [--next PROGRAM] [--run-dir DIR] [--runtime-log FILE] GLOBAL-OPTION... COMMAND ...
 
@@ -31,7 +33,9 @@ it has `mpsd up` end the container's clients of MPS that would die of the signal
     --runtime-log FILE  one JSON line an event (now: {log})
     --help-mpsd         this text alone
 
-    docker run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE   6 GiB of a card
+6 GiB of a card of 15:
+
+    docker run --runtime=mpsd -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 IMAGE
 """
 
 
@@ -42,9 +46,11 @@ def main(
     next_runtime: str = "",
     log: str = "/var/log/mpsd/runtime.log",
 ) -> int:
-    """The exit code; where all is well this process becomes the next runtime, and nothing is returned.
+    """The exit code; where all is well this process becomes the next runtime, and nothing is
+    returned.
 
-    argv: without the program's name. The others are what the installation chose; flags come before them.
+    argv: without the program's name. The others are what the installation chose; flags come before
+    them.
     """
     line = command_line.read(sys.argv[1:] if argv is None else argv)
     line.own = {"run-dir": run_directory, "next": next_runtime, "runtime-log": log} | {
@@ -92,11 +98,21 @@ def _create(line: CommandLine, following: str) -> None:
         return  # the next runtime says what is wrong with it
     line.container = options.words[0]
     if "config" in options.values:
-        raise ContainerRefused("mpsd-runtime reads no other file than the bundle's config.json; leave --config out")
+        raise ContainerRefused(
+            "mpsd-runtime reads no other file than the bundle's config.json; leave --config out"
+        )
     from mpsd.containers.runtime import create
 
-    hook = [*_own_command(), "--run-dir", line.run_directory, "--runtime-log", line.own["runtime-log"]]
-    create.prepare(options.values.get("bundle", ""), line, following, [*hook, "--root", line.root, "over"])
+    hook = [
+        *_own_command(),
+        "--run-dir",
+        line.run_directory,
+        "--runtime-log",
+        line.own["runtime-log"],
+    ]
+    create.prepare(
+        options.values.get("bundle", ""), line, following, [*hook, "--root", line.root, "over"]
+    )
 
 
 def _exec(line: CommandLine) -> None:
@@ -137,8 +153,13 @@ def _own_command() -> list[str]:
     path = os.path.abspath(sys.argv[0])
     if os.access(path, os.X_OK):
         return [path]
-    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    start = f"import sys; sys.path.append({folder!r}); from mpsd.runtime.main import main; sys.exit(main())"
+    folder = os.path.dirname(
+        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    )
+    start = (
+        f"import sys; sys.path.append({folder!r}); from mpsd.runtime.main import main;"
+        " sys.exit(main())"
+    )
     return [sys.executable, "-ISc", start]
 
 
@@ -157,13 +178,17 @@ def _give_up(line: CommandLine, refused: ContainerRefused) -> int:
 
 def _show_help(line: CommandLine) -> None:
     following = line.own["next"] or "nvidia-container-runtime if it is installed, else runc"
-    shown = _HELP.format(next=following, run_directory=line.run_directory, log=line.own["runtime-log"])
+    shown = _HELP.format(
+        next=following, run_directory=line.run_directory, log=line.own["runtime-log"]
+    )
     os.write(1, (shown + ("\n" if line.wants_help else "")).encode())
 
 
-# -- the next runtime, which this process becomes: pid, descriptors, environment and signals stay as they came --------
+# -- the next runtime, which this process becomes: pid, descriptors, environment and signals stay as
+#   they came ---
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where the environment names none
+# where the environment names none
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NOT_FOUND = 127  # as a shell says it
 _COERCED = b"LC_CTYPE"
 
@@ -176,15 +201,20 @@ def find_next(asked: str) -> str:
         for path in [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in folders]:
             if os.access(path, os.X_OK) and not os.path.isdir(path):
                 if _is_this_program(path):
-                    raise ContainerRefused(f"the next runtime {path} is mpsd-runtime itself; name another with --next")
+                    raise ContainerRefused(
+                        f"the next runtime {path} is mpsd-runtime itself; name another with --next"
+                    )
                 return path
     missing = " or ".join(names)
-    raise ContainerRefused(f"the next runtime, {missing}, is not found; name one with --next", exit_code=_NOT_FOUND)
+    raise ContainerRefused(
+        f"the next runtime, {missing}, is not found; name one with --next", exit_code=_NOT_FOUND
+    )
 
 
 def become(path: str, arguments: list[str]) -> ContainerRefused:
     """Returns only where the program cannot be started, and why."""
-    for ignored in (SIGPIPE, SIGXFSZ):  # Python ignores them, and what is ignored stays so in the next program
+    # Python ignores them, and what is ignored stays so in the next program
+    for ignored in (SIGPIPE, SIGXFSZ):
         signal(ignored, SIG_DFL)
     try:
         os.execve(path, [path, *arguments], _environment())

@@ -1,12 +1,13 @@
-"""A container's later processes, its signals and its end: `exec --process FILE`, `kill` and `delete --force`, and
-`over`, the poststop hook.
+"""A container's later processes, its signals and its end: `exec --process FILE`, `kill` and `delete
+--force`, and `over`, the poststop hook.
 
-An engine's process file has the image's environment, without the grant's variables: its program would run beside MPS.
-So the file gets the limits that hold now. `exec` without a file takes the container's own environment, which has them;
-`--env` after it may lift them, which only somebody who may start programs as root can do, and the watchdog sees it.
-Before a signal of which clients of MPS would die, mpsd ends them without harm to their neighbours. It is asked, and
-waited for; whatever it answers, the signal follows.
-`over` reports to mpsd that a container has ended; it never fails and never takes long, since the engine waits for it.
+An engine's process file has the image's environment, without the grant's variables: its program
+would run beside MPS. So the file gets the limits that hold now. `exec` without a file takes the
+container's own environment, which has them; `--env` after it may lift them, which only somebody who
+may start programs as root can do, and the watchdog sees it. Before a signal of which clients of MPS
+would die, mpsd ends them without harm to their neighbours. It is asked, and waited for; whatever it
+answers, the signal follows. `over` reports to mpsd that a container has ended; it never fails and
+never takes long, since the engine waits for it.
 """
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself builds enums for 5 ms
@@ -22,7 +23,8 @@ from mpsd.containers.runtime.json_text import ContainerRefused, inner, table, te
 from mpsd.containers.runtime.log import RuntimeLog
 
 _LABEL = "bundle="  # in runc's state
-_ON_MPS = "CUDA_MPS_PIPE_DIRECTORY"  # in the environment of every container that was given a share, by whomever
+# in the environment of every container that was given a share, by whomever
+_ON_MPS = "CUDA_MPS_PIPE_DIRECTORY"
 _OK = 200
 
 
@@ -32,7 +34,9 @@ def prepare(process: str, line: CommandLine) -> None:
     if kept is None:
         return
     folder_path, _, name = process.rpartition("/")
-    folder = bundle.open_folder(folder_path or ("/" if process.startswith("/") else "."), "the folder of --process")
+    folder = bundle.open_folder(
+        folder_path or ("/" if process.startswith("/") else "."), "the folder of --process"
+    )
     try:
         holder = table(json_text.read(bundle.read(folder, name, process), process), process)
         entries = texts(holder, "env", process)
@@ -47,10 +51,13 @@ def prepare(process: str, line: CommandLine) -> None:
 
 
 def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
-    """Those that hold now; where mpsd does not answer, those that the container was created with. Refused."""
+    """Those that hold now; where mpsd does not answer, those that the container was created with.
+    Refused."""
     try:
         asked = {"root": line.root, "id": line.container}
-        status, body = ask(line.run_directory, "/v1/containers/environment", asked, answer_s=5.0, patience_s=0.0)
+        status, body = ask(
+            line.run_directory, "/v1/containers/environment", asked, answer_s=5.0, patience_s=0.0
+        )
         if status == _OK:
             return variables_of(table(body, "mpsd's answer"))
     except ContainerRefused:
@@ -62,7 +69,8 @@ def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
 
 
 def _kept(root: str, container: str) -> bundle.BundleRecord | None:
-    """What mpsd did to the container's bundle; None where it did nothing, or where there is no such container."""
+    """What mpsd did to the container's bundle; None where it did nothing, or where there is no such
+    container."""
     state = _found_state(root, container)
     try:
         folder = bundle.open_folder(state.bundle, "the bundle") if state.bundle else None
@@ -77,8 +85,8 @@ def _kept(root: str, container: str) -> bundle.BundleRecord | None:
 
 
 class _FoundState:
-    """What a runtime keeps of a container. bundle: its folder, empty where it is not known. pid, start_ticks: of the
-    first process, 0 where they are not known."""
+    """What a runtime keeps of a container. bundle: its folder, empty where it is not known. pid,
+    start_ticks: of the first process, 0 where they are not known."""
 
     def __init__(self, bundle: str = "", pid: object = 0, start_ticks: object = 0) -> None:
         self.bundle = bundle
@@ -103,21 +111,26 @@ def _found_state(root: str, container: str) -> _FoundState:
             labels = texts(inner(state, "config", name), "labels", name)
             named = [label.removeprefix(_LABEL) for label in labels if label.startswith(_LABEL)]
             if named:
-                return _FoundState(named[0], state.get("init_process_pid"), state.get("init_process_start"))
-            return _FoundState(text(state, "bundle", name), state.get("pid"), state.get("process-start-time"))
+                return _FoundState(
+                    named[0], state.get("init_process_pid"), state.get("init_process_start")
+                )
+            return _FoundState(
+                text(state, "bundle", name), state.get("pid"), state.get("process-start-time")
+            )
         return _FoundState()
     finally:
         os.close(folder)
 
 
-# -- before a signal ---------------------------------------------------------------------------------------------------
+# -- before a signal -----------------------------------------------------------------------------
 
 _LONGEST_END_S = 11.0  # of an mpsd that hangs: the longest drain of any policy, and a second
 
 
 def before_signal(line: CommandLine) -> bool:
-    """Returns once the signal may be sent: where mpsd does not run, or has no part in the container, at once. False
-    where the container is over by then, and a `kill` would fail since it finds nobody."""
+    """Returns once the signal may be sent: where mpsd does not run, or has no part in the
+    container, at once. False where the container is over by then, and a `kill` would fail since it
+    finds nobody."""
     options = command_line.of_signal(line.arguments)
     signum = _signum(line.command, options)
     if not signum or not options.words:
@@ -129,9 +142,16 @@ def before_signal(line: CommandLine) -> bool:
         state = _found_state(line.root, line.container)
         if not state.bundle or not _is_on_mps(state.bundle):
             return True
-        asked = {"root": line.root, "id": line.container, "signum": signum, "to_all": "all" in options.values}
+        asked = {
+            "root": line.root,
+            "id": line.container,
+            "signum": signum,
+            "to_all": "all" in options.values,
+        }
         asked |= {"pid": state.pid, "start_ticks": state.start_ticks}
-        status, answer = ask(line.run_directory, "/v1/containers/end", asked, _LONGEST_END_S, patience_s=0.0)
+        status, answer = ask(
+            line.run_directory, "/v1/containers/end", asked, _LONGEST_END_S, patience_s=0.0
+        )
         if status != _OK:
             raise refusal(status, answer)
         found = table(answer, "mpsd's answer")
@@ -167,7 +187,7 @@ def _signum(command: str, options: command_line.Options) -> int:
     return int(getattr(_signal, f"SIG{name}", 0)) if name.isalnum() else 0
 
 
-# -- the poststop hook: mpsd would notice the container's end by itself too --------------------------------------------
+# -- the poststop hook: mpsd would notice the container's end by itself too ----------------------
 
 _DEADLINE_S = 3.0
 _LONGEST_STATE = 1024**2  # bytes

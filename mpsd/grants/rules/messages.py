@@ -1,7 +1,8 @@
-"""The messages about grants between the agent and `mpsd run`, `mpsd set`, `mpsd stop` and `mpsd-runtime`.
+"""The messages about grants between the agent and `mpsd run`, `mpsd set`, `mpsd stop` and
+`mpsd-runtime`.
 
-The names are an interface between versions: fields are added, never renamed. Little is imported, because every program
-that is started waits for this to load.
+The names are an interface between versions: fields are added, never renamed. Little is imported,
+because every program that is started waits for this to load.
 """
 
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ class ProgramRequest:
 
 @dataclass(frozen=True, slots=True)
 class GrantAnswer:
-    """grant: its id. environment: what the program is to be started with. path_first: a folder to put first on its
-    PATH, or empty. messages: for its user, each a sentence.
+    """grant: its id. environment: what the program is to be started with. path_first: a folder to
+    put first on its PATH, or empty. messages: for its user, each a sentence.
     """
 
     grant: str
@@ -41,12 +42,13 @@ class Refusal:
     for_ever: bool
 
 
-# -- containers: mpsd-runtime --------------------------------------------------------------------------------------
+# -- containers: mpsd-runtime --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class HostContainerName:
-    """One container of this machine. root: the runtime's `--root`, where its state is kept; id: unique there."""
+    """One container of this machine. root: the runtime's `--root`, where its state is kept; id:
+    unique there."""
 
     root: str
     id: str
@@ -54,12 +56,13 @@ class HostContainerName:
 
 @dataclass(frozen=True, slots=True)
 class HostContainerRequest:
-    """A container to create. name: as people know it, empty where it has none. environment: VARIABLES of
-    containers.dialects.dialect_names, as far as they are set.
+    """A container to create. name: as people know it, empty where it has none. environment:
+    VARIABLES of containers.dialects.dialect_names, as far as they are set.
 
-    oom_script: as ALIYUN_COM_GPU_OOM_SCRIPT names it, empty for none. capabilities: its bounding set. host_ipc: whether
-    it shares the machine's IPC namespace. host_root: whether it may be root on this machine. runtime: the program that
-    makes the container, by which others are started in it later; empty for runc.
+    oom_script: as ALIYUN_COM_GPU_OOM_SCRIPT names it, empty for none. capabilities: its bounding
+    set. host_ipc: whether it shares the machine's IPC namespace. host_root: whether it may be root
+    on this machine. runtime: the program that makes the container, by which others are started in
+    it later; empty for runc.
     """
 
     root: str
@@ -75,7 +78,8 @@ class HostContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class ContainerAnswer:
-    """What goes into the bundle. grant: its id. environment: replaces what the bundle has under these names.
+    """What goes into the bundle. grant: its id. environment: replaces what the bundle has under
+    these names.
 
     messages: for its user, where MPS differs from what the dialect says.
     """
@@ -96,7 +100,8 @@ class ExecAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HostContainerSignal:
-    """A signal that a container is about to get, POST /v1/containers/end. root, id: as of HostContainerName."""
+    """A signal that a container is about to get, POST /v1/containers/end. root, id: as of
+    HostContainerName."""
 
     root: str
     id: str
@@ -104,7 +109,8 @@ class HostContainerSignal:
     signum: int
     #: whether each of its processes gets it, and not its first one alone
     to_all: bool = False
-    #: its first process and when that started (`ProcessIdentity`), as the runtime's state has them; 0 where it does not
+    #: its first process and when that started (`ProcessIdentity`), as the runtime's state has them;
+    #: 0 where it does not
     pid: int = 0
     start_ticks: int = 0
 
@@ -119,15 +125,16 @@ class ClientsEnded:
     is_over: bool
 
 
-# -- another size of a grant: mpsd set, POST /v1/grants/{id} ---------------------------------------------------------
+# -- another size of a grant: mpsd set, POST /v1/grants/{id} -------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class GrantChangeRequest:
-    """The new values; None leaves one as it is. percent 0: no cap, and nothing reserved. weight: cGPU's.
+    """The new values; None leaves one as it is. percent 0: no cap, and nothing reserved. weight:
+    cGPU's.
 
-    gpu: a UUID; None for every GPU of the grant. forced: memory may go below what is used, and what uses it is ended.
-    dry_run: nothing is changed.
+    gpu: a UUID; None for every GPU of the grant. forced: memory may go below what is used, and what
+    uses it is ended. dry_run: nothing is changed.
     """
 
     memory_mib: int | None = None
@@ -168,7 +175,7 @@ class GrantChanged:
     dry_run: bool
 
 
-# -- the end of programs: mpsd stop, POST /v1/programs/stop -----------------------------------------------------------
+# -- the end of programs: mpsd stop, POST /v1/programs/stop --------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +184,8 @@ class ProgramsToStop:
 
     #: the ids of their grants
     grants: tuple[str, ...]
-    #: for how long processes that handle SIGTERM may end by themselves, in seconds; 0: they do not get it
+    #: for how long processes that handle SIGTERM may end by themselves, in seconds; 0: they do not
+    #: get it
     grace_s: float
 
 

@@ -1,4 +1,5 @@
-"""Chooses the GPUs of a request: any that fit by the policy's preference (`place`), or those it names (`place_there`).
+"""Chooses the GPUs of a request: any that fit by the policy's preference (`place`), or those it
+names (`place_there`).
 
 The same capacities and the same request always give the same GPUs.
 """
@@ -15,14 +16,23 @@ from mpsd.model.quantity import gib
 
 # Of the GPUs that have room, the one with the smallest key is taken.
 _PREFERENCE: Mapping[policies.Placement, Callable[[GpuCapacity], tuple[int, ...]]] = {
-    policies.Placement.BINPACK: lambda room: (room.memory_mib, room.thread_percent, room.gpu.ordinal),
-    policies.Placement.SPREAD: lambda room: (-room.memory_mib, -room.thread_percent, room.gpu.ordinal),
+    policies.Placement.BINPACK: lambda room: (
+        room.memory_mib,
+        room.thread_percent,
+        room.gpu.ordinal,
+    ),
+    policies.Placement.SPREAD: lambda room: (
+        -room.memory_mib,
+        -room.thread_percent,
+        room.gpu.ordinal,
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The GPUs chosen. domain: of all of them; where there is none of this name, they are to be joined or divided."""
+    """The GPUs chosen. domain: of all of them; where there is none of this name, they are to be
+    joined or divided."""
 
     domain: str
     gpus: tuple[str, ...]
@@ -44,26 +54,36 @@ FREE = ""  # instead of a domain: of GPUs on which nobody holds a grant, any of 
 
 
 def together(rooms: Iterable[GpuCapacity]) -> dict[str, str]:
-    """By GPU, the domain in which it stays, else FREE: GPUs with the same can be had together. rooms: with all GPUs of
-    every domain that may be divided."""
+    """By GPU, the domain in which it stays, else FREE: GPUs with the same can be had together.
+    rooms: with all GPUs of every domain that may be divided."""
     every = tuple(rooms)
     staying = {room.domain for room in every if room.holders is None or room.holders}
     return {room.gpu.uuid: room.domain if room.domain in staying else FREE for room in every}
 
 
 def find_gpus(
-    request: Request, rooms: Iterable[GpuCapacity], policy: Policy, only: Collection[str] | None = None
+    request: Request,
+    rooms: Iterable[GpuCapacity],
+    policy: Policy,
+    only: Collection[str] | None = None,
 ) -> Placed | None:
-    """The GPUs for this request; None where nothing fits. only: the GPUs to choose from; None for all."""
+    """The GPUs for this request; None where nothing fits. only: the GPUs to choose from; None for
+    all."""
     every = tuple(rooms)
     group, each = together(every), only is None
     fitting = by_preference(
-        (room for room in every if (each or room.gpu.uuid in (only or ())) and room.holds(request, policy)), policy
+        (
+            room
+            for room in every
+            if (each or room.gpu.uuid in (only or ())) and room.holds(request, policy)
+        ),
+        policy,
     )
     for room in fitting:
         beside = [other for other in fitting if group[other.gpu.uuid] == group[room.gpu.uuid]]
         if len(beside) >= request.gpus:
-            beside.sort(key=lambda other: other.domain != room.domain)  # rather a domain that is there
+            # rather a domain that is there
+            beside.sort(key=lambda other: other.domain != room.domain)
             return _placed(beside[: request.gpus], every)
     return None
 
@@ -76,7 +96,9 @@ def _placed(chosen: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> Plac
     return Placed(domain, uuids)
 
 
-def place(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> Placed | InsufficientResources:
+def place(
+    request: Request, rooms: Sequence[GpuCapacity], policy: Policy
+) -> Placed | InsufficientResources:
     """As `find_gpus`, with the reason in plain words where nothing fits."""
     if found := find_gpus(request, rooms, policy):
         return found
@@ -106,7 +128,11 @@ def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> s
         wanted += f" and {request.thread_percent} % of the threads"
     if request.gpus == 1:
         only_memory = all(room.holds(replace(request, memory_mib=0), policy) for room in rooms)
-        suffices = only_memory and len(rooms) > 1 and sum(room.memory_mib for room in rooms) >= request.memory_mib
+        suffices = (
+            only_memory
+            and len(rooms) > 1
+            and sum(room.memory_mib for room in rooms) >= request.memory_mib
+        )
         remark = "; together they have enough, but a grant cannot span GPUs" if suffices else ""
         return f"no single GPU has {wanted}: {each}{remark}"
     return f"{needs(request)} with {wanted} free on each: {each}"
@@ -120,21 +146,37 @@ def apart(rooms: Sequence[GpuCapacity]) -> str:
     """Why GPUs with room are not in one domain, in plain words."""
     group = together(rooms)
     free = [room.gpu.label for room in rooms if group[room.gpu.uuid] == FREE]
-    used = [room.gpu.label for room in rooms if room.holders is not None and group[room.gpu.uuid] != FREE]
+    used = [
+        room.gpu.label
+        for room in rooms
+        if room.holders is not None and group[room.gpu.uuid] != FREE
+    ]
     parts = [room.gpu.label for room in rooms if room.gpu.instance]
     fixed = [room.gpu.label for room in rooms if room.holders is None and not room.gpu.instance]
     ordinals = sorted(room.gpu.ordinal for room in rooms if not room.gpu.instance)
     found = [f"{_are(free)} unused"] if free else []
-    found += [f"{_are(used)} in use by others, and GPUs are joined only while nobody uses them"] if used else []
-    found += [f"{_are(fixed)} not joined on demand; `domains` in the policy can list {ordinals}"] if fixed else []
     found += (
-        [f"MIG instances are not joined, since a CUDA program sees one at most: {', '.join(parts)}"] if parts else []
+        [f"{_are(used)} in use by others, and GPUs are joined only while nobody uses them"]
+        if used
+        else []
+    )
+    found += (
+        [f"{_are(fixed)} not joined on demand; `domains` in the policy can list {ordinals}"]
+        if fixed
+        else []
+    )
+    found += (
+        [f"MIG instances are not joined, since a CUDA program sees one at most: {', '.join(parts)}"]
+        if parts
+        else []
     )
     return "; ".join(found)
 
 
 def _are(labels: Sequence[str]) -> str:
-    return f"{labels[0]} is" if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]} are"
+    return (
+        f"{labels[0]} is" if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]} are"
+    )
 
 
 def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
@@ -146,18 +188,27 @@ def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
     return " and ".join(left)
 
 
-# -- a container that names its GPUs: all of them or none ------------------------------------------------------------
+# -- a container that names its GPUs: all of them or none ----------------------------------------
 
 
 def place_there(
     request: CardsRequest, rooms: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str]
 ) -> Placed | InsufficientResources:
-    """The GPUs, which are one domain's, or the reason why they cannot be had. closed: in plain words, by UUID, why a
-    GPU that is not among `rooms` takes no programs."""
+    """The GPUs, which are one domain's, or the reason why they cannot be had. closed: in plain
+    words, by UUID, why a GPU that is not among `rooms` takes no programs."""
     by_gpu = {room.gpu.uuid: room for room in rooms}
     named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
-    away = [closed.get(one.gpu, f"{one.gpu} is not on this node now") for one in request.parts if one.gpu not in by_gpu]
-    short = [lack for part in request.parts if part.gpu in by_gpu for lack in lacks(part, by_gpu[part.gpu], policy)]
+    away = [
+        closed.get(one.gpu, f"{one.gpu} is not on this node now")
+        for one in request.parts
+        if one.gpu not in by_gpu
+    ]
+    short = [
+        lack
+        for part in request.parts
+        if part.gpu in by_gpu
+        for lack in lacks(part, by_gpu[part.gpu], policy)
+    ]
     group = together(rooms)
     are_apart = len({group[room.gpu.uuid] for room in named}) > 1
     if not (are_apart or away or short):
@@ -166,7 +217,9 @@ def place_there(
     stay_apart = are_apart and most_together(named) < len(named)
     reasons = [*([_apart(named, rooms)] if are_apart else []), *away, *short]
     if short:
-        reasons.append("request less" + (", or try again when others have ended" if fit_when_empty else ""))
+        reasons.append(
+            "request less" + (", or try again when others have ended" if fit_when_empty else "")
+        )
     if len(request.parts) > 1:
         reasons.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
     return InsufficientResources("; ".join(reasons), not stay_apart and fit_when_empty)
@@ -177,16 +230,27 @@ def lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
     label = room.gpu.label
     if part.memory_mib > room.memory_mib:
         free_mib = max(0, room.memory_mib)
-        yield f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB are requested"
+        yield (
+            f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB"
+            " are requested"
+        )
     if part.reserved_percent > room.thread_percent:
         free = max(0, room.thread_percent)
-        yield f"{label} has {free} % of its threads free, and {part.reserved_percent} % are requested"
+        yield (
+            f"{label} has {free} % of its threads free, and {part.reserved_percent} % are requested"
+        )
     if room.weight is not None and (part.weight or 0) > room.weight:
         max_inst = policy.compute.of(room.gpu.ordinal).max_inst
-        yield f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight} is requested"
+        yield (
+            f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight}"
+            " is requested"
+        )
     if policy.requests.clients_per_grant > room.clients:
         needed = policy.requests.clients_per_grant
-        yield f"{label} has room for {max(0, room.clients)} more clients, and a grant may have {needed}"
+        yield (
+            f"{label} has room for {max(0, room.clients)} more clients, and a grant may have"
+            f" {needed}"
+        )
 
 
 def _apart(named: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> str:
@@ -196,12 +260,15 @@ def _apart(named: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> str:
     return f"{labels} {why}: {apart(staying)}"
 
 
-def _named_fit_when_empty(request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy) -> bool:
+def _named_fit_when_empty(
+    request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy
+) -> bool:
     """A GPU that is not here now may come back."""
     return all(
         part.memory_mib <= rooms[part.gpu].memory_mib_total
         and part.reserved_percent <= policy.oversubscription.thread_percent
-        and (part.weight or 0) <= (policy.compute.of(rooms[part.gpu].gpu.ordinal).max_inst or part.weight or 0)
+        and (part.weight or 0)
+        <= (policy.compute.of(rooms[part.gpu].gpu.ordinal).max_inst or part.weight or 0)
         for part in request.parts
         if part.gpu in rooms
     )

@@ -1,11 +1,12 @@
-"""Prepares resource claims for kubelet, and remembers them: what a claim holds is in the journal before kubelet is
-answered, and in the ledger of the node beside every other grant.
+"""Prepares resource claims for kubelet, and remembers them: what a claim holds is in the journal
+before kubelet is answered, and in the ledger of the node beside every other grant.
 
-Every call may come again after a kill of kubelet, of the agent or of both, and gives the same answer: a claim that is
-in the journal is not judged anew, so that it can be prepared again while the API server is away.
+Every call may come again after a kill of kubelet, of the agent or of both, and gives the same
+answer: a claim that is in the journal is not judged anew, so that it can be prepared again while
+the API server is away.
 
-A claim that kubelet gives up has left: its grant ends as every grant does whose holder is gone, once the agent sees no
-process of it, so that nobody gets memory that a program still holds.
+A claim that kubelet gives up has left: its grant ends as every grant does whose holder is gone,
+once the agent sees no process of it, so that nobody gets memory that a program still holds.
 """
 
 import asyncio
@@ -51,9 +52,9 @@ class _ClaimJournal:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlace:
-    """Where claims are served. driver: empty where they are no longer. pool: the name of the node. journal: the file of
-    what is prepared. cdi: the folder in which the container runtime looks for devices. registry: kubelet's
-    plugins_registry."""
+    """Where claims are served. driver: empty where they are no longer. pool: the name of the node.
+    journal: the file of what is prepared. cdi: the folder in which the container runtime looks for
+    devices. registry: kubelet's plugins_registry."""
 
     driver: str
     pool: str
@@ -65,40 +66,60 @@ class ClaimPlace:
 
 
 class ClaimDriver:
-    """kube: where the claims are read. agent: which raises limits for claims, and ends their grants."""
+    """kube: where the claims are read. agent: which raises limits for claims, and ends their
+    grants."""
 
     def __init__(
-        self, place: ClaimPlace, agent: AgentRole, ledger: KubeletGrants, kube: Kube, policy: Callable[[], Policy]
+        self,
+        place: ClaimPlace,
+        agent: AgentRole,
+        ledger: KubeletGrants,
+        kube: Kube,
+        policy: Callable[[], Policy],
     ) -> None:
-        self._place, self._agent, self._ledger, self._kube, self._policy = place, agent, ledger, kube, policy
+        self._place, self._agent, self._ledger, self._kube, self._policy = (
+            place,
+            agent,
+            ledger,
+            kube,
+            policy,
+        )
         self._log = logger(role="DRA driver")
         self._shortages = Shortages(self._log)
         self._lock = asyncio.Lock()  # what a claim may have depends on what the one before it got
         self._claims: dict[str, PreparedClaim] = {}  # by uid
         self._unreadable = ""  # why the journal is not known; empty where it is
-        self._trouble = ""  # why the last look at what kubelet does not tell failed; empty where it did not
-        self._absent_since: dict[str, float] = {}  # of claims without a pod, and of pods that are gone, by uid
+        # why the last look at what kubelet does not tell failed; empty where it did not
+        self._trouble = ""
+        # of claims without a pod, and of pods that are gone, by uid
+        self._absent_since: dict[str, float] = {}
         self._noted: tuple[object, ...] = ()  # what the journal's pods were last compared with
         ledger.end_claim = self._end
 
     @property
     def _node(self) -> ClaimNode:
-        """With the domains of this moment: a claim of one GPU may be in a domain that was joined for others."""
+        """With the domains of this moment: a claim of one GPU may be in a domain that was joined
+        for others."""
         place = self._place
-        return ClaimNode(place.driver, place.pool, place.gpus(), self._agent.domains.now, processes.boot_id())
+        return ClaimNode(
+            place.driver, place.pool, place.gpus(), self._agent.domains.now, processes.boot_id()
+        )
 
-    # -- the journal -----------------------------------------------------------------------------------------------
+    # -- the journal ------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Reads what an earlier agent prepared in this boot. While a journal that cannot be read is not made again from
-        the API, nothing counts as known."""
+        """Reads what an earlier agent prepared in this boot. While a journal that cannot be read is
+        not made again from the API, nothing counts as known."""
         found: tuple[PreparedClaim, ...] = ()
         try:
             journal = records.read(self._place.journal, _ClaimJournal)
             found = journal.claims if journal else ()
         except records.UnreadableRecord as error:
             self._log.warning("journal unreadable", file=str(error.path), reason=error.reason)
-            self._unreadable = f"the journal of claims cannot be read ({error}); mpsd reads them from the API again"
+            self._unreadable = (
+                f"the journal of claims cannot be read ({error}); mpsd reads them from the API"
+                " again"
+            )
         boot_id = processes.boot_id()
         self._claims = {claim.uid: claim for claim in found if claim.boot_id == boot_id}
         self._count()
@@ -109,8 +130,15 @@ class ClaimDriver:
     def _log_unserved(self) -> None:
         if self._claims and not self._place.driver:
             claims = shortened([str(claim) for claim in self._claims.values()])
-            remedy = "delete the pods that have them, or serve claims here again so that kubelet can end them"
-            self._log.warning("claims not served", claims=claims, reason=f"they keep their GPUs until then; {remedy}")
+            remedy = (
+                "delete the pods that have them, or serve claims here again so that kubelet can end"
+                " them"
+            )
+            self._log.warning(
+                "claims not served",
+                claims=claims,
+                reason=f"they keep their GPUs until then; {remedy}",
+            )
 
     def _keep(self, claims: Mapping[str, PreparedClaim]) -> None:
         """OSError where it cannot be written; then nothing has changed."""
@@ -127,8 +155,8 @@ class ClaimDriver:
         self._ledger.set_claims(tuple(self._claims.values()), self._unreadable)
 
     def note_pods(self) -> None:
-        """Writes down the pods that have come to a claim: kubelet does not ask again for them, and after a restart
-        their processes must be known while the API server is away."""
+        """Writes down the pods that have come to a claim: kubelet does not ask again for them, and
+        after a restart their processes must be known while the API server is away."""
         rows, claims = self._ledger.rows, self._claims
         if self._unreadable or are_same((rows, claims), self._noted):
             return
@@ -137,11 +165,14 @@ class ClaimDriver:
             self._keep({uid: rules.refreshed(claim, holders[uid]) for uid, claim in claims.items()})
             self._noted = rows, self._claims
 
-    # -- what kubelet asks -----------------------------------------------------------------------------------------
+    # -- what kubelet asks ------------------------------------------------------------------------
 
-    async def prepare(self, namespace: str, name: str, uid: str) -> tuple[PreparedClaim, tuple[str, ...]]:
-        """The claim, and what its containers get beside its own CDI devices. InvalidInput, StartDeferred, KubeError or
-        OSError with the reason why they get nothing yet; kubelet tries again."""
+    async def prepare(
+        self, namespace: str, name: str, uid: str
+    ) -> tuple[PreparedClaim, tuple[str, ...]]:
+        """The claim, and what its containers get beside its own CDI devices. InvalidInput,
+        StartDeferred, KubeError or OSError with the reason why they get nothing yet; kubelet tries
+        again."""
         async with self._lock:
             claim = await self._prepared(namespace, name, uid)
         if why := await self._agent.until_allowed(claim.domain, claim.memory_mib, _START_S):
@@ -156,7 +187,8 @@ class ClaimDriver:
             raise StartDeferred(self._unreadable)
         before = self._claims.get(uid)
         if before and not before.left:
-            with suppress(KubeError, InvalidInput):  # what it holds is known; only who has come to it is news
+            # what it holds is known; only who has come to it is news
+            with suppress(KubeError, InvalidInput):
                 now = await self._read(namespace, name, uid)
                 self._keep_one(rules.refreshed(self._claims[uid], now.pods))
             return self._claims[uid]
@@ -168,13 +200,20 @@ class ClaimDriver:
         for old in rules.replaced_by(claim, self._claims.values()):
             self._path(old.uid).unlink(missing_ok=True)
             self._keep_one(old)
-            self._log.info("unprepared", claim=str(old), uid=old.uid, reason="deleted, and another has its name")
+            self._log.info(
+                "unprepared",
+                claim=str(old),
+                uid=old.uid,
+                reason="deleted, and another has its name",
+            )
         others = [held.grant for held in self._ledger.view.held]
         wrong = rules.other_claim_of(claim, self._claims.values())
         if before := self._claims.get(uid):
             again = rules.taken_up(before, claim)
             wrong = wrong or (
-                "" if again else f"{claim} was allocated anew, and processes that had it before still run"
+                ""
+                if again
+                else f"{claim} was allocated anew, and processes that had it before still run"
             )
             claim = again or claim
         else:
@@ -184,25 +223,33 @@ class ClaimDriver:
         self._keep_one(claim)
         return claim
 
-    async def _read(self, namespace: str, name: str, uid: str, started: int | None = None) -> PreparedClaim:
+    async def _read(
+        self, namespace: str, name: str, uid: str, started: int | None = None
+    ) -> PreparedClaim:
         thing = await self._kube.get(RESOURCE_CLAIMS, name, namespace)
         return rules.read_claim(thing, uid, self._node, self._policy(), time.time(), started)
 
     async def _with_priority(self, claim: PreparedClaim) -> PreparedClaim:
         """With what the policy says of its pods, once they are known."""
         rows = self._ledger.rows
-        deadline = time.monotonic() + (0 if self._policy().gpu_priority.by == "none" else _API_LAG_S)
-        while not {row.identity for row in rows}.issuperset(claim.pods) and time.monotonic() < deadline:
+        deadline = time.monotonic() + (
+            0 if self._policy().gpu_priority.by == "none" else _API_LAG_S
+        )
+        while (
+            not {row.identity for row in rows}.issuperset(claim.pods)
+            and time.monotonic() < deadline
+        ):
             await asyncio.sleep(_LOOK_AGAIN_S)
             rows = self._ledger.rows
         return rules.with_priority(claim, rows, self._policy())
 
     async def unprepare(self, uid: str) -> None:
-        """Gives the claim up, whether or not it is still there, and waits a moment for its end. OSError where that
-        cannot be recorded."""
+        """Gives the claim up, whether or not it is still there, and waits a moment for its end.
+        OSError where that cannot be recorded."""
         async with self._lock:
             self._path(uid).unlink(missing_ok=True)
-            if self._unreadable:  # without its file and without processes it does not count when that is made again
+            # without its file and without processes it does not count when that is made again
+            if self._unreadable:
                 raise StartDeferred(self._unreadable)
             if claim := self._claims.get(uid):
                 self._leave(claim, "kubelet has given it up")
@@ -221,14 +268,17 @@ class ClaimDriver:
         if claim and claim.left:  # else kubelet has prepared it again a moment ago
             self._keep({other: kept for other, kept in self._claims.items() if other != uid})
 
-    # -- the files of the container device interface ---------------------------------------------------------------
+    # -- the files of the container device interface ----------------------------------------------
 
     def _path(self, uid: str) -> Path:
         return self._place.cdi / cdi.file_of(self._place.driver, uid)
 
     def _write_file(self, claim: PreparedClaim, answer: Answer) -> None:
         """Whole or not at all: a container runtime may read it at any moment."""
-        path, text = self._path(claim.uid), json.dumps(cdi.spec_of(self._place.driver, claim, answer), indent=1)
+        path, text = (
+            self._path(claim.uid),
+            json.dumps(cdi.spec_of(self._place.driver, claim, answer), indent=1),
+        )
         with suppress(FileNotFoundError):
             if path.read_text() == text:
                 return
@@ -250,46 +300,62 @@ class ClaimDriver:
                 owner = cdi.owner_of(self._place.driver, path.name)
                 if owner and owner not in self._claims:
                     path.unlink(missing_ok=True)
-                    self._log.info("CDI file removed", file=str(path), reason="its claim is not prepared")
+                    self._log.info(
+                        "CDI file removed", file=str(path), reason="its claim is not prepared"
+                    )
 
-    # -- what kubelet does not tell --------------------------------------------------------------------------------
+    # -- what kubelet does not tell ---------------------------------------------------------------
 
     async def run(self) -> None:
-        """Reads an unreadable journal's claims from the API again, and ends grants of claims that are gone though
-        kubelet, which has forgotten them, did not say so."""
+        """Reads an unreadable journal's claims from the API again, and ends grants of claims that
+        are gone though kubelet, which has forgotten them, did not say so."""
         while True:
             try:
                 async with self._lock:
                     await (self._restore() if self._unreadable else self._end_forgotten())
                 self._trouble = ""
-            except (KubeError, InvalidInput, StartDeferred, OSError) as error:  # the next look tries again
+            # the next look tries again
+            except (KubeError, InvalidInput, StartDeferred, OSError) as error:
                 if self._trouble != str(error):
                     self._log.warning("claims not looked at", reason=str(error))
                 self._trouble = str(error)
             await asyncio.sleep(_LOOK_S)
 
     async def _restore(self) -> None:
-        """InvalidInput for a claim whose programs run, and of which nobody can say what it takes."""
+        """InvalidInput for a claim whose programs run, and of which nobody can say what it
+        takes."""
         if not self._ledger.pods_synced:
             return
         found: dict[str, PreparedClaim] = {}
-        for namespace, name in {(row.identity.namespace, name) for row in self._ledger.rows for name in row.claims}:
+        for namespace, name in {
+            (row.identity.namespace, name) for row in self._ledger.rows for name in row.claims
+        }:
             with suppress(NotFound):
-                uid = str((await self._kube.get(RESOURCE_CLAIMS, name, namespace)).get("metadata", {}).get("uid"))
+                uid = str(
+                    (await self._kube.get(RESOURCE_CLAIMS, name, namespace))
+                    .get("metadata", {})
+                    .get("uid")
+                )
                 if claim := await self._restored(namespace, name, uid):
                     found[uid] = claim
         self._keep(found)
         if self._place.driver:
             self._sweep_files()
-        self._log.info("journal written again", claims=len(found), reason="the API has named the claims of this node")
+        self._log.info(
+            "journal written again",
+            claims=len(found),
+            reason="the API has named the claims of this node",
+        )
         self._log_unserved()
 
     async def _restored(self, namespace: str, name: str, uid: str) -> PreparedClaim | None:
-        """None for a claim of another driver, and for one that is not allocated or was never prepared, where it cannot
-        be."""
+        """None for a claim of another driver, and for one that is not allocated or was never
+        prepared, where it cannot be."""
         started, priority = self._started_with(uid)
         pods = {
-            row.identity.uid for row in self._ledger.rows if row.identity.namespace == namespace and name in row.claims
+            row.identity.uid
+            for row in self._ledger.rows
+            if row.identity.namespace == namespace and name in row.claims
         }
         if started is None and not self._ledger.whereabouts.living(pods):
             return None  # kubelet asks for it, and then its room is looked at
@@ -299,15 +365,17 @@ class ClaimDriver:
             if started is None:
                 return None
             claim = await self._read(namespace, name, uid, started)
-            self._log.warning("claim kept", claim=str(claim), reason=f"it was prepared before, but now {refused}")
+            self._log.warning(
+                "claim kept", claim=str(claim), reason=f"it was prepared before, but now {refused}"
+            )
         if started is None:
             return await self._with_priority(claim)
         return replace(claim, priority=priority)
 
     def _started_with(self, uid: str) -> tuple[int | None, int | None]:
-        """The cap of threads, None where it was not prepared, and the priority that programs of a prepared claim were
-        started with. An agent that no longer serves claims cannot see their files: none of its claims is taken for one
-        that was not."""
+        """The cap of threads, None where it was not prepared, and the priority that programs of a
+        prepared claim were started with. An agent that no longer serves claims cannot see their
+        files: none of its claims is taken for one that was not."""
         try:
             spec = json.loads(self._path(uid).read_text())
             return cdi.started_with(spec) or _WHOLE_PERCENT, cdi.started_with(spec, CLIENT_PRIORITY)
@@ -320,7 +388,9 @@ class ClaimDriver:
         now, here = time.monotonic(), {row.identity.uid for row in self._ledger.rows}
         prepared = [claim for claim in self._claims.values() if not claim.left]
         absent = {pod.uid for claim in prepared for pod in claim.pods} - here
-        absent |= {claim.uid for claim in prepared if here.isdisjoint(pod.uid for pod in claim.pods)}
+        absent |= {
+            claim.uid for claim in prepared if here.isdisjoint(pod.uid for pod in claim.pods)
+        }
         self._absent_since = {uid: self._absent_since.get(uid, now) for uid in absent}
         long = {uid for uid, since in self._absent_since.items() if now - since >= _LEFT_S}
         living = self._ledger.whereabouts.living(long)
@@ -336,7 +406,8 @@ class ClaimDriver:
                 self._keep_one(replace(claim, pods=pods))
 
     async def _is_gone(self, claim: PreparedClaim) -> bool:
-        """Whether the claim is gone, or is reserved for nobody. KubeError where that cannot be known."""
+        """Whether the claim is gone, or is reserved for nobody. KubeError where that cannot be
+        known."""
         try:
             thing = await self._kube.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         except NotFound:

@@ -1,6 +1,8 @@
-"""Resource claims on one node: what is offered to the scheduler, what kubelet has prepared, and the health of the GPUs.
+"""Resource claims on one node: what is offered to the scheduler, what kubelet has prepared, and the
+health of the GPUs.
 
-Where the node serves its GPUs by the device plugins, only what an earlier agent prepared is known here, and counts.
+Where the node serves its GPUs by the device plugins, only what an earlier agent prepared is known
+here, and counts.
 """
 
 import asyncio
@@ -21,7 +23,12 @@ class NodeClaims:
     """To be made in the event loop. serves: whether the driver is served now, or is about to be."""
 
     def __init__(
-        self, place: ClaimPlace, agent: AgentRole, ledger: KubeletGrants, kube: Kube, policy: Callable[[], Policy]
+        self,
+        place: ClaimPlace,
+        agent: AgentRole,
+        ledger: KubeletGrants,
+        kube: Kube,
+        policy: Callable[[], Policy],
     ) -> None:
         self._place, self._policy, self._ledger = place, policy, ledger
         self._driver = ClaimDriver(place, agent, ledger, kube, policy)
@@ -36,15 +43,18 @@ class NodeClaims:
         return (self._server.trouble or self._slices.trouble) if self.serves else ""
 
     def update(self, view: NodeView) -> None:
-        """Offers what this look at the node found. What others hold is not known in every look: then it stays. What a
-        claim that has left still holds the scheduler does not count."""
+        """Offers what this look at the node found. What others hold is not known in every look:
+        then it stays. What a claim that has left still holds the scheduler does not count."""
         self._driver.note_pods()
         if not self.serves:
             return
         if view.grants_known:
             claimed = [claim.uid for claim in self._ledger.claims if not claim.left]
             self._slices.offer(devices(view, claimed, self._policy()))
-        health = (DeviceHealth(self._place.pool, device_name(gpu), trouble_of(gpu, view)) for gpu in view.gpus)
+        health = (
+            DeviceHealth(self._place.pool, device_name(gpu), trouble_of(gpu, view))
+            for gpu in view.gpus
+        )
         self._server.health.set(tuple(health))
 
     async def run(self) -> None:

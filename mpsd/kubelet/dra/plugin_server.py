@@ -1,7 +1,9 @@
-"""Serves kubelet's DRA plugin API (v1, and v1beta1 for older kubelets) and the health of the devices, on one socket.
+"""Serves kubelet's DRA plugin API (v1, and v1beta1 for older kubelets) and the health of the
+devices, on one socket.
 
-Kubelet finds the socket in its plugins_registry by itself, also after it has restarted, so nothing is registered from
-here. Sources: k8s.io/kubelet/pkg/apis, dra/v1, dra-health/v1alpha1 and pluginregistration/v1.
+Kubelet finds the socket in its plugins_registry by itself, also after it has restarted, so nothing
+is registered from here. Sources: k8s.io/kubelet/pkg/apis, dra/v1, dra-health/v1alpha1 and
+pluginregistration/v1.
 """
 
 import asyncio
@@ -50,9 +52,12 @@ class DeviceHealth:
 
 
 class DraServer(
-    services.DRAPluginServicer, health_services.DRAResourceHealthServicer, registration_services.RegistrationServicer
+    services.DRAPluginServicer,
+    health_services.DRAResourceHealthServicer,
+    registration_services.RegistrationServicer,
 ):
-    """driver: the name that kubelet and allocations know it by. folder: kubelet's plugins_registry."""
+    """driver: the name that kubelet and allocations know it by. folder: kubelet's
+    plugins_registry."""
 
     def __init__(self, driver: str, folder: Path, claims: ClaimDriver) -> None:
         self._driver, self._path, self._claims = driver, folder / f"{driver}-reg.sock", claims
@@ -63,7 +68,8 @@ class DraServer(
         self.trouble = _UNREGISTERED  # empty once kubelet has taken it
 
     async def run(self) -> None:
-        """Until it is cancelled; then the socket is removed, by which kubelet learns that the driver is gone."""
+        """Until it is cancelled; then the socket is removed, by which kubelet learns that the
+        driver is gone."""
         self.trouble = _UNREGISTERED
         while True:
             try:
@@ -85,7 +91,9 @@ class DraServer(
         services.add_DRAPluginServicer_to_server(self, server)
         health_services.add_DRAResourceHealthServicer_to_server(self, server)
         older = {
-            name: grpc.unary_unary_rpc_method_handler(answer, asked.FromString, answered.SerializeToString)
+            name: grpc.unary_unary_rpc_method_handler(
+                answer, asked.FromString, answered.SerializeToString
+            )
             for name, answer, asked, answered in (
                 (
                     "NodePrepareResources",
@@ -103,13 +111,16 @@ class DraServer(
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_OLDER, older),))
 
-    # -- registration ----------------------------------------------------------------------------------------------
+    # -- registration -----------------------------------------------------------------------------
 
     async def GetInfo(  # noqa: N802
         self, _request: registration_wire.InfoRequest, _context: _Context
     ) -> registration_wire.PluginInfo:
         return registration_wire.PluginInfo(
-            type="DRAPlugin", name=self._driver, endpoint=str(self._path), supported_versions=_VERSIONS
+            type="DRAPlugin",
+            name=self._driver,
+            endpoint=str(self._path),
+            supported_versions=_VERSIONS,
         )
 
     async def NotifyRegistrationStatus(  # noqa: N802
@@ -123,7 +134,7 @@ class DraServer(
             self._log.warning("not registered", reason=request.error)
         return registration_wire.RegistrationStatusResponse()
 
-    # -- claims ----------------------------------------------------------------------------------------------------
+    # -- claims -----------------------------------------------------------------------------------
 
     async def NodePrepareResources(  # noqa: N802
         self, request: wire.NodePrepareResourcesRequest, _context: _Context
@@ -165,8 +176,11 @@ class DraServer(
         }
         return wire.NodeUnprepareResourcesResponse(claims=answers)
 
-    async def _answered(self, answer: Awaitable[Any], asked: wire.Claim, error_for: Callable[[str], Any]) -> Any:
-        """The answer for one claim; with what went wrong in its error, which kubelet shows in the pod's events."""
+    async def _answered(
+        self, answer: Awaitable[Any], asked: wire.Claim, error_for: Callable[[str], Any]
+    ) -> Any:
+        """The answer for one claim; with what went wrong in its error, which kubelet shows in the
+        pod's events."""
         try:
             return await answer
         except _EXPECTED as error:
@@ -174,7 +188,7 @@ class DraServer(
             self._log.warning("claim deferred", claim=f"{asked.namespace}/{asked.name}", reason=why)
             return error_for(why)
 
-    # -- health ----------------------------------------------------------------------------------------------------
+    # -- health -----------------------------------------------------------------------------------
 
     async def NodeWatchResources(  # noqa: N802
         self, _request: health_wire.NodeWatchResourcesRequest, context: _Context
@@ -185,7 +199,9 @@ class DraServer(
         listed: Sequence[DeviceHealth] = ()
         try:
             while not ended.is_set():
-                await asyncio.wait((news, stop), timeout=_HEALTH_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    (news, stop), timeout=_HEALTH_S, return_when=asyncio.FIRST_COMPLETED
+                )
                 if news.done():
                     listed, news = news.result(), asyncio.ensure_future(anext(changes))
                 if not ended.is_set():

@@ -1,8 +1,9 @@
-"""Keeps the ResourceSlice of this node as the node is: it is made again where it is gone, or not what it should be.
+"""Keeps the ResourceSlice of this node as the node is: it is made again where it is gone, or not
+what it should be.
 
-Kubelet deletes the slices of a driver that has left, and all of a node when it starts itself; so the agent only has to
-write. Every write raises the generation of the pool above that of any slice that is there, which then no longer counts;
-one that another one overtook is tried again.
+Kubelet deletes the slices of a driver that has left, and all of a node when it starts itself; so
+the agent only has to write. Every write raises the generation of the pool above that of any slice
+that is there, which then no longer counts; one that another one overtook is tried again.
 """
 
 import asyncio
@@ -48,8 +49,11 @@ class SlicePublisher:
         self._kube, self._driver, self._node = kube, driver, node
         selected = {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"}
         self._news, self._written = asyncio.Event(), asyncio.Event()
-        self._mirror = Mirror(kube, Selection(RESOURCE_SLICES, query=selected), _read, self._news.set)
-        self._wanted: Sequence[Mapping[str, Any]] | None = None  # None before the first look at the node
+        self._mirror = Mirror(
+            kube, Selection(RESOURCE_SLICES, query=selected), _read, self._news.set
+        )
+        # None before the first look at the node
+        self._wanted: Sequence[Mapping[str, Any]] | None = None
         self._log = logger(role="DRA driver")
         self.trouble = _UNWRITTEN
 
@@ -60,7 +64,8 @@ class SlicePublisher:
             self._news.set()
 
     async def withdraw(self) -> None:
-        """Offers nothing any more, before the driver leaves. Kubelet deletes the slice too, but half a minute later."""
+        """Offers nothing any more, before the driver leaves. Kubelet deletes the slice too, but
+        half a minute later."""
         self.offer(())
         with suppress(TimeoutError):
             async with asyncio.timeout(_WITHDRAWN_S):
@@ -102,11 +107,17 @@ class SlicePublisher:
         if ours is None or ours.content != content:
             uid = (await self._kube.get(NODES, self._node))["metadata"]["uid"]
             pool = Pool(self._driver, self._node, uid)
-            thing = resource_slice(pool, max((one.generation for one in found), default=0) + 1, wanted)
+            thing = resource_slice(
+                pool, max((one.generation for one in found), default=0) + 1, wanted
+            )
             thing["metadata"]["annotations"] = {CONTENT: content}
             if ours is None:
                 await self._kube.create(RESOURCE_SLICES, thing)
             else:
                 thing["metadata"]["resourceVersion"] = ours.version
                 await self._kube.replace(RESOURCE_SLICES, thing)
-            self._log.info("ResourceSlice written", devices=len(wanted), generation=thing["spec"]["pool"]["generation"])
+            self._log.info(
+                "ResourceSlice written",
+                devices=len(wanted),
+                generation=thing["spec"]["pool"]["generation"],
+            )

@@ -1,4 +1,5 @@
-"""Which GPU a pod has or should get: its annotations, mpsd's own and gpushare's two formats, and the devices to prefer.
+"""Which GPU a pod has or should get: its annotations, mpsd's own and gpushare's two formats, and
+the devices to prefer.
 
 Reading annotations never raises, whatever is in them, and names GPUs of this node or none.
 Sources of the formats: github.com/AliyunContainerService/gpushare-scheduler-extender (v1), and
@@ -24,8 +25,10 @@ from mpsd.model.request import PodRequest, read_allocated
 
 GPU = "mpsd.io/gpu"  # UUIDs, with commas between
 
-_V1 = "ALIYUN_COM_GPU_MEM_"  # IDX: ordinal; POD, DEV: units; ASSIGNED; ASSUME_TIME, ASSIGN_TIME: nanoseconds
-_V2 = "scheduler.framework.gpushare."  # allocation: {"<container>": {"<ordinal>": units}}; assigned; assume-time
+# IDX: ordinal; POD, DEV: units; ASSIGNED; ASSUME_TIME, ASSIGN_TIME: nanoseconds
+_V1 = "ALIYUN_COM_GPU_MEM_"
+# allocation: {"<container>": {"<ordinal>": units}}; assigned; assume-time
+_V2 = "scheduler.framework.gpushare."
 _V2_PERCENT = "gpushare.alibabacloud.com/core-percentage"  # as allocation, in percent
 _LONGEST = 4096  # characters; far more than 32 GPUs or a pod's containers take
 _ORDINAL = re.compile(r"[0-9]{1,3}", re.ASCII)
@@ -34,9 +37,13 @@ CHOICE_KEYS = (GPU, f"{_V1}IDX", f"{_V2}allocation")  # by which `chosen_gpus` r
 
 
 def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
-    """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`; () for none. The
-    first format that names one decides; gpushare's ordinals name no MIG instances."""
-    own, v1 = ([part.strip() for part in annotations.get(key, "")[:_LONGEST].split(",")] for key in (GPU, f"{_V1}IDX"))
+    """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`;
+    () for none. The first format that names one decides; gpushare's ordinals name no MIG
+    instances."""
+    own, v1 = (
+        [part.strip() for part in annotations.get(key, "")[:_LONGEST].split(",")]
+        for key in (GPU, f"{_V1}IDX")
+    )
     v2 = [*_ordinals(annotations.get(f"{_V2}allocation", ""))]
     return (
         tuple(gpu.uuid for gpu in gpus if gpu.uuid in own)
@@ -59,11 +66,11 @@ def _ordinals(text: str) -> Iterator[str]:
 def annotations_for(
     pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu], policy: Policy, at_ns: int
 ) -> dict[str, str]:
-    """All annotations of mpsd for a pod that holds these devices; {} for one that holds none. What kubelet gave
-    replaces what a scheduler chose: it names no pod when it asks for devices, so of pods that are alike one may have
-    got those of another. held: of any containers; those of other pods are passed over. at_ns: nanoseconds since 1970
-    when the devices were allocated, used where the pod has no time of its own yet. v1 has no form for a pod with
-    several GPUs."""
+    """All annotations of mpsd for a pod that holds these devices; {} for one that holds none. What
+    kubelet gave replaces what a scheduler chose: it names no pod when it asks for devices, so of
+    pods that are alike one may have got those of another. held: of any containers; those of other
+    pods are passed over. at_ns: nanoseconds since 1970 when the devices were allocated, used where
+    the pod has no time of its own yet. v1 has no form for a pod with several GPUs."""
     own = [one for one in held if one.pod == (pod.namespace, pod.name)]
     units = _by_gpu({device_id for one in own for device_id in one.memory}, gpus)
     if not units:
@@ -71,7 +78,9 @@ def annotations_for(
     wanted = {GPU: ",".join(gpu.uuid for gpu in units), **_in_v2(pod, own, gpus)}
     if len(units) == 1:
         gpu, count = units.popitem()
-        wanted |= _v1(gpu, count, promised_mib(gpu, policy) // policy.resources.memory_unit_mib, assigned=True)
+        wanted |= _v1(
+            gpu, count, promised_mib(gpu, policy) // policy.resources.memory_unit_mib, assigned=True
+        )
     for time in (f"{_V1}ASSUME_TIME", f"{_V1}ASSIGN_TIME", f"{_V2}assume-time"):
         wanted[time] = pod.annotations.get(time, str(at_ns))
     return wanted
@@ -80,8 +89,9 @@ def annotations_for(
 def annotations_at_bind(
     gpus: Sequence[GpuName], memory_mib: int, dev_mib: int, policy: Policy, at_ns: int
 ) -> dict[str, str]:
-    """What a scheduler writes on a pod with its binding. gpus: those chosen, of one domain. memory_mib: on each of
-    them. dev_mib: what the first of them may promise in all. at_ns: now, since 1970."""
+    """What a scheduler writes on a pod with its binding. gpus: those chosen, of one domain.
+    memory_mib: on each of them. dev_mib: what the first of them may promise in all. at_ns: now,
+    since 1970."""
     wanted = {GPU: ",".join(gpu.uuid for gpu in gpus)}
     unit_mib = policy.resources.memory_unit_mib
     if len(gpus) == 1:
@@ -90,7 +100,8 @@ def annotations_at_bind(
 
 
 def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:
-    """From each GPU of this node that has any of these devices to their number, in the order of `gpus`."""
+    """From each GPU of this node that has any of these devices to their number, in the order of
+    `gpus`."""
     count = Counter(map(gpu_of, ids))
     return {gpu: count[gpu.uuid] for gpu in gpus if count[gpu.uuid]}
 
@@ -115,7 +126,9 @@ def _in_v2(pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu]) 
             if each := len(by_name[name].percent) // len(units):
                 percent[str(position)] = {str(gpu.ordinal): each for gpu in units}
     written = {f"{_V2}allocation": memory, _V2_PERCENT: percent}
-    texts = {key: json.dumps(value, separators=(",", ":")) for key, value in written.items() if value}
+    texts = {
+        key: json.dumps(value, separators=(",", ":")) for key, value in written.items() if value
+    }
     return {**texts, f"{_V2}assigned": "true"} if memory else {}
 
 
@@ -126,21 +139,32 @@ def preferred(
     policy: Policy,
     held: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The ids to take, always `size` of them with `must_include`; Allocate refuses them where nothing fits one domain.
-    rooms: of all GPUs of the node, so that one without threads or clients left is avoided where another one would do.
-    held: devices that other containers of the pod have; their GPUs come first, then those that the scheduler wrote on
-    the pod, then the policy's placement."""
-    unit_mib, percent = policy.resources.memory_unit_mib, container.request.thread_percent if container else None
+    """The ids to take, always `size` of them with `must_include`; Allocate refuses them where
+    nothing fits one domain. rooms: of all GPUs of the node, so that one without threads or clients
+    left is avoided where another one would do. held: devices that other containers of the pod have;
+    their GPUs come first, then those that the scheduler wrote on the pod, then the policy's
+    placement."""
+    unit_mib, percent = (
+        policy.resources.memory_unit_mib,
+        container.request.thread_percent if container else None,
+    )
     request = Request(offer.each * unit_mib, percent, offer.gpus)
     here = [room for room in rooms if offer.fits(room.gpu.uuid)]
-    fitting = by_preference((replace(room, memory_mib=offer.units(room.gpu.uuid) * unit_mib) for room in here), policy)
+    fitting = by_preference(
+        (replace(room, memory_mib=offer.units(room.gpu.uuid) * unit_mib) for room in here), policy
+    )
     roomy = [room for room in fitting if room.holds(request, policy)]
     beside = frozenset(gpu for gpu in map(gpu_of, held) if gpu)
     chosen: Iterable[str] = ()
     if container:
         chosen = chosen_gpus(container.pod.annotations, [room.gpu for room in rooms])
     group = together(rooms)
-    for among, wish in ((fitting, beside), (fitting, frozenset(chosen)), (roomy, None), (fitting, None)):
+    for among, wish in (
+        (fitting, beside),
+        (fitting, frozenset(chosen)),
+        (roomy, None),
+        (fitting, None),
+    ):
         selected = offer.select(among, wish, group)
         if selected:
             return offer.taken_from(selected)
@@ -148,11 +172,14 @@ def preferred(
 
 
 class Offer:
-    """The choice that kubelet offers: `size` ids of `available`, with `must_include` among them, on so many GPUs.
+    """The choice that kubelet offers: `size` ids of `available`, with `must_include` among them, on
+    so many GPUs.
 
     must, free: ids, in order. each: units on each of `gpus` GPUs, with `rest` left over."""
 
-    def __init__(self, available: Sequence[str], must_include: Sequence[str], size: int, gpus: int) -> None:
+    def __init__(
+        self, available: Sequence[str], must_include: Sequence[str], size: int, gpus: int
+    ) -> None:
         self.must = tuple(dict.fromkeys(must_include))
         free = set(available).difference(self.must)
         self.free = tuple(sorted(free, key=lambda one: (number_of(one), one)))
@@ -170,8 +197,8 @@ class Offer:
     def select(
         self, among: Sequence[GpuCapacity], wish: frozenset[str] | None, group: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """GPUs that can be had together and hold what must be included, and are of the wish or hold all of it; () for
-        none. group: by GPU, as `together` has it."""
+        """GPUs that can be had together and hold what must be included, and are of the wish or hold
+        all of it; () for none. group: by GPU, as `together` has it."""
         needed = {uuid for uuid in self.inside if uuid}
         for domain in dict.fromkeys(group[room.gpu.uuid] for room in among):
             here = [room.gpu.uuid for room in among if group[room.gpu.uuid] == domain]
@@ -185,16 +212,18 @@ class Offer:
     def taken_from(self, selected: Sequence[str]) -> tuple[str, ...]:
         """The ids of the container on these GPUs, the same number on each."""
         on_gpu = {uuid: [one for one in self.free if gpu_of(one) == uuid] for uuid in selected}
-        rest = (one for uuid, free in on_gpu.items() for one in free[: self.each - self.inside[uuid]])
+        rest = (
+            one for uuid, free in on_gpu.items() for one in free[: self.each - self.inside[uuid]]
+        )
         return (*self.must, *rest)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPod:
-    """A pod of the cluster as a scheduler needs it, of which there are tens of thousands. request: on each of its GPUs,
-    when it holds most. node: empty where it is not bound. choice: the annotations that name its GPUs, those that are
-    there. created: RFC 3339. finished: it holds nothing any more. terminating: its deletion was requested, and it still
-    holds what it has."""
+    """A pod of the cluster as a scheduler needs it, of which there are tens of thousands. request:
+    on each of its GPUs, when it holds most. node: empty where it is not bound. choice: the
+    annotations that name its GPUs, those that are there. created: RFC 3339. finished: it holds
+    nothing any more. terminating: its deletion was requested, and it still holds what it has."""
 
     name: PodName
     request: Request

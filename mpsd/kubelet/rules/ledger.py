@@ -1,8 +1,8 @@
 """Which pod holds which devices of this node, and which pods hold none.
 
-Two sources are combined: kubelet's list of devices (PodResources) and the journal, in which the agent records every
-answer to Allocate. Kubelet takes precedence, a journal entry counts until something contradicts it, and a device counts
-for one pod only.
+Two sources are combined: kubelet's list of devices (PodResources) and the journal, in which the
+agent records every answer to Allocate. Kubelet takes precedence, a journal entry counts until
+something contradicts it, and a device counts for one pod only.
 """
 
 import re
@@ -22,8 +22,10 @@ from mpsd.model.names import matches
 from mpsd.model.pod import ANY_CLAIM
 from mpsd.model.policy import Policy
 
-PATIENCE_S = 60.0  # that a pod must appear without its devices before it counts as such: kubelet and the API both lag
-_STATIC = re.compile(r"[0-9a-f]{32}")  # kubelet's uid of a static pod; every uid of the API has dashes
+# that a pod must appear without its devices before it counts as such: kubelet and the API both lag
+PATIENCE_S = 60.0
+# kubelet's uid of a static pod; every uid of the API has dashes
+_STATIC = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,11 @@ class ContainerDevices:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """What was answered to one Allocate. pod: the container, None where it was not known. thread_percent None: no cap
-    was answered. at: seconds since 1970. uid: of the pod, so that a later pod of the same name is not taken for it.
-    unit_mib: what each device was worth; 0 where that was not recorded, and then the policy's unit counts. priority:
-    None where none was answered. answered_for: the uid of the pod whose priority that is, which may not be `uid`: that
+    """What was answered to one Allocate. pod: the container, None where it was not known.
+    thread_percent None: no cap was answered. at: seconds since 1970. uid: of the pod, so that a
+    later pod of the same name is not taken for it. unit_mib: what each device was worth; 0 where
+    that was not recorded, and then the policy's unit counts. priority: None where none was
+    answered. answered_for: the uid of the pod whose priority that is, which may not be `uid`: that
     is corrected by what kubelet lists."""
 
     resource: Kind
@@ -84,43 +87,68 @@ Item = TypeVar("Item")
 
 
 def counted(rows: Iterable[NodePod]) -> tuple[object, ...]:
-    """What of pods makes a difference to grants; most of their changes make none, such as annotations."""
-    return tuple([(row.uid, row.phase, row.static_uid, row.requests, row.claims, row.priority) for row in rows])
+    """What of pods makes a difference to grants; most of their changes make none, such as
+    annotations."""
+    return tuple(
+        [
+            (row.uid, row.phase, row.static_uid, row.requests, row.claims, row.priority)
+            for row in rows
+        ]
+    )
 
 
 def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:
     return {pod.key: pod for pod in pods}
 
 
-# -- the journal -------------------------------------------------------------------------------------------------------
+# -- the journal ---------------------------------------------------------------------------------
 
 
 def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
     """The last answer for each set of devices."""
-    return {frozenset(entry.ids): entry for entry in sorted(journal, key=lambda entry: entry.at) if entry.ids}
+    return {
+        frozenset(entry.ids): entry
+        for entry in sorted(journal, key=lambda entry: entry.at)
+        if entry.ids
+    }
 
 
 def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozenset[ContainerName]:
-    """The containers that have their devices of this resource, according to kubelet or the journal. An entry does not
-    count where kubelet has given one of its devices to another pod: it named the wrong pod. If it counted, every second
-    of several identical pods that start together would appear to be served already."""
+    """The containers that have their devices of this resource, according to kubelet or the journal.
+    An entry does not count where kubelet has given one of its devices to another pod: it named the
+    wrong pod. If it counted, every second of several identical pods that start together would
+    appear to be served already."""
     listed = frozenset(one.container for one in held if one.of(resource))
-    noted = [entry for entry in journal if entry.resource == resource and entry.pod and entry.pod not in listed]
+    noted = [
+        entry
+        for entry in journal
+        if entry.resource == resource and entry.pod and entry.pod not in listed
+    ]
     known = by_name(pods) if noted else {}
     noted = [entry for entry in noted if entry.names_one_of(known)]
     owners = {device_id: one.pod for one in held for device_id in one.of(resource)} if noted else {}
-    right = (entry for entry in noted if {owners[one] for one in entry.ids if one in owners} <= {entry.pod_key})
+    right = (
+        entry
+        for entry in noted
+        if {owners[one] for one in entry.ids if one in owners} <= {entry.pod_key}
+    )
     return listed | {entry.pod for entry in right if entry.pod}
 
 
-def corrected(journal: Journal, asked_with: Journal, held: Held, pods: Pods) -> tuple[JournalEntry, ...]:
-    """The entries, each with the container to which kubelet has by now given exactly its devices. So a pod keeps what
-    it holds while kubelet, which forgets at a restart, lists nothing. asked_with: the entries that existed when kubelet
-    was asked; its answer says nothing about later ones."""
+def corrected(
+    journal: Journal, asked_with: Journal, held: Held, pods: Pods
+) -> tuple[JournalEntry, ...]:
+    """The entries, each with the container to which kubelet has by now given exactly its devices.
+    So a pod keeps what it holds while kubelet, which forgets at a restart, lists nothing.
+    asked_with: the entries that existed when kubelet was asked; its answer says nothing about later
+    ones."""
     listed = {(min(ids), len(ids)): one for one in held for ids in (one.memory, one.percent) if ids}
     noted = [((min(entry.ids), len(entry.ids)), entry) for entry in asked_with if entry.ids]
     doubtful = {key for key, entry in noted if key in listed and listed[key].pod != entry.pod_key}
-    known, holders = by_name(pods), {ids: listed[key].container for key in doubtful for ids in listed[key].sets}
+    known, holders = (
+        by_name(pods),
+        {ids: listed[key].container for key in doubtful for ids in listed[key].sets},
+    )
     right: dict[int, JournalEntry] = {}
     for ids, entry in by_devices([entry for key, entry in noted if key in doubtful]).items():
         container = holders.get(ids)
@@ -130,10 +158,12 @@ def corrected(journal: Journal, asked_with: Journal, held: Held, pods: Pods) -> 
     return tuple([right.get(id(entry), entry) for entry in journal])
 
 
-def still_needed(journal: Journal, held: Held, pods: Pods, not_before: float) -> tuple[JournalEntry, ...]:
-    """The entries of pods that exist or of devices that are held, the oldest first. pods: all of this node that ask for
-    a GPU, so do not call it while the API is unavailable. not_before: seconds since 1970; later entries stay, since
-    kubelet and the API may not know of them yet."""
+def still_needed(
+    journal: Journal, held: Held, pods: Pods, not_before: float
+) -> tuple[JournalEntry, ...]:
+    """The entries of pods that exist or of devices that are held, the oldest first. pods: all of
+    this node that ask for a GPU, so do not call it while the API is unavailable. not_before:
+    seconds since 1970; later entries stay, since kubelet and the API may not know of them yet."""
     known = by_name(pods)
     in_use = {device_id for one in held for device_id in (*one.memory, *one.percent)}
     kept: list[JournalEntry] = []
@@ -146,16 +176,17 @@ def still_needed(journal: Journal, held: Held, pods: Pods, not_before: float) ->
     return tuple(reversed(kept))
 
 
-# -- grants ------------------------------------------------------------------------------------------------------------
+# -- grants --------------------------------------------------------------------------------------
 
 
 def pod_grants(
     held: Held, journal: Journal, pods: Pods, domains: Sequence[Domain], policy: Policy
 ) -> tuple[Grant, ...]:
-    """One grant for each pod that holds memory devices, in the order of their ids. held: kubelet's list, which leaves
-    out init containers. journal: of this boot, for init containers and for what was allocated after kubelet was asked.
-    Where a pod's devices lie in two domains, or unevenly, its grant is the least that holds on all its GPUs: Allocate
-    and PreStartContainer refuse such a pod."""
+    """One grant for each pod that holds memory devices, in the order of their ids. held: kubelet's
+    list, which leaves out init containers. journal: of this boot, for init containers and for what
+    was allocated after kubelet was asked. Where a pod's devices lie in two domains, or unevenly,
+    its grant is the least that holds on all its GPUs: Allocate and PreStartContainer refuse such a
+    pod."""
     return made_grants(None, held, journal, pods, domains, policy).in_order
 
 
@@ -176,12 +207,19 @@ class MadeGrants:
 
 
 def made_grants(
-    before: MadeGrants | None, held: Held, journal: Journal, pods: Pods, domains: Sequence[Domain], policy: Policy
+    before: MadeGrants | None,
+    held: Held,
+    journal: Journal,
+    pods: Pods,
+    domains: Sequence[Domain],
+    policy: Policy,
 ) -> MadeGrants:
-    """As `pod_grants`. before: None, or made earlier; of pods that nothing has changed for since, its grants stay. What
-    is the very same object has not changed."""
+    """As `pod_grants`. before: None, or made earlier; of pods that nothing has changed for since,
+    its grants stay. What is the very same object has not changed."""
     if before is None or before.domains is not domains or before.policy is not policy:
-        return MadeGrants(held, journal, pods, domains, policy, _grants_of(held, journal, pods, domains, policy))
+        return MadeGrants(
+            held, journal, pods, domains, policy, _grants_of(held, journal, pods, domains, policy)
+        )
     keys, ids = _concerned(before, held, journal, pods)
     anew = _grants_of(
         [one for one in held if one.pod in keys],
@@ -194,31 +232,47 @@ def made_grants(
     return MadeGrants(held, journal, pods, domains, policy, kept | anew)
 
 
-def _concerned(before: MadeGrants, held: Held, journal: Journal, pods: Pods) -> tuple[set[PodKey], set[str]]:
-    """The pods whose grants may be others than before, and the devices that these are made of: what has changed, and
-    whatever shares a pod or a device with that, also by way of others. Nothing else has a say in a pod's grant."""
+def _concerned(
+    before: MadeGrants, held: Held, journal: Journal, pods: Pods
+) -> tuple[set[PodKey], set[str]]:
+    """The pods whose grants may be others than before, and the devices that these are made of: what
+    has changed, and whatever shares a pod or a device with that, also by way of others. Nothing
+    else has a say in a pod's grant."""
     keys = {pod.key for pod in _changed(before.pods, pods)}
     ids = set[str]()
-    near, rest = _rows(_changed(before.held, held), _changed(before.journal, journal)), _rows(held, journal)
+    near, rest = (
+        _rows(_changed(before.held, held), _changed(before.journal, journal)),
+        _rows(held, journal),
+    )
     while True:
         keys.update(row[0] for row in near if row[0])
         ids.update(*(own for row in near for own in row[1:]))
-        near = [row for row in rest if row[0] in keys or not (ids.isdisjoint(row[1]) and ids.isdisjoint(row[2]))]
+        near = [
+            row
+            for row in rest
+            if row[0] in keys or not (ids.isdisjoint(row[1]) and ids.isdisjoint(row[2]))
+        ]
         if not near:
             return keys, ids
         seen = set(map(id, near))
         rest = [row for row in rest if id(row) not in seen]
 
 
-def _rows(held: Held, journal: Journal) -> list[tuple[PodKey | None, tuple[str, ...], tuple[str, ...]]]:
+def _rows(
+    held: Held, journal: Journal
+) -> list[tuple[PodKey | None, tuple[str, ...], tuple[str, ...]]]:
     """The pod of each, where it is known, and its devices."""
-    return [(one.pod, one.memory, one.percent) for one in held] + [(entry.pod_key, entry.ids, ()) for entry in journal]
+    return [(one.pod, one.memory, one.percent) for one in held] + [
+        (entry.pod_key, entry.ids, ()) for entry in journal
+    ]
 
 
 def _changed(before: Sequence[Item], now: Sequence[Item]) -> list[Item]:
     """What has come and what has gone."""
     earlier, later = {id(one) for one in before}, {id(one) for one in now}
-    return [one for one in now if id(one) not in earlier] + [one for one in before if id(one) not in later]
+    return [one for one in now if id(one) not in earlier] + [
+        one for one in before if id(one) not in later
+    ]
 
 
 def _grants_of(
@@ -242,7 +296,8 @@ def _grants_of(
 
 @dataclass(slots=True)
 class _Holding:
-    """What one pod holds: its devices, the containers that kubelet lists, and its entries that say more."""
+    """What one pod holds: its devices, the containers that kubelet lists, and its entries that say
+    more."""
 
     memory: set[str] = field(default_factory=set)
     percent: set[str] = field(default_factory=set)
@@ -250,7 +305,9 @@ class _Holding:
     entries: list[JournalEntry] = field(default_factory=list)
 
 
-def _holdings(held: Held, journal: Journal, known: Mapping[PodKey, NodePod]) -> dict[PodKey, _Holding]:
+def _holdings(
+    held: Held, journal: Journal, known: Mapping[PodKey, NodePod]
+) -> dict[PodKey, _Holding]:
     holdings: dict[PodKey, _Holding] = {}
     owners: dict[str, PodKey] = {}
     for one in held:
@@ -269,7 +326,11 @@ def _holdings(held: Held, journal: Journal, known: Mapping[PodKey, NodePod]) -> 
 
 def _claimed(key: PodKey, ids: Collection[str], owners: dict[str, PodKey]) -> Collection[str]:
     """Those of the devices that had no owner; this pod becomes it."""
-    new = ids if owners.keys().isdisjoint(ids) else [device_id for device_id in ids if device_id not in owners]
+    new = (
+        ids
+        if owners.keys().isdisjoint(ids)
+        else [device_id for device_id in ids if device_id not in owners]
+    )
     owners.update(dict.fromkeys(new, key))
     return new
 
@@ -280,10 +341,11 @@ def _owned_entries(
     known: Mapping[PodKey, NodePod],
     listed: frozenset[tuple[ContainerName, Kind]],
 ) -> Iterator[tuple[PodKey, JournalEntry]]:
-    """The entries that say more than kubelet's list, the newest first, each with the pod that holds its devices.
-    owners: of each device, by kubelet's list. listed: the containers in that list, with the resources they hold. While
-    the first pod exists kubelet gives its devices to no second one. So a pod that kubelet lists with one of them holds
-    all of them, even where the journal named another pod that exists as well."""
+    """The entries that say more than kubelet's list, the newest first, each with the pod that holds
+    its devices. owners: of each device, by kubelet's list. listed: the containers in that list,
+    with the resources they hold. While the first pod exists kubelet gives its devices to no second
+    one. So a pod that kubelet lists with one of them holds all of them, even where the journal
+    named another pod that exists as well."""
     listed_pods = {container.pod_key for container, _ in listed}
     seen: set[tuple[ContainerName | None, Kind]] = set(listed)
     last_uid: dict[PodKey, str] = {}
@@ -293,8 +355,13 @@ def _owned_entries(
             newest_uid = last_uid.setdefault(named, entry.uid) if entry.uid else ""
             if container in listed and owners.get(next(iter(entry.ids), "")) == named:
                 continue
-            # The API may be unavailable: then kubelet lists what runs, and the newest entry has the uid of that name.
-            exists = entry.names_one_of(known) if named in known else named in listed_pods and entry.uid == newest_uid
+            # The API may be unavailable: then kubelet lists what runs, and the newest entry has the
+            # uid of that name.
+            exists = (
+                entry.names_one_of(known)
+                if named in known
+                else named in listed_pods and entry.uid == newest_uid
+            )
             if not exists:
                 continue
         holders = {owners[device_id] for device_id in entry.ids if device_id in owners}
@@ -306,10 +373,13 @@ def _owned_entries(
 
 
 def _priority(
-    holding: _Holding, last: Mapping[frozenset[str], JournalEntry], pod: NodePod | None, policy: Policy
+    holding: _Holding,
+    last: Mapping[frozenset[str], JournalEntry],
+    pod: NodePod | None,
+    policy: Policy,
 ) -> int:
-    """The best that its containers were answered; where no answer is known, what the policy says of the pod. last: the
-    last answer for each set of devices."""
+    """The best that its containers were answered; where no answer is known, what the policy says of
+    the pod. last: the last answer for each set of devices."""
     answers = [entry for one in holding.containers if (entry := last.get(frozenset(one.memory)))]
     answers += [entry for entry in holding.entries if entry.resource == "memory"]
     if answers:
@@ -318,7 +388,8 @@ def _priority(
 
 
 def _noted_uids(held: Held, last: Mapping[frozenset[str], JournalEntry]) -> dict[PodKey, set[str]]:
-    """The uids that the last answers name for what each pod holds according to kubelet, which lists no uid."""
+    """The uids that the last answers name for what each pod holds according to kubelet, which lists
+    no uid."""
     uids: dict[PodKey, set[str]] = {}
     for one in held:
         for entry in map(last.get, one.sets):
@@ -338,7 +409,11 @@ def _worth_mib(journal: Journal, policy: Policy) -> Mapping[str, int]:
 
 
 def _grant(
-    name: PodName, holding: _Holding, domain_of: Mapping[str, Domain], policy: Policy, worth: Mapping[str, int]
+    name: PodName,
+    holding: _Holding,
+    domain_of: Mapping[str, Domain],
+    policy: Policy,
+    worth: Mapping[str, int],
 ) -> Grant | None:
     """The pod's grant; None where it holds no memory of a GPU of this node."""
     unit_mib, mib = policy.resources.memory_unit_mib, dict[str, int]()
@@ -351,7 +426,8 @@ def _grant(
     domain = domain_of[next(iter(mib))]
     if len(mib) > 1:
         of_domain: Counter[Domain] = Counter()
-        for uuid, amount in sorted(mib.items()):  # the first UUID decides between domains with as much
+        # the first UUID decides between domains with as much
+        for uuid, amount in sorted(mib.items()):
             of_domain[domain_of[uuid]] += amount
         domain = of_domain.most_common(1)[0][0]
     gpus = tuple(uuid for uuid in domain.gpus if uuid in mib)
@@ -370,35 +446,49 @@ def _grant(
 
 
 def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
-    """At least what the init containers of a pending pod ask for: after a reboot neither source lists their devices."""
+    """At least what the init containers of a pending pod ask for: after a reboot neither source
+    lists their devices."""
     if pod is None or pod.phase != "Pending":
         return grant
-    asked_mib = max((request.memory_mib for request in pod.requests if request.role is Role.INIT), default=0)
-    return replace(grant, parts=evenly(grant.gpus, max(grant.memory_mib, asked_mib), grant.reserved_percent))
+    asked_mib = max(
+        (request.memory_mib for request in pod.requests if request.role is Role.INIT), default=0
+    )
+    return replace(
+        grant, parts=evenly(grant.gpus, max(grant.memory_mib, asked_mib), grant.reserved_percent)
+    )
 
 
 def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
-    """From each uid that a pod's cgroups may have to the id of the pod's grant. The uid of a static pod comes from an
-    annotation, which every user may write, so it counts only where one pod alone has it: otherwise a pod could have its
-    processes judged by another pod's grant. A grant without a uid has no processes that can be identified."""
+    """From each uid that a pod's cgroups may have to the id of the pod's grant. The uid of a static
+    pod comes from an annotation, which every user may write, so it counts only where one pod alone
+    has it: otherwise a pod could have its processes judged by another pod's grant. A grant without
+    a uid has no processes that can be identified."""
     known = tuple(pods)
     ids = {grant.pod.uid: grant.id for grant in grants if grant.pod and grant.pod.uid}
     claims = Counter(pod.static_uid for pod in known)
-    static = [pod for pod in known if _STATIC.fullmatch(pod.static_uid) and claims[pod.static_uid] == 1]
+    static = [
+        pod for pod in known if _STATIC.fullmatch(pod.static_uid) and claims[pod.static_uid] == 1
+    ]
     return {pod.static_uid: ids[pod.uid] for pod in static if pod.uid in ids} | ids
 
 
-# -- pods without devices ----------------------------------------------------------------------------------------------
+# -- pods without devices ------------------------------------------------------------------------
 
 
-def without_devices(pods: Pods, held: Held, listed: Collection[PodKey], journal: Journal) -> tuple[NodePod, ...]:
-    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal. A kubelet that has
-    just started, with an old status of its node and no plugin registered yet, was observed to run pods without calling
-    Allocate; such a pod has no limit. listed: the pods in kubelet's list; of others it does not know yet what they
-    hold."""
+def without_devices(
+    pods: Pods, held: Held, listed: Collection[PodKey], journal: Journal
+) -> tuple[NodePod, ...]:
+    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal.
+    A kubelet that has just started, with an old status of its node and no plugin registered yet,
+    was observed to run pods without calling Allocate; such a pod has no limit. listed: the pods in
+    kubelet's list; of others it does not know yet what they hold."""
     have = {container.pod_key for container in served("memory", held, journal, pods)}
     running = [pod for pod in pods if pod.phase == "Running" and not pod.terminating]
-    asking = [pod for pod in running if any(one.role is Role.MAIN and one.memory_units for one in pod.requests)]
+    asking = [
+        pod
+        for pod in running
+        if any(one.role is Role.MAIN and one.memory_units for one in pod.requests)
+    ]
     return tuple(pod for pod in asking if pod.key in listed and pod.key not in have)
 
 
@@ -407,31 +497,49 @@ def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> d
     return {pod.uid: before.get(pod.uid, now) for pod in seen}
 
 
-def late(first_seen: Mapping[str, float], seen: Iterable[NodePod], now: float) -> tuple[NodePod, ...]:
+def late(
+    first_seen: Mapping[str, float], seen: Iterable[NodePod], now: float
+) -> tuple[NodePod, ...]:
     """Those that have been so for PATIENCE_S. first_seen: as `since` has it."""
     return tuple(pod for pod in seen if now - first_seen[pod.uid] >= PATIENCE_S)
 
 
 def ungranted(
-    rows: Sequence[NodePod], held: Held, journal: Journal, unallocated: Collection[str], policy: Policy
+    rows: Sequence[NodePod],
+    held: Held,
+    journal: Journal,
+    unallocated: Collection[str],
+    policy: Policy,
 ) -> dict[str, PodName]:
-    """The pods that certainly hold no grant, by the uid of their cgroups: a process of theirs on a GPU is a violation.
-    Such a process is ended, so any doubt keeps a pod out. What a pod asks for never changes, and its uid is the API's:
-    the uid in a static pod's annotation does not count. unallocated: the uids of pods that have been without their
-    devices for PATIENCE_S."""
+    """The pods that certainly hold no grant, by the uid of their cgroups: a process of theirs on a
+    GPU is a violation. Such a process is ended, so any doubt keeps a pod out. What a pod asks for
+    never changes, and its uid is the API's: the uid in a static pod's annotation does not count.
+    unallocated: the uids of pods that have been without their devices for PATIENCE_S."""
     asking = [row for row in rows if row.requests]
     have = {container.pod_key for container in served("memory", held, journal, asking)}
     may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)
-    pods = [row.identity for row in rows if row.identity.uid in unallocated or row.asked not in may_have_one]
+    pods = [
+        row.identity
+        for row in rows
+        if row.identity.uid in unallocated or row.asked not in may_have_one
+    ]
     return {pod.uid: pod for pod in pods if (pod.namespace, pod.name) not in have}
 
 
-def _asking_for_gpus(asked: Iterable[tuple[str, ...]], policy: Policy) -> frozenset[tuple[str, ...]]:
-    """Those for which mpsd, another device plugin or a DRA driver may have given a GPU; a thread share is none. Claims
-    may be for nothing, and a pod does not say what for: they count only where the policy names a device class."""
+def _asking_for_gpus(
+    asked: Iterable[tuple[str, ...]], policy: Policy
+) -> frozenset[tuple[str, ...]]:
+    """Those for which mpsd, another device plugin or a DRA driver may have given a GPU; a thread
+    share is none. Claims may be for nothing, and a pod does not say what for: they count only where
+    the policy names a device class."""
     kept = policy.admission.visible_devices_kept_for
-    ways = {policy.resources.memory, *([ANY_CLAIM] if any(name.startswith(DEVICE_CLASS) for name in kept) else [])}
+    ways = {
+        policy.resources.memory,
+        *([ANY_CLAIM] if any(name.startswith(DEVICE_CLASS) for name in kept) else []),
+    }
     none = {policy.resources.percent, policy.resources.count}
     return frozenset(
-        each for each in asked if any(name in ways or matches(name, kept) for name in each if name not in none)
+        each
+        for each in asked
+        if any(name in ways or matches(name, kept) for name in each if name not in none)
     )

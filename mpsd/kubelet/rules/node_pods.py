@@ -1,7 +1,7 @@
 """The pods of this node as its device plugin needs them, and which of them kubelet is asking for.
 
-Kubelet names no pod when it allocates, so that is guessed, and checked when the container starts, where kubelet does
-name it.
+Kubelet names no pod when it allocates, so that is guessed, and checked when the container starts,
+where kubelet does name it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,8 +18,10 @@ from mpsd.model.request import ContainerRequest, read_allocated
 Kind = Literal["memory", "percent"]
 KINDS: tuple[Kind, Kind] = ("memory", "percent")
 PodKey = tuple[str, str]  # namespace and name: all that kubelet says of a pod
-DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"  # before a class: the resource by which pods request it
-BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
+# before a class: the resource by which pods request it
+DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+# nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
+BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 _NANOSECONDS = 19  # digits, until the year 2286
 
 
@@ -41,8 +43,8 @@ class ContainerName:
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod of this node. Of one that asks for no GPU of ours, of which there may be hundreds, only what tells whose
-    its processes are is kept: all up to `deletion`."""
+    """A pod of this node. Of one that asks for no GPU of ours, of which there may be hundreds, only
+    what tells whose its processes are is kept: all up to `deletion`."""
 
     identity: PodName
     #: the names of everything that device plugins may have given it, as `Pod.asked` has them
@@ -89,14 +91,19 @@ class NodePod:
 
     @property
     def came(self) -> tuple[str, str, str]:
-        """The order in which kubelet hears of pods: when they were bound, where that is written on them, since many are
-        made in one second and bound in any order; else when they were made."""
+        """The order in which kubelet hears of pods: when they were bound, where that is written on
+        them, since many are made in one second and bound in any order; else when they were made."""
         at = self.annotations.get(BOUND_AT, "")[:_NANOSECONDS]
-        return at.zfill(_NANOSECONDS) if at.isascii() and at.isdecimal() else "", self.created, self.uid
+        return (
+            at.zfill(_NANOSECONDS) if at.isascii() and at.isdecimal() else "",
+            self.created,
+            self.uid,
+        )
 
     @property
     def static_uid(self) -> str:
-        """The uid that kubelet names a static pod's cgroups by, which is not the API's; empty for any other pod."""
+        """The uid that kubelet names a static pod's cgroups by, which is not the API's; empty for
+        any other pod."""
         return self.annotations.get(MIRROR, "")
 
     def request(self, container: str) -> ContainerRequest | None:
@@ -139,7 +146,9 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
         created=pod.metadata.created or "",
         requests=requests,
         main_containers=tuple(container.name for container in pod.spec.containers),
-        annotations={key: value for key, value in pod.annotations.items() if isinstance(value, str)},
+        annotations={
+            key: value for key, value in pod.annotations.items() if isinstance(value, str)
+        },
         phase=pod.status.phase,
     )
 
@@ -158,14 +167,19 @@ def expected(
     gpus: int | None = None,
     begun: Collection[ContainerName] = (),
 ) -> RequestingContainer | None:
-    """The container that kubelet most likely allocates `count` devices for: the first that waits for exactly so many.
-    pods: those bound to this node. served: the containers that have their devices of this resource. gpus: the number of
-    GPUs that the devices lie on, where it is known: pods that ask for as many come first then. begun: containers that
-    have devices of the other resource; kubelet finishes one before it begins the next, so these come first."""
+    """The container that kubelet most likely allocates `count` devices for: the first that waits
+    for exactly so many. pods: those bound to this node. served: the containers that have their
+    devices of this resource. gpus: the number of GPUs that the devices lie on, where it is known:
+    pods that ask for as many come first then. begun: containers that have devices of the other
+    resource; kubelet finishes one before it begins the next, so these come first."""
     candidates = {
-        (pod.container(request) not in begun, gpus not in (None, request.gpus), not is_next, pod.came, position): (
-            RequestingContainer(pod, request)
-        )
+        (
+            pod.container(request) not in begun,
+            gpus not in (None, request.gpus),
+            not is_next,
+            pod.came,
+            position,
+        ): RequestingContainer(pod, request)
         for pod in pods
         if not pod.is_finished and not pod.terminating
         for position, request, is_next in _waiting(pod, served, kind)
@@ -177,9 +191,16 @@ def expected(
 def _waiting(
     pod: NodePod, served: Collection[ContainerName], kind: Kind
 ) -> Iterator[tuple[int, ContainerRequest, bool]]:
-    """The pod's containers that wait for devices, and whether kubelet comes to this one first. kubelet goes through a
-    pod in order, so one before a served one has been served too, whatever is known of it."""
-    asking = [(position, request) for position, request in enumerate(pod.requests) if devices_of(request, kind)]
-    last = max((n for n, (_, request) in enumerate(asking) if pod.container(request) in served), default=-1)
+    """The pod's containers that wait for devices, and whether kubelet comes to this one first.
+    kubelet goes through a pod in order, so one before a served one has been served too, whatever is
+    known of it."""
+    asking = [
+        (position, request)
+        for position, request in enumerate(pod.requests)
+        if devices_of(request, kind)
+    ]
+    last = max(
+        (n for n, (_, request) in enumerate(asking) if pod.container(request) in served), default=-1
+    )
     for n, (position, request) in enumerate(asking[last + 1 :]):
         yield position, request, n == 0

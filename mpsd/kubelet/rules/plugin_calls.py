@@ -1,4 +1,5 @@
-"""Counts of kubelet's calls to the device plugin, by outcome. Every pair is there from the start, with 0."""
+"""Counts of kubelet's calls to the device plugin, by outcome. Every pair is there from the start,
+with 0."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -17,8 +18,8 @@ class Call(StrEnum):
 
 
 class CallOutcome(StrEnum):
-    """The result of a call. REFUSED: for good, for what was asked. HELD_BACK: for now; kubelet retries. LATE: no answer
-    in time. FAILED: by a fault of mpsd's own; its log says which."""
+    """The result of a call. REFUSED: for good, for what was asked. HELD_BACK: for now; kubelet
+    retries. LATE: no answer in time. FAILED: by a fault of mpsd's own; its log says which."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -34,7 +35,8 @@ class PluginCalls:
         self._now = now
         self.counts = {(call, outcome): 0 for call in Call for outcome in CallOutcome}
         self.times = dict.fromkeys(Call, no_durations(CALL_BOUNDS_S))
-        self._held_back: dict[tuple[str, ...], float] = {}  # by the devices of the container, when it was refused
+        # by the devices of the container, when it was refused
+        self._held_back: dict[tuple[str, ...], float] = {}
 
     def note(self, call: Call, ids: Sequence[str], outcome: CallOutcome, took_s: float) -> None:
         self.counts[call, outcome] += 1
@@ -50,5 +52,7 @@ class PluginCalls:
     def held_back(self) -> int:
         """Containers whose last start was refused and that kubelet still retries."""
         oldest = self._now() - HELD_BACK_S
-        self._held_back = {container: at for container, at in self._held_back.items() if at >= oldest}
+        self._held_back = {
+            container: at for container, at in self._held_back.items() if at >= oldest
+        }
         return len(self._held_back)

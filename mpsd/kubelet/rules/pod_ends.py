@@ -1,9 +1,10 @@
-"""When the clients of a deleted pod are stopped, so that no signal of kubelet's ends one in mid-kernel.
+"""When the clients of a deleted pod are stopped, so that no signal of kubelet's ends one in
+mid-kernel.
 
-Kubelet sends SIGTERM at once, or after a hook at a time that nobody sees, and SIGKILL once the grace
-is over. Whoever would die of the first is stopped as soon as the deletion is seen (a pending SIGTERM
-does not wake a stopped process), and everybody in time before the second. Static pods are left out:
-the deletion of a mirror pod ends none of them, and their cgroups have another uid.
+Kubelet sends SIGTERM at once, or after a hook at a time that nobody sees, and SIGKILL once the
+grace is over. Whoever would die of the first is stopped as soon as the deletion is seen (a pending
+SIGTERM does not wake a stopped process), and everybody in time before the second. Static pods are
+left out: the deletion of a mirror pod ends none of them, and their cgroups have another uid.
 """
 
 import math
@@ -34,7 +35,9 @@ class PodEnd:
     removed_s: float | None = None
 
 
-def deleted(known: PodEnd | None, pod: PodName, deletion: PodDeletion, now_s: float, *, was_running: bool) -> PodEnd:
+def deleted(
+    known: PodEnd | None, pod: PodName, deletion: PodDeletion, now_s: float, *, was_running: bool
+) -> PodEnd:
     """The end of a pod whose deletion is requested. known: None where that is new. was_running:
     whether the pod was seen without that just before; else nobody knows for how long its grace has
     run, and none is left."""
@@ -81,8 +84,8 @@ def due_clients(
     now_s: float,
     pod_end_s: float,
 ) -> DueClients:
-    """The clients of MPS that are to be stopped. ends: by the pod's uid. mortal: those that die of a
-    first signal. pod_end_s: as of `stop_at_s`."""
+    """The clients of MPS that are to be stopped. ends: by the pod's uid. mortal: those that die of
+    a first signal. pod_end_s: as of `stop_at_s`."""
     found = []
     next_s = math.inf
     for client in clients:

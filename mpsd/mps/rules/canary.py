@@ -1,7 +1,8 @@
 """What a CUDA client of our own must observe under known limits, and what follows when it does not.
 
-A driver is trusted for what it was observed to do here, not for what a table or a manual says. A difference from the
-table is a warning; anything that gives a program more than its limit is a problem.
+A driver is trusted for what it was observed to do here, not for what a table or a manual says. A
+difference from the table is a warning; anything that gives a program more than its limit is a
+problem.
 """
 
 import json
@@ -26,18 +27,23 @@ COST_TOLERANCE_MIB = 16  # between a context's cost as measured and as limits/gp
 _LONGEST = 300  # characters of what a program said
 
 _OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
-_COMPUTE = "give mpsd control the driver's compute libraries (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+_COMPUTE = (
+    "give mpsd control the driver's compute libraries (NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A client under one memory limit: its own, or the server's, which holds for clients that set none."""
+    """A client under one memory limit: its own, or the server's, which holds for clients that set
+    none."""
 
     limit_mib: int
     own: bool
 
     def __str__(self) -> str:
-        return f"a client under {'its own' if self.own else 'a server'} limit of {self.limit_mib} MiB"
+        return (
+            f"a client under {'its own' if self.own else 'a server'} limit of {self.limit_mib} MiB"
+        )
 
     def environment(self, gpu: str, pipe_directory: str) -> dict[str, str]:
         """What such a client is started with, to be on the GPU with this UUID."""
@@ -55,13 +61,13 @@ CAP = Trial(512, own=False)  # of its cgroup, below the server's limit of that t
 
 
 def first_context_environment(gpu: str, pipe_directory: str) -> dict[str, str]:
-    """For a small context on this GPU whatever the server's limit is: no limit is in force for who asks for none by
-    `0=0`, under denial too (docs/mps-observed.md, section 3)."""
+    """For a small context on this GPU whatever the server's limit is: no limit is in force for who
+    asks for none by `0=0`, under denial too (docs/mps-observed.md, section 3)."""
     own = {MEMORY_LIMIT: "0=0", THREAD_PERCENT: str(PERCENT)}
     return {PIPE_DIRECTORY: pipe_directory, CUDA_VISIBLE_DEVICES: gpu, **own}
 
 
-# -- what became of a client ---------------------------------------------------------------------------------------
+# -- what became of a client ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,8 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class NoContext:
-    """step: the call that failed; error: CUDA's number and name, such as 2:CUDA_ERROR_OUT_OF_MEMORY."""
+    """step: the call that failed; error: CUDA's number and name, such as
+    2:CUDA_ERROR_OUT_OF_MEMORY."""
 
     step: str
     error: str
@@ -115,12 +122,13 @@ def outcome_of(code: int, output: str, errors: str) -> Outcome:
             return Broken(f'ended with code {code} and printed "{printable(last, _LONGEST)}"')
 
 
-# -- what follows from it ------------------------------------------------------------------------------------------
+# -- what follows from it ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryFinding:
-    """The finding on one GPU. problem: why its limits are not reliable; warning: what differs from limits/gpus.yaml.
+    """The finding on one GPU. problem: why its limits are not reliable; warning: what differs from
+    limits/gpus.yaml.
 
     context_mib: what a context on sms SMs costs; None where there was none.
     """
@@ -133,7 +141,9 @@ class CanaryFinding:
 
 def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
     """What clients that had to be admitted observed on their GPU."""
-    problems = dict.fromkeys(filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items())))
+    problems = dict.fromkeys(
+        filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items()))
+    )
     if problems:
         return CanaryFinding(problem=f"{gpu.label}: {'; '.join(problems)}")
     # The smaller: a card that is nearly full leaves a client less than its limit.
@@ -143,16 +153,21 @@ def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
         if isinstance(outcome, ProbeResult)
     )
     warnings = "; ".join(_warnings(gpu, context_mib, sms))
-    return CanaryFinding(warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms)
+    return CanaryFinding(
+        warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms
+    )
 
 
 def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
-    """Why this GPU cannot be kept shut, from what became of a client under denial; empty where it can be."""
+    """Why this GPU cannot be kept shut, from what became of a client under denial; empty where it
+    can be."""
     match outcome:
         case NoContext(_step, error) if error == _OUT_OF_MEMORY:
             return ""
         case ProbeResult(_uuid, free_mib, _sms):
-            return f"{gpu.label}: {DENIAL} must get no context, and got one with {free_mib} MiB free"
+            return (
+                f"{gpu.label}: {DENIAL} must get no context, and got one with {free_mib} MiB free"
+            )
         case NoContext(step, error):
             expected = f"it must fail with {_OUT_OF_MEMORY} when it makes its context"
             return f"{gpu.label}: {DENIAL} failed at {step} with {error}; {expected}"
@@ -180,7 +195,9 @@ def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
             return f"{trial} got {printable(uuid, _LONGEST)} instead of {gpu.uuid}"
         case ProbeResult(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
             return f"{trial} saw {free_mib} MiB free: this driver does not enforce memory limits"
-        case ProbeResult(_uuid, _free_mib, sms) if sms > _sms_expected(gpu) + gpu.capability.sm_minimum:
+        case ProbeResult(_uuid, _free_mib, sms) if (
+            sms > _sms_expected(gpu) + gpu.capability.sm_minimum
+        ):
             expected = f"{PERCENT} % of the threads are about {_sms_expected(gpu)}"
             what = "this driver does not enforce thread percentages"
             return f"{trial} got {sms} of {gpu.sms} SMs, and {expected}: {what}"
@@ -189,7 +206,10 @@ def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
         case NoContext("libcuda", error):  # it could not be loaded
             return f"{error}; {_COMPUTE}"
         case NoContext(step, error) if error == _OUT_OF_MEMORY:
-            return f"{trial} got no context: {error} at {step}; check what else uses this GPU's memory (nvidia-smi)"
+            return (
+                f"{trial} got no context: {error} at {step}; check what else uses this GPU's memory"
+                " (nvidia-smi)"
+            )
         case NoContext(step, error):
             return f"{trial} got no context: {error} at {step}"
         case Broken(how):
@@ -204,12 +224,18 @@ def _warnings(gpu: Gpu, context_mib: int, sms: int) -> Iterable[str]:
     row = f"limits/gpus.yaml for compute capability {gpu.capability.compute_capability}"
     expected_mib = gpu.capability.context_cost_mib(sms)
     if context_mib > expected_mib + COST_TOLERANCE_MIB:
-        yield f"a context on {sms} SMs takes {context_mib} MiB, not {expected_mib} as in {row}; correct it there"
+        yield (
+            f"a context on {sms} SMs takes {context_mib} MiB, not {expected_mib} as in {row};"
+            " correct it there"
+        )
     if sms != _sms_expected(gpu):
-        yield f"{PERCENT} % of the threads are {sms} SMs, not {_sms_expected(gpu)} as in {row}; correct it there"
+        yield (
+            f"{PERCENT} % of the threads are {sms} SMs, not {_sms_expected(gpu)} as in {row};"
+            " correct it there"
+        )
 
 
-# -- how long it counts --------------------------------------------------------------------------------------------
+# -- how long it counts --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +246,11 @@ class CanaryScope:
     driver: str
 
 
-def in_one(findings: Iterable[CanaryFinding], denials: Iterable[str], here: CanaryScope, now: float) -> Canary:
-    """The canary of a domain, of what was found on each of its GPUs: every problem, and the dearest context."""
+def in_one(
+    findings: Iterable[CanaryFinding], denials: Iterable[str], here: CanaryScope, now: float
+) -> Canary:
+    """The canary of a domain, of what was found on each of its GPUs: every problem, and the dearest
+    context."""
     found = tuple(findings)
     costs = [(one.context_mib, one.sms) for one in found if one.context_mib is not None]
     context_mib, sms = max(costs, default=(None, None))
@@ -237,12 +266,18 @@ def in_one(findings: Iterable[CanaryFinding], denials: Iterable[str], here: Cana
 
 
 def is_due(
-    canary: Canary | None, here: CanaryScope, rule: CanaryRule, *, in_use: bool, tries_cap: bool = False
+    canary: Canary | None,
+    here: CanaryScope,
+    rule: CanaryRule,
+    *,
+    in_use: bool,
+    tries_cap: bool = False,
 ) -> bool:
-    """Whether it must be run before the domain serves. in_use: somebody holds a grant, and waits for nothing but this.
-    tries_cap: whether memory limits of cgroups are to be tried too.
+    """Whether it must be run before the domain serves. in_use: somebody holds a grant, and waits
+    for nothing but this. tries_cap: whether memory limits of cgroups are to be tried too.
 
-    A canary that passed holds until the next boot or driver; a restart that programs wait for is not held up.
+    A canary that passed holds until the next boot or driver; a restart that programs wait for is
+    not held up.
     """
     if canary is not None and _holds(canary, here):
         again = bool(canary.problem) and (rule is CanaryRule.REQUIRE or not in_use)
@@ -252,18 +287,27 @@ def is_due(
 
 
 def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
-    """Why the domain cannot serve; empty where the canary passed, was not run yet, or only warns."""
-    if canary is None or rule is not CanaryRule.REQUIRE or not canary.problem or not _holds(canary, here):
+    """Why the domain cannot serve; empty where the canary passed, was not run yet, or only
+    warns."""
+    if (
+        canary is None
+        or rule is not CanaryRule.REQUIRE
+        or not canary.problem
+        or not _holds(canary, here)
+    ):
         return ""
     return f"the canary failed under driver {canary.driver}: {canary.problem}"
 
 
 def cap_obstacle(canary: Canary | None, here: CanaryScope) -> str:
-    """Why the domain cannot serve where the policy wants memory limits of cgroups; empty where they hold, or were not
-    tried."""
+    """Why the domain cannot serve where the policy wants memory limits of cgroups; empty where they
+    hold, or were not tried."""
     if canary is None or canary.memory_cap in {"", CAP_HOLDS} or not _holds(canary, here):
         return ""
-    return f"memory_cap is cgroup, and the canary found under driver {canary.driver}: {canary.memory_cap}"
+    return (
+        f"memory_cap is cgroup, and the canary found under driver {canary.driver}:"
+        f" {canary.memory_cap}"
+    )
 
 
 def _holds(canary: Canary, here: CanaryScope) -> bool:

@@ -1,7 +1,8 @@
 """The commands of nvidia-cuda-mps-control, the meaning of its answers, and of the lines in its log.
 
-The daemon never complains (it accepts an unknown device or garbage silently, exit code 0), so an answer that does not
-have exactly the form seen on real hardware is NotUnderstood, and every setting is read back by its caller.
+The daemon never complains (it accepts an unknown device or garbage silently, exit code 0), so an
+answer that does not have exactly the form seen on real hardware is NotUnderstood, and every setting
+is read back by its caller.
 """
 
 import re
@@ -51,7 +52,8 @@ def server_status(server: int) -> Command[ServerStatus]:
 
 
 def health(server: int) -> Command[tuple[tuple[int, ...], ServerStatus]]:
-    """`server_list` and `server_status` of one known server, asked in one go: each costs a process."""
+    """`server_list` and `server_status` of one known server, asked in one go: each costs a
+    process."""
     list_of_servers, status_of_one = server_list(), server_status(server)
 
     def read(output: str) -> tuple[tuple[int, ...], ServerStatus]:
@@ -83,20 +85,26 @@ def set_memory_limit(server: int | None, ordinal: int, memory_mib: int) -> Comma
 
 
 def memory_limit(server: int | None, ordinal: int) -> Command[int | None]:
-    """MiB, as `memory_mib_as_shown` rounds them; None where there is none. server None: the default for new servers."""
+    """MiB, as `memory_mib_as_shown` rounds them; None where there is none. server None: the default
+    for new servers."""
     if server is None:
         return Command(f"get_default_device_pinned_mem_limit {ordinal}", _memory_mib)
     return _of_server(f"get_device_pinned_mem_limit {server} {ordinal}", server, _memory_mib, None)
 
 
 def memory_mib_as_shown(memory_mib: int) -> int:
-    """What a limit reads back as: the daemon keeps every byte and shows whole GiB from 1 GiB on (580.159.04)."""
+    """What a limit reads back as: the daemon keeps every byte and shows whole GiB from 1 GiB on
+    (580.159.04)."""
     return memory_mib if memory_mib < 1024 else memory_mib - memory_mib % 1024
 
 
-def _of_server(text: str, server: int, read: Callable[[str], Answer], gone: Answer) -> Command[Answer]:
+def _of_server(
+    text: str, server: int, read: Callable[[str], Answer], gone: Answer
+) -> Command[Answer]:
     """gone: the answer where there is no such server any more."""
-    return Command(text, lambda output: gone if output == f"Server {server} not found" else read(output))
+    return Command(
+        text, lambda output: gone if output == f"Server {server} not found" else read(output)
+    )
 
 
 def _silence(output: str) -> None:
@@ -120,7 +128,8 @@ def _memory_mib(output: str) -> int | None:
     return int(match[1]) * (1024 if match[2] == "G" else 1)
 
 
-# -- the log: several lines for every command, of which only those that change something are read ------------------
+# -- the log: several lines for every command, of which only those that change something are read
+#   ---
 
 
 class LogEvent(StrEnum):
@@ -158,13 +167,18 @@ class LogLine:
     when: str = ""
 
 
-# The daemon writes the words of anybody who may connect to it, so an event is one only from its own writer, and only at
-# the beginning of the text (docs/mps-observed.md, section 6).
-_LINE = re.compile(r"\[(?P<when>[0-9-]+ [0-9:.]+) (?P<writer>Control|Server) +(?P<pid>[0-9]{1,10})\] (?P<text>.*)")
+# The daemon writes the words of anybody who may connect to it, so an event is one only from its own
+# writer, and only at the beginning of the text (docs/mps-observed.md, section 6).
+_LINE = re.compile(
+    r"\[(?P<when>[0-9-]+ [0-9:.]+) (?P<writer>Control|Server) +(?P<pid>[0-9]{1,10})\] (?P<text>.*)"
+)
 _CLIENT = r"\{PID: (?P<pid>[0-9]{1,10}), Context ID: [0-9]+\}"
 _EVENTS = {
     "Control": (
-        (LogEvent.SERVER_STARTING, re.compile(r"Starting new server (?P<pid>[0-9]{1,10}) for user")),
+        (
+            LogEvent.SERVER_STARTING,
+            re.compile(r"Starting new server (?P<pid>[0-9]{1,10}) for user"),
+        ),
         (LogEvent.SERVER_READY, re.compile(r"NEW SERVER (?P<pid>[0-9]{1,10}): Ready")),
         (LogEvent.SERVER_EXITED, re.compile(r"Server (?P<pid>[0-9]{1,10}) exited with status")),
     ),
@@ -174,16 +188,22 @@ _EVENTS = {
         (LogEvent.STICKY_ERRORS, re.compile(r"The following client .*have a sticky error set:")),
         (LogEvent.CLIENT_REFUSED, re.compile(rf"Failed to accept client {_CLIENT} with status")),
         (LogEvent.FATAL, re.compile(r"Server encountered a fatal exception")),
-        (LogEvent.CLIENT_CONNECTED, re.compile(r"Client \{PID: (?P<pid>[0-9]{1,10}), Context ID: 0\} connected$")),
+        (
+            LogEvent.CLIENT_CONNECTED,
+            re.compile(r"Client \{PID: (?P<pid>[0-9]{1,10}), Context ID: 0\} connected$"),
+        ),
         (LogEvent.CLIENT_GONE, re.compile(r"Client process (?P<pid>[0-9]{1,10}) disconnected$")),
-        (LogEvent.PID, re.compile(r"(?P<pid>[0-9]{1,10})$")),  # those of the daemon itself are its answers
+        # those of the daemon itself are its answers
+        (LogEvent.PID, re.compile(r"(?P<pid>[0-9]{1,10})$")),
     ),
 }
 _CHATTER = re.compile(
     r"^Cmd:|^Unknown command|NEW UI|UI closed|Accepting connection|Unable to accept connection"
     r"|User did not send valid credentials|NEW CLIENT|Received new client"
-    r"|Creating worker thread|is associated|connected$|disconnected$|exiting\. Number of|assuming client .* exit"
-    r"|Status of client .* is ACTIVE|Received device query|^[0-9.]*[MG]?$|^(ACTIVE|FAULT)$|^PID +ID|^[0-9]+ +[0-9]+ "
+    r"|Creating worker thread|is associated|connected$|disconnected$|exiting\. Number of|assuming"
+    r" client .* exit"
+    r"|Status of client .* is ACTIVE|Received device query|^[0-9.]*[MG]?$|^(ACTIVE|FAULT)$|^PID"
+    r" +ID|^[0-9]+ +[0-9]+ "
 )
 
 

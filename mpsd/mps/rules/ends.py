@@ -1,7 +1,9 @@
-"""How a client of MPS ends without harm to its neighbours: stopped first, killed once what it queued has run.
+"""How a client of MPS ends without harm to its neighbours: stopped first, killed once what it
+queued has run.
 
-A client that is killed while a kernel of some milliseconds runs takes every other client of its GPU along; a stopped
-process launches nothing, and what it had queued runs on (docs/mps-observed.md, section 15).
+A client that is killed while a kernel of some milliseconds runs takes every other client of its GPU
+along; a stopped process launches nothing, and what it had queued runs on (docs/mps-observed.md,
+section 15).
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +20,8 @@ Sample = tuple[int, int]  # when it was taken, in microseconds since 1970, and t
 
 @dataclass(frozen=True, slots=True)
 class EndRecord:
-    """An end that is under way, as it is kept on the node: what makes a stopped process mpsd's to kill."""
+    """An end that is under way, as it is kept on the node: what makes a stopped process mpsd's to
+    kill."""
 
     process: ProcessIdentity
     #: UUIDs of the GPUs whose MPS servers run what it has queued
@@ -59,7 +62,9 @@ class EndView:
     is_idle: bool
 
 
-def begun(process: ProcessIdentity, gpus: Iterable[str], reason: str, drain_s: float, now_s: float) -> EndRecord:
+def begun(
+    process: ProcessIdentity, gpus: Iterable[str], reason: str, drain_s: float, now_s: float
+) -> EndRecord:
     """A new end, before the first stop."""
     return EndRecord(process, tuple(gpus), reason, drain_s, now_s + drain_s)
 
@@ -67,8 +72,9 @@ def begun(process: ProcessIdentity, gpus: Iterable[str], reason: str, drain_s: f
 def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
     """What is to be done now, and the record as it is to be kept from then on.
 
-    A thread that waits for a device stops late, and a stop that was not seen to hold is sent again without being
-    counted. Whoever continues the client lengthens its end by one drain each time, until that is no longer done.
+    A thread that waits for a device stops late, and a stop that was not seen to hold is sent again
+    without being counted. Whoever continues the client lengthens its end by one drain each time,
+    until that is no longer done.
     """
     if not seen.is_alive:
         return Step.OVER, end
@@ -85,7 +91,8 @@ def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
 
 
 def are_idle(samples: Mapping[str, Iterable[Sample]], gpus: Iterable[str]) -> bool:
-    """Whether the last samples of each GPU's server, all of them after the stop, are of no use at all.
+    """Whether the last samples of each GPU's server, all of them after the stop, are of no use at
+    all.
 
     samples: by the UUID of the GPU. A server without a sample may be busy: none is not zero.
     """

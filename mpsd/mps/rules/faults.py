@@ -1,11 +1,12 @@
-"""The faults of a domain's GPUs: what confirms one, who was hit, who may have caused it, whom to end, who was there.
+"""The faults of a domain's GPUs: what confirms one, who was hit, who may have caused it, whom to
+end, who was there.
 
-A fault is confirmed by its server, or by clients that vanished together, and never by the log: any tenant can write
-lines there (docs/mps-observed.md, section 4). A line only makes mpsd look.
+A fault is confirmed by its server, or by clients that vanished together, and never by the log: any
+tenant can write lines there (docs/mps-observed.md, section 4). A line only makes mpsd look.
 
-A client that ends in mid-kernel takes all others on its GPU along, so those that ended just before a fault, and not by
-it, are its likely causes. A program that faulted itself is among those hit, and cannot be told from them: the log names
-an innocent process first (section 6).
+A client that ends in mid-kernel takes all others on its GPU along, so those that ended just before
+a fault, and not by it, are its likely causes. A program that faulted itself is among those hit, and
+cannot be told from them: the log names an innocent process first (section 6).
 """
 
 from collections import Counter
@@ -24,13 +25,13 @@ if TYPE_CHECKING:  # as in model.grants
 
 REMEMBERED = 16  # faults of a domain
 
-# -- the log -------------------------------------------------------------------------------------------------------
+# -- the log --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the log says of a fault, as far as it was read. pids: of all that it says were torn down. listing: whether a
-    line with nothing but a number names one more.
+    """What the log says of a fault, as far as it was read. pids: of all that it says were torn
+    down. listing: whether a line with nothing but a number names one more.
     """
 
     of_fault: bool = False
@@ -41,24 +42,34 @@ class Reading:
 def read_on(reading: Reading, line: LogLine) -> Reading:
     if line.event is LogEvent.FAULT:
         return replace(reading, of_fault=True, listing=False)
-    named = line.event is LogEvent.CLIENT_TORN_DOWN or (reading.listing and line.event is LogEvent.PID)
+    named = line.event is LogEvent.CLIENT_TORN_DOWN or (
+        reading.listing and line.event is LogEvent.PID
+    )
     pids = reading.pids | {line.pid} if named and line.pid is not None else reading.pids
-    listing = line.event is LogEvent.STICKY_ERRORS or (reading.listing and line.event is LogEvent.PID)
+    listing = line.event is LogEvent.STICKY_ERRORS or (
+        reading.listing and line.event is LogEvent.PID
+    )
     return replace(reading, pids=pids, listing=listing)
 
 
 def rest_of(reading: Reading) -> Reading:
-    """What the next lines are read after, once this was taken in: a look may cut a list of pids in two."""
+    """What the next lines are read after, once this was taken in: a look may cut a list of pids in
+    two."""
     return Reading(listing=reading.listing)
 
 
-# -- ends of clients -----------------------------------------------------------------------------------------------
+# -- ends of clients -----------------------------------------------------------------------------
 
 BEFORE_S = 0.5  # how long before a fault an end may have caused it
-LATE_S = 0.1  # how long after it mpsd may see that end: the memory of a killed client was back after 0.05 to 0.07 s
-TOGETHER_S = 0.2  # in which all vanish whom a fault hits, where they are gone before anybody can ask the server
-_APART_S = 0.01  # between the ends of a container's first process and of those that the kernel kills with it
-_BY_ITSELF = frozenset({0, 4, 5, 6, 7, 8, 11, 31})  # no signal, SIGILL, TRAP, ABRT, BUS, FPE, SEGV, SYS (signal(7))
+# how long after it mpsd may see that end: the memory of a killed client was back after 0.05 to 0.07
+# s
+LATE_S = 0.1
+# in which all vanish whom a fault hits, where they are gone before anybody can ask the server
+TOGETHER_S = 0.2
+# between the ends of a container's first process and of those that the kernel kills with it
+_APART_S = 0.01
+# no signal, SIGILL, TRAP, ABRT, BUS, FPE, SEGV, SYS (signal(7))
+_BY_ITSELF = frozenset({0, 4, 5, 6, 7, 8, 11, 31})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +109,13 @@ class FaultSigns:
     over_s: float = 0.0
 
 
-def near(deaths: Iterable[ClientDeath], signs: FaultSigns, known: Iterable[Fault]) -> tuple[ClientDeath, ...]:
+def near(
+    deaths: Iterable[ClientDeath], signs: FaultSigns, known: Iterable[Fault]
+) -> tuple[ClientDeath, ...]:
     """The ends that a fault can have to do with, but for those that an earlier fault explains.
 
-    A server is in fault until the last of those that it hit is gone, however long a busy machine takes to end them.
+    A server is in fault until the last of those that it hit is gone, however long a busy machine
+    takes to end them.
     """
     explained = {hit.process for fault in known for hit in fault.hit}
     explained |= {cause.process for fault in known for cause in fault.causes or ()}
@@ -111,12 +125,16 @@ def near(deaths: Iterable[ClientDeath], signs: FaultSigns, known: Iterable[Fault
     return tuple(one for one in recent if one.client.process not in explained)
 
 
-def vanished_together(deaths: Iterable[ClientDeath], noticed_s: float, survivors: Collection[FaultHit]) -> bool:
-    """Whether these ends confirm a fault of the domain's one GPU that was over before the server could be asked.
+def vanished_together(
+    deaths: Iterable[ClientDeath], noticed_s: float, survivors: Collection[FaultHit]
+) -> bool:
+    """Whether these ends confirm a fault of the domain's one GPU that was over before the server
+    could be asked.
 
-    survivors: clients from before it that live. A fault leaves none, so that one is enough against it. And it takes the
-    clients of several pods or programs: those of one may end together because their tenant wants that. A tenant with
-    two, and nobody beside them, can make up a fault, for the price of both; a real one costs no more.
+    survivors: clients from before it that live. A fault leaves none, so that one is enough against
+    it. And it takes the clients of several pods or programs: those of one may end together because
+    their tenant wants that. A tenant with two, and nobody beside them, can make up a fault, for the
+    price of both; a real one costs no more.
     """
     owners = {one.owner for one in deaths if one.at_s >= noticed_s - TOGETHER_S}
     return not survivors and len(owners) > 1
@@ -128,15 +146,19 @@ def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeat
     Nobody who lived while the server was in fault; of the others:
 
     - After whose end the server still had no fault.
-    - Whom somebody killed, up to the first end of a program that the fault may have made exit: what a fault hits exits
+    - Whom somebody killed, up to the first end of a program that the fault may have made exit: what
+      a fault hits exits
       or crashes, and others may be killed for that. Nothing that the log says counts here.
-    - Who ended by themselves about when the fault began, and are not among those that the log names as torn down. The
-      server names all of them, so nobody can have another taken for a cause; who forges a line with their own name is
-      left out, and that is all that the log can do.
+    - Who ended by themselves about when the fault began, and are not among those that the log names
+      as torn down. The
+      server names all of them, so nobody can have another taken for a cause; who forges a line with
+      their own name is left out, and that is all that the log can do.
     """
     every = tuple(deaths)
     after = [one.at_s for one in every if one.is_by_itself and one.at_s >= signs.noticed_s]
-    last_s = max(signs.noticed_s, min(after, default=signs.noticed_s + LATE_S + _APART_S) - _APART_S)
+    last_s = max(
+        signs.noticed_s, min(after, default=signs.noticed_s + LATE_S + _APART_S) - _APART_S
+    )
     return tuple(one for one in every if _may_have_caused(one, signs, last_s))
 
 
@@ -151,11 +173,14 @@ def _may_have_caused(death: ClientDeath, signs: FaultSigns, last_s: float) -> bo
     return death.at_s <= last_s
 
 
-def hit_by(signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool) -> tuple[FaultHit, ...]:
-    """Who lost a context: whom the server listed in the fault, and who ended near it, but for its causes.
+def hit_by(
+    signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool
+) -> tuple[FaultHit, ...]:
+    """Who lost a context: whom the server listed in the fault, and who ended near it, but for its
+    causes.
 
-    one_gpu: whether all clients of the domain share one GPU. Where they do not, only the log tells whose GPU it was: of
-    the same clients those that it names.
+    one_gpu: whether all clients of the domain share one GPU. Where they do not, only the log tells
+    whose GPU it was: of the same clients those that it names.
     """
     every = tuple(deaths)
     found = {**signs.listed, **{one.client.process.pid: one.client for one in every}}
@@ -164,18 +189,24 @@ def hit_by(signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool) -
     return tuple(found[pid] for pid in sorted(found) if one_gpu or pid in signs.named)
 
 
-def settled(fault: Fault, signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool) -> Fault:
+def settled(
+    fault: Fault, signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool
+) -> Fault:
     """The fault, once all ends near it have been seen."""
     every = tuple(deaths)
     found = [
-        FaultCause(one.client.process, one.client.command, one.client.pod, one.how) for one in causes(every, signs)
+        FaultCause(one.client.process, one.client.command, one.client.pod, one.how)
+        for one in causes(every, signs)
     ]
     ended_at = {one.process: one.ended_at for one in fault.hit}
-    hit = [replace(one, ended_at=ended_at.get(one.process)) for one in hit_by(signs, every, one_gpu=one_gpu)]
+    hit = [
+        replace(one, ended_at=ended_at.get(one.process))
+        for one in hit_by(signs, every, one_gpu=one_gpu)
+    ]
     return replace(fault, hit=tuple(hit), causes=tuple(found))
 
 
-# -- what is known of them -----------------------------------------------------------------------------------------
+# -- what is known of them -----------------------------------------------------------------------
 
 
 def noted(faults: Sequence[Fault], fault: Fault) -> tuple[Fault, ...]:
@@ -189,7 +220,9 @@ def unhealed(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 def healed(faults: Iterable[Fault], now: float) -> tuple[Fault, ...]:
     """As they are once the server serves again, or another one does."""
-    return tuple(replace(fault, healed_at=now) if fault.healed_at is None else fault for fault in faults)
+    return tuple(
+        replace(fault, healed_at=now) if fault.healed_at is None else fault for fault in faults
+    )
 
 
 def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
@@ -197,13 +230,17 @@ def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
     return frozenset(pid for fault in unhealed(faults) for pid in fault.pids).issuperset(pids)
 
 
-# -- how they heal -------------------------------------------------------------------------------------------------
+# -- how they heal -------------------------------------------------------------------------------
 
 
-def to_end(faults: Iterable[Fault], listed: Collection[int], now: float, graces: "Graces") -> tuple[FaultHit, ...]:
-    """Who is to be ended by now: those hit that linger beyond the grace. listed: the pids that the server still names.
+def to_end(
+    faults: Iterable[Fault], listed: Collection[int], now: float, graces: "Graces"
+) -> tuple[FaultHit, ...]:
+    """Who is to be ended by now: those hit that linger beyond the grace. listed: the pids that the
+    server still names.
 
-    Until the last of them is gone the server lets nobody in, and their contexts are lost in any case.
+    Until the last of them is gone the server lets nobody in, and their contexts are lost in any
+    case.
     """
     return tuple(
         hit
@@ -229,18 +266,20 @@ def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float |
 
 
 def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
-    """Why only a new daemon can help: the server did not recover in time; empty where it may yet."""
+    """Why only a new daemon can help: the server did not recover in time; empty where it may
+    yet."""
     limit_s = graces.fault_grace_s + graces.wedged_limit_s
     if all(now < fault.at + limit_s for fault in unhealed(faults)):
         return ""
     return f"its server is still in FAULT {limit_s:g} s after the fault"
 
 
-# -- who was there -------------------------------------------------------------------------------------------------
+# -- who was there -------------------------------------------------------------------------------
 
 
 def suspects(faults: Sequence[Fault], names: Mapping[str, PodName]) -> tuple[SuspectReport, ...]:
-    """Every pod that at least the last two faults hit, those that most hit first. names: of pods, by uid.
+    """Every pod that at least the last two faults hit, those that most hit first. names: of pods,
+    by uid.
 
     One of them may be the cause of all; each of them may just have shared the GPU.
     """
@@ -287,6 +326,10 @@ def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitReport, ...]:
     """Pods by their names, and at the end what is in none that is known."""
     pods = {hit.process.pid: hit.pod for hit in fault.hit}
     number = Counter(pods.get(pid) for pid in fault.pids)
-    known = [HitReport(str(names.get(pod, pod)), pod, count) for pod, count in number.items() if pod is not None]
+    known = [
+        HitReport(str(names.get(pod, pod)), pod, count)
+        for pod, count in number.items()
+        if pod is not None
+    ]
     others = [HitReport(processes=number[None])] if number[None] else []
     return (*sorted(known, key=lambda one: one.pod), *others)

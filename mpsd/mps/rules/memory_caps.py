@@ -1,9 +1,10 @@
 """Which memory limits of cgroups are to be set, and which are to be taken away.
 
-Documented, not observed (NVIDIA, "MPS v3 Memory Partitioning", releases 615 and 620): a hard limit fails the allocation
-that would exceed it, of all processes below the cgroup together, whatever limit of MPS they have lifted. Where the
-kernel counts (dmem), a cgroup with files of its own shows its processes its own limit, and those above it hold as well.
-Where the driver counts, the nearest limit alone holds: so there a pod has one limit, and its containers none.
+Documented, not observed (NVIDIA, "MPS v3 Memory Partitioning", releases 615 and 620): a hard limit
+fails the allocation that would exceed it, of all processes below the cgroup together, whatever
+limit of MPS they have lifted. Where the kernel counts (dmem), a cgroup with files of its own shows
+its processes its own limit, and those above it hold as well. Where the driver counts, the nearest
+limit alone holds: so there a pod has one limit, and its containers none.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,15 +16,16 @@ from mpsd.model.policy import MemoryCap
 
 INSTANCE = "it is on a MIG instance, for which NVML sets no memory limits of cgroups"
 NO_CGROUP = "none of its processes is in a cgroup (v2) of its own yet"
-CANARY_FOUND, NOT_SET = "the canary found", "the limit of cgroup"  # how the reasons begin that are faults
+# how the reasons begin that are faults
+CANARY_FOUND, NOT_SET = "the canary found", "the limit of cgroup"
 BY_POLICY = "the policy has memory_cap: mps"
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCap:
-    """A grant that its cgroups are to hold. memory_mib: what it has of each GPU, by UUID. pods: which hold it, by the
-    uid in their cgroups; several that share a claim have a limit each, as large as the grant. cgroups: paths in v2, of
-    the program or container that holds it."""
+    """A grant that its cgroups are to hold. memory_mib: what it has of each GPU, by UUID. pods:
+    which hold it, by the uid in their cgroups; several that share a claim have a limit each, as
+    large as the grant. cgroups: paths in v2, of the program or container that holds it."""
 
     grant: str
     memory_mib: dict[str, int]
@@ -33,7 +35,8 @@ class WantedCap:
 
 @dataclass(frozen=True, slots=True)
 class WantedCaps:
-    """What the agent asks of `mpsd control`. complete: whether these are the grants of all; else none loses a limit."""
+    """What the agent asks of `mpsd control`. complete: whether these are the grants of all; else
+    none loses a limit."""
 
     boot_id: str
     caps: tuple[WantedCap, ...]
@@ -42,7 +45,8 @@ class WantedCaps:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """The limit of one cgroup on one GPU. inode: of its folder: a later cgroup of the same path is another one."""
+    """The limit of one cgroup on one GPU. inode: of its folder: a later cgroup of the same path is
+    another one."""
 
     cgroup: str
     inode: int
@@ -56,8 +60,8 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class CapsInForce:
-    """What `mpsd control` has set and read back in this boot. grants: those that are held by all of their cgroups.
-    troubles: by grant, why another is not."""
+    """What `mpsd control` has set and read back in this boot. grants: those that are held by all of
+    their cgroups. troubles: by grant, why another is not."""
 
     boot_id: str
     caps: tuple[Cap, ...] = ()
@@ -67,7 +71,8 @@ class CapsInForce:
 
 @dataclass(frozen=True, slots=True)
 class FoundCgroup:
-    """inside: it lies below the cgroup of a pod. counts: the kernel counts there (it has dmem.max)."""
+    """inside: it lies below the cgroup of a pod. counts: the kernel counts there (it has
+    dmem.max)."""
 
     path: str
     inode: int
@@ -84,7 +89,10 @@ class CappedGrant:
 
     def caps(self) -> Iterator[Cap]:
         """Those that hold it, outer ones first."""
-        places = sorted((one for one in self.cgroups if one.counts or not one.inside), key=lambda one: one.inside)
+        places = sorted(
+            (one for one in self.cgroups if one.counts or not one.inside),
+            key=lambda one: one.inside,
+        )
         for place in places:
             for gpu, memory_mib in self.wanted.memory_mib.items():
                 yield Cap(place.path, place.inode, gpu, memory_mib)
@@ -107,15 +115,23 @@ def wanted_caps(ledger: LedgerView, boot_id: str, *, pods_known: bool) -> Wanted
     caps = []
     for grant in (held.grant for held in ledger.held):
         parts = {part.gpu: part.memory_mib for part in grant.parts}
-        caps.append(WantedCap(grant.id, parts, tuple(sorted(uids.get(grant.id, ()))), grant.own_cgroups))
+        caps.append(
+            WantedCap(grant.id, parts, tuple(sorted(uids.get(grant.id, ()))), grant.own_cgroups)
+        )
     return WantedCaps(boot_id, tuple(caps), complete=not (ledger.unknown or ledger.unreadable))
 
 
 def decide(
-    policy: MemoryCap, grants: Iterable[CappedGrant], ours: Collection[Cap], why_not: dict[str, str], *, complete: bool
+    policy: MemoryCap,
+    grants: Iterable[CappedGrant],
+    ours: Collection[Cap],
+    why_not: dict[str, str],
+    *,
+    complete: bool,
 ) -> CapActions:
-    """What is to be done. ours: what mpsd has set, of cgroups that are still there. why_not: by GPU, why no limits can
-    be set on it. A limit that is larger, or smaller, is set in the place of the other, so that there is always one."""
+    """What is to be done. ours: what mpsd has set, of cgroups that are still there. why_not: by
+    GPU, why no limits can be set on it. A limit that is larger, or smaller, is set in the place of
+    the other, so that there is always one."""
     sets, without, places = [], dict[str, str](), set()
     for grant in grants:
         if why := _why_without(policy, grant, why_not):
@@ -134,7 +150,8 @@ def _why_without(policy: MemoryCap, grant: CappedGrant, why_not: dict[str, str])
 
 
 def why_never(policy: MemoryCap, gpus: Collection[str], why_not: Mapping[str, str]) -> str:
-    """Why a grant of these GPUs gets no limit in whatever cgroup it is; empty where it may. why_not: by GPU."""
+    """Why a grant of these GPUs gets no limit in whatever cgroup it is; empty where it may.
+    why_not: by GPU."""
     if policy == "mps":
         return BY_POLICY
     if any(map(is_instance, gpus)):

@@ -16,7 +16,14 @@ from pathlib import Path
 
 import mpsd
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.operations.bundle.rules.contents import INDEX, MOST_IN_ALL, BundlePart, cut, index, missing_part
+from mpsd.operations.bundle.rules.contents import (
+    INDEX,
+    MOST_IN_ALL,
+    BundlePart,
+    cut,
+    index,
+    missing_part,
+)
 from mpsd.platform.command_line import option
 from mpsd.platform.console import complaints
 from mpsd.platform.imports import INTERRUPTED
@@ -75,14 +82,20 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
     print(path, flush=True)
 
 
-def _put(tar: tarfile.TarFile, folder: str, part: BundlePart, before: Sequence[BundlePart], program: str) -> BundlePart:
+def _put(
+    tar: tarfile.TarFile, folder: str, part: BundlePart, before: Sequence[BundlePart], program: str
+) -> BundlePart:
     """The part as it is in the bundle."""
     if sum(len(one.text) for one in before) >= MOST_IN_ALL:
-        part = missing_part(part.file, part.about, f"the bundle already has {MOST_IN_ALL // 1024**2} MiB")
+        part = missing_part(
+            part.file, part.about, f"the bundle already has {MOST_IN_ALL // 1024**2} MiB"
+        )
     part = cut(part)
     if not part.missing:
         _add(tar, f"{folder}/{part.file}", part.text.encode(errors="replace"))
-    complaints().print(f"{program}: {f'not {part.file}: {part.missing}' if part.missing else part.file}")
+    complaints().print(
+        f"{program}: {f'not {part.file}: {part.missing}' if part.missing else part.file}"
+    )
     return part
 
 

@@ -1,4 +1,5 @@
-"""`kubectl mps bundle`: a support archive of a cluster: what mpsd reports and logs, as far as listed.
+"""`kubectl mps bundle`: a support archive of a cluster: what mpsd reports and logs, as far as
+listed.
 
 No Secret is read, and of pods none but mpsd's own; what may not be read is named with the right
 that is missing.
@@ -60,7 +61,7 @@ async def _log(kube: Kube, pod: str, container: str, *, previous: bool) -> Bundl
     return BundlePart(file, about, contents.log_kept(found))
 
 
-# -- of what the doctor has read; each raises Unknown ----------------------------------------------
+# -- of what the doctor has read; each raises Unknown --------------------------------------------
 
 
 def _reported(facts: ClusterFacts) -> object:

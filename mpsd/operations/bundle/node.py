@@ -26,7 +26,13 @@ from mpsd.mps.records import DOMAINS_FILE, JoinedGroups
 from mpsd.mps.rules.memory_caps import CapsInForce
 from mpsd.operations.bundle.archive import BUNDLE_OUTPUT, bundle_to
 from mpsd.operations.bundle.rules import contents
-from mpsd.operations.bundle.rules.contents import MOST_BYTES, BundlePart, json_text, log_kept, missing_part
+from mpsd.operations.bundle.rules.contents import (
+    MOST_BYTES,
+    BundlePart,
+    json_text,
+    log_kept,
+    missing_part,
+)
 from mpsd.operations.doctor import node
 from mpsd.operations.doctor.node import KUBELET_DIR, ROOT
 from mpsd.operations.doctor.report import record
@@ -37,7 +43,8 @@ from mpsd.platform.command_line import LIMITS, RUN_DIR, SIMULATED, takes
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits
 from mpsd.platform.settings import settings
 
-Source = tuple[str, str, Callable[[], str]]  # the file, what it is, and its text or why there is none
+# the file, what it is, and its text or why there is none
+Source = tuple[str, str, Callable[[], str]]
 
 _DEADLINE_S = 10.0
 _JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
@@ -53,7 +60,8 @@ _RECORDS: tuple[tuple[str, str, type[object]], ...] = (
 
 
 def tail(path: Path, most_bytes: int) -> str:
-    """The end of a file, whatever bytes it has. A link is not followed: mpsd makes none. OSError."""
+    """The end of a file, whatever bytes it has. A link is not followed: mpsd makes none.
+    OSError."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
@@ -66,7 +74,9 @@ def _journal() -> str:
     if not shutil.which(program):
         raise FileNotFoundError(f"{program} is not on PATH")
     try:
-        done = subprocess.run(_JOURNAL, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S)
+        done = subprocess.run(
+            _JOURNAL, capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S
+        )
     except subprocess.TimeoutExpired:
         raise OSError(f"{program} does not end within {_DEADLINE_S:g} s") from None
     if done.returncode:
@@ -95,7 +105,13 @@ def parts(survey: node.NodeSurvey) -> Iterator[BundlePart]:
     for file, about, read in _sources(survey):
         try:
             yield BundlePart(file, about, read())
-        except (OSError, InvalidInput, local_api.NotRunning, records.UnreadableRecord, Unknown) as error:
+        except (
+            OSError,
+            InvalidInput,
+            local_api.NotRunning,
+            records.UnreadableRecord,
+            Unknown,
+        ) as error:
             yield missing_part(file, about, str(error))
 
 

@@ -1,7 +1,8 @@
-"""`kubectl mps doctor`: why MPS does not start or limits are not enforced in a cluster, each with the one thing to do.
+"""`kubectl mps doctor`: why MPS does not start or limits are not enforced in a cluster, each with
+the one thing to do.
 
-Everything is asked at once, with a deadline for each question. It only reads and asks who may what; what cannot be read
-is Unknown, with what is missing.
+Everything is asked at once, with a deadline for each question. It only reads and asks who may what;
+what cannot be read is Unknown, with what is missing.
 
 Rights of whoever asks, none of which is needed: get and list of what is looked at, create of
 subjectaccessreviews.authorization.k8s.io.
@@ -23,7 +24,16 @@ from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, in
 from mpsd.operations.doctor.rules.components import RIGHTS, Right
 from mpsd.platform.command_line import OUTPUT, takes
 from mpsd.platform.console import Format
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, RESOURCE_SLICES, Kube, KubeError, NotFound, Resource
+from mpsd.platform.kube import (
+    MPS_NODES,
+    NODES,
+    PODS,
+    RESOURCE_SLICES,
+    Kube,
+    KubeError,
+    NotFound,
+    Resource,
+)
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import mpsnodes, policy_in_force
@@ -35,10 +45,15 @@ Answer = TypeVar("Answer")
 _NAMESPACES = Resource("v1", "namespaces")
 _REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 _HOOKS = "admissionregistration.k8s.io/v1"
-# What is asked, by field of the facts: a kind, its namespace, and the name of one object or the selection of many.
+# What is asked, by field of the facts: a kind, its namespace, and the name of one object or the
+# selection of many.
 _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "namespace": (_NAMESPACES, "", NAMESPACE),
-    "definition": (Resource("apiextensions.k8s.io/v1", "customresourcedefinitions"), "", "mpsnodes.mpsd.io"),
+    "definition": (
+        Resource("apiextensions.k8s.io/v1", "customresourcedefinitions"),
+        "",
+        "mpsnodes.mpsd.io",
+    ),
     "own_pods": (PODS, NAMESPACE, OURS),
     "daemon_sets": (Resource("apps/v1", "daemonsets"), NAMESPACE, OURS),
     "deployments": (Resource("apps/v1", "deployments"), NAMESPACE, OURS),
@@ -83,13 +98,17 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
     objects = dict(zip(_QUESTIONS, answers, strict=True))
     if nodes:
         objects |= {name: _of_nodes(nodes, objects[name], keys) for name, keys in _NODE_OF.items()}
-    shared = map(read_kubernetes_node, () if isinstance(objects["nodes"], Unknown) else objects["nodes"])
+    shared = map(
+        read_kubernetes_node, () if isinstance(objects["nodes"], Unknown) else objects["nodes"]
+    )
     names = [node.name for node in shared if node.is_labelled]
     return ClusterFacts(
         now=time.time(),
         ours=mpsd.__version__,
         policy=in_force.policy,
-        cgroups=dict(zip(names, await asyncio.gather(*(_cgroup(kube, name) for name in names)), strict=True)),
+        cgroups=dict(
+            zip(names, await asyncio.gather(*(_cgroup(kube, name) for name in names)), strict=True)
+        ),
         gpu_facts=load_limits(None).facts,
         version=version,
         own_clock=own_clock,
@@ -99,7 +118,8 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
 
 
 async def _is_node(kube: Kube, name: str) -> bool:
-    """Of a Node without an MPSNode the doctor has most to say. False also where it may not be read."""
+    """Of a Node without an MPSNode the doctor has most to say. False also where it may not be
+    read."""
     try:
         await kube.get(NODES, name)
     except KubeError:
@@ -107,7 +127,9 @@ async def _is_node(kube: Kube, name: str) -> bool:
     return True
 
 
-async def _objects(kube: Kube, kind: Resource, namespace: str, which: str | Mapping[str, str]) -> Objects:
+async def _objects(
+    kube: Kube, kind: Resource, namespace: str, which: str | Mapping[str, str]
+) -> Objects:
     if not isinstance(which, str):
         return await fact(kube.list(kind, namespace, which))
     try:
@@ -128,16 +150,23 @@ def _of_nodes(nodes: Sequence[str], objects: Objects, keys: Sequence[str]) -> Ob
 async def _missing_rights(kube: Kube) -> tuple[Right, ...]:
     answers = await asyncio.gather(*(kube.create(_REVIEWS, right.review) for right in RIGHTS))
     found = zip(RIGHTS, answers, strict=True)
-    return tuple(right for right, answer in found if inside(answer, "status", "allowed") is not True)
+    return tuple(
+        right for right, answer in found if inside(answer, "status", "allowed") is not True
+    )
 
 
 async def _cgroup(kube: Kube, node: str) -> Fact[int]:
-    """The version that its kubelet runs on. A right that few have: without it there is nothing to say."""
+    """The version that its kubelet runs on. A right that few have: without it there is nothing to
+    say."""
     try:
         found = _CGROUP.search(await kube.kubelet_metrics(node))
     except KubeError as error:
         return NotApplicable(str(error))
-    return int(found[1]) if found else NotApplicable(f"the kubelet of {node} is older than 1.31 and does not report it")
+    return (
+        int(found[1])
+        if found
+        else NotApplicable(f"the kubelet of {node} is older than 1.31 and does not report it")
+    )
 
 
 async def _own_clock(kube: Kube) -> float:
@@ -166,13 +195,14 @@ def doctor(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Say why MPS does not start or limits are not enforced in a cluster, the worst first, and the one thing to do.
+    """Say why MPS does not start or limits are not enforced in a cluster, the worst first, and the
+    one thing to do.
 
-    It only reads, with the rights that you have: what you may not see is reported as unknown, with the right that is
-    missing. With names of nodes, only these nodes are checked.
+    It only reads, with the rights that you have: what you may not see is reported as unknown, with
+    the right that is missing. With names of nodes, only these nodes are checked.
 
-    Exits with 0 when nothing was found but notes ("worth knowing"), 1 when something was found or could not be
-    determined, 2 when there is no such node.
+    Exits with 0 when nothing was found but notes ("worth knowing"), 1 when something was found or
+    could not be determined, 2 when there is no such node.
 
         kubectl mps doctor
         kubectl mps doctor gpu-a1 -v
@@ -180,5 +210,7 @@ def doctor(
 
     What can be seen only on a node, `mpsd doctor` checks there.
     """
-    facts = ClusterAccess("kubectl mps doctor", kubeconfig, context).ask(lambda kube: look(kube, nodes or ()))
+    facts = ClusterAccess("kubectl mps doctor", kubeconfig, context).ask(
+        lambda kube: look(kube, nodes or ())
+    )
     answer(diagnose(facts, CLUSTER_CHECKS), output, verbose=verbose)

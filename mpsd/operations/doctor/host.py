@@ -1,8 +1,8 @@
-"""What surrounds mpsd on a machine, as `mpsd doctor` and bundles look at it: anybody's control daemons, container
-engines and the launcher, kubelet's folder, SELinux, device nodes.
+"""What surrounds mpsd on a machine, as `mpsd doctor` and bundles look at it: anybody's control
+daemons, container engines and the launcher, kubelet's folder, SELinux, device nodes.
 
-Files are looked for below one root, so that a machine can be examined from a container that has its / in a folder. A
-control daemon is recognized by its command line alone, and none is asked anything.
+Files are looked for below one root, so that a machine can be examined from a container that has its
+/ in a folder. A control daemon is recognized by its command line alone, and none is asked anything.
 """
 
 import errno
@@ -27,21 +27,34 @@ from mpsd.platform import processes
 from mpsd.platform.run_directory import peer_of
 from mpsd.simulator.gpus import FOLDER
 
-_SERVES = re.compile(r"-[A-Za-z]*[df]|--(daemon|forground|foreground)")  # without one it only passes commands on
-_PROGRAMS = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "usr/local/nvidia/toolkit")
+# without one it only passes commands on
+_SERVES = re.compile(r"-[A-Za-z]*[df]|--(daemon|forground|foreground)")
+_PROGRAMS = (
+    "usr/local/sbin",
+    "usr/local/bin",
+    "usr/sbin",
+    "usr/bin",
+    "sbin",
+    "bin",
+    "usr/local/nvidia/toolkit",
+)
 
 
 def daemons(simulation: str) -> tuple[DaemonSeen, ...] | Unknown:
-    """Those of this machine, by pid; Unknown where other users' processes are hidden, or it is not known which machine
-    they are of. simulation: the folder that processes of a simulated machine name; empty for the real one.
+    """Those of this machine, by pid; Unknown where other users' processes are hidden, or it is not
+    known which machine they are of. simulation: the folder that processes of a simulated machine
+    name; empty for the real one.
     """
     if not Path("/proc/1").exists():
         return Unknown("/proc hides the processes of other users; ask again as root")
-    found = [one.pid for one in psutil.process_iter(["cmdline"]) if _is_daemon(one.info["cmdline"] or ())]
+    found = [
+        one.pid for one in psutil.process_iter(["cmdline"]) if _is_daemon(one.info["cmdline"] or ())
+    ]
     seen = []
     for pid in sorted(found):
         environment = processes.environment_of(pid)
-        if processes.parent_of(pid) in found or processes.identity_of(pid) is None:  # a fork, or one that has ended
+        # a fork, or one that has ended
+        if processes.parent_of(pid) in found or processes.identity_of(pid) is None:
             continue
         if environment is None and simulation:
             return Unknown(f"the environment of pid {pid} may not be read; ask again as root")
@@ -60,7 +73,8 @@ def _is_daemon(words: Sequence[str]) -> bool:
 
 
 def other_namespace(path: Path) -> Unknown | None:
-    """Unknown where the listener of this socket is in a pid namespace whose pids mean nothing here."""
+    """Unknown where the listener of this socket is in a pid namespace whose pids mean nothing
+    here."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
@@ -68,7 +82,9 @@ def other_namespace(path: Path) -> Unknown | None:
             seen = peer_of(probe).pid != 0
     except OSError:  # nobody does
         return None
-    return None if seen else Unknown("mpsd runs in another pid namespace; ask there, or with hostPID")
+    return (
+        None if seen else Unknown("mpsd runs in another pid namespace; ask there, or with hostPID")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +98,11 @@ class Host:
 
     def program(self, name: str) -> str:
         """The path of a program below the root; empty where there is none."""
-        places = [name.lstrip("/")] if name.startswith("/") else [f"{folder}/{name}" for folder in _PROGRAMS]
+        places = (
+            [name.lstrip("/")]
+            if name.startswith("/")
+            else [f"{folder}/{name}" for folder in _PROGRAMS]
+        )
         return next((place for place in places if os.access(self.root / place, os.X_OK)), "")
 
     def engines(self) -> dict[Engine, Fact[str | None]]:
@@ -95,12 +115,15 @@ class Host:
             return text
         if (words := launched(text)) is None:
             return Unknown(f"{LAUNCHER} was not written by this version of mpsd")
-        missing = tuple(path for path in (words.python, f"{words.folder}/mpsd/runtime") if not self.has(path))
+        missing = tuple(
+            path for path in (words.python, f"{words.folder}/mpsd/runtime") if not self.has(path)
+        )
         found = next(filter(None, map(self.program, words.next_runtimes)), "")
         return LauncherSeen(missing, words.next_runtimes, found)
 
     def selinux(self, run_directory: Path) -> Fact[Mapping[str, str]]:
-        """The types of the clients' folders, none where it does not enforce. run_directory: as this process sees it."""
+        """The types of the clients' folders, none where it does not enforce. run_directory: as this
+        process sees it."""
         try:
             if (self.root / "sys/fs/selinux/enforce").read_text().strip() != "1":
                 return {}
@@ -109,7 +132,9 @@ class Host:
         except OSError as error:
             return Unknown(f"/sys/fs/selinux/enforce cannot be read: {error.strerror}")
         try:
-            return {str(folder): _type(folder) for folder in sorted(run_directory.glob("gpu*/client"))}
+            return {
+                str(folder): _type(folder) for folder in sorted(run_directory.glob("gpu*/client"))
+            }
         except OSError as error:
             return Unknown(f"the label of {error.filename} cannot be read: {error.strerror}")
 
@@ -127,7 +152,8 @@ class Host:
 
 
 def kubelet(directory: Path) -> Fact[str]:
-    """The folder for device plugins in kubelet's root if it is missing; NotApplicable where kubelet has never run."""
+    """The folder for device plugins in kubelet's root if it is missing; NotApplicable where kubelet
+    has never run."""
     try:
         if not any(directory.iterdir()):
             return NotApplicable(f"{directory} is empty: no kubelet has run here")
@@ -140,11 +166,14 @@ def kubelet(directory: Path) -> Fact[str]:
 
 
 def _type(folder: Path) -> str:
-    """The type of a folder's label, its third part, as in system_u:object_r:container_file_t:s0, with the categories of
-    one container where it has any, as in container_file_t:s0:c1,c2; empty where it has no label. OSError.
+    """The type of a folder's label, its third part, as in system_u:object_r:container_file_t:s0,
+    with the categories of one container where it has any, as in container_file_t:s0:c1,c2; empty
+    where it has no label. OSError.
     """
     try:
-        parts = os.getxattr(folder, "security.selinux").decode(errors="replace").rstrip("\0").split(":")
+        parts = (
+            os.getxattr(folder, "security.selinux").decode(errors="replace").rstrip("\0").split(":")
+        )
     except OSError as error:
         if error.errno in {errno.ENODATA, errno.ENOTSUP}:
             return ""

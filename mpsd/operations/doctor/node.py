@@ -1,7 +1,8 @@
-"""`mpsd doctor`: why MPS does not start or limits are not enforced on this machine, each with the one thing to do.
+"""`mpsd doctor`: why MPS does not start or limits are not enforced on this machine, each with the
+one thing to do.
 
-Everything is only looked at: nothing is made, changed or asked of a daemon. Every wait has a deadline, and what cannot
-be read is Unknown with the reason.
+Everything is only looked at: nothing is made, changed or asked of a daemon. Every wait has a
+deadline, and what cannot be read is Unknown with the reason.
 """
 
 import os
@@ -21,7 +22,13 @@ from mpsd.operations.doctor.host import Host, daemons, kubelet, other_namespace
 from mpsd.operations.doctor.report import VERBOSE, answer
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
-from mpsd.operations.doctor.rules.node_facts import AgentSilent, DomainSeen, GpuSeen, NodeFacts, RunDirectorySeen
+from mpsd.operations.doctor.rules.node_facts import (
+    AgentSilent,
+    DomainSeen,
+    GpuSeen,
+    NodeFacts,
+    RunDirectorySeen,
+)
 from mpsd.platform import local_api, processes, records, run_directory
 from mpsd.platform.command_line import LIMITS, OUTPUT, RUN_DIR, SIMULATED, option, takes
 from mpsd.platform.console import Format
@@ -38,8 +45,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NodeSurvey:
-    """What is to be looked at. nvml: not open yet; the reason where there is none. simulation: its folder; empty for
-    real GPUs. host, kubelet_directory: None where the GPUs are simulated.
+    """What is to be looked at. nvml: not open yet; the reason where there is none. simulation: its
+    folder; empty for real GPUs. host, kubelet_directory: None where the GPUs are simulated.
     """
 
     settings: Settings
@@ -56,11 +63,17 @@ def look(survey: NodeSurvey) -> NodeFacts:
     socket = chosen.socket_to_ask
     directory = socket.parent
     agent, stranger = _agent(socket), other_namespace(socket)
-    answered, silent = ask_driver(survey.nvml, _driver_and_gpus), Unknown("the driver does not answer")
-    nvml, driver, gpus = (answered, silent, silent) if isinstance(answered, str) else ("", *answered)
+    answered, silent = (
+        ask_driver(survey.nvml, _driver_and_gpus),
+        Unknown("the driver does not answer"),
+    )
+    nvml, driver, gpus = (
+        (answered, silent, silent) if isinstance(answered, str) else ("", *answered)
+    )
     domains, unreadable = _records(directory)
     reported = "" if isinstance(agent, Unknown) else agent.limits_directory
-    running = Path(reported) if reported and Path(reported).is_dir() else None  # of the mpsd that runs here
+    # of the mpsd that runs here
+    running = Path(reported) if reported and Path(reported).is_dir() else None
     folder = chosen.limits_directory or running or shipped_folder()
     reading = read_limits(folder)
     wrong = [held for held in (reading.policy, reading.facts) if isinstance(held, InvalidInput)]
@@ -68,7 +81,9 @@ def look(survey: NodeSurvey) -> NodeFacts:
     skipped = NotApplicable("skipped: GPUs are simulated; use --root to inspect a host filesystem")
     return NodeFacts(
         limits_folder=str(folder),
-        limits_faults=tuple(f"{error.subject}: {problem}" for error in wrong for problem in error.problems),
+        limits_faults=tuple(
+            f"{error.subject}: {problem}" for error in wrong for problem in error.problems
+        ),
         policy=unsound if isinstance(reading.policy, InvalidInput) else reading.policy,
         gpu_facts=unsound if isinstance(reading.facts, InvalidInput) else reading.facts,
         nvml=nvml,
@@ -106,11 +121,12 @@ def _agent(socket: Path) -> Fact[NodeReport]:
         return Unknown(f"{socket} cannot be used: {error.strerror}")
 
 
-# -- the driver --------------------------------------------------------------------------------------------------------
+# -- the driver ----------------------------------------------------------------------------------
 
 
 def ask_driver(nvml: Nvml | str, question: Callable[[Nvml], Answer]) -> Answer | str:
-    """The answer, or why there is none. NVML has no deadline, and a call into a driver that hangs cannot be ended."""
+    """The answer, or why there is none. NVML has no deadline, and a call into a driver that hangs
+    cannot be ended."""
     if isinstance(nvml, str):
         return nvml
     answers: list[Answer | str] = []
@@ -128,11 +144,17 @@ def ask_driver(nvml: Nvml | str, question: Callable[[Nvml], Answer]) -> Answer |
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_NVML_S)
-    return answers[0] if answers else f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
+    return (
+        answers[0]
+        if answers
+        else f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
+    )
 
 
 def _driver_and_gpus(nvml: Nvml) -> tuple[Fact[str], Fact[tuple[GpuSeen, ...]]]:
-    return _fact(nvml.driver), _fact(lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count())))
+    return _fact(nvml.driver), _fact(
+        lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count()))
+    )
 
 
 def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
@@ -151,7 +173,7 @@ def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:
         return Unknown(str(error))
 
 
-# -- mpsd's own files ------------------------------------------------------------------------------------------------
+# -- mpsd's own files ----------------------------------------------------------------------------
 
 
 def _records(directory: Path) -> tuple[Fact[tuple[DomainSeen, ...]], tuple[str, ...]]:
@@ -161,7 +183,9 @@ def _records(directory: Path) -> tuple[Fact[tuple[DomainSeen, ...]], tuple[str, 
         if isinstance(record, records.UnreadableRecord):
             unreadable.append(f"{folder.record}: {record.reason}")
         else:
-            seen.append(DomainSeen(record, record.daemon is not None and processes.is_alive(record.daemon)))
+            seen.append(
+                DomainSeen(record, record.daemon is not None and processes.is_alive(record.daemon))
+            )
     if directory.exists() and not os.access(directory, os.R_OK | os.X_OK):
         return Unknown(f"you may not read {directory}"), tuple(unreadable)
     return tuple(seen), tuple(unreadable)
@@ -198,11 +222,12 @@ def _unwritable(directory: Path, *, ours: bool) -> str:
 
 
 def is_full(found: os.statvfs_result) -> bool:
-    """Whether no blocks are left, not even those kept for root, or no files; one that counts none is not full."""
+    """Whether no blocks are left, not even those kept for root, or no files; one that counts none
+    is not full."""
     return bool(found.f_blocks and not found.f_bfree) or bool(found.f_files and not found.f_ffree)
 
 
-# -- the verb ---------------------------------------------------------------------------------------------------------
+# -- the verb ------------------------------------------------------------------------------------
 
 
 ROOT = option(
@@ -228,14 +253,16 @@ def doctor(
     verbose: bool = False,
     output: Format = Format.TEXT,
 ) -> None:
-    """Say why MPS does not start or limits are not enforced on this machine, the worst first, and the one thing to do.
+    """Say why MPS does not start or limits are not enforced on this machine, the worst first, and
+    the one thing to do.
 
-    The first line is the worst finding with its remedy; then every finding with its source, then what could not be
-    determined, and with -v what passed. It only looks: nothing is started, changed or asked of a daemon. Ask as root;
-    what another user may not see is reported as unknown. A simulated `mpsd up` is recognized by its records.
+    The first line is the worst finding with its remedy; then every finding with its source, then
+    what could not be determined, and with -v what passed. It only looks: nothing is started,
+    changed or asked of a daemon. Ask as root; what another user may not see is reported as unknown.
+    A simulated `mpsd up` is recognized by its records.
 
-    Exits with 0 when nothing was found but notes ("worth knowing"), 1 when something was found or could not be
-    determined, 2 for a usage error.
+    Exits with 0 when nothing was found but notes ("worth knowing"), 1 when something was found or
+    could not be determined, 2 for a usage error.
 
         mpsd doctor
         mpsd doctor -v
@@ -243,7 +270,9 @@ def doctor(
         mpsd doctor --root /host -o json | jq '.checks[] | select(.verdict == "found")'
     """
     chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate)
-    answer(diagnose(look(survey_of(chosen, root, kubelet_dir)), NODE_CHECKS), output, verbose=verbose)
+    answer(
+        diagnose(look(survey_of(chosen, root, kubelet_dir)), NODE_CHECKS), output, verbose=verbose
+    )
 
 
 def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> NodeSurvey:
@@ -251,22 +280,30 @@ def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> No
     chosen = _as_it_runs(chosen)
     host = Host(Path(root).absolute()) if root else None if chosen.simulate else Host(Path("/"))
     if host and not host.root.is_dir():
-        problem = Problem("setting", "--root", printable(root or ""), "is no folder that exists", "name another")
+        problem = Problem(
+            "setting", "--root", printable(root or ""), "is no folder that exists", "name another"
+        )
         raise InvalidInput("settings", [problem])
     kubelet_root = kubelet_directory(kubelet_dir) if host or kubelet_dir else None
     if kubelet_root and host and not kubelet_dir:
         kubelet_root = host.root / str(kubelet_root).lstrip("/")
-    survey = NodeSurvey(chosen, "", {}, str(chosen.simulation) if chosen.simulate else "", host, kubelet_root)
+    survey = NodeSurvey(
+        chosen, "", {}, str(chosen.simulation) if chosen.simulate else "", host, kubelet_root
+    )
     try:
         tools = find_tools(chosen)
     except OSError:
-        why = f"no simulated GPUs are in {chosen.simulation}; `mpsd up --simulate {chosen.simulate}` makes them"
+        why = (
+            f"no simulated GPUs are in {chosen.simulation}; `mpsd up --simulate {chosen.simulate}`"
+            " makes them"
+        )
         return replace(survey, nvml=why)
     return replace(survey, nvml=tools.nvml, environment=tools.environment)
 
 
 def _as_it_runs(chosen: Settings) -> Settings:
-    """The settings, with the simulation of the mpsd that runs here: its records of this boot name simulated GPUs."""
+    """The settings, with the simulation of the mpsd that runs here: its records of this boot name
+    simulated GPUs."""
     here = replace(chosen, run_directory=chosen.socket_to_ask.parent)
     try:
         simulated = {gpu.uuid: gpu.name for gpu in open_node(here.simulation).gpus}
@@ -275,4 +312,8 @@ def _as_it_runs(chosen: Settings) -> Settings:
     domains, _unreadable = _records(here.run_directory)
     recorded = () if isinstance(domains, Unknown) else domains
     runs = any(not simulated.keys().isdisjoint(one.record.gpus) for one in recorded)
-    return replace(here, simulate=",".join(simulated.values())) if runs and not chosen.simulate else chosen
+    return (
+        replace(here, simulate=",".join(simulated.values()))
+        if runs and not chosen.simulate
+        else chosen
+    )

@@ -1,4 +1,5 @@
-"""How a diagnosis of a node or of a cluster is shown: to people the most serious finding first, to programs as JSON."""
+"""How a diagnosis of a node or of a cluster is shown: to people the most serious finding first, to
+programs as JSON."""
 
 import sys
 from collections.abc import Iterator
@@ -45,7 +46,13 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
     to = answers()
     found = diagnosis.of(CheckVerdict.FOUND)
-    style = "" if not found else "bold yellow" if found[0].check.severity is Severity.NOTE else "bold red"
+    style = (
+        ""
+        if not found
+        else "bold yellow"
+        if found[0].check.severity is Severity.NOTE
+        else "bold red"
+    )
     to.print(Text(one_line(diagnosis.headline), style))
     for verdict in CheckVerdict:
         outcomes = diagnosis.of(verdict)
@@ -59,12 +66,17 @@ def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
 
 
 def _lines(outcome: CheckOutcome) -> Iterator[Text]:
-    check, why = outcome.check, one_line(outcome.why)  # what processes and drivers write may hold anything
+    # what processes and drivers write may hold anything
+    check, why = outcome.check, one_line(outcome.why)
     match outcome.verdict:
         case CheckVerdict.FOUND:
-            yield Text.assemble(f"  {check.id} ", (f"({check.severity}; seen in {check.how})", "dim"))
+            yield Text.assemble(
+                f"  {check.id} ", (f"({check.severity}; seen in {check.how})", "dim")
+            )
             for finding in outcome.findings:
-                yield Text.assemble(f"    {one_line(finding.what)}; ", (one_line(finding.remedy), "green"))
+                yield Text.assemble(
+                    f"    {one_line(finding.what)}; ", (one_line(finding.remedy), "green")
+                )
             if why:
                 yield Text(f"    and not known for the rest: {why}")
         case CheckVerdict.WELL:

@@ -1,5 +1,6 @@
-"""`mpsd explain`: what the objects in a manifest get of a GPU, or why they are refused; and with `--env`, what a
-container's environment gets of each card, in the dialects that people already write.
+"""`mpsd explain`: what the objects in a manifest get of a GPU, or why they are refused; and with
+`--env`, what a container's environment gets of each card, in the dialects that people already
+write.
 
 Nothing of this machine is looked at: the cards are those that `--gpu` names.
 """
@@ -16,7 +17,13 @@ from mpsd.admission.rules.claims import asked_of, wrong_in_claim
 from mpsd.admission.rules.verdict import AdmissionVerdict, Claims, claims_in, review
 from mpsd.containers.dialects.names import VARIABLES
 from mpsd.containers.dialects.parsing import environment_in, read_dialect
-from mpsd.containers.dialects.request import CardRequest, DialectRequest, InvalidDialect, Off, Reading
+from mpsd.containers.dialects.request import (
+    CardRequest,
+    DialectRequest,
+    InvalidDialect,
+    Off,
+    Reading,
+)
 from mpsd.model.client_limits import (
     BELOW_NORMAL,
     NVIDIA_VISIBLE_DEVICES,
@@ -32,13 +39,22 @@ from mpsd.model.problem import InvalidInput, Problem, shown, shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, client_limit
 from mpsd.platform.command_line import LIMITS, OUTPUT, option, takes
-from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
+from mpsd.platform.console import (
+    ExitCode,
+    Format,
+    answers,
+    counted,
+    print_invalid,
+    print_json,
+    problem_line,
+)
 from mpsd.platform.limits_files import Limits, load_limits
 from mpsd.platform.rules.kubernetes_objects import objects_in
 from mpsd.platform.settings import LIMITS_DIRECTORY, read_settings
 from mpsd.platform.yaml_files import name_of, read_bytes, read_yaml
 
-CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is
+# where a pod finds its domain's socket, whichever domain that is
+CLIENT_DIRECTORY = "/run/mpsd/client"
 _COUNTED = re.compile(r"([1-9][0-9]?)x(.+)", re.ASCII)  # 4xA10
 _INDEX = re.compile(r"(?:^|,|PGPU=)([0-9]{1,2})(?=,|$)", re.ASCII)
 _SUBJECT = "the environment"
@@ -58,15 +74,20 @@ _SUBJECT = "the environment"
         "--env",
         action="append",
         metavar="FILE|KEY=VALUE",
-        help="A container's environment instead, as docker takes it: an --env-file, or variables one by one.",
+        help=(
+            "A container's environment instead, as docker takes it: an --env-file, or variables one"
+            " by one."
+        ),
     ),
     OUTPUT,
     LIMITS,
     option(
         "--gpu",
         metavar="MODEL",
-        help="Assume this GPU, such as H200, or this MIG instance, such as 'A100 1g.10gb'; with --env for several "
-        "too, such as 4xA10.",
+        help=(
+            "Assume this GPU, such as H200, or this MIG instance, such as 'A100 1g.10gb'; with"
+            " --env for several too, such as 4xA10."
+        ),
     ),
 )
 def explain(
@@ -77,10 +98,11 @@ def explain(
     limits: str | None = None,
     gpu: str = "",
 ) -> None:
-    """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
+    """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from
+    being admitted.
 
-    Needs no GPU and no cluster. Exits with 1 when an object is refused, with 2 when a file cannot be read; what is in
-    the others is said all the same.
+    Needs no GPU and no cluster. Exits with 1 when an object is refused, with 2 when a file cannot
+    be read; what is in the others is said all the same.
 
         mpsd explain -f job.yaml
         mpsd explain -f job.yaml --gpu H200
@@ -90,7 +112,9 @@ def explain(
     """
     if bool(files) is bool(env):
         remedy = "leave one out" if env else "write one of them"
-        problem = Problem("one-source", "-f or --env", "", "one of them is needed, and not both", remedy)
+        problem = Problem(
+            "one-source", "-f or --env", "", "one of them is needed, and not both", remedy
+        )
         raise InvalidInput("mpsd explain", [problem])
     chosen_limits = read_settings({"limits": LIMITS_DIRECTORY}, {"limits": limits}, os.environ)
     in_force = load_limits(chosen_limits["limits"])
@@ -118,8 +142,13 @@ def facts_of(model: str, facts: GpuFacts) -> GpuFacts:
     found = next((card for card in facts.cards if card.short.casefold() == short.casefold()), None)
     if found is None:
         known = ", ".join(card.short for card in facts.cards)
-        remedy = f"write one of {known}; a card that is not listed works if its compute capability is (docs/policy.md)"
-        problem = Problem("gpu-unknown", "--gpu", shown(short), "is not a card in gpus.yaml", remedy)
+        remedy = (
+            f"write one of {known}; a card that is not listed works if its compute capability is"
+            " (docs/policy.md)"
+        )
+        problem = Problem(
+            "gpu-unknown", "--gpu", shown(short), "is not a card in gpus.yaml", remedy
+        )
         raise InvalidInput("mpsd explain", [problem])
     profile = next((row for row in facts.profiles(found) if row.profile == size.casefold()), None)
     if size and profile is None:
@@ -131,14 +160,20 @@ def facts_of(model: str, facts: GpuFacts) -> GpuFacts:
 
 
 def _print_refused(name: str, problems: Sequence[Problem]) -> None:
-    title = Text.assemble((name, "bold"), " is ", ("refused", "bold red"), ", ", counted(problems, "red"))
-    answers().print(title, *(Text.assemble("  ", problem_line(problem)) for problem in problems), sep="\n")
+    title = Text.assemble(
+        (name, "bold"), " is ", ("refused", "bold red"), ", ", counted(problems, "red")
+    )
+    answers().print(
+        title, *(Text.assemble("  ", problem_line(problem)) for problem in problems), sep="\n"
+    )
 
 
-# -- manifests ---------------------------------------------------------------------------------------------------------
+# -- manifests -----------------------------------------------------------------------------------
 
 
-def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdict], list[InvalidInput]]:
+def _verdicts(
+    files: Sequence[str], limits: Limits
+) -> tuple[list[AdmissionVerdict], list[InvalidInput]]:
     found, unreadable = list[object](), list[InvalidInput]()
     for file in files:
         try:
@@ -147,11 +182,15 @@ def _verdicts(files: Sequence[str], limits: Limits) -> tuple[list[AdmissionVerdi
             unreadable.append(error)
             continue
         if not documents:
-            empty = Problem("no-object", "the file", "", "holds no object", "write a Kubernetes object in it")
+            empty = Problem(
+                "no-object", "the file", "", "holds no object", "write a Kubernetes object in it"
+            )
             unreadable.append(InvalidInput(name_of(file), [empty]))
         found.extend(document.value for document in documents)
     claims = claims_in(found)
-    return [_judged(thing, limits, claims) for document in found for thing in objects_in(document)], unreadable
+    return [
+        _judged(thing, limits, claims) for document in found for thing in objects_in(document)
+    ], unreadable
 
 
 def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
@@ -159,9 +198,14 @@ def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
     if not isinstance(thing, dict) or thing.get("kind") not in (CLAIM, CLAIM_TEMPLATE):
         return verdict
     wrong = wrong_in_claim(thing, thing["kind"], limits.policy, limits.facts)
-    problems, asked = (*verdict.problems, *wrong.problems), asked_of(thing, thing["kind"], limits.policy)
+    problems, asked = (
+        (*verdict.problems, *wrong.problems),
+        asked_of(thing, thing["kind"], limits.policy),
+    )
     remark = "" if problems else f"asks for {asked}" if asked else verdict.remark
-    return replace(verdict, problems=problems, warnings=(*verdict.warnings, *wrong.warnings), remark=remark)
+    return replace(
+        verdict, problems=problems, warnings=(*verdict.warnings, *wrong.warnings), remark=remark
+    )
 
 
 def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:
@@ -176,19 +220,29 @@ def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dic
         "requests": [asdict(request) for request in verdict.requests],
         "limits": [_limit_record(request, limits, card) for request in verdict.requests],
         "priority": _priority(verdict, limits),
-        "environment": {request.container: _variables(request, verdict, limits) for request in verdict.requests},
+        "environment": {
+            request.container: _variables(request, verdict, limits) for request in verdict.requests
+        },
     }
 
 
-def _limit_record(request: ContainerRequest, limits: Limits, card: Card | None) -> dict[str, object]:
-    """What MPS is set to and, on one model of GPU, what that leaves for the program once its CUDA context is there."""
+def _limit_record(
+    request: ContainerRequest, limits: Limits, card: Card | None
+) -> dict[str, object]:
+    """What MPS is set to and, on one model of GPU, what that leaves for the program once its CUDA
+    context is there."""
     limit = client_limit(request, limits.policy)
     record: dict[str, object] = {"container": request.container, **asdict(limit)}
     if card:
         capability = _capability(card, limits.facts)
         sms = capability.sms_given(limit.thread_percent, card.sms)
         cost_mib = capability.context_cost_mib(sms)
-        record |= {"gpu": card.name, "sms": sms, "context_mib": cost_mib, "left_mib": limit.memory_mib - cost_mib}
+        record |= {
+            "gpu": card.name,
+            "sms": sms,
+            "context_mib": cost_mib,
+            "left_mib": limit.memory_mib - cost_mib,
+        }
     return record
 
 
@@ -198,12 +252,17 @@ def _capability(card: Card, facts: GpuFacts) -> Capability:
     return capability
 
 
-def _variables(request: ContainerRequest, verdict: AdmissionVerdict, limits: Limits) -> dict[str, str]:
-    return environment(client_limit(request, limits.policy), CLIENT_DIRECTORY, _priority(verdict, limits))
+def _variables(
+    request: ContainerRequest, verdict: AdmissionVerdict, limits: Limits
+) -> dict[str, str]:
+    return environment(
+        client_limit(request, limits.policy), CLIENT_DIRECTORY, _priority(verdict, limits)
+    )
 
 
 def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
-    """None where it is given none, and where only a cluster knows: a manifest names a PriorityClass without value."""
+    """None where it is given none, and where only a cluster knows: a manifest names a PriorityClass
+    without value."""
     pod, policy = verdict.priority, limits.policy.gpu_priority
     if any(request.below_normal for request in verdict.requests):
         return BELOW_NORMAL
@@ -215,11 +274,18 @@ def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
 def _priority_sentence(verdict: AdmissionVerdict, limits: Limits) -> str:
     """Empty where the policy gives no priorities, and where a claim says it all."""
     pod, policy = verdict.priority, limits.policy.gpu_priority
-    if pod is None or policy.by == "none" or any(request.below_normal for request in verdict.requests):
+    if (
+        pod is None
+        or policy.by == "none"
+        or any(request.below_normal for request in verdict.requests)
+    ):
         return ""
     if (priority := _priority(verdict, limits)) is None:
         named = f"follows from the value of its PriorityClass {shown_name(pod.class_name)}"
-        return f"its priority on a GPU {named}: below normal where that is under {policy.below_normal_under}"
+        return (
+            f"its priority on a GPU {named}: below normal where that is under"
+            f" {policy.below_normal_under}"
+        )
     word = "below normal" if priority == BELOW_NORMAL else "normal"
     return f"its priority on a GPU is {word}: {priority_reason(pod, policy)}"
 
@@ -228,7 +294,9 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
     out = answers()
     if verdict.admitted:
         remark = f": {verdict.remark}" if verdict.remark else ""
-        out.print(Text.assemble((verdict.object_name, "bold"), " is ", ("admitted", "green"), remark))
+        out.print(
+            Text.assemble((verdict.object_name, "bold"), " is ", ("admitted", "green"), remark)
+        )
     else:
         _print_refused(verdict.object_name, verdict.problems)
     for request in verdict.requests:
@@ -243,12 +311,20 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
             out.print(Text(f"    {name}={value}", "dim"))
     if said := _priority_sentence(verdict, limits):
         out.print(Text(f"  {said}"))
-    for word, style, problems in (("warning", "yellow", verdict.warnings), ("note", "dim", verdict.noted)):
+    for word, style, problems in (
+        ("warning", "yellow", verdict.warnings),
+        ("note", "dim", verdict.noted),
+    ):
         for problem in problems:
             out.print(Text.assemble("  ", (f"{word} ", style), problem_line(problem)))
 
 
-_ROLES = {Role.MAIN: "container", Role.INIT: "init container", Role.SIDECAR: "sidecar", Role.EPHEMERAL: "container"}
+_ROLES = {
+    Role.MAIN: "container",
+    Role.INIT: "init container",
+    Role.SIDECAR: "sidecar",
+    Role.EPHEMERAL: "container",
+}
 
 
 def _sentence(request: ContainerRequest, limits: Limits) -> str:
@@ -264,15 +340,22 @@ def _sentence(request: ContainerRequest, limits: Limits) -> str:
     )
 
 
-# -- the environment of a container ------------------------------------------------------------------------------------
+# -- the environment of a container --------------------------------------------------------------
 
 
-def _explain_environment(sources: Sequence[str], models: str, limits: Limits, *, as_json: bool) -> ExitCode:
-    """sources: files and KEY=VALUE, as docker takes them; KEY=VALUE beats files. InvalidInput for unreadable ones."""
+def _explain_environment(
+    sources: Sequence[str], models: str, limits: Limits, *, as_json: bool
+) -> ExitCode:
+    """sources: files and KEY=VALUE, as docker takes them; KEY=VALUE beats files. InvalidInput for
+    unreadable ones."""
     files = [_file(source) for source in sources if "=" not in source]
-    words = [environment_in([source], shown(source), VARIABLES) for source in sources if "=" in source]
+    words = [
+        environment_in([source], shown(source), VARIABLES) for source in sources if "=" in source
+    ]
     variables = {name: value for part in (*files, *words) for name, value in part.items()}
-    reading = read_dialect(variables, _cards(models, limits.facts, variables), limits.policy.compute)
+    reading = read_dialect(
+        variables, _cards(models, limits.facts, variables), limits.policy.compute
+    )
     if as_json:
         print_json(_reading_record(reading))
     else:
@@ -286,19 +369,23 @@ def _file(source: str) -> dict[str, str]:
         text = read_bytes(source).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         value = f"byte 0x{error.object[error.start]:02x}"
-        problem = Problem("not-utf-8", "the file", value, "is not UTF-8 text", "save the file as UTF-8")
+        problem = Problem(
+            "not-utf-8", "the file", value, "is not UTF-8 text", "save the file as UTF-8"
+        )
         raise InvalidInput(subject, [problem]) from None
     return environment_in(text.split("\n"), subject, VARIABLES)
 
 
 def _cards(models: str, facts: GpuFacts, variables: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """models: of `--gpu`: 4xA10 are four cards, A10 as many as the environment names. A UUID in the environment is one
-    of its cards', whichever no index names.
+    """models: of `--gpu`: 4xA10 are four cards, A10 as many as the environment names. A UUID in the
+    environment is one of its cards', whichever no index names.
     """
     if not models:
         known = ", ".join(card.short for card in facts.cards)
         remedy = f"write one of {known}, or several of one, such as 4x{facts.cards[0].short}"
-        raise InvalidInput("mpsd explain", [Problem("gpu-unsaid", "--gpu", "", "is needed with --env", remedy)])
+        raise InvalidInput(
+            "mpsd explain", [Problem("gpu-unsaid", "--gpu", "", "is needed with --env", remedy)]
+        )
     counted_models = _COUNTED.fullmatch(models)
     facts = facts_of(counted_models[2] if counted_models else models, facts)
     card = facts.cards[0]
@@ -307,11 +394,22 @@ def _cards(models: str, facts: GpuFacts, variables: Mapping[str, str]) -> tuple[
     written = f"{','.join(names)},{variables.get('EGPU', '').replace(':', ',')[:2048]}"
     ordinals = {int(index) for index in _INDEX.findall(written)}
     uuids = list(dict.fromkeys(name for name in names if name.startswith(("GPU-", "MIG-"))))
-    size = int(counted_models[1]) if counted_models else max(1, len(ordinals) + len(uuids), *(n + 1 for n in ordinals))
+    size = (
+        int(counted_models[1])
+        if counted_models
+        else max(1, len(ordinals) + len(uuids), *(n + 1 for n in ordinals))
+    )
     free = [ordinal for ordinal in range(size) if ordinal not in ordinals]
     uuid_of = dict(zip(free, uuids, strict=False))
     return tuple(
-        Gpu(uuid_of.get(ordinal, f"GPU-{ordinal}"), ordinal, card.name, card.memory_mib, card.sms, capability)
+        Gpu(
+            uuid_of.get(ordinal, f"GPU-{ordinal}"),
+            ordinal,
+            card.name,
+            card.memory_mib,
+            card.sms,
+            capability,
+        )
         for ordinal in range(size)
     )
 
@@ -324,7 +422,11 @@ def _reading_record(reading: Reading) -> dict[str, object]:
         "dialect": request.dialect.value if request else None,
         "admitted": not isinstance(reading, InvalidDialect),
         "remark": f"nothing is asked: {reading.why}" if isinstance(reading, Off) else "",
-        "problems": [problem.record() for problem in reading.problems] if isinstance(reading, InvalidDialect) else [],
+        "problems": (
+            [problem.record() for problem in reading.problems]
+            if isinstance(reading, InvalidDialect)
+            else []
+        ),
         "cards": [_card_record(card) for card in request.cards] if request else [],
     }
 
@@ -354,7 +456,9 @@ def _print_reading(reading: Reading) -> None:
             out.print(Text.assemble((_SUBJECT, "bold"), f" asks in the words of {dialect.value}"))
             for card in cards:
                 given = _card_record(card)
-                capped = f"{card.thread_percent} % of its threads, {given['sms']} of {card.gpu.sms} SMs"
+                capped = (
+                    f"{card.thread_percent} % of its threads, {given['sms']} of {card.gpu.sms} SMs"
+                )
                 cap = capped if card.thread_percent < 100 else "no cap on its threads"
                 memory = f"{card.memory_bytes} bytes ({card.memory_mib} MiB)"
                 out.print(f"  {card.gpu.label}, {card.gpu.name}: {memory}, {cap}")

@@ -1,11 +1,12 @@
 """`kubectl mps explain`: why a pod waits for a GPU, in one sentence.
 
-No more is read than the answer takes. A missing right leaves out what it is for, and that is reported; only about free
-capacity there is no answer without MPSNodes.
+No more is read than the answer takes. A missing right leaves out what it is for, and that is
+reported; only about free capacity there is no answer without MPSNodes.
 
-Rights of whoever asks: get and list of pods in their namespace, list of its events, resourceclaims and
-resourceclaimtemplates; get of configmap mpsd-limits in mpsd-system; for free capacity get and list of mpsnodes.mpsd.io,
-list of nodes and of pods in all namespaces; for claims list of deviceclasses and resourceslices.
+Rights of whoever asks: get and list of pods in their namespace, list of its events, resourceclaims
+and resourceclaimtemplates; get of configmap mpsd-limits in mpsd-system; for free capacity get and
+list of mpsnodes.mpsd.io, list of nodes and of pods in all namespaces; for claims list of
+deviceclasses and resourceslices.
 """
 
 import asyncio
@@ -55,7 +56,8 @@ Found = TypeVar("Found")
 Other = TypeVar("Other")
 
 _PENDING = {"fieldSelector": "status.phase=Pending"}
-_MOST_ASKED = 8  # pods whose events are asked for, and nodes that are, each with a request of its own
+# pods whose events are asked for, and nodes that are, each with a request of its own
+_MOST_ASKED = 8
 _MOST_NAMED = 8
 _PROGRAM = "kubectl mps explain"
 _RIGHTS = (
@@ -66,7 +68,8 @@ _RIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """owner: what was named instead of a pod; None where a pod was. unseen: what could not be read, a sentence each."""
+    """owner: what was named instead of a pod; None where a pod was. unseen: what could not be read,
+    a sentence each."""
 
     stories: Sequence[tuple[PodSeen, Explanation]]
     owner: Owner | None
@@ -75,7 +78,8 @@ class Answers:
 
 
 async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
-    """words: a pod's name, or KIND/NAME of it or of what made it. InvalidInput where there is none."""
+    """words: a pod's name, or KIND/NAME of it or of what made it. InvalidInput where there is
+    none."""
     kind, name = rules.named(words)
     in_force, thing = await both(policy_in_force(kube), _pod(kube, kind, name, namespace))
     if thing is not None:
@@ -92,7 +96,8 @@ async def explain_all(kube: Kube, namespace: str) -> Answers:
     in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
     pods = [rules.read_pod_seen(one, in_force.policy) for one in things]
     asking = sorted(
-        (pod for pod in pods if pod.shared or pod.claims), key=lambda pod: (pod.name.namespace, pod.name.name)
+        (pod for pod in pods if pod.shared or pod.claims),
+        key=lambda pod: (pod.name.namespace, pod.name.name),
     )
     found = await _answers(kube, in_force, asking, None)
     return replace(found, stories=[(pod, one) for pod, one in found.stories if pod.shared])
@@ -106,10 +111,14 @@ async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | Non
         return None
 
 
-async def _answers(kube: Kube, in_force: PolicyInForce, pods: Sequence[PodSeen], owner: Owner | None) -> Answers:
+async def _answers(
+    kube: Kube, in_force: PolicyInForce, pods: Sequence[PodSeen], owner: Owner | None
+) -> Answers:
     unseen: list[str] = []
     pods = await _with_claims(kube, pods, in_force.policy, unseen)
-    context, warnings = await both(_context(kube, in_force, pods, unseen), _warnings(kube, pods, unseen))
+    context, warnings = await both(
+        _context(kube, in_force, pods, unseen), _warnings(kube, pods, unseen)
+    )
     stories = [(pod, story(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods]
     return Answers(stories, owner, in_force, tuple(dict.fromkeys(unseen)))
 
@@ -123,12 +132,16 @@ async def _context(
 
     async def reported(name: str) -> Object | None:
         try:
-            return await allowed(kube.get(MPS_NODES, name), "where exactly it is was not read", unseen)
+            return await allowed(
+                kube.get(MPS_NODES, name), "where exactly it is was not read", unseen
+            )
         except NotFound:
             return None
 
     status = cluster_status(filter(None, await asyncio.gather(*map(reported, nodes))), time.time())
-    return ExplanationContext(in_force.policy, status.now, {node.name: node for node in status.nodes}, {}, None)
+    return ExplanationContext(
+        in_force.policy, status.now, {node.name: node for node in status.nodes}, {}, None
+    )
 
 
 async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> Mapping[str, str]:
@@ -144,14 +157,17 @@ async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> M
     return {pod.name.uid: one for pod, one in zip(asked, found, strict=True)}
 
 
-# -- resource claims -----------------------------------------------------------------------------------------------
+# -- resource claims -----------------------------------------------------------------------------
 
 _OF_KIND = {CLAIM: RESOURCE_CLAIMS, CLAIM_TEMPLATE: CLAIM_TEMPLATES}
 _DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
 
 
-async def _with_claims(kube: Kube, pods: Sequence[PodSeen], policy: Policy, unseen: list[str]) -> list[PodSeen]:
-    """The pods, with `shared` and `claim` for those with a claim of mpsd. unseen: grows by what may not be read."""
+async def _with_claims(
+    kube: Kube, pods: Sequence[PodSeen], policy: Policy, unseen: list[str]
+) -> list[PodSeen]:
+    """The pods, with `shared` and `claim` for those with a claim of mpsd. unseen: grows by what may
+    not be read."""
     if not (claiming := [pod for pod in pods if pod.claims]):
         return [*pods]
     things: dict[tuple[str, ClaimName], Object] = {}
@@ -173,29 +189,40 @@ async def _with_claims(kube: Kube, pods: Sequence[PodSeen], policy: Policy, unse
 
 
 async def _list(
-    kube: Kube, resource: Resource, unseen: list[str], namespace: str = "", query: Mapping[str, str] | None = None
+    kube: Kube,
+    resource: Resource,
+    unseen: list[str],
+    namespace: str = "",
+    query: Mapping[str, str] | None = None,
 ) -> Sequence[Object] | None:
     """None where one may not."""
     try:
-        return await allowed(kube.list(resource, namespace, query), f"{resource.plural} were not read", unseen)
+        return await allowed(
+            kube.list(resource, namespace, query), f"{resource.plural} were not read", unseen
+        )
     except NotFound:  # a cluster without that API
         return ()
 
 
-# -- free capacity -------------------------------------------------------------------------------------------------
+# -- free capacity -------------------------------------------------------------------------------
 
 
 async def look_for_room(
     kube: Kube, names: Sequence[str], in_force: PolicyInForce, unseen: list[str]
 ) -> tuple[ExplanationContext, Sequence[SharedPod]]:
-    """The free capacity of these nodes, of all where none is named, and the pods that request GPUs and have not
-    started. Raises as `mpsnodes` does. unseen: grows by what may not be read, a sentence each.
+    """The free capacity of these nodes, of all where none is named, and the pods that request GPUs
+    and have not started. Raises as `mpsnodes` does. unseen: grows by what may not be read, a
+    sentence each.
     """
     things, (machines, pending) = await both(
         mpsnodes(kube, names),
         both(
             allowed(_machines(kube), "nodes are not read", unseen),
-            allowed(_pods(kube, in_force), "pods that kubelet has given nothing yet are not counted", unseen),
+            allowed(
+                _pods(kube, in_force),
+                "pods that kubelet has given nothing yet are not counted",
+                unseen,
+            ),
         ),
     )
     now, terms = time.time(), Terms(in_force.policy, in_force.clients)
@@ -209,12 +236,15 @@ async def look_for_room(
         placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
         reserved = _reservations(thing, node.name, pending)
         reported[node.name] = node
-        ledger[node.name] = node_capacity(node, placement, bound.get(node.name, ()), reserved, terms)
+        ledger[node.name] = node_capacity(
+            node, placement, bound.get(node.name, ()), reserved, terms
+        )
     return ExplanationContext(in_force.policy, now, reported, ledger, machines), pending or ()
 
 
 async def both(first: Awaitable[Found], second: Awaitable[Other]) -> tuple[Found, Other]:
-    """Both answers, asked at once. An error is raised when both have ended, so that the connection can be closed."""
+    """Both answers, asked at once. An error is raised when both have ended, so that the connection
+    can be closed."""
     one, other = await asyncio.gather(first, second, return_exceptions=True)
     if isinstance(one, BaseException):
         raise one
@@ -233,17 +263,30 @@ async def allowed(asked: Awaitable[Found], without: str, unseen: list[str]) -> F
 
 
 async def _machines(kube: Kube) -> dict[str, KubernetesNode]:
-    return {one.name: one async for page in kube.pages(NODES) for one in map(read_kubernetes_node, page.items)}
+    return {
+        one.name: one
+        async for page in kube.pages(NODES)
+        for one in map(read_kubernetes_node, page.items)
+    }
 
 
 async def _pods(kube: Kube, in_force: PolicyInForce) -> list[SharedPod]:
-    """What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the others are read."""
+    """What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the
+    others are read."""
     pages = kube.pages(PODS, query=_PENDING)
-    return [pod async for page in pages for one in page.items if (pod := read_shared_pod(one, in_force.policy))]
+    return [
+        pod
+        async for page in pages
+        for one in page.items
+        if (pod := read_shared_pod(one, in_force.policy))
+    ]
 
 
-def _reservations(thing: Object, node: str, pending: Sequence[SharedPod] | None) -> tuple[Reservation, ...]:
-    """Reservations of pods that wait, for any node or for this one's kubelet; the others are only not removed yet.
+def _reservations(
+    thing: Object, node: str, pending: Sequence[SharedPod] | None
+) -> tuple[Reservation, ...]:
+    """Reservations of pods that wait, for any node or for this one's kubelet; the others are only
+    not removed yet.
 
     All of them where pods may not be read.
     """
@@ -255,7 +298,7 @@ def _reservations(thing: Object, node: str, pending: Sequence[SharedPod] | None)
     return tuple(one for one in reserved if one.pod.uid in waiting)
 
 
-# -- no such pod ---------------------------------------------------------------------------------------------------
+# -- no such pod ---------------------------------------------------------------------------------
 
 
 async def _elsewhere(kube: Kube, kind: str, name: str) -> Sequence[str]:
@@ -269,7 +312,9 @@ async def _elsewhere(kube: Kube, kind: str, name: str) -> Sequence[str]:
     return sorted(str(thing["metadata"]["namespace"]) for thing in found)
 
 
-def _unknown(words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Sequence[str]) -> InvalidInput:
+def _unknown(
+    words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Sequence[str]
+) -> InvalidInput:
     asking = sorted({pod.name.name for pod in pods if pod.shared})
     owners = {owner.name for pod in pods if pod.shared for owner in pod.owners}
     near = get_close_matches(rules.named(words)[1], [*asking, *sorted(owners)], _MOST_NAMED, 0.6)
@@ -280,8 +325,13 @@ def _unknown(words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Seq
         remedy = f"name one of {shortened(named, _MOST_NAMED)}"
     else:
         remedy = "no pod there asks for a GPU; name another namespace with -n"
-    where, message = f"{shown(words, 300)} in namespace {namespace}", "is no pod, and no Job, Deployment or other owner"
-    return InvalidInput("the cluster", [Problem("pod-unknown", where, "", f"{message} of pods", remedy)])
+    where, message = (
+        f"{shown(words, 300)} in namespace {namespace}",
+        "is no pod, and no Job, Deployment or other owner",
+    )
+    return InvalidInput(
+        "the cluster", [Problem("pod-unknown", where, "", f"{message} of pods", remedy)]
+    )
 
 
 @takes(
@@ -301,10 +351,12 @@ def explain(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Say in one sentence why a pod waits for a GPU, or where it has one. Without POD, of every pod that waits.
+    """Say in one sentence why a pod waits for a GPU, or where it has one. Without POD, of every pod
+    that waits.
 
-    POD is its name, or that of its Job, Deployment or other owner, also as kubectl writes it: job/train. Exits with 0
-    when it runs or has finished well, 1 when it waits or has failed, 2 when there is no such pod.
+    POD is its name, or that of its Job, Deployment or other owner, also as kubectl writes it:
+    job/train. Exits with 0 when it runs or has finished well, 1 when it waits or has failed, 2 when
+    there is no such pod.
 
         kubectl mps explain train-0-x7k2p
         kubectl mps explain job/train -n research
@@ -315,16 +367,26 @@ def explain(
     """
     if pod is not None and everywhere:
         remedy = f"name a namespace for {shown(pod)} with -n"
-        raise InvalidInput(_PROGRAM, [Problem("options", "-A", "", "is for all pods that wait", remedy)])
+        raise InvalidInput(
+            _PROGRAM, [Problem("options", "-A", "", "is for all pods that wait", remedy)]
+        )
     where = "" if everywhere else namespace or namespace_of_user(kubeconfig, context)
     cluster = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS)
-    found = cluster.ask(lambda kube: explain_all(kube, where) if pod is None else explain_one(kube, pod, where))
+    found = cluster.ask(
+        lambda kube: explain_all(kube, where) if pod is None else explain_one(kube, pod, where)
+    )
     if output is Format.JSON:
         policy = {"from": found.in_force.source, "why": found.in_force.why}
         pods = [_record(pod, story) for pod, story in found.stories]
         all_of_them = {"owner": asdict(found.owner) if found.owner else None, "pods": pods}
         is_one = pod is not None and found.owner is None
-        print_json((pods[0] if is_one else all_of_them) | {"policy": policy, "not_looked_at": list(found.unseen)})
+        print_json(
+            (pods[0] if is_one else all_of_them)
+            | {
+                "policy": policy,
+                "not_looked_at": list(found.unseen),
+            }
+        )
     else:
         _print(found, "any namespace" if everywhere else f"namespace {where}", every=pod is None)
     for sentence in found.unseen:
@@ -357,6 +419,12 @@ def _record(pod: PodSeen, story: Explanation) -> dict[str, object]:
         "node": story.node,
         "gpus": list(story.gpus),
         "room": list(story.room),
-        "request": request
-        and {"memory_mib": request.memory_mib, "thread_percent": request.thread_percent, "gpus": request.gpus},
+        "request": (
+            request
+            and {
+                "memory_mib": request.memory_mib,
+                "thread_percent": request.thread_percent,
+                "gpus": request.gpus,
+            }
+        ),
     }

@@ -1,12 +1,13 @@
-"""`kubectl mps cordon`, `uncordon`, `drain` and `undrain`: take GPUs of a node out of use, empty them, put them back.
+"""`kubectl mps cordon`, `uncordon`, `drain` and `undrain`: take GPUs of a node out of use, empty
+them, put them back.
 
-`spec.cordoned` of the node's MPSNode is changed as it was read: after a conflict it is read again, so no change of
-somebody else's is lost. Nothing is drained of a node that cannot report when its GPUs are empty. Every eviction names
-the uid of the pod that holds the grant, so that no namesake is evicted; and none is requested while a pod that is
-recreated could come back to the same GPUs.
+`spec.cordoned` of the node's MPSNode is changed as it was read: after a conflict it is read again,
+so no change of somebody else's is lost. Nothing is drained of a node that cannot report when its
+GPUs are empty. Every eviction names the uid of the pod that holds the grant, so that no namesake is
+evicted; and none is requested while a pod that is recreated could come back to the same GPUs.
 
-Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict, get pods and create pods/eviction in the
-namespaces of those pods.
+Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict, get pods and create
+pods/eviction in the namespaces of those pods.
 """
 
 import asyncio
@@ -29,7 +30,17 @@ from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_m
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.imports import INTERRUPTED
-from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, PatchKind, Rejected, Unavailable
+from mpsd.platform.kube import (
+    MPS_NODES,
+    PODS,
+    Conflict,
+    Kube,
+    KubeError,
+    NotFound,
+    PatchKind,
+    Rejected,
+    Unavailable,
+)
 from mpsd.platform.settings import seconds
 from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
@@ -37,7 +48,8 @@ from mpsd.status.cluster_options import CONTEXT, GPU_NAMES, GPU_OPTIONS, KUBECON
 from mpsd.status.rules.cordon import CordonChange, cordon_change, effects, holders, merge_patch
 
 PAUSE_S = 0.5  # between two looks at the cluster
-COUNTED_S = 10.0  # kubelet reports its devices to the API every so often; a pod placed in between would fail
+# kubelet reports its devices to the API every so often; a pod placed in between would fail
+COUNTED_S = 10.0
 _TRIES = 10  # an agent writes its node's status once a second at most
 _AGAIN_S = 5.0  # until an eviction that was refused is requested again, as `kubectl drain` does
 _RIGHTS = "docs/operations/upgrade-and-drain.md (Drain a node) lists the rights that this requires"
@@ -46,7 +58,8 @@ Answer = TypeVar("Answer")
 EVICT = flag("--evict", help="Evict the pods that hold these GPUs, within disruption budgets.")
 
 
-# -- what the verbs that change a cluster share: progress goes to standard error, the answer to standard output -------
+# -- what the verbs that change a cluster share: progress goes to standard error, the answer to
+#   standard output ---
 
 
 class NotDone(KubeError):
@@ -54,13 +67,16 @@ class NotDone(KubeError):
 
 
 def read_seconds(command: str, option: str, text: str, *, zero: bool = False) -> float:
-    """The seconds of an option; InvalidInput for what is no time. zero: whether 0 is allowed, for no wait."""
+    """The seconds of an option; InvalidInput for what is no time. zero: whether 0 is allowed, for
+    no wait."""
     try:
         if (found := seconds(text)) or zero:
             return found
         raise ValueError("write a time over 0, such as 10m")
     except ValueError as error:
-        raise InvalidInput(command, [Problem("setting", option, shown(text), "cannot be used", str(error))]) from None
+        raise InvalidInput(
+            command, [Problem("setting", option, shown(text), "cannot be used", str(error))]
+        ) from None
 
 
 def say(*sentences: str) -> None:
@@ -80,8 +96,11 @@ def options(cluster: ClusterAccess) -> str:
     return f" {shlex.join(words)}" if words else ""
 
 
-def ask(cluster: ClusterAccess, question: Callable[[Kube], Awaitable[Answer]], stays: Sequence[str]) -> Answer:
-    """As `cluster.ask`; after an interruption or failure half way it prints `stays`: what is so from now on."""
+def ask(
+    cluster: ClusterAccess, question: Callable[[Kube], Awaitable[Answer]], stays: Sequence[str]
+) -> Answer:
+    """As `cluster.ask`; after an interruption or failure half way it prints `stays`: what is so
+    from now on."""
     try:
         return cluster.ask(question)
     except (SystemExit, InvalidInput):
@@ -123,8 +142,8 @@ async def pause() -> None:
 async def looks(
     look: Callable[[], Awaitable[Answer]], within_s: float, report: ProgressReporter
 ) -> AsyncIterator[tuple[Answer, bool]]:
-    """What is seen, again and again for `within_s`, and whether that is the last time. Unavailable where the API server
-    goes away and does not come back.
+    """What is seen, again and again for `within_s`, and whether that is the last time. Unavailable
+    where the API server goes away and does not come back.
     """
     deadline, is_last = time.monotonic() + within_s, False
     while not is_last:
@@ -142,7 +161,7 @@ async def looks(
             await pause()
 
 
-# -- cordons -----------------------------------------------------------------------------------------------------------
+# -- cordons -------------------------------------------------------------------------------------
 
 
 async def seen_node(kube: Kube, name: str) -> ClusterNode:
@@ -154,13 +173,15 @@ async def seen_node(kube: Kube, name: str) -> ClusterNode:
 async def change_cordon(
     kube: Kube, node: str, named: Sequence[str], *, cordon: bool
 ) -> tuple[ClusterNode, CordonChange]:
-    """The node as it was before, and what was changed. InvalidInput where there is no such node or GPU."""
+    """The node as it was before, and what was changed. InvalidInput where there is no such node or
+    GPU."""
     for _attempt in range(_TRIES):
         (thing,) = await mpsnodes(kube, [node])
         before, mark = read_mpsnode(thing, time.time()), read_mark(thing)
         change = cordon_change(before, named, cordon=cordon)
         patch = merge_patch(change, str(thing["metadata"]["resourceVersion"]))
-        if mark and not mark.isdisjoint(change.gpus):  # an upgrade in progress leaves these to others from now on
+        # an upgrade in progress leaves these to others from now on
+        if mark and not mark.isdisjoint(change.gpus):
             patch["metadata"]["annotations"] = {MARK: left_to_others(mark, change.gpus)}
         elif not change.changes:
             return before, change
@@ -178,7 +199,8 @@ def cordon(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Take GPUs of a node out of use: no new pods are placed on them; running programs continue until they end.
+    """Take GPUs of a node out of use: no new pods are placed on them; running programs continue
+    until they end.
 
     A domain of several GPUs drains as a whole. Exits with 0 when it is requested, 1 when it cannot
     be, 2 when there is no such node or GPU. To wait for the programs there: `kubectl mps drain`.
@@ -204,7 +226,9 @@ def uncordon(
 
     The exit codes are those of cordon.
     """
-    _change(ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False)
+    _change(
+        ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False
+    )
 
 
 def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool) -> None:
@@ -214,7 +238,7 @@ def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: b
         answer(silent)
 
 
-# -- drains ------------------------------------------------------------------------------------------------------------
+# -- drains --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -275,7 +299,8 @@ async def _until_empty(
     report: ProgressReporter,
     evictions: Evictions | None = None,
 ) -> tuple[ClusterNode, bool]:
-    """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that is so."""
+    """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that
+    is so."""
     async for node, is_last in looks(partial(seen_node, kube, name), within_s, report):
         done = rules.are_empty(node, gpus)
         if not done and not is_last:  # else whoever asked prints how it is
@@ -302,12 +327,14 @@ def drain(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Empty GPUs of a node: cordon them, and wait until no pod is left. The GPUs stay cordoned afterwards.
+    """Empty GPUs of a node: cordon them, and wait until no pod is left. The GPUs stay cordoned
+    afterwards.
 
-    The pods that are left, with what they hold, are listed as they change. Pods run until they end by themselves;
-    --evict evicts those that hold something there, as `kubectl drain` does: within disruption budgets, and no static
-    pods and none of DaemonSets. Exits with 0 when the GPUs are empty, 1 when they are still in use after --timeout or
-    the node does not report, 2 when there is no such node or GPU, 130 after Ctrl-C. `kubectl mps undrain` undoes it.
+    The pods that are left, with what they hold, are listed as they change. Pods run until they end
+    by themselves; --evict evicts those that hold something there, as `kubectl drain` does: within
+    disruption budgets, and no static pods and none of DaemonSets. Exits with 0 when the GPUs are
+    empty, 1 when they are still in use after --timeout or the node does not report, 2 when there is
+    no such node or GPU, 130 after Ctrl-C. `kubectl mps undrain` undoes it.
 
         kubectl mps drain gpu-a1                      every GPU of the node
         kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h
@@ -328,10 +355,14 @@ def drain(
         stays.append(rules.what_stays(before, change, options(cluster)))
         say(*effects(before, change, with_pods=False))
         evictions = Evictions(kube, ProgressReporter()) if evict else None
-        after, done = await _until_empty(kube, node, change.touched, within_s, ProgressReporter(), evictions)
+        after, done = await _until_empty(
+            kube, node, change.touched, within_s, ProgressReporter(), evictions
+        )
         left = rules.what_is_left(after, change.touched)
         lines = [f"{'' if done else 'not drained: '}{left}", *rules.refusals(after, change.touched)]
-        return _record(before, change, after, evictions, done=done), [f"{node}: {line}" for line in lines]
+        return _record(before, change, after, evictions, done=done), [
+            f"{node}: {line}" for line in lines
+        ]
 
     record, lines = ask(cluster, drain_it, stays)
     if output is Format.JSON:
@@ -349,7 +380,12 @@ def _rows(things: Iterable[object], *fields: str) -> list[dict[str, Any]]:
 
 
 def _record(
-    before: ClusterNode, change: CordonChange, after: ClusterNode, evictions: Evictions | None, *, done: bool
+    before: ClusterNode,
+    change: CordonChange,
+    after: ClusterNode,
+    evictions: Evictions | None,
+    *,
+    done: bool,
 ) -> dict[str, Any]:
     results = evictions.report.last if evictions else {}
     left = []
@@ -365,12 +401,14 @@ def _record(
         "drained": done,
         "cordoned": after.cordoned,
         "newly_cordoned": rules.newly_cordoned(before, change),
-        "gpus": _rows(rules.chosen(after, change.touched), "uuid", "label", "domain", "state", "clients"),
+        "gpus": _rows(
+            rules.chosen(after, change.touched), "uuid", "label", "domain", "state", "clients"
+        ),
         "left": None if after.pods is None else left,
     }
 
 
-# -- and back ----------------------------------------------------------------------------------------------------------
+# -- and back ------------------------------------------------------------------------------------
 
 
 @takes(NODE_NAME, GPU_OPTIONS, _TIMEOUT, OUTPUT, KUBECONFIG, CONTEXT)
@@ -385,9 +423,9 @@ def undrain(
 ) -> None:
     """Put GPUs of a node back into use, and wait until they serve.
 
-    A GPU that shares its control daemon with one that stays cordoned stays out of use; this is reported. Exits with 0
-    when all that were named serve, 1 when one does not (with the reason), 2 when there is no such node or GPU, 130
-    after Ctrl-C.
+    A GPU that shares its control daemon with one that stays cordoned stays out of use; this is
+    reported. Exits with 0 when all that were named serve, 1 when one does not (with the reason), 2
+    when there is no such node or GPU, 130 after Ctrl-C.
 
         kubectl mps undrain gpu-a1                    every GPU of the node
         kubectl mps undrain gpu-a1 --gpu gpu0 --gpu gpu1
@@ -399,23 +437,39 @@ def undrain(
     async def undrain_it(kube: Kube) -> tuple[CordonChange, ClusterNode]:
         before, change = await change_cordon(kube, node, gpus or (), cordon=False)
         look = f"kubectl mps status {shlex.quote(node)}{options(cluster)}"
-        stays.append(f"{node}: the request is saved and continues by itself; to see its state: {look}")
+        stays.append(
+            f"{node}: the request is saved and continues by itself; to see its state: {look}"
+        )
         say(*effects(before, change))
         report, named = ProgressReporter(), change.touched
         async for after, is_last in looks(partial(seen_node, kube, node), within_s, report):
-            if rules.serving(after, named) or silence(after, time.time()) or any(rules.refusals(after, named)):
+            if (
+                rules.serving(after, named)
+                or silence(after, time.time())
+                or any(rules.refusals(after, named))
+            ):
                 break
             if not is_last:
                 report("states", f"{node}: {rules.states(after, named)}")
         return change, after
 
     change, after = ask(cluster, undrain_it, stays)
-    well, named = rules.serving(after, change.touched) and not change.kept, change.touched.union(change.kept)
+    well, named = (
+        rules.serving(after, change.touched) and not change.kept,
+        change.touched.union(change.kept),
+    )
     if output is Format.JSON:
         domains = [domain for domain in after.domains if not named.isdisjoint(domain.gpus)]
-        record = {"node": after.name, "reported_at": after.reported_at, "serving": well, "cordoned": after.cordoned}
+        record = {
+            "node": after.name,
+            "reported_at": after.reported_at,
+            "serving": well,
+            "cordoned": after.cordoned,
+        }
         gpus_shown = _rows(rules.chosen(after, named), "uuid", "label", "domain", "state")
-        print_json({**record, "gpus": gpus_shown, "domains": _rows(domains, "name", "state", "reason")})
+        print_json(
+            {**record, "gpus": gpus_shown, "domains": _rows(domains, "name", "state", "reason")}
+        )
     else:
         answer(f"{node}: {rules.states(after, named)}")
     say(*(f"{node}: {refusal}" for refusal in rules.refusals(after, change.touched)))

@@ -1,10 +1,11 @@
 """`kubectl mps uninstall`: removes mpsd from a cluster in which no GPU is in use.
 
-An object is mpsd's by its label and by nothing else. Nothing is deleted but what was found by it and shown, by uid, in
-the order of `Stage`, by which nothing that remains depends on what is gone; a stage's pods are gone before the next.
-Namespaces stay: others may have something in them.
+An object is mpsd's by its label and by nothing else. Nothing is deleted but what was found by it
+and shown, by uid, in the order of `Stage`, by which nothing that remains depends on what is gone; a
+stage's pods are gone before the next. Namespaces stay: others may have something in them.
 
-Rights of whoever does it: list of every kind, and delete of what mpsd is made of; an administrator of the cluster.
+Rights of whoever does it: list of every kind, and delete of what mpsd is made of; an administrator
+of the cluster.
 """
 
 import asyncio
@@ -19,19 +20,44 @@ from typing import NoReturn
 from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.names import AGENT, CONTROL, LABEL, NAME_LABEL, NAMESPACE, OURS, PRODUCT
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.operations.lifecycle.drain import NotDone, ProgressReporter, answer, ask, end, looks, read_seconds, say
+from mpsd.operations.lifecycle.drain import (
+    NotDone,
+    ProgressReporter,
+    answer,
+    ask,
+    end,
+    looks,
+    read_seconds,
+    say,
+)
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use
 from mpsd.platform import kube as api
 from mpsd.platform.command_line import flag, option, takes
 from mpsd.platform.console import complaints
-from mpsd.platform.kube import NODES, PODS, Conflict, Forbidden, Kube, KubeError, NotFound, PatchKind, Resource
+from mpsd.platform.kube import (
+    NODES,
+    PODS,
+    Conflict,
+    Forbidden,
+    Kube,
+    KubeError,
+    NotFound,
+    PatchKind,
+    Resource,
+)
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import NotInstalled, look
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import CONTEXT, KUBECONFIG
 from mpsd.status.rules.mpsnode import labels_patch
 
-_MUST_BE_LISTED = {"", "apps", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"}
+_MUST_BE_LISTED = {
+    "",
+    "apps",
+    "admissionregistration.k8s.io",
+    "rbac.authorization.k8s.io",
+    "apiextensions.k8s.io",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +78,9 @@ async def find(kube: Kube) -> Installation:
     kinds, missing = await api.deletable_kinds(kube)
     kinds = [kind for kind in kinds if kind.name != "Namespace"]
     unseen, things, own_groups = [*missing], dict[str, Thing](), set[str]()
-    answers = await asyncio.gather(*(kube.list(kind.resource, query=OURS) for kind in kinds), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(kube.list(kind.resource, query=OURS) for kind in kinds), return_exceptions=True
+    )
     for kind, found in zip(kinds, answers, strict=True):
         if isinstance(found, BaseException):
             is_needed = isinstance(found, Forbidden) and kind.group in _MUST_BE_LISTED
@@ -67,14 +95,18 @@ async def find(kube: Kube) -> Installation:
             if not of.get("ownerReferences"):
                 component = (of.get("labels") or {}).get(NAME_LABEL, "")
                 place = of.get("namespace", "")
-                things[of["uid"]] = Thing(at.api, at.plural, kind.name, place, of["name"], of["uid"], component)
+                things[of["uid"]] = Thing(
+                    at.api, at.plural, kind.name, place, of["name"], of["uid"], component
+                )
     # objects of mpsd's own kinds go with the definition
     own = [one for one in things.values() if one.api.partition("/")[0] not in own_groups]
     return Installation(in_order(own), await users(kube), unseen)
 
 
 async def users(kube: Kube) -> list[str]:
-    pods = await kube.list(PODS, query={"labelSelector": f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"})
+    pods = await kube.list(
+        PODS, query={"labelSelector": f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"}
+    )
     daemons = {str(pod["spec"]["nodeName"]) for pod in pods if pod["spec"].get("nodeName")}
     try:
         status = await look(kube, ())
@@ -99,7 +131,9 @@ async def _remove(kube: Kube, things: Sequence[Thing], timeout_s: float) -> None
 
 async def _deleted(kube: Kube, thing: Thing) -> str:
     try:
-        await kube.delete(Resource(thing.api, thing.plural), thing.name, thing.namespace, uid=thing.uid)
+        await kube.delete(
+            Resource(thing.api, thing.plural), thing.name, thing.namespace, uid=thing.uid
+        )
     except NotFound:
         return f"already gone: {thing}"
     except Conflict:
@@ -114,7 +148,9 @@ async def _unlabel(kube: Kube) -> None:
             if patch := labels_patch(node.labels, {}):
                 with suppress(NotFound):
                     await kube.patch(NODES, node.name, patch, PatchKind.MERGE)
-                    answer(f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}")
+                    answer(
+                        f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}"
+                    )
     except Forbidden as error:
         names = "mpsd.io/gpu.*, mpsd.io/sharing, mpsd.io/driver-upgrade"
         say(f"labels of Nodes remain ({names}): {error}")
@@ -135,8 +171,13 @@ async def _pods(kube: Kube, *, control: bool) -> list[str]:
     left = []
     for pod in await kube.list(PODS, query=OURS):
         metadata, node = pod["metadata"], pod["spec"].get("nodeName")
-        if metadata.get("ownerReferences") and (metadata["labels"].get(NAME_LABEL) == CONTROL) is control:
-            left.append(f"pod {metadata['namespace']}/{metadata['name']}" + (f" on {node}" if node else ""))
+        if (
+            metadata.get("ownerReferences")
+            and (metadata["labels"].get(NAME_LABEL) == CONTROL) is control
+        ):
+            left.append(
+                f"pod {metadata['namespace']}/{metadata['name']}" + (f" on {node}" if node else "")
+            )
     return left
 
 
@@ -200,7 +241,9 @@ def uninstall(
     async def uninstall_it(kube: Kube) -> Sequence[str]:
         if not force and (there := await users(kube)):  # who has come since it was asked
             return there
-        stays.append("to continue: run the same command again; what is listed above as deleted is gone")
+        stays.append(
+            "to continue: run the same command again; what is listed above as deleted is gone"
+        )
         await _remove(kube, found.things, timeout_s)
         return ()
 
@@ -211,7 +254,10 @@ def uninstall(
 
 
 def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
-    say(f"{cluster.program}: refused, because GPUs are in use, or may be:", *(f"  {user}" for user in there))
+    say(
+        f"{cluster.program}: refused, because GPUs are in use, or may be:",
+        *(f"  {user}" for user in there),
+    )
     force = "use --force: these programs then lose their GPU"
     say(f"empty the nodes first (kubectl mps drain NODE), or {force}")
     end(well=False)
@@ -220,7 +266,10 @@ def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
 def _confirm(cluster: ClusterAccess, number: int) -> None:
     if not sys.stdin.isatty():
         remedy = "add --yes, or run it on a terminal"
-        raise InvalidInput(cluster.program, [Problem("setting", "--yes", "", "is required without a terminal", remedy)])
+        raise InvalidInput(
+            cluster.program,
+            [Problem("setting", "--yes", "", "is required without a terminal", remedy)],
+        )
     complaints().print(f"Delete these {number} objects? [y/N] ", end="")
     try:
         typed = input()

@@ -19,13 +19,38 @@ from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.times import lasting
 from mpsd.operations.lifecycle import drain
-from mpsd.operations.lifecycle.drain import EVICT, Evictions, NotDone, ProgressReporter, answer, pause, say
+from mpsd.operations.lifecycle.drain import (
+    EVICT,
+    Evictions,
+    NotDone,
+    ProgressReporter,
+    answer,
+    pause,
+    say,
+)
 from mpsd.operations.lifecycle.rules import upgrade as rules
 from mpsd.operations.lifecycle.rules.emptying import no_answer
-from mpsd.operations.lifecycle.rules.upgrade import ControlSet, Decision, Object, Standing, UpgradeStep, read_mark
+from mpsd.operations.lifecycle.rules.upgrade import (
+    ControlSet,
+    Decision,
+    Object,
+    Standing,
+    UpgradeStep,
+    read_mark,
+)
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import Format, print_json
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Conflict, Kube, NotFound, PatchKind, Resource, Unavailable
+from mpsd.platform.kube import (
+    MPS_NODES,
+    NODES,
+    PODS,
+    Conflict,
+    Kube,
+    NotFound,
+    PatchKind,
+    Resource,
+    Unavailable,
+)
 from mpsd.status.cluster import NotInstalled, mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
@@ -66,32 +91,52 @@ class Upgrade:
     async def look(self, named: Sequence[str], selector: str) -> None:
         """The nodes of these names and labels, all where there are none.
 
-        InvalidInput for nodes that are not there, NotDone or NotInstalled where nothing can be upgraded.
+        InvalidInput for nodes that are not there, NotDone or NotInstalled where nothing can be
+        upgraded.
         """
         await self._read_control()
         names = list(named)
         if not names:
-            begun = [_name(one) for one in await mpsnodes(self.kube, []) if read_mark(one) is not None]
+            begun = [
+                _name(one) for one in await mpsnodes(self.kube, []) if read_mark(one) is not None
+            ]
             names = sorted({*rules.control_pods(await self._pods(), self.control.uid), *begun})
         if selector:
-            labelled = {_name(one) for one in await self.kube.list(NODES, query={"labelSelector": selector})}
+            labelled = {
+                _name(one) for one in await self.kube.list(NODES, query={"labelSelector": selector})
+            }
             names = [name for name in names if name in labelled]
             if not names:
                 raise NotDone(f"no node that {selector} selects has a pod of {self.control}")
-        for thing in await mpsnodes(self.kube, names) if names else ():  # of no names it would give all
+        # of no names it would give all
+        for thing in await mpsnodes(self.kube, names) if names else ():
             await self._look_at(thing)
-        begun_first = sorted(self.standings.values(), key=lambda one: (one.mark is None, one.node.name))
+        begun_first = sorted(
+            self.standings.values(), key=lambda one: (one.mark is None, one.node.name)
+        )
         self.standings = {one.node.name: one for one in begun_first}
 
     def due(self) -> list[str]:
-        return [name for name, one in self.standings.items() if rules.is_due(one, self.control, self.image)]
+        return [
+            name
+            for name, one in self.standings.items()
+            if rules.is_due(one, self.control, self.image)
+        ]
 
     def check(self) -> None:
-        """NotDone where a node that is due could not be drained, or the pods would not wait to be replaced."""
+        """NotDone where a node that is due could not be drained, or the pods would not wait to be
+        replaced."""
         if self.control.strategy != rules.ON_DELETE:
-            why = f"updateStrategy is {self.control.strategy or 'missing'}, so its pods are replaced while programs run"
-            raise NotDone(f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as the chart has it")
-        if reasons := list(filter(None, (no_answer(self.standings[name].node, time.time()) for name in self.due()))):
+            why = (
+                f"updateStrategy is {self.control.strategy or 'missing'}, so its pods are replaced"
+                " while programs run"
+            )
+            raise NotDone(
+                f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as the chart has it"
+            )
+        if reasons := list(
+            filter(None, (no_answer(self.standings[name].node, time.time()) for name in self.due()))
+        ):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 
     async def run(self) -> UpgradeStop | None:
@@ -158,9 +203,11 @@ class Upgrade:
             await evictions.look(seen.node, seen.gpus)
         elif decided.step is UpgradeStep.REPLACE and seen.pod:
             with suppress(NotFound):
-                await self.kube.delete(PODS, seen.pod.name, self.control.namespace, uid=seen.pod.uid)
+                await self.kube.delete(
+                    PODS, seen.pod.name, self.control.namespace, uid=seen.pod.uid
+                )
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- looking ----------------------------------------------------------------------------------
 
     async def _read_control(self) -> ControlSet:
         found = await self.kube.list(_DAEMON_SETS, query={"labelSelector": rules.SELECTOR})
@@ -176,7 +223,9 @@ class Upgrade:
         return self.control
 
     async def _pods(self, **fields: str) -> Sequence[Object]:
-        return await self.kube.list(PODS, self.control.namespace, {"labelSelector": self.control.selector, **fields})
+        return await self.kube.list(
+            PODS, self.control.namespace, {"labelSelector": self.control.selector, **fields}
+        )
 
     async def _look_again(self, name: str) -> Standing | None:
         """None where its MPSNode is gone: an upgrade goes on without that node."""
@@ -203,9 +252,19 @@ class Upgrade:
             becomes = f"{control}: the image becomes {self.image}, instead of {control.image}"
             say(becomes)
             self.stays[:] = [f"{becomes}; to continue: run the same command again"]
-            patch = {"spec": {"template": {"spec": {"containers": [{"name": control.container, "image": self.image}]}}}}
-            await self.kube.patch(_DAEMON_SETS, control.name, patch, PatchKind.STRATEGIC, control.namespace)
-        async for control, _last in drain.looks(self._read_control, _OBSERVED_S, ProgressReporter()):
+            patch = {
+                "spec": {
+                    "template": {
+                        "spec": {"containers": [{"name": control.container, "image": self.image}]}
+                    }
+                }
+            }
+            await self.kube.patch(
+                _DAEMON_SETS, control.name, patch, PatchKind.STRATEGIC, control.namespace
+            )
+        async for control, _last in drain.looks(
+            self._read_control, _OBSERVED_S, ProgressReporter()
+        ):
             if control.revision:
                 break
         else:
@@ -219,7 +278,10 @@ def _name(thing: Object) -> str:
     return str(thing["metadata"]["name"])
 
 
-_RIGHTS = "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lists the rights that this requires"
+_RIGHTS = (
+    "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lists the rights that this"
+    " requires"
+)
 
 
 @takes(
@@ -245,12 +307,14 @@ def upgrade(
     kubeconfig: str | None = None,
     context: str | None = None,
 ) -> None:
-    """Replace control pods that do not run the DaemonSet's newest revision; no program loses its GPU.
+    """Replace control pods that do not run the DaemonSet's newest revision; no program loses its
+    GPU.
 
-    One node after the other: drain it, delete the old pod, wait for the new pod and its domains, uncordon the GPUs that
-    the upgrade has cordoned (not those that others have), wait until they serve. It stops at the first node that fails
-    and prints how to continue or go back; the same command continues there. Exits with 0 when every node has the newest
-    revision, 1 when not, 2 after a usage error, 130 after Ctrl-C.
+    One node after the other: drain it, delete the old pod, wait for the new pod and its domains,
+    uncordon the GPUs that the upgrade has cordoned (not those that others have), wait until they
+    serve. It stops at the first node that fails and prints how to continue or go back; the same
+    command continues there. Exits with 0 when every node has the newest revision, 1 when not, 2
+    after a usage error, 130 after Ctrl-C.
 
         kubectl mps upgrade --dry-run                 print what would be done
         kubectl mps upgrade gpu-a1 --timeout 2h       programs may take two hours
@@ -278,7 +342,10 @@ def upgrade(
     if output is Format.JSON:
         print_json(_record(walk, stopped))
     if stopped:
-        say(f"{cluster.program}: {stopped.node}: stopped at: {stopped.step}: {stopped.reason}", *stays)
+        say(
+            f"{cluster.program}: {stopped.node}: stopped at: {stopped.step}: {stopped.reason}",
+            *stays,
+        )
     elif not dry_run and output is Format.TEXT:
         answer(*_outcome(walk))
     drain.end(well=stopped is None and not walk.due())

@@ -1,8 +1,8 @@
 """When a certificate is made, renewed, switched to and forgotten.
 
-At every moment what is served can be verified with what API servers may still hold. So a new authority is
-first only trusted, signs once both webhook configurations have named it for a while, and the one before it stays
-trusted for as long as anything that it signed.
+At every moment what is served can be verified with what API servers may still hold. So a new
+authority is first only trusted, signs once both webhook configurations have named it for a while,
+and the one before it stays trusted for as long as anything that it signed.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,8 @@ _LAST_PART = 3  # renewed when a third of the life is left
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """settle_s: from the moment when both configurations name an authority until every API server goes by it."""
+    """settle_s: from the moment when both configurations name an authority until every API server
+    goes by it."""
 
     authority_s: float = 3650 * DAY_S
     serving_s: float = 30 * DAY_S
@@ -50,9 +51,10 @@ class Serving:
 class SecretView:
     """What the Secret holds; None each for what is absent or cannot be used.
 
-    following: the authority that will sign next. former: the one that signed before, trusted until former_until.
-    following_trusted_since: when both configurations were first seen to name `following`; None while one does not.
-    held: whether this process still has a usable set that the Secret has lost.
+    following: the authority that will sign next. former: the one that signed before, trusted until
+    former_until. following_trusted_since: when both configurations were first seen to name
+    `following`; None while one does not. held: whether this process still has a usable set that the
+    Secret has lost.
     """
 
     authority: Authority | None = None
@@ -75,8 +77,11 @@ class CertificateStep(StrEnum):
     FORGET = "forget the former authority"
 
 
-def next_step(seen: SecretView, names: frozenset[str], lives: Lives, now: float) -> CertificateStep | None:
-    """What to do, None for nothing. names: what the serving certificate must be good for. now: seconds since 1970."""
+def next_step(
+    seen: SecretView, names: frozenset[str], lives: Lives, now: float
+) -> CertificateStep | None:
+    """What to do, None for nothing. names: what the serving certificate must be good for. now:
+    seconds since 1970."""
     if seen.authority is None:
         return CertificateStep.BRING_BACK if seen.held else CertificateStep.START
     expired = now >= seen.authority.not_after
@@ -86,25 +91,33 @@ def next_step(seen: SecretView, names: frozenset[str], lives: Lives, now: float)
         return CertificateStep.SWITCH
     if expired:
         return CertificateStep.START
-    if seen.serving is None or seen.serving.signed_by != seen.authority.id or not names <= seen.serving.names:
+    if (
+        seen.serving is None
+        or seen.serving.signed_by != seen.authority.id
+        or not names <= seen.serving.names
+    ):
         return CertificateStep.ISSUE
     # What ends with its authority cannot be bettered by asking that authority again.
     due_at = seen.serving.not_after - lives.serving_s / _LAST_PART
     if seen.serving.not_after < seen.authority.not_after and now >= due_at:
         return CertificateStep.ISSUE
     if seen.former:
-        return CertificateStep.FORGET if now >= seen.former_until else None  # one rotation at a time
+        # one rotation at a time
+        return CertificateStep.FORGET if now >= seen.former_until else None
     if seen.following is None and now >= seen.authority.not_after - lives.authority_s / _LAST_PART:
         return CertificateStep.PREPARE
     return None
 
 
-# How the webhook reports when its own certificate ends, for whom may not read the Secret that it is in.
+# How the webhook reports when its own certificate ends, for whom may not read the Secret that it is
+# in.
 #
-# Of replicas that serve different certificates the annotation has the earliest end. A replica whose own ends earlier
-# writes it; one whose own ends later does so once, and then hourly, because the one with the earlier end may be gone.
+# Of replicas that serve different certificates the annotation has the earliest end. A replica whose
+# own ends earlier writes it; one whose own ends later does so once, and then hourly, because the
+# one with the earlier end may be gone.
 
-ANNOTATION = "mpsd.io/serving-certificate"  # from when until when, with a slash between, as ISO 8601 writes an interval
+# from when until when, with a slash between, as ISO 8601 writes an interval
+ANNOTATION = "mpsd.io/serving-certificate"
 AGAIN_S = 3600.0
 
 
@@ -116,12 +129,16 @@ class Validity:
     ends_at: float
 
 
-def must_write(there: Validity | None, own: Validity, last: tuple[Validity, float] | None, now: float) -> bool:
-    """Whether to write our own. there: None where nothing can be read. last: our own as it last stood there, whoever
-    wrote it, and when that was; None for never."""
+def must_write(
+    there: Validity | None, own: Validity, last: tuple[Validity, float] | None, now: float
+) -> bool:
+    """Whether to write our own. there: None where nothing can be read. last: our own as it last
+    stood there, whoever wrote it, and when that was; None for never."""
     if there is None or own.ends_at < there.ends_at:
         return True
-    return own.ends_at != there.ends_at and (last is None or last[0] != own or now >= last[1] + AGAIN_S)
+    return own.ends_at != there.ends_at and (
+        last is None or last[0] != own or now >= last[1] + AGAIN_S
+    )
 
 
 def annotation(validity: Validity) -> str:

@@ -25,10 +25,11 @@ _KINDS = {  # with a pod: the API groups that the kind comes from, and the steps
 
 @dataclass(frozen=True, slots=True)
 class KubernetesObject:
-    """An object as far as it could be read. pod: None for a kind that holds none, or where none can be found.
+    """An object as far as it could be read. pod: None for a kind that holds none, or where none can
+    be found.
 
-    name: kind, namespace and name in one. namespace: empty for a kind without a pod that names none.
-    unread: why nobody has looked for a pod in it, empty where somebody has.
+    name: kind, namespace and name in one. namespace: empty for a kind without a pod that names
+    none. unread: why nobody has looked for a pod in it, empty where somebody has.
     """
 
     name: str
@@ -39,7 +40,8 @@ class KubernetesObject:
 
 
 def objects_in(document: object) -> Iterator[object]:
-    """The objects of a document: itself, or the items of a List, PodList, JobList and so on, however nested."""
+    """The objects of a document: itself, or the items of a List, PodList, JobList and so on,
+    however nested."""
     pending = [document]
     while pending:
         thing = pending.pop()
@@ -51,7 +53,8 @@ def objects_in(document: object) -> Iterator[object]:
 
 
 def _items(thing: object) -> list[object] | None:
-    """The items of a list, with the kind that a typed list says once for all of them; None for what is no list."""
+    """The items of a list, with the kind that a typed list says once for all of them; None for what
+    is no list."""
     if not isinstance(thing, dict):
         return None
     kind, items = thing.get("kind"), thing.get("items", False)
@@ -69,17 +72,22 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
     """
     if not isinstance(thing, dict):
         remedy = "start it with apiVersion and kind"
-        problem = Problem("not-an-object", "the document", shown(thing), "is not a Kubernetes object", remedy)
+        problem = Problem(
+            "not-an-object", "the document", shown(thing), "is not a Kubernetes object", remedy
+        )
         return KubernetesObject("(not an object)", namespace, None, (problem,))
     shape = FieldReader()
     kind = shape.text(thing, "kind", "")
     if thing.get("kind") in (None, ""):
-        shape.problems.append(Problem("field-missing", "kind", "", "is missing", "add it, such as kind: Pod"))
+        shape.problems.append(
+            Problem("field-missing", "kind", "", "is missing", "add it, such as kind: Pod")
+        )
     if kind == "List" or (kind.endswith("List") and "items" in thing):
         value, remedy = shown(thing.get("items")), "write the items as a list of objects"
         shape.problems.append(Problem("wrong-type", "items", value, "is not one object", remedy))
     version, found = thing.get("apiVersion"), thing.get("metadata")
-    group = version.rpartition("/")[0] if isinstance(version, str) else None  # None: it names no version
+    # None: it names no version
+    group = version.rpartition("/")[0] if isinstance(version, str) else None
     holds_pod = kind in _KINDS and (group is None or group in _KINDS[kind][0])
     pod = _pod(shape, kind, thing) if holds_pod else None
     metadata = found if isinstance(found, dict) else {}
@@ -89,7 +97,9 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
     name = f"{printable(kind) or '(no kind)'} {f'{place}/' if place else ''}{own}"
     if shape.too_many:
         return KubernetesObject(name, place, None, (shape.too_many,))
-    return KubernetesObject(name, place, pod, tuple(shape.problems), "" if holds_pod else _unread(kind, group, version))
+    return KubernetesObject(
+        name, place, pod, tuple(shape.problems), "" if holds_pod else _unread(kind, group, version)
+    )
 
 
 def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
@@ -113,8 +123,8 @@ def _unread(kind: str, group: str | None, version: object) -> str:
     if is_of_kubernetes and kind not in _KINDS:
         return ""
     return (
-        f"mpsd does not know {printable(kind)} of {printable(str(version or 'no apiVersion'))}, and has looked for no "
-        f"pods in it; it reads {', '.join(_KINDS)} of Kubernetes itself"
+        f"mpsd does not know {printable(kind)} of {printable(str(version or 'no apiVersion'))}, and"
+        f" has looked for no pods in it; it reads {', '.join(_KINDS)} of Kubernetes itself"
     )
 
 
@@ -123,18 +133,23 @@ def _text(fields: Fields, key: str) -> str:
     return shown_name(value) if isinstance(value, str) else ""
 
 
-# A Node of the cluster as far as it decides who may run there: its labels, taints and state, and its address.
+# A Node of the cluster as far as it decides who may run there: its labels, taints and state, and
+# its address.
 #
-# What cannot be read of it keeps nobody away; this explains what the scheduler decides, and decides nothing.
+# What cannot be read of it keeps nobody away; this explains what the scheduler decides, and decides
+# nothing.
 
-LABELS = ("ack.node.gpu.schedule=mps", "mpsd.io/share=mps")  # of nodes that mpsd's DaemonSets run on; any of them does
+# of nodes that mpsd's DaemonSets run on; any of them does
+LABELS = ("ack.node.gpu.schedule=mps", "mpsd.io/share=mps")
 UNKNOWN_ADDRESS = "unknown"
 _UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"  # k8s-operator-libs, pkg/upgrade/consts.go
 _NO_UPGRADE = frozenset({"", "upgrade-required", "uncordon-required", "upgrade-done"})
 _WAITING_UPGRADE = frozenset({"wait-for-jobs-required", "pod-deletion-required", "drain-required"})
 _LONGEST_LABEL = 120  # characters of a label or taint that are shown
 _CORDONED = "node.kubernetes.io/unschedulable"  # the taint that comes with `kubectl cordon`
-_REPORTED_OTHERWISE = frozenset({_CORDONED, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+_REPORTED_OTHERWISE = frozenset(
+    {_CORDONED, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +159,15 @@ class Taint:
     effect: str
 
     def __str__(self) -> str:
-        return printable(f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}", _LONGEST_LABEL)
+        return printable(
+            f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}", _LONGEST_LABEL
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesNode:
-    """address: its InternalIP, UNKNOWN_ADDRESS where it has none. cordoned: by `kubectl cordon`. allocatable: by
-    resource, as written."""
+    """address: its InternalIP, UNKNOWN_ADDRESS where it has none. cordoned: by `kubectl cordon`.
+    allocatable: by resource, as written."""
 
     name: str
     labels: Mapping[str, str]
@@ -162,43 +179,54 @@ class KubernetesNode:
 
     @property
     def is_labelled(self) -> bool:
-        return any(self.labels.get(key) == value for key, _is, value in (label.partition("=") for label in LABELS))
+        return any(
+            self.labels.get(key) == value
+            for key, _is, value in (label.partition("=") for label in LABELS)
+        )
 
     def meets(self, term: NodeSelectorTerm) -> bool:
-        """Of a required node affinity. An empty term is met by no Node; of fields there is the name alone."""
+        """Of a required node affinity. An empty term is met by no Node; of fields there is the name
+        alone."""
         labels = [one.holds(self.labels.get(one.key)) for one in term.match_expressions]
         fields = [one.holds(self.name) for one in term.match_fields]
         return bool(labels or fields) and all((*labels, *fields))
 
     @property
     def nvidia_mps(self) -> str:
-        """The label that starts NVIDIA's own MPS daemon there; empty where none does. Its operator wants both of these
-        labels to be "true", its device plugin alone the first."""
-        key, kept_away = "nvidia.com/mps.capable", self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false"
+        """The label that starts NVIDIA's own MPS daemon there; empty where none does. Its operator
+        wants both of these labels to be "true", its device plugin alone the first."""
+        key, kept_away = (
+            "nvidia.com/mps.capable",
+            self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false",
+        )
         return f"{key}=true" if self.labels.get(key) == "true" and not kept_away else ""
 
     @property
     def upgrade_state(self) -> str:
-        """How far NVIDIA's GPU operator is with an upgrade of the driver there; empty before it begins and after."""
+        """How far NVIDIA's GPU operator is with an upgrade of the driver there; empty before it
+        begins and after."""
         state = self.labels.get(_UPGRADE_STATE, "")
         return "" if state in _NO_UPGRADE else state
 
     @property
     def driver_upgrade(self) -> str:
-        """The label by which NVIDIA's GPU operator upgrades the driver there, from the cordon on until the new one is
-        validated; empty while it does not. A state that is not known here is one of an upgrade that goes on."""
+        """The label by which NVIDIA's GPU operator upgrades the driver there, from the cordon on
+        until the new one is validated; empty while it does not. A state that is not known here is
+        one of an upgrade that goes on."""
         state = self.upgrade_state
         return f"{_UPGRADE_STATE}={state}" if state and not self.is_never_validated else ""
 
     @property
     def is_never_validated(self) -> bool:
-        """Whether that upgrade is over but for NVIDIA's validator, which is kept away from there, as mpsd wants it."""
+        """Whether that upgrade is over but for NVIDIA's validator, which is kept away from there,
+        as mpsd wants it."""
         is_kept_away = self.labels.get("nvidia.com/gpu.deploy.operator-validator") == "false"
         return is_kept_away and self.labels.get(_UPGRADE_STATE) == "validation-required"
 
     @property
     def is_upgrade_waiting(self) -> bool:
-        """Whether that upgrade waits for pods to end. An operator that restarts the driver's pod alone never does."""
+        """Whether that upgrade waits for pods to end. An operator that restarts the driver's pod
+        alone never does."""
         return self.labels.get(_UPGRADE_STATE) in _WAITING_UPGRADE
 
 
@@ -206,10 +234,14 @@ def read_kubernetes_node(thing: object) -> KubernetesNode:
     """The Node in a decoded object of the API, whatever that holds."""
     fields: Fields = thing if isinstance(thing, dict) else {}
     shape = FieldReader()
-    metadata, spec, status = (shape.mapping(fields, part, "") for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (
+        shape.mapping(fields, part, "") for part in ("metadata", "spec", "status")
+    )
     conditions = [entry for _path, entry in shape.entries(status, "conditions", "status")]
     addresses = [entry for _path, entry in shape.entries(status, "addresses", "status")]
-    internal = [shape.text(one, "address", "") for one in addresses if one.get("type") == "InternalIP"]
+    internal = [
+        shape.text(one, "address", "") for one in addresses if one.get("type") == "InternalIP"
+    ]
     return KubernetesNode(
         name=shape.text(metadata, "name", "metadata"),
         labels=_texts(shape.mapping(metadata, "labels", "metadata")),
@@ -225,7 +257,8 @@ def read_kubernetes_node(thing: object) -> KubernetesNode:
 
 
 def taint_removal(taints: Sequence[Taint], key: str) -> list[dict[str, Any]]:
-    """A JSON patch of a Node with these taints that removes those of this key, and fails where it has others by now."""
+    """A JSON patch of a Node with these taints that removes those of this key, and fails where it
+    has others by now."""
     patch: list[dict[str, Any]] = []
     for index in reversed(range(len(taints))):  # the last one first, since what follows moves up
         if taints[index].key == key:
@@ -239,8 +272,8 @@ def _texts(fields: Fields) -> dict[str, str]:
 
 
 def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
-    """Why Kubernetes itself lets the pod not go there, as it reads in brackets behind the node's name; empty where
-    nothing that is read here does."""
+    """Why Kubernetes itself lets the pod not go there, as it reads in brackets behind the node's
+    name; empty where nothing that is read here does."""
     if not node.is_labelled:
         return f"not labelled {LABELS[0]}"
     if node.cordoned and not wishes.tolerates(_CORDONED, "", "NoSchedule"):
@@ -248,12 +281,17 @@ def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
     if not node.ready:
         return "not ready"
     for taint in node.taints:
-        counts = taint.effect in {"NoSchedule", "NoExecute"} and taint.key not in _REPORTED_OTHERWISE
+        counts = (
+            taint.effect in {"NoSchedule", "NoExecute"} and taint.key not in _REPORTED_OTHERWISE
+        )
         if counts and not wishes.tolerates(taint.key, taint.value, taint.effect):
             return f"taint {taint} not tolerated"
     for key, value in wishes.selector:
         if node.labels.get(key) != value:
-            return f"not {printable(f'{key}={value}', _LONGEST_LABEL)}, as the pod's nodeSelector wants"
+            return (
+                f"not {printable(f'{key}={value}', _LONGEST_LABEL)}, as the pod's nodeSelector"
+                " wants"
+            )
     if wishes.terms and not any(map(node.meets, wishes.terms)):
         return "not what the pod's node affinity wants"
     return ""

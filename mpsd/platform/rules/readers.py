@@ -1,8 +1,9 @@
-"""Who may read what mpsd serves on a port: what the API server is asked, what its answers mean, and for how long.
+"""Who may read what mpsd serves on a port: what the API server is asked, what its answers mean, and
+for how long.
 
-Whoever is not known to have the right is refused, and where nobody can be asked, too; no token is kept, only
-its hash.
-Source: https://kubernetes.io/docs/reference/access-authn-authz/webhook/ and .../authorization/
+Whoever is not known to have the right is refused, and where nobody can be asked, too; no token is
+kept, only its hash. Source: https://kubernetes.io/docs/reference/access-authn-authz/webhook/ and
+.../authorization/
 """
 
 import hashlib
@@ -19,7 +20,8 @@ _HOST = re.compile(r"(?:(?P<plain>[^\[\]:]+)|\[(?P<v6>[^\[\]]+)\])(?::[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class ReaderVerdict:
-    """status: of HTTP; 200 for who may read. reason: why not, one sentence without a full stop. user: who may."""
+    """status: of HTTP; 200 for who may read. reason: why not, one sentence without a full stop.
+    user: who may."""
 
     status: int
     reason: str = ""
@@ -30,11 +32,15 @@ class ReaderVerdict:
         return self.status == 200
 
 
-NO_TOKEN = ReaderVerdict(401, "a token is required; send one of Kubernetes: Authorization: Bearer TOKEN")
+NO_TOKEN = ReaderVerdict(
+    401, "a token is required; send one of Kubernetes: Authorization: Bearer TOKEN"
+)
 NOT_KNOWN = ReaderVerdict(401, "the API server does not accept this token; send a valid one")
 TOO_MANY = ReaderVerdict(503, "too many tokens are being reviewed; try again")
 OTHER_HOST = ReaderVerdict(
-    403, "this address answers to its IP address and to localhost alone, so that no web page reads it by another name"
+    403,
+    "this address answers to its IP address and to localhost alone, so that no web page reads it by"
+    " another name",
 )
 
 
@@ -55,7 +61,10 @@ class User:
     def verdict(self, path: str, *, allowed: bool) -> ReaderVerdict:
         if allowed:
             return ReaderVerdict(200, user=self.name)
-        remedy = f'bind it to the ClusterRole mpsd-reader, or to another with "get" on the nonResourceURL {path}'
+        remedy = (
+            'bind it to the ClusterRole mpsd-reader, or to another with "get" on the'
+            f" nonResourceURL {path}"
+        )
         return ReaderVerdict(403, f"{self.name} may not get {path}; {remedy}")
 
 
@@ -74,14 +83,21 @@ def is_own_host(host: str) -> bool:
     if not found or (found["plain"] or "").lower() == "localhost":
         return found is not None
     try:
-        return ipaddress.ip_address(found["plain"] or found["v6"]).version == (6 if found["v6"] else 4)
+        return ipaddress.ip_address(found["plain"] or found["v6"]).version == (
+            6 if found["v6"] else 4
+        )
     except ValueError:
         return False
 
 
 def token_review(token: str) -> dict[str, Any]:
     spec = {"token": token}
-    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}, "spec": spec}
+    return {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "metadata": {},
+        "spec": spec,
+    }
 
 
 def reviewed_user(answer: Mapping[str, Any]) -> User | None:
@@ -104,7 +120,12 @@ def access_review(user: User, path: str) -> dict[str, Any]:
         "extra": dict(user.extra),
         "nonResourceAttributes": {"path": path, "verb": "get"},
     }
-    return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec}
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "metadata": {},
+        "spec": spec,
+    }
 
 
 def is_allowed(answer: Mapping[str, Any]) -> bool:
@@ -119,12 +140,17 @@ def _mapping(value: object) -> Mapping[str, Any]:
 class Verdicts:
     """The last answers, by the hash of a token and the path. A 503 is no answer, and is not kept.
 
-    Who may read and who may not are kept apart, so that tokens that somebody makes up push no reader's out.
+    Who may read and who may not are kept apart, so that tokens that somebody makes up push no
+    reader's out.
     """
 
     def __init__(self) -> None:
-        # By whether he may read, and by key, when it was asked and what was answered, the oldest first.
-        self._kept: dict[bool, dict[tuple[bytes, str], tuple[float, ReaderVerdict]]] = {True: {}, False: {}}
+        # By whether he may read, and by key, when it was asked and what was answered, the oldest
+        # first.
+        self._kept: dict[bool, dict[tuple[bytes, str], tuple[float, ReaderVerdict]]] = {
+            True: {},
+            False: {},
+        }
 
     def known(self, token: str, path: str, now: float) -> ReaderVerdict | None:
         """None where it must be asked. now: seconds of a clock that is never set."""

@@ -1,7 +1,9 @@
-"""The capacity of one node as a scheduler counts it: what each GPU has left, and which pods hold or reserve the rest.
+"""The capacity of one node as a scheduler counts it: what each GPU has left, and which pods hold or
+reserve the rest.
 
-A pod counts once, and for no less than it requests. What the node reports that kubelet gave it takes precedence over
-the annotation on the pod, that over a reservation, and that over a guess. A node that reports nothing takes no pods.
+A pod counts once, and for no less than it requests. What the node reports that kubelet gave it
+takes precedence over the annotation on the pod, that over a reservation, and that over a guess. A
+node that reports nothing takes no pods.
 """
 
 from collections import Counter
@@ -18,7 +20,8 @@ from mpsd.model.identity import PodName
 from mpsd.model.policy import Placement, Policy
 from mpsd.scheduler.rules.reservations import Reservation
 
-PLACEMENT_LABEL = "ack.node.gpu.placement"  # of a Node: binpack or spread; anything else means the policy's
+# of a Node: binpack or spread; anything else means the policy's
+PLACEMENT_LABEL = "ack.node.gpu.placement"
 
 
 class AssignmentSource(StrEnum):
@@ -43,8 +46,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ClosedGpu:
-    """A GPU that takes no new pods. reason: reads after its label and `is`. domain None: none is known. on_demand: it
-    may be joined with others."""
+    """A GPU that takes no new pods. reason: reads after its label and `is`. domain None: none is
+    known. on_demand: it may be joined with others."""
 
     gpu: GpuName
     reason: str
@@ -54,9 +57,9 @@ class ClosedGpu:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What one node has left. policy: with the placement of this node. rooms: of the GPUs that take pods, by ordinal.
-    shut: why the whole node takes no pods, a sentence; then there are no rooms. totals: MiB that each of its GPUs may
-    give away in all, also of those that take no pods."""
+    """What one node has left. policy: with the placement of this node. rooms: of the GPUs that take
+    pods, by ordinal. shut: why the whole node takes no pods, a sentence; then there are no rooms.
+    totals: MiB that each of its GPUs may give away in all, also of those that take no pods."""
 
     node: str
     policy: Policy
@@ -69,8 +72,9 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the capacity of every node is counted by: the policy in force, whose placement a node may replace. clients:
-    of a GPU whose node does not say how many it serves, as with older agents."""
+    """What the capacity of every node is counted by: the policy in force, whose placement a node
+    may replace. clients: of a GPU whose node does not say how many it serves, as with older
+    agents."""
 
     policy: Policy
     clients: int
@@ -78,13 +82,22 @@ class Terms:
     def policy_of(self, placement: str) -> Policy:
         """For a node with this value of PLACEMENT_LABEL; empty where it has none."""
         chosen = {each.value: each for each in Placement}.get(placement, self.policy.placement)
-        return self.policy if chosen is self.policy.placement else replace(self.policy, placement=chosen)
+        return (
+            self.policy
+            if chosen is self.policy.placement
+            else replace(self.policy, placement=chosen)
+        )
 
 
 def node_capacity(
-    node: ClusterNode, placement: str, pods: Iterable[SharedPod], reservations: Iterable[Reservation], terms: Terms
+    node: ClusterNode,
+    placement: str,
+    pods: Iterable[SharedPod],
+    reservations: Iterable[Reservation],
+    terms: Terms,
 ) -> NodeCapacity:
-    """placement: the Node's label. pods: those bound to the node. reservations: for pods that may not be bound yet."""
+    """placement: the Node's label. pods: those bound to the node. reservations: for pods that may
+    not be bound yet."""
     policy = terms.policy_of(placement)
     names = {row.uuid: gpu_name(row) for row in node.gpus}
     taken, unplaced = _taken(node, [*names.values()], pods, reservations)
@@ -108,7 +121,11 @@ def node_capacity(
         if row.uuid not in not_open
     ]
     rooms = tuple(
-        replace(room, holders=len(on.get(room.gpu.uuid, ()))) if room.gpu.uuid in on_demand else room
+        (
+            replace(room, holders=len(on.get(room.gpu.uuid, ())))
+            if room.gpu.uuid in on_demand
+            else room
+        )
         for room in free
         if room
     )
@@ -152,7 +169,10 @@ def gpu_name(row: GpuRow) -> GpuName:
 
 
 def _taken(
-    node: ClusterNode, gpus: Sequence[GpuName], pods: Iterable[SharedPod], reservations: Iterable[Reservation]
+    node: ClusterNode,
+    gpus: Sequence[GpuName],
+    pods: Iterable[SharedPod],
+    reservations: Iterable[Reservation],
 ) -> tuple[tuple[Taken, ...], Sequence[SharedPod]]:
     """What is taken of known GPUs, and the pods whose GPUs are not known, the oldest first."""
     taken: dict[str, Taken] = {}
@@ -167,13 +187,16 @@ def _taken(
             continue
         memory_mib, percent = pod.request.memory_mib, pod.request.thread_percent or 0
         if key := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
-            # Kubelet gives a pod its devices container by container, and it will get all that it requests.
+            # Kubelet gives a pod its devices container by container, and it will get all that it
+            # requests.
             one = taken[key]
             if one.memory_mib < memory_mib or one.percent < percent:
                 most = max(one.memory_mib, memory_mib), max(one.percent, percent)
                 taken[key] = Taken(one.pod, one.gpus, *most, one.source)
         elif chosen := chosen_gpus(pod.choice, gpus):
-            taken[pod.name.uid] = Taken(pod.name, chosen, memory_mib, percent, AssignmentSource.BOUND)
+            taken[pod.name.uid] = Taken(
+                pod.name, chosen, memory_mib, percent, AssignmentSource.BOUND
+            )
         elif pod.name.uid not in by_uid:
             unknown.append(pod)
     for uid, reserved in by_uid.items():
@@ -183,12 +206,18 @@ def _taken(
     return tuple(taken.values()), sorted(unknown, key=lambda pod: (pod.created, pod.name.uid))
 
 
-def _room(row: GpuRow, gpu: GpuName, total_mib: int, here: Sequence[Taken], terms: Terms) -> GpuCapacity | None:
+def _room(
+    row: GpuRow, gpu: GpuName, total_mib: int, here: Sequence[Taken], terms: Terms
+) -> GpuCapacity | None:
     if row.promised_mib is None or row.domain is None:
         return None
     policy = terms.policy
     clients = terms.clients if row.promised_clients is None else row.promised_clients
-    threads = policy.oversubscription.thread_percent if row.promised_percent is None else row.promised_percent
+    threads = (
+        policy.oversubscription.thread_percent
+        if row.promised_percent is None
+        else row.promised_percent
+    )
     return GpuCapacity(
         gpu=gpu,
         domain=row.domain,
@@ -200,15 +229,20 @@ def _room(row: GpuRow, gpu: GpuName, total_mib: int, here: Sequence[Taken], term
 
 
 def _joining(node: ClusterNode, taken: Iterable[Taken]) -> Mapping[str, str]:
-    """Why GPUs take no other pods while they are about to be joined for one that is bound to them: who came first would
-    prevent it."""
+    """Why GPUs take no other pods while they are about to be joined for one that is bound to them:
+    who came first would prevent it."""
     domain_of = {row.uuid: row.domain for row in node.gpus}
     label_of = {row.uuid: row.label for row in node.gpus}
     found: dict[str, str] = {}
     for one in taken:
-        if one.source is not AssignmentSource.GRANTED and len({domain_of.get(uuid) for uuid in one.gpus}) > 1:
+        if (
+            one.source is not AssignmentSource.GRANTED
+            and len({domain_of.get(uuid) for uuid in one.gpus}) > 1
+        ):
             labels = " and ".join(label_of.get(uuid, uuid) for uuid in one.gpus)
-            found |= dict.fromkeys(one.gpus, f"kept for pod {one.pod}, for which {labels} are joined")
+            found |= dict.fromkeys(
+                one.gpus, f"kept for pod {one.pod}, for which {labels} are joined"
+            )
     return found
 
 
@@ -219,8 +253,8 @@ def _whole_units(mib: int, policy: Policy) -> int:
 
 
 def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> Taken:
-    """What a pod takes for which no scheduler of ours chose, as the device plugin will place it. Where it fits nowhere,
-    kubelet will refuse it, and it takes nothing."""
+    """What a pod takes for which no scheduler of ours chose, as the device plugin will place it.
+    Where it fits nowhere, kubelet will refuse it, and it takes nothing."""
     found = find_gpus(pod.request, rooms, policy)
     amount = (pod.request.memory_mib, pod.request.thread_percent or 0)
     return Taken(pod.name, found.gpus if found else (), *amount, AssignmentSource.GUESSED)
@@ -250,8 +284,8 @@ def can_ever(request: Request, ledger: NodeCapacity) -> bool:
 
 
 def has_domain(request: Request, ledger: NodeCapacity) -> bool:
-    """Whether a domain has as many GPUs, or as many may be joined, whatever they hold and whether they serve; True
-    where it is not known."""
+    """Whether a domain has as many GPUs, or as many may be joined, whatever they hold and whether
+    they serve; True where it is not known."""
     known = [FREE if room.holders is not None else room.domain for room in ledger.rooms]
     closed = [FREE if one.on_demand else one.domain for one in ledger.closed]
     return None in closed or max(Counter([*known, *closed]).values(), default=0) >= request.gpus

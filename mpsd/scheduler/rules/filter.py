@@ -1,7 +1,7 @@
 """Which of the candidate nodes have room for a pod, and why the others have none.
 
-Up to _FEW nodes each get a reason that names what their GPUs lack. More get one that can be counted: the scheduler
-counts equal reasons into one event, and cuts that at 1 kB.
+Up to _FEW nodes each get a reason that names what their GPUs lack. More get one that can be
+counted: the scheduler counts equal reasons into one event, and cuts that at 1 kB.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,8 @@ UNKNOWN_NODE = "mpsd knows no GPU of this node"  # of one that has no MPSNode
 
 
 def why_not(request: Request, ledger: NodeCapacity | None) -> str:
-    """Why nothing of this node fits; empty where something does. ledger None: the node has no MPSNode."""
+    """Why nothing of this node fits; empty where something does. ledger None: the node has no
+    MPSNode."""
     if ledger is None:
         return UNKNOWN_NODE
     if ledger.shut or find_gpus(request, ledger.rooms, ledger.policy):
@@ -39,7 +40,8 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
 
 
 def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str, str] | None:
-    """A GPU's label, what it lacks, and the same after another GPU that lacks the like; None for nothing."""
+    """A GPU's label, what it lacks, and the same after another GPU that lacks the like; None for
+    nothing."""
     clients = policy.requests.clients_per_grant
     if room.memory_mib < request.memory_mib:
         free, of = gib(max(0, room.memory_mib)), f"{gib(request.memory_mib)} GiB"
@@ -65,7 +67,8 @@ def _joined(lacks: Iterable[tuple[str, str, str]]) -> str:
 
 _FEW = 16
 _NEVER = frozenset({Lack.UNKNOWN, Lack.SIZE})  # preemption does not help there
-_MAYBE_SHUT = frozenset({Lack.SIZE, Lack.SERVING})  # which look the same in columns as a silent node
+# which look the same in columns as a silent node
+_MAYBE_SHUT = frozenset({Lack.SIZE, Lack.SERVING})
 
 
 class UnreadablePod(Exception):
@@ -79,24 +82,31 @@ def read_asking(thing: Mapping[str, Any], policy: Policy) -> SharedPod | None:
         return None
     share = read_allocated(pod, policy.resources)
     if share.problems:
-        raise UnreadablePod(f"mpsd cannot read the requests of this pod: {', and '.join(map(str, share.problems))}")
+        raise UnreadablePod(
+            f"mpsd cannot read the requests of this pod: {', and '.join(map(str, share.problems))}"
+        )
     found = shared_pod(pod, share)
     if found is None and share.requests:
-        raise UnreadablePod("mpsd cannot read this pod: it has no namespace, name, uid or time of creation")
+        raise UnreadablePod(
+            "mpsd cannot read this pod: it has no namespace, name, uid or time of creation"
+        )
     return found
 
 
 class Filtered(NamedTuple):
-    """passing: in the order of the candidates. failed: why not, by name. never: those of `failed` where the pod would
-    not fit on an empty node either."""
+    """passing: in the order of the candidates. failed: why not, by name. never: those of `failed`
+    where the pod would not fit on an empty node either."""
 
     passing: tuple[str, ...]
     failed: Mapping[str, str]
     never: Mapping[str, str]
 
 
-def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]) -> Filtered:
-    """own: the capacity without the reservation for this very pod, of the nodes where it has one."""
+def filtered(
+    request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]
+) -> Filtered:
+    """own: the capacity without the reservation for this very pod, of the nodes where it has
+    one."""
     passing = table.passing(request, nodes)
     kept = {node for node, ledger in own.items() if node in nodes and not why_not(request, ledger)}
     if kept:
@@ -109,27 +119,41 @@ def filtered(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Map
     for node in kept & failing.keys():
         del failing[node]
     few = len(failing) <= _FEW
-    failed = {n: why_not(request, table.ledger(n)) for n in failing} if few else _in_short(request, table, failing)
+    failed = (
+        {n: why_not(request, table.ledger(n)) for n in failing}
+        if few
+        else _in_short(request, table, failing)
+    )
     never = {node: failed[node] for node, lack in failing.items() if lack in _NEVER}
     return Filtered(passing, failed, never)
 
 
-def scores(request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]) -> list[int]:
+def scores(
+    request: Request, nodes: tuple[str, ...], table: GpuTable, own: Mapping[str, NodeCapacity]
+) -> list[int]:
     """From 0 to BEST for each node, the best where the pod has a reservation already."""
     found: list[int] = table.scores(request, table.slots(nodes)).tolist()
-    return [BEST if node in own else score for node, score in zip(nodes, found, strict=True)] if own else found
+    return (
+        [BEST if node in own else score for node, score in zip(nodes, found, strict=True)]
+        if own
+        else found
+    )
 
 
 def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> dict[str, str]:
     words = {lack: _words(request, Lack(lack)) for lack in set(failing.values())}
     failed = {node: words[lack] for node, lack in failing.items()}
-    failed.update((node, why) for node, why in table.shut.items() if failing.get(node) in _MAYBE_SHUT)
+    failed.update(
+        (node, why) for node, why in table.shut.items() if failing.get(node) in _MAYBE_SHUT
+    )
     return failed
 
 
 def _words(request: Request, lack: Lack) -> str:
     one = request.gpus == 1
-    none, has, is_ = ("no GPU", "has", "is") if one else (f"fewer than {request.gpus} GPUs", "have", "are")
+    none, has, is_ = (
+        ("no GPU", "has", "is") if one else (f"fewer than {request.gpus} GPUs", "have", "are")
+    )
     memory = f"{gib(request.memory_mib)} GiB"
     threads = [f"{request.thread_percent} % of its threads"] if request.thread_percent else []
     both = " and ".join([memory] * bool(request.memory_mib) + threads)

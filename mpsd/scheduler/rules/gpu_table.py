@@ -1,8 +1,10 @@
-"""A table of what every GPU of a cluster has left: which nodes have room for a request, and which are best.
+"""A table of what every GPU of a cluster has left: which nodes have room for a request, and which
+are best.
 
-It says of a node exactly what `placement.place` says of its capacity, but for all nodes at once, in columns of numbers
-by kind of number, GPU of a node, and the node's slot. Results are kept for each request and list of nodes: schedulers
-ask about the same nodes again and again, for similar pods, and then only the nodes that have changed are computed.
+It says of a node exactly what `placement.place` says of its capacity, but for all nodes at once, in
+columns of numbers by kind of number, GPU of a node, and the node's slot. Results are kept for each
+request and list of nodes: schedulers ask about the same nodes again and again, for similar pods,
+and then only the nodes that have changed are computed.
 """
 
 import operator
@@ -26,21 +28,23 @@ _FEW = 16  # up to this part of all nodes, only those that have changed are look
 _KEPT = 16  # lists, and requests
 BEST = 10  # of scores, whose least is 0: MaxExtenderPriority of k8s.io/kube-scheduler/extender/v1
 
-# What is kept of each GPU. USABLE: MiB, of those with enough clients left and no fewer than 0 % of their threads.
-# DOMAIN: a number within the node, of GPUs that can be had together (`placement.together`). TOTAL: MiB that may be
-# given away in all, the largest first, of every GPU, also of those that take no pods.
+# What is kept of each GPU. USABLE: MiB, of those with enough clients left and no fewer than 0 % of
+# their threads. DOMAIN: a number within the node, of GPUs that can be had together
+# (`placement.together`). TOTAL: MiB that may be given away in all, the largest first, of every GPU,
+# also of those that take no pods.
 _USABLE, _MEMORY, _PERCENT, _DOMAIN, _TOTAL = range(5)
 _ABSENT = -(2**30)  # less than anybody asks for; amounts are kept between this and a PiB
 
-# What is left, less what is asked: below zero, and read as unsigned, it is at least _NOTHING. So the least of a node's
-# is at once whether anything fits, and how tightly.
+# What is left, less what is asked: below zero, and read as unsigned, it is at least _NOTHING. So
+# the least of a node's is at once whether anything fits, and how tightly.
 _NOTHING, _LOOSEST = np.uint32(2**31), np.uint32(2**31 - 1)
 
 Slots = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Lacks = NDArray[np.uint8]
 Scores = np.ndarray[tuple[int], np.dtype[np.uint8]]
-Keys = NDArray[np.uint32]  # by slot: its placement takes the least first, and from _NOTHING on nothing fits
+# by slot: its placement takes the least first, and from _NOTHING on nothing fits
+Keys = NDArray[np.uint32]
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -60,9 +64,9 @@ class Lack(IntEnum):
 
 
 class RecentValues(Generic[Key, Value]):
-    """The `most` values last asked for, by key. Keys are compared, not hashed: a hash of thousands of names costs more.
-    The very object of before is found without a comparison, so it is worth keeping what is made from a key (names, from
-    the bytes they came in) as one object."""
+    """The `most` values last asked for, by key. Keys are compared, not hashed: a hash of thousands
+    of names costs more. The very object of before is found without a comparison, so it is worth
+    keeping what is made from a key (names, from the bytes they came in) as one object."""
 
     def __init__(self, most: int = 8) -> None:
         self._most = most
@@ -93,7 +97,9 @@ class _Listed:
     """The slots of a list of nodes, and which of them passed: by their flags as bytes."""
 
     slots: Slots
-    passing: RecentValues[bytes, tuple[str, ...]] = field(default_factory=lambda: RecentValues(_KEPT))
+    passing: RecentValues[bytes, tuple[str, ...]] = field(
+        default_factory=lambda: RecentValues(_KEPT)
+    )
 
 
 @dataclass(slots=True)
@@ -105,12 +111,13 @@ class _Found:
 
 
 class GpuTable:
-    """The capacity of every node, and its columns, which are rewritten when it changes. The slot after the last one
-    written is empty, and so is -1, which stands for an unknown node."""
+    """The capacity of every node, and its columns, which are rewritten when it changes. The slot
+    after the last one written is empty, and so is -1, which stands for an unknown node."""
 
     def __init__(self) -> None:
         self._gpus = np.full((5, 1, _FIRST), _ABSENT, np.int32)
-        self._spread = np.zeros(_FIRST, np.bool_)  # of each slot, whether its node takes the emptiest GPU first
+        # of each slot, whether its node takes the emptiest GPU first
+        self._spread = np.zeros(_FIRST, np.bool_)
         self._domains = 0  # of several GPUs, that a node had at most
         self._slots: dict[str, int] = {}
         self._ledger: list[NodeCapacity | None] = []
@@ -134,17 +141,28 @@ class GpuTable:
         _kinds, wide, long = self._gpus.shape
         slots = long if slot + 1 >= long else 0  # an empty one stays at the end
         if gpus > wide or slots:
-            self._gpus = np.pad(self._gpus, ((0, 0), (0, max(0, gpus - wide)), (0, slots)), constant_values=_ABSENT)
+            self._gpus = np.pad(
+                self._gpus, ((0, 0), (0, max(0, gpus - wide)), (0, slots)), constant_values=_ABSENT
+            )
             self._spread = np.pad(self._spread, (0, slots))
         group = together(rooms)
         shared = [each for each, size in Counter(group.values()).items() if size > 1]
         self._domains = max(self._domains, len(shared))
         self._write(slot, ledger)
         columns = [
-            (_USABLE, [r.memory_mib if r.clients >= clients and r.thread_percent >= 0 else _ABSENT for r in rooms]),
+            (
+                _USABLE,
+                [
+                    r.memory_mib if r.clients >= clients and r.thread_percent >= 0 else _ABSENT
+                    for r in rooms
+                ],
+            ),
             (_MEMORY, [room.memory_mib for room in rooms]),
             (_PERCENT, [room.thread_percent for room in rooms]),
-            (_DOMAIN, [shared.index(each) if each in shared else _ABSENT for each in group.values()]),
+            (
+                _DOMAIN,
+                [shared.index(each) if each in shared else _ABSENT for each in group.values()],
+            ),
             (_TOTAL, sorted((mib for _gpu, mib in ledger.totals), reverse=True)),
         ]
         for kind, amounts in columns:
@@ -169,13 +187,13 @@ class GpuTable:
         return sorted(self._slots)
 
     def slots(self, nodes: Sequence[str]) -> Slots:
-        """Where these nodes are, until a node comes or goes; -1 for an unknown one. Kept for a tuple, and at no cost
-        where the very tuple is asked about again."""
+        """Where these nodes are, until a node comes or goes; -1 for an unknown one. Kept for a
+        tuple, and at no cost where the very tuple is asked about again."""
         return self._listed(tuple(nodes)).slots
 
     def passing(self, request: Request, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Those of these nodes that have room, in their order: the very tuple of before while they are the same. They
-        are asked about next, so where they are is kept."""
+        """Those of these nodes that have room, in their order: the very tuple of before while they
+        are the same. They are asked about next, so where they are is kept."""
         names = tuple(nodes)
         listed = self._listed(names)
         fits = self.fits(request, listed.slots)
@@ -194,8 +212,8 @@ class GpuTable:
         return fits
 
     def scores(self, request: Request, slots: Slots) -> Scores:
-        """BEST for the nodes that their placement takes first, one less for the next, and so on; 0 where nothing fits.
-        Nodes that are as good as each other have the same score."""
+        """BEST for the nodes that their placement takes first, one less for the next, and so on; 0
+        where nothing fits. Nodes that are as good as each other have the same score."""
         keys = self._keys(request)[slots]
         if not self._spread.any() or (spread := self._spread[slots]).all():
             return _ranked(keys)
@@ -235,7 +253,9 @@ class GpuTable:
     def _listed(self, names: tuple[str, ...]) -> _Listed:
         listed = self._lists.get(names)
         if listed is None:
-            listed = _Listed(np.fromiter(map(self._slots.get, names, repeat(-1)), np.intp, len(names)))
+            listed = _Listed(
+                np.fromiter(map(self._slots.get, names, repeat(-1)), np.intp, len(names))
+            )
             self._lists.put(names, listed)
         return listed
 
@@ -263,13 +283,16 @@ class GpuTable:
         return keys
 
     def _left(self, request: Request, gpus: NDArray[np.int32]) -> NDArray[np.int32]:
-        """By GPU and slot: MiB that the request would leave there, below zero where it does not fit."""
+        """By GPU and slot: MiB that the request would leave there, below zero where it does not
+        fit."""
         left: NDArray[np.int32] = gpus[_USABLE] - _wanted(request.memory_mib)
         if request.thread_percent:
-            left |= (gpus[_PERCENT] - _wanted(request.thread_percent)) >> 31  # -1 where that is below zero
+            # -1 where that is below zero
+            left |= (gpus[_PERCENT] - _wanted(request.thread_percent)) >> 31
         if request.gpus > 1:
             fitting = left >= 0
-            together = np.zeros_like(fitting)  # those with enough others beside them in their domain
+            # those with enough others beside them in their domain
+            together = np.zeros_like(fitting)
             for number in range(self._domains):
                 beside = fitting & (gpus[_DOMAIN] == number)
                 together |= beside & (beside.sum(axis=0, dtype=np.int16) >= request.gpus)

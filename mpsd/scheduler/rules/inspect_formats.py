@@ -1,7 +1,8 @@
 """gpushare's formats: the tables of `kubectl inspect cgpu`, and the answers to /inspect.
 
-Every number is in whole units of the memory resource, rounded down, as kubelet counts its devices. The tables have the
-format of the output in Alibaba's guide to MPS under ACK, and of gpushare's other outputs where it has none.
+Every number is in whole units of the memory resource, rounded down, as kubelet counts its devices.
+The tables have the format of the output in Alibaba's guide to MPS under ACK, and of gpushare's
+other outputs where it has none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,8 +31,8 @@ class CgpuGpu:
 
 @dataclass(frozen=True, slots=True)
 class CgpuPod:
-    """A pod in a table. columns: of its GPUs; () for one that is bound and has none yet. memory: on each of them, or in
-    all where it has none."""
+    """A pod in a table. columns: of its GPUs; () for one that is bound and has none yet. memory: on
+    each of them, or in all where it has none."""
 
     namespace: str
     name: str
@@ -42,7 +43,8 @@ class CgpuPod:
 
 @dataclass(frozen=True, slots=True)
 class CgpuNode:
-    """A node in a table. gpus: by column. allocated: including what is pending, which is on no GPU yet."""
+    """A node in a table. gpus: by column. allocated: including what is pending, which is on no GPU
+    yet."""
 
     name: str
     address: str
@@ -66,7 +68,9 @@ class CgpuNode:
         return max((gpu.column + 1 for gpu in self.gpus), default=0)
 
 
-def cgpu_node(ledger: NodeCapacity, address: str, bound: Mapping[str, Request], unit_mib: int) -> CgpuNode:
+def cgpu_node(
+    ledger: NodeCapacity, address: str, bound: Mapping[str, Request], unit_mib: int
+) -> CgpuNode:
     """bound: what pods asked for, by uid, of those that kubelet may have given nothing yet."""
     columns = _columns(ledger)
     taken = [one for one in ledger.taken if one.source is not AssignmentSource.RESERVED]
@@ -75,21 +79,30 @@ def cgpu_node(ledger: NodeCapacity, address: str, bound: Mapping[str, Request], 
             column=columns[gpu.uuid],
             label=gpu.label,
             uuid=gpu.uuid,
-            allocated=sum(one.memory_mib for one in taken if gpu.uuid in one.gpus and not _is_pending(one)) // unit_mib,
+            allocated=sum(
+                one.memory_mib for one in taken if gpu.uuid in one.gpus and not _is_pending(one)
+            )
+            // unit_mib,
             total=total_mib // unit_mib,
         )
         for gpu, total_mib in ledger.totals
     ]
     pods = []
     for one in taken:
-        on = () if _is_pending(one) else tuple(sorted(columns[uuid] for uuid in one.gpus if uuid in columns))
+        on = (
+            ()
+            if _is_pending(one)
+            else tuple(sorted(columns[uuid] for uuid in one.gpus if uuid in columns))
+        )
         if on or _is_pending(one):  # others are on GPUs that the node has no more
             # A pod without a GPU yet takes its whole request of the node.
             times = 1 if on or one.pod.uid not in bound else bound[one.pod.uid].gpus
             units = one.memory_mib * times // unit_mib
             pods.append(CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, on, units))
     pods.sort(key=lambda pod: (pod.columns or (_MOST_COLUMNS,), pod.namespace, pod.name, pod.uid))
-    return CgpuNode(ledger.node, address, tuple(sorted(gpus, key=lambda gpu: gpu.column)), tuple(pods))
+    return CgpuNode(
+        ledger.node, address, tuple(sorted(gpus, key=lambda gpu: gpu.column)), tuple(pods)
+    )
 
 
 def _is_pending(one: Taken) -> bool:
@@ -97,8 +110,8 @@ def _is_pending(one: Taken) -> bool:
 
 
 def _columns(ledger: NodeCapacity) -> dict[str, int]:
-    """By UUID: that of its ordinal, and for one without, or one whose place is taken, as by another MIG instance of the
-    same GPU, the next that is free."""
+    """By UUID: that of its ordinal, and for one without, or one whose place is taken, as by another
+    MIG instance of the same GPU, the next that is free."""
     taken: dict[int, str] = {}
     gpus = [(gpu, not 0 <= gpu.ordinal < _MOST_COLUMNS) for gpu, _total in ledger.totals]
     for gpu, _last in sorted(gpus, key=lambda pair: (pair[1], pair[0].instance != "")):
@@ -109,7 +122,7 @@ def _columns(ledger: NodeCapacity) -> dict[str, int]:
     return {uuid: column for column, uuid in taken.items()}
 
 
-# -- for people, and for what reads gpushare's output --------------------------------------------------------------
+# -- for people, and for what reads gpushare's output --------------------------------------------
 
 
 def summary(nodes: Sequence[CgpuNode], unit_mib: int) -> str:
@@ -119,12 +132,26 @@ def summary(nodes: Sequence[CgpuNode], unit_mib: int) -> str:
     pending = any(node.pending for node in nodes)
     unit = {1024: "GiB", 1: "MiB"}.get(unit_mib, f"{unit_mib}MiB")
     columns = [f"GPU{n}(Allocated/Total)" for n in range(width)]
-    head = ["NAME", "IPADDRESS", *columns, *(["PENDING(Allocated)"] * pending), f"GPU Memory({unit})"]
+    head = [
+        "NAME",
+        "IPADDRESS",
+        *columns,
+        *(["PENDING(Allocated)"] * pending),
+        f"GPU Memory({unit})",
+    ]
     rows = []
     for node in nodes:
         by_column = {gpu.column: f"{gpu.allocated}/{gpu.total}" for gpu in node.gpus}
         on = [by_column.get(n, "0/0") for n in range(width)]
-        rows.append([node.name, node.address, *on, *([str(node.pending)] * pending), f"{node.allocated}/{node.total}"])
+        rows.append(
+            [
+                node.name,
+                node.address,
+                *on,
+                *([str(node.pending)] * pending),
+                f"{node.allocated}/{node.total}",
+            ]
+        )
     dashes = (len("\t".join(rows[0])) + 1 if rows else 0) + _MORE_DASHES
     return "\n".join([*_aligned([head, *rows]), "-" * dashes, _CLUSTER, _of_all(nodes)])
 
@@ -165,18 +192,21 @@ def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
     rows = [*rows]
     widths = [max(len(row[n]) for row in rows if n < len(row)) for n in range(max(map(len, rows)))]
     for row in rows:
-        yield _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        yield _GAP.join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=False)
+        ).rstrip()
 
 
-# -- for clients of gpushare, which ask its extender for /inspect ------------------------------------------------------
-# Source of the format: github.com/AliyunContainerService/gpushare-scheduler-extender, pkg/scheduler. Percent, clients
-# and closed GPUs have no place in it.
+# -- for clients of gpushare, which ask its extender for /inspect --------------------------------
+# Source of the format: github.com/AliyunContainerService/gpushare-scheduler-extender,
+# pkg/scheduler. Percent, clients and closed GPUs have no place in it.
 
 Record = dict[str, Any]
 
 
 def inspection(nodes: Sequence[object], error: str = "") -> Record:
-    """The answer. nodes: `inspected` of each. error: why nothing is known, or why it may be old; empty for neither."""
+    """The answer. nodes: `inspected` of each. error: why nothing is known, or why it may be old;
+    empty for neither."""
     return {"nodes": nodes} | ({"error": error} if error else {})
 
 
@@ -184,11 +214,17 @@ def inspected(ledger: NodeCapacity) -> Record:
     unit_mib, devices = ledger.policy.resources.memory_unit_mib, list[Record]()
     for gpu, total_mib in ledger.totals:
         pods: list[Record] = [
-            {"name": one.pod.name, "namespace": one.pod.namespace, "usedGPU": one.memory_mib // unit_mib}
+            {
+                "name": one.pod.name,
+                "namespace": one.pod.namespace,
+                "usedGPU": one.memory_mib // unit_mib,
+            }
             for one in ledger.taken
             if gpu.uuid in one.gpus
         ]
         used = sum(pod["usedGPU"] for pod in pods)
-        devices.append({"id": gpu.ordinal, "totalGPU": total_mib // unit_mib, "usedGPU": used, "pods": pods})
+        devices.append(
+            {"id": gpu.ordinal, "totalGPU": total_mib // unit_mib, "usedGPU": used, "pods": pods}
+        )
     total, used = (sum(device[key] for device in devices) for key in ("totalGPU", "usedGPU"))
     return {"name": ledger.node, "totalGPU": total, "usedGPU": used, "devs": devices}

@@ -1,7 +1,8 @@
 """Which pods have to be preempted so that a request fits a node.
 
-No pod is preempted in vain: one is added to those that kube-scheduler has proposed only where the request does not fit
-without it, and fits with it. What other pods are giving back already is waited for.
+No pod is preempted in vain: one is added to those that kube-scheduler has proposed only where the
+request does not fit without it, and fits with it. What other pods are giving back already is waited
+for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,33 +21,48 @@ _Victims = tuple[Taken, ...]
 def victims(
     preemptor: SharedPod, ledger: NodeCapacity, pods: Iterable[SharedPod], proposed: Sequence[str]
 ) -> tuple[str, ...]:
-    """The uids of all who have to go: those proposed, and as few more as will do. Empty where nothing helps, or where
-    nobody has to go. preemptor: pods of a lower priority give way to it.
+    """The uids of all who have to go: those proposed, and as few more as will do. Empty where
+    nothing helps, or where nobody has to go. preemptor: pods of a lower priority give way to it.
 
-    pods: those of the node that ledger knows. proposed: uids, kept whatever they are, since they may stand in the way
-    of something else that the request wants, such as CPU. A pod that goes, or has gone while its node has not reported
-    yet that its devices are back, gives room without our help: where that is enough, nobody is added.
+    pods: those of the node that ledger knows. proposed: uids, kept whatever they are, since they
+    may stand in the way of something else that the request wants, such as CPU. A pod that goes, or
+    has gone while its node has not reported yet that its devices are back, gives room without our
+    help: where that is enough, nobody is added.
 
-    For a request of one GPU no other choice adds fewer; among such, the highest priority that has to go is the lowest
-    that it can be. For one of several GPUs they are found GPU by GPU, so that there may be a choice of fewer.
+    For a request of one GPU no other choice adds fewer; among such, the highest priority that has
+    to go is the lowest that it can be. For one of several GPUs they are found GPU by GPU, so that
+    there may be a choice of fewer.
     """
     known, there = set(proposed), tuple(pods)
-    gone = frozenset((*_going(ledger, there), *(one for one in ledger.taken if one.pod.uid in known)))
+    gone = frozenset(
+        (*_going(ledger, there), *(one for one in ledger.taken if one.pod.uid in known))
+    )
     rooms = after(ledger.rooms, gone, ledger.policy, gone=True)
     priorities = {pod.name.uid: pod.priority for pod in there if pod.priority < preemptor.priority}
     search = _Search(preemptor.request, ledger.policy, priorities)
     if search.fits(rooms):
         return tuple(proposed)
-    others = tuple(one for one in ledger.taken if one.gpus and one not in gone and one.pod.uid in priorities)
-    domains = [tuple(room for room in rooms if room.domain == each) for each in dict.fromkeys(r.domain for r in rooms)]
+    others = tuple(
+        one for one in ledger.taken if one.gpus and one not in gone and one.pod.uid in priorities
+    )
+    domains = [
+        tuple(room for room in rooms if room.domain == each)
+        for each in dict.fromkeys(r.domain for r in rooms)
+    ]
     ways = [way for domain in domains if (way := search.of_domain(domain, others)) is not None]
     ways += [way] if (way := search.of_joined(rooms, others)) is not None else []
     return (*proposed, *(one.pod.uid for one in min(ways, key=search.cost))) if ways else ()
 
 
 def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
-    """What is given back without anybody else's end. A reservation may be for a pod that is being bound."""
-    stay = {name for pod in pods if not pod.finished and not pod.terminating for name in (pod.name.uid, str(pod.name))}
+    """What is given back without anybody else's end. A reservation may be for a pod that is being
+    bound."""
+    stay = {
+        name
+        for pod in pods
+        if not pod.finished and not pod.terminating
+        for name in (pod.name.uid, str(pod.name))
+    }
     here = {name for pod in pods for name in (pod.name.uid, str(pod.name))}
     for one in ledger.taken:
         name = one.pod.uid or str(one.pod)
@@ -56,7 +72,8 @@ def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Finds whom to stop for a request, beside those whose room is counted already. priorities: by uid."""
+    """Finds whom to stop for a request, beside those whose room is counted already. priorities: by
+    uid."""
 
     request: Request
     policy: Policy
@@ -64,7 +81,10 @@ class _Search:
 
     def fits(self, rooms: _Rooms, gone: Iterable[Taken] = ()) -> bool:
         """Whether the request fits once these have gone."""
-        return find_gpus(self.request, after(rooms, gone, self.policy, gone=True), self.policy) is not None
+        return (
+            find_gpus(self.request, after(rooms, gone, self.policy, gone=True), self.policy)
+            is not None
+        )
 
     def rank(self, one: Taken) -> tuple[int, str]:
         """The least important first."""
@@ -73,10 +93,15 @@ class _Search:
     def cost(self, way: _Victims) -> tuple[int, list[int], list[str]]:
         """The fewest, of these the least important, of these always the same."""
         ranks = [*map(self.rank, way)]
-        return len(way), sorted((priority for priority, _uid in ranks), reverse=True), sorted(uid for _, uid in ranks)
+        return (
+            len(way),
+            sorted((priority for priority, _uid in ranks), reverse=True),
+            sorted(uid for _, uid in ranks),
+        )
 
     def of_domain(self, here: _Rooms, others: _Victims) -> _Victims | None:
-        """Frees as many GPUs of a domain as are asked for, each time the one that costs least; None where it cannot."""
+        """Frees as many GPUs of a domain as are asked for, each time the one that costs least; None
+        where it cannot."""
         gone: _Victims = ()
         freed: set[str] = set()
         while len(freed) < self.request.gpus:
@@ -95,8 +120,8 @@ class _Search:
         return gone if self.request.gpus == 1 else self._needed(here, gone)
 
     def of_joined(self, rooms: _Rooms, others: _Victims) -> _Victims | None:
-        """Empties as many GPUs that may be joined as are asked for, each time a domain that costs least for each GPU;
-        None where it cannot."""
+        """Empties as many GPUs that may be joined as are asked for, each time a domain that costs
+        least for each GPU; None where it cannot."""
         if self.request.gpus == 1:
             return None
         by_domain: dict[str, list[GpuCapacity]] = {}
@@ -129,17 +154,25 @@ class _Search:
         return kept
 
     def _of_gpu(self, room: GpuCapacity, others: _Victims) -> _Victims | None:
-        """The fewest whose going makes room on this GPU, of these the least important; None where that cannot be."""
+        """The fewest whose going makes room on this GPU, of these the least important; None where
+        that cannot be."""
         here = sorted((one for one in others if room.gpu.uuid in one.gpus), key=self.rank)
         fewest = self._fewest(room, here)
         if not fewest:
             return fewest
-        # The more may go, the fewer have to: so the first priority where as few do is found by halving.
+        # The more may go, the fewer have to: so the first priority where as few do is found by
+        # halving.
         priorities = sorted({self.priorities[one.pod.uid] for one in here})
-        low, high, best = 0, priorities.index(max(self.priorities[one.pod.uid] for one in fewest)), fewest
+        low, high, best = (
+            0,
+            priorities.index(max(self.priorities[one.pod.uid] for one in fewest)),
+            fewest,
+        )
         while low < high:
             middle = (low + high) // 2
-            found = self._fewest(room, [one for one in here if self.priorities[one.pod.uid] <= priorities[middle]])
+            found = self._fewest(
+                room, [one for one in here if self.priorities[one.pod.uid] <= priorities[middle]]
+            )
             if found is not None and len(found) == len(fewest):
                 high, best = middle, found
             else:
@@ -147,15 +180,19 @@ class _Search:
         return best
 
     def _fewest(self, room: GpuCapacity, here: Sequence[Taken]) -> _Victims | None:
-        """The fewest of these whose going makes room on this GPU; the earlier ones where it is all the same. Steps are
-        at most the square of their number, times the percent that lack."""
+        """The fewest of these whose going makes room on this GPU; the earlier ones where it is all
+        the same. Steps are at most the square of their number, times the percent that lack."""
         clients = self.policy.requests.clients_per_grant
         lack_mib = self.request.memory_mib - room.memory_mib
         lack_percent = max(0, (self.request.thread_percent or 0) - room.thread_percent)
-        lent_mib, lent_percent = sum(one.memory_mib for one in here), sum(one.percent for one in here)
+        lent_mib, lent_percent = (
+            sum(one.memory_mib for one in here),
+            sum(one.percent for one in here),
+        )
         if lent_mib < lack_mib or lent_percent < lack_percent:
             return None
-        # By how many go, and how many percent that frees (all that lack at most): the most MiB that it can free.
+        # By how many go, and how many percent that frees (all that lack at most): the most MiB that
+        # it can free.
         most: dict[tuple[int, int], tuple[int, _Victims]] = {(0, 0): (0, ())}
         for one in here:
             for (count, percent), (mib, who) in list(most.items()):
@@ -166,6 +203,8 @@ class _Search:
         enough = (
             (count, who)
             for (count, percent), (mib, who) in most.items()
-            if percent == lack_percent and mib >= lack_mib and room.clients + count * clients >= clients
+            if percent == lack_percent
+            and mib >= lack_mib
+            and room.clients + count * clients >= clients
         )
         return min(enough, key=lambda found: found[0], default=(0, None))[1]

@@ -1,12 +1,14 @@
 """Reservations of a node's GPUs for pods that the API server has not bound there yet.
 
-They are written into an annotation of the node's MPSNode, with the resourceVersion by which its capacity was counted:
-of two schedulers that would give away the same GPU, one gets a conflict and counts again.
+They are written into an annotation of the node's MPSNode, with the resourceVersion by which its
+capacity was counted: of two schedulers that would give away the same GPU, one gets a conflict and
+counts again.
 
-Once written, a reservation stays on its GPUs until it ends: two schedulers may be asked to bind the same pod, and the
-first may have bound it by now. It ends when something irreversible has been seen (kubelet gave the pod its GPUs, the
-pod has ended or is bound elsewhere), or after LONGEST_S if the pod has not been seen bound. Ages are by the reader's
-own clock from when it first saw the reservation: clocks of two machines are never compared.
+Once written, a reservation stays on its GPUs until it ends: two schedulers may be asked to bind the
+same pod, and the first may have bound it by now. It ends when something irreversible has been seen
+(kubelet gave the pod its GPUs, the pod has ended or is bound elsewhere), or after LONGEST_S if the
+pod has not been seen bound. Ages are by the reader's own clock from when it first saw the
+reservation: clocks of two machines are never compared.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +21,10 @@ import msgspec
 from mpsd.model.identity import PodName
 
 KEY = "mpsd.io/reserved"
-# of an MPSNode: {"<uid>": {"pod": "namespace/name", "gpus": [...], "mib": 7168, "percent": 30, "at": "2026-..."}}
-LONGEST_S = 150.0  # longer than a watch that has fallen silent may count as in sync, so that no binding goes unseen
+# of an MPSNode: {"<uid>": {"pod": "namespace/name", "gpus": [...], "mib": 7168, "percent": 30,
+# "at": "2026-..."}}
+# longer than a watch that has fallen silent may count as in sync, so that no binding goes unseen
+LONGEST_S = 150.0
 _LONGEST_TEXT = 262_144  # characters: what all annotations of an object may hold together
 _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -37,8 +41,9 @@ class _Entry(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One reservation. memory_mib, percent: of each of `gpus` (UUIDs). at: when it was made, by the writer's
-    clock; it is for people, and distinguishes a new reservation for the same pod from the one before."""
+    """One reservation. memory_mib, percent: of each of `gpus` (UUIDs). at: when it was made, by the
+    writer's clock; it is for people, and distinguishes a new reservation for the same pod from the
+    one before."""
 
     pod: PodName
     gpus: tuple[str, ...]
@@ -50,7 +55,11 @@ class Reservation:
 def read_reservations(text: str) -> tuple[Reservation, ...]:
     """Those in the annotation's text; what cannot be read is left out, and nothing raises."""
     try:
-        entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw]) if 0 < len(text) <= _LONGEST_TEXT else {}
+        entries = (
+            msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            if 0 < len(text) <= _LONGEST_TEXT
+            else {}
+        )
     except (ValueError, RecursionError):
         return ()
     return tuple(one for uid, entry in entries.items() if (one := _read(uid, entry)))
@@ -67,7 +76,10 @@ def _read(uid: str, text: msgspec.Raw) -> Reservation | None:
 
 def written(reservations: Iterable[Reservation]) -> str | None:
     """The annotation's text; None for none, which removes it."""
-    entries = {one.pod.uid: _Entry(str(one.pod), one.gpus, one.memory_mib, one.percent, one.at) for one in reservations}
+    entries = {
+        one.pod.uid: _Entry(str(one.pod), one.gpus, one.memory_mib, one.percent, one.at)
+        for one in reservations
+    }
     return msgspec.json.encode(entries, order="sorted").decode() if entries else None
 
 
@@ -88,13 +100,15 @@ Fates = Callable[[Reservation], ReservationFate]
 
 
 class NodeReservations:
-    """The reservations of one node: those on its MPSNode, and those that this scheduler is about to write there."""
+    """The reservations of one node: those on its MPSNode, and those that this scheduler is about to
+    write there."""
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
         # by uid, with when each was first seen, in seconds of the reader's clock
         self._written: dict[str, tuple[Reservation, float]] = {}
-        self.pending: dict[str, Reservation] = {}  # by uid; they count from now on, before they are written
+        # by uid; they count from now on, before they are written
+        self.pending: dict[str, Reservation] = {}
 
     @property
     def uids(self) -> frozenset[str]:
@@ -105,7 +119,8 @@ class NodeReservations:
         """Takes those on the MPSNode now; those that were there before keep their age."""
         before = self._written
         self._written = {
-            one.pod.uid: was if (was := before.get(one.pod.uid)) and was[0] == one else (one, now) for one in written
+            one.pod.uid: was if (was := before.get(one.pod.uid)) and was[0] == one else (one, now)
+            for one in written
         }
 
     def withdraw(self, uid: str) -> None:
@@ -120,11 +135,16 @@ class NodeReservations:
         return None if is_over else one
 
     def counting(self, fates: Fates, now: float) -> Iterable[Reservation]:
-        """What is written goes before what is decided here: another scheduler may have bound the pod by it."""
+        """What is written goes before what is decided here: another scheduler may have bound the
+        pod by it."""
         written = {uid: one for uid in self._written if (one := self.written(uid, fates, now))}
         return (self.pending | written).values()
 
     def ends_at(self, fate: Fates, now: float) -> float | None:
         """When the next of them ends if nothing else happens; None for never."""
-        ends = [since + self._longest_s for one, since in self._written.values() if fate(one) in _EXPIRES]
+        ends = [
+            since + self._longest_s
+            for one, since in self._written.values()
+            if fate(one) in _EXPIRES
+        ]
         return min((at for at in ends if at > now), default=None)

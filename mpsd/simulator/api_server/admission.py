@@ -1,7 +1,7 @@
 """Asks the admission webhooks that are registered, over TLS, as an API server does.
 
-A webhook that cannot be asked counts as its failurePolicy says, and only webhooks with a url can be: nothing
-routes services here.
+A webhook that cannot be asked counts as its failurePolicy says, and only webhooks with a url can
+be: nothing routes services here.
 """
 
 import asyncio
@@ -71,8 +71,12 @@ class WebhookAdmission:
         for webhook in self._asked(MUTATING, attempt):
             response = await self._ask(webhook, attempt, admitted)
             if response.get("patch"):
-                admitted.thing = edited(admitted.thing, json.loads(base64.b64decode(response["patch"])))
-        validating = [self._ask(webhook, attempt, admitted) for webhook in self._asked(VALIDATING, attempt)]
+                admitted.thing = edited(
+                    admitted.thing, json.loads(base64.b64decode(response["patch"]))
+                )
+        validating = [
+            self._ask(webhook, attempt, admitted) for webhook in self._asked(VALIDATING, attempt)
+        ]
         for outcome in await asyncio.gather(*validating, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -93,13 +97,19 @@ class WebhookAdmission:
             return False
         if not matches(webhook.get("objectSelector") or {}, labels_of(attempt.thing)):
             return False
-        named = attempt.thing["metadata"]["name"] if attempt.kind is NAMESPACES else attempt.namespace
+        named = (
+            attempt.thing["metadata"]["name"] if attempt.kind is NAMESPACES else attempt.namespace
+        )
         if not named:
             return True
-        namespace = self._objects.store.get(self._objects.key(NAMESPACES, "", named)) or attempt.thing
+        namespace = (
+            self._objects.store.get(self._objects.key(NAMESPACES, "", named)) or attempt.thing
+        )
         return matches(webhook.get("namespaceSelector") or {}, labels_of(namespace))
 
-    async def _ask(self, webhook: Object, attempt: Attempt, admitted: Admitted) -> Mapping[str, Any]:
+    async def _ask(
+        self, webhook: Object, attempt: Attempt, admitted: Admitted
+    ) -> Mapping[str, Any]:
         """The response of one webhook that lets it pass."""
         try:
             response = await self._exchange(webhook, _review(attempt, admitted.thing))
@@ -115,7 +125,9 @@ class WebhookAdmission:
         status = response.get("status") or {}
         said = f": {status['message']}" if status.get("message") else " without explanation"
         message = f'admission webhook "{webhook["name"]}" denied the request{said}'
-        raise ApiRefusal(int(status.get("code") or 400), str(status.get("reason") or "Forbidden"), message)
+        raise ApiRefusal(
+            int(status.get("code") or 400), str(status.get("reason") or "Forbidden"), message
+        )
 
     async def _exchange(self, webhook: Object, review: Object) -> Mapping[str, Any]:
         client = webhook["clientConfig"]
@@ -125,7 +137,9 @@ class WebhookAdmission:
             self._session = aiohttp.ClientSession()
         url = client.get("url") or ""
         if not url:
-            raise ValueError("services are not routed in the simulation; register the webhook by url")
+            raise ValueError(
+                "services are not routed in the simulation; register the webhook by url"
+            )
         async with self._session.post(url, json=review, ssl=context, timeout=timeout) as answer:
             if answer.status != 200:
                 raise ValueError(f"the webhook answered {answer.status}")
@@ -142,13 +156,19 @@ class WebhookAdmission:
 
 
 def _is_ruled(rule: Object, attempt: Attempt) -> bool:
-    resource = f"{attempt.kind.plural}/{attempt.subresource}" if attempt.subresource else attempt.kind.plural
+    resource = (
+        f"{attempt.kind.plural}/{attempt.subresource}"
+        if attempt.subresource
+        else attempt.kind.plural
+    )
     scope = rule.get("scope", "*")
     return (
         _names(rule["operations"], attempt.operation)
         and _names(rule["apiGroups"], attempt.kind.group)
         and _names(rule["apiVersions"], attempt.version)
-        and (resource in rule["resources"] or ("*" in rule["resources"] and not attempt.subresource))
+        and (
+            resource in rule["resources"] or ("*" in rule["resources"] and not attempt.subresource)
+        )
         and (scope == "*" or (scope == "Namespaced") is attempt.kind.namespaced)
     )
 
@@ -159,7 +179,11 @@ def _names(listed: list[str], one: str) -> bool:
 
 def _review(attempt: Attempt, thing: Object) -> Object:
     kind = {"group": attempt.kind.group, "version": attempt.version, "kind": attempt.kind.name}
-    resource = {"group": attempt.kind.group, "version": attempt.version, "resource": attempt.kind.plural}
+    resource = {
+        "group": attempt.kind.group,
+        "version": attempt.version,
+        "resource": attempt.kind.plural,
+    }
     request = {
         "uid": str(uuid.uuid4()),
         "kind": kind,
@@ -168,20 +192,27 @@ def _review(attempt: Attempt, thing: Object) -> Object:
         "requestResource": resource,
         "name": thing["metadata"].get("name", ""),
         "operation": attempt.operation,
-        "userInfo": {"username": attempt.user, "groups": ["system:masters", "system:authenticated"]},
+        "userInfo": {
+            "username": attempt.user,
+            "groups": ["system:masters", "system:authenticated"],
+        },
         "object": thing,
         "oldObject": attempt.before,
         "dryRun": attempt.dry_run,
-        "options": {"kind": f"{attempt.operation.capitalize()}Options", "apiVersion": "meta.k8s.io/v1"},
+        "options": {
+            "kind": f"{attempt.operation.capitalize()}Options",
+            "apiVersion": "meta.k8s.io/v1",
+        },
     }
     request |= {"namespace": attempt.namespace} if attempt.namespace else {}
     request |= {"subResource": attempt.subresource} if attempt.subresource else {}
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 
 
-# -- whose token it is and what its owner may get: TokenRequest, TokenReview and SubjectAccessReview ---------------
-# Tokens are those that it gave out for service accounts, and rights are what the ClusterRoles and Roles that it
-# has say. A token opens no other door here: all that is the kubeconfig's.
+# -- whose token it is and what its owner may get: TokenRequest, TokenReview and SubjectAccessReview
+#   ---
+# Tokens are those that it gave out for service accounts, and rights are what the ClusterRoles and
+# Roles that it has say. A token opens no other door here: all that is the kubeconfig's.
 
 _WHOSE = "TokenReview"
 REVIEWS: Mapping[str, str] = {
@@ -203,7 +234,11 @@ class _Account:
     @property
     def user(self) -> Object:
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", _EVERYBODY]
-        return {"username": f"system:serviceaccount:{self.namespace}:{self.name}", "uid": self.uid, "groups": groups}
+        return {
+            "username": f"system:serviceaccount:{self.namespace}:{self.name}",
+            "uid": self.uid,
+            "groups": groups,
+        }
 
 
 class Reviews:
@@ -233,13 +268,20 @@ class Reviews:
         if body.get("kind") != kind or not isinstance(body.get("spec"), dict):
             raise bad_request(f"the body is no {kind} with a spec")
         spec = body["spec"]
-        return {**body, "status": self._whose(spec.get("token", "")) if kind == _WHOSE else self._access(spec)}
+        return {
+            **body,
+            "status": self._whose(spec.get("token", "")) if kind == _WHOSE else self._access(spec),
+        }
 
     def _whose(self, token: str) -> Object:
         account = self._accounts.get(token)
         if account is None or self._account(account.namespace, account.name) != account:
             return {"user": {}, "error": "[invalid bearer token, unknown]"}
-        return {"authenticated": True, "user": account.user, "audiences": ["https://kubernetes.default.svc"]}
+        return {
+            "authenticated": True,
+            "user": account.user,
+            "audiences": ["https://kubernetes.default.svc"],
+        }
 
     def _account(self, namespace: str, name: str) -> _Account | None:
         kind = self._kinds.find("", "v1", "serviceaccounts")
@@ -253,12 +295,17 @@ class Reviews:
     def _access(self, spec: Mapping[str, Any]) -> Object:
         path, thing = spec.get("nonResourceAttributes"), spec.get("resourceAttributes")
         if bool(path) is bool(thing):
-            raise bad_request("exactly one of nonResourceAttributes or resourceAttributes must be specified")
+            raise bad_request(
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            )
         user, groups = str(spec.get("user", "")), set(spec.get("groups") or ())
         namespace = str(thing.get("namespace", "")) if thing else ""
         for role in self._roles_of(user, groups, namespace):
             rules = role.get("rules") or ()
-            if any(_allows(rule, path["verb"], path["path"]) if path else _allows_of(rule, thing) for rule in rules):
+            if any(
+                _allows(rule, path["verb"], path["path"]) if path else _allows_of(rule, thing)
+                for rule in rules
+            ):
                 return {"allowed": True, "reason": f"RBAC: allowed by {role['metadata']['name']}"}
         return {"allowed": False}
 
@@ -266,13 +313,20 @@ class Reviews:
         """namespace: empty for the whole cluster, where only ClusterRoleBindings count."""
         places = [("clusterrole", "")] + ([("role", namespace)] if namespace else [])
         for stem, place in places:
-            bindings, roles = (self._kinds.find(_RBAC, "v1", f"{stem}{end}") for end in ("bindings", "s"))
+            bindings, roles = (
+                self._kinds.find(_RBAC, "v1", f"{stem}{end}") for end in ("bindings", "s")
+            )
             assert bindings is not None
             assert roles is not None
-            by_name = {thing["metadata"]["name"]: thing for _key, thing in self._objects.store.all(roles, place)}
+            by_name = {
+                thing["metadata"]["name"]: thing
+                for _key, thing in self._objects.store.all(roles, place)
+            }
             for _key, binding in self._objects.store.all(bindings, place):
                 role = by_name.get(binding["roleRef"]["name"])
-                if role and any(_is(subject, user, groups) for subject in binding.get("subjects") or ()):
+                if role and any(
+                    _is(subject, user, groups) for subject in binding.get("subjects") or ()
+                ):
                     yield role
 
 
@@ -300,7 +354,11 @@ def _allows_of(rule: Mapping[str, Any], wanted: Any) -> bool:
     """A rule that names objects allows nothing that is asked without a name."""
     below = wanted.get("subresource")
     resource = f"{wanted['resource']}/{below}" if below else wanted["resource"]
-    parts = (("verbs", wanted["verb"]), ("apiGroups", wanted.get("group", "")), ("resources", resource))
+    parts = (
+        ("verbs", wanted["verb"]),
+        ("apiGroups", wanted.get("group", "")),
+        ("resources", resource),
+    )
     names = rule.get("resourceNames")
     is_named = not names or wanted.get("name") in names
     return is_named and all({word, "*"} & set(rule.get(key) or ()) for key, word in parts)

@@ -1,9 +1,11 @@
-"""Which devices a resource claim gets on a node of the simulated cluster, and how much of each, as kube-scheduler does.
+"""Which devices a resource claim gets on a node of the simulated cluster, and how much of each, as
+kube-scheduler does.
 
-The first devices that fit are taken, in the order of the slices. tests/kube_contract compares it with the real one.
-What is left out is refused: alternatives (`firstAvailable`), admin access, counters that devices share, and selectors
-beyond the driver, `allowMultipleAllocations` and attributes.
-Sources: k8s.io/dynamic-resource-allocation, structured; KEP-5075 (consumable capacity), KEP-5055 (taints).
+The first devices that fit are taken, in the order of the slices. tests/kube_contract compares it
+with the real one. What is left out is refused: alternatives (`firstAvailable`), admin access,
+counters that devices share, and selectors beyond the driver, `allowMultipleAllocations` and
+attributes. Sources: k8s.io/dynamic-resource-allocation, structured; KEP-5075 (consumable capacity),
+KEP-5055 (taints).
 """
 
 import re
@@ -43,10 +45,13 @@ class OfferedDevice:
         return bool(self.thing.get("allowMultipleAllocations"))
 
     def attribute(self, name: str) -> Any:
-        """By its whole name; that of the driver is the domain of names without one. None where it has none."""
+        """By its whole name; that of the driver is the domain of names without one. None where it
+        has none."""
         domain, _, short = name.rpartition("/")
         attributes = self.thing.get("attributes") or {}
-        found = attributes.get(name) or (attributes.get(short) if domain in ("", self.driver) else None)
+        found = attributes.get(name) or (
+            attributes.get(short) if domain in ("", self.driver) else None
+        )
         return next(iter(found.values())) if found else None
 
 
@@ -73,7 +78,8 @@ def results_of(claim: Object) -> list[Object]:
 
 
 def offered(slices: Iterable[Object], node: str) -> Iterator[OfferedDevice]:
-    """The devices on a node: of each pool those of its newest generation, once all of its slices are there."""
+    """The devices on a node: of each pool those of its newest generation, once all of its slices
+    are there."""
     pools: dict[tuple[str, str], list[Object]] = {}
     for spec in (one["spec"] for one in slices):
         pools.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
@@ -81,14 +87,25 @@ def offered(slices: Iterable[Object], node: str) -> Iterator[OfferedDevice]:
         newest = max(spec["pool"]["generation"] for spec in specs)
         current = [spec for spec in specs if spec["pool"]["generation"] == newest]
         if len(current) == current[0]["pool"]["resourceSliceCount"]:
-            here = (spec for spec in current if spec.get("nodeName") == node or spec.get("allNodes"))
-            yield from (OfferedDevice(driver, pool, thing) for spec in here for thing in spec.get("devices") or ())
+            here = (
+                spec for spec in current if spec.get("nodeName") == node or spec.get("allNodes")
+            )
+            yield from (
+                OfferedDevice(driver, pool, thing)
+                for spec in here
+                for thing in spec.get("devices") or ()
+            )
 
 
 def allocated(
-    claim: Object, node: str, devices: Sequence[OfferedDevice], classes: Mapping[str, Object], used: ConsumedCapacity
+    claim: Object,
+    node: str,
+    devices: Sequence[OfferedDevice],
+    classes: Mapping[str, Object],
+    used: ConsumedCapacity,
 ) -> Object:
-    """What the scheduler writes to the claim's `status.allocation`. classes: by name. CannotAllocate."""
+    """What the scheduler writes to the claim's `status.allocation`. classes: by name.
+    CannotAllocate."""
     spec = claim["spec"].get("devices") or {}
     requests = [_Request(each, classes) for each in spec.get("requests") or ()]
     wanted = [request for request in requests for _ in range(request.count)]
@@ -96,7 +113,9 @@ def allocated(
     if not search.find(wanted):
         raise CannotAllocate("cannot allocate all claims")
     config = [
-        {"source": "FromClass", "requests": [request.name], **each} for request in requests for each in request.config
+        {"source": "FromClass", "requests": [request.name], **each}
+        for request in requests
+        for each in request.config
     ]
     config += [{"source": "FromClaim", **each} for each in spec.get("config") or ()]
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
@@ -107,7 +126,11 @@ def allocated(
 class _Request:
     def __init__(self, thing: Object, classes: Mapping[str, Object]) -> None:
         exactly = thing.get("exactly")
-        if not exactly or exactly.get("adminAccess") or exactly.get("allocationMode", "ExactCount") != "ExactCount":
+        if (
+            not exactly
+            or exactly.get("adminAccess")
+            or exactly.get("allocationMode", "ExactCount") != "ExactCount"
+        ):
             raise CannotAllocate(f"request {thing.get('name')} is of a kind that is not simulated")
         chosen = classes.get(exactly["deviceClassName"])
         if chosen is None:
@@ -120,7 +143,11 @@ class _Request:
         self._selectors = [*(spec.get("selectors") or ()), *(exactly.get("selectors") or ())]
 
     def selects(self, device: OfferedDevice) -> bool:
-        return all(_holds(term, device) for each in self._selectors for term in each["cel"]["expression"].split("&&"))
+        return all(
+            _holds(term, device)
+            for each in self._selectors
+            for term in each["cel"]["expression"].split("&&")
+        )
 
     def tolerates(self, device: OfferedDevice) -> bool:
         effects = ("NoSchedule", "NoExecute")
@@ -133,7 +160,11 @@ class _Request:
         if not self.capacity.keys() <= capacities.keys():
             return None
         found = {name: _consumed(self.capacity.get(name), has) for name, has in capacities.items()}
-        return {name: amount for name, amount in found.items() if amount} if all(found.values()) else None
+        return (
+            {name: amount for name, amount in found.items() if amount}
+            if all(found.values())
+            else None
+        )
 
 
 def _holds(term: str, device: OfferedDevice) -> bool:
@@ -150,20 +181,27 @@ def _holds(term: str, device: OfferedDevice) -> bool:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    if toleration.get("effect") not in (None, "", taint["effect"]) or toleration.get("key") not in (None, taint["key"]):
+    if toleration.get("effect") not in (None, "", taint["effect"]) or toleration.get("key") not in (
+        None,
+        taint["key"],
+    ):
         return False
     exists = toleration.get("operator", "Equal") == "Exists"
     return exists or bool(toleration.get("value", "") == taint.get("value", ""))
 
 
 def _consumed(asked: Any, capacity: Object) -> str:
-    """By the capacity's requestPolicy: its default where nothing is asked for, else rounded up to what it allows; empty
-    where it allows nothing as large."""
+    """By the capacity's requestPolicy: its default where nothing is asked for, else rounded up to
+    what it allows; empty where it allows nothing as large."""
     policy = capacity.get("requestPolicy") or {}
     default = policy.get("default", capacity["value"])
     if asked is None:
         return str(default)
-    amount, ranged, values = _number(asked), policy.get("validRange") or {}, policy.get("validValues") or ()
+    amount, ranged, values = (
+        _number(asked),
+        policy.get("validRange") or {},
+        policy.get("validValues") or (),
+    )
     if ranged:
         least, step = _number(ranged["min"]), _number(ranged.get("step", 0))
         if amount <= least:
@@ -171,7 +209,11 @@ def _consumed(asked: Any, capacity: Object) -> str:
         rounded = least + -(-(amount - least) // step) * step if step else amount
         over = "max" in ranged and rounded > _number(ranged["max"]) and rounded != _number(default)
         return "" if over else _written(rounded) if step else str(asked)
-    return str(next((each for each in values if _number(each) >= amount), "")) if values else str(asked)
+    return (
+        str(next((each for each in values if _number(each) >= amount), ""))
+        if values
+        else str(asked)
+    )
 
 
 def _number(amount: Any) -> int:
@@ -190,7 +232,12 @@ def _written(amount: int) -> str:
 class _Search:
     """Depth first, as the scheduler looks. results: of the devices that were found."""
 
-    def __init__(self, devices: Sequence[OfferedDevice], constraints: Iterable[Object], used: ConsumedCapacity) -> None:
+    def __init__(
+        self,
+        devices: Sequence[OfferedDevice],
+        constraints: Iterable[Object],
+        used: ConsumedCapacity,
+    ) -> None:
         self._devices, self._constraints, self._used = devices, list(constraints), used
         self._chosen: list[tuple[_Request, OfferedDevice]] = []
         self.results: list[Object] = []
@@ -215,25 +262,38 @@ class _Search:
 
     def _result(self, request: _Request, device: OfferedDevice) -> Object | None:
         """None where the device cannot be given for the request."""
-        if device.key in self._used.whole or not request.selects(device) or not request.tolerates(device):
+        if (
+            device.key in self._used.whole
+            or not request.selects(device)
+            or not request.tolerates(device)
+        ):
             return None
         consumed = request.consumed(device)
         taken = self._used.amounts.get(device.key, {})
         if consumed is None or (not device.is_shared and any(taken.values())):
             return None
         capacities = device.thing.get("capacity") or {}
-        if any(taken.get(name, 0) + _number(n) > _number(capacities[name]["value"]) for name, n in consumed.items()):
+        if any(
+            taken.get(name, 0) + _number(n) > _number(capacities[name]["value"])
+            for name, n in consumed.items()
+        ):
             return None
         driver, pool, name = device.key
         result = {"request": request.name, "driver": driver, "pool": pool, "device": name}
         result |= {"tolerations": request.tolerations} if request.tolerations else {}
-        return result | ({"consumedCapacity": consumed, "shareID": str(uuid4())} if device.is_shared else {})
+        return result | (
+            {"consumedCapacity": consumed, "shareID": str(uuid4())} if device.is_shared else {}
+        )
 
     def _keeps_constraints(self) -> bool:
         for constraint in self._constraints:
             named = constraint.get("requests") or ()
             name = constraint.get("matchAttribute") or constraint.get("distinctAttribute") or ""
-            values = [device.attribute(name) for request, device in self._chosen if not named or request.name in named]
+            values = [
+                device.attribute(name)
+                for request, device in self._chosen
+                if not named or request.name in named
+            ]
             most = 1 if constraint.get("matchAttribute") else len(values)
             if None in values or (len(set(values)) != most if values else False):
                 return False

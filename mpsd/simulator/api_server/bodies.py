@@ -1,6 +1,7 @@
 """What the API server adds to an object that is created, and what it will not take.
 
-Only what mpsd, its kubelet and its tests can see is added; a field without a reader is not worth a line.
+Only what mpsd, its kubelet and its tests can see is added; a field without a reader is not worth a
+line.
 """
 
 import copy
@@ -39,7 +40,8 @@ def random_suffix() -> str:
 
 
 def new_object(kind: ObjectKind, version: str, namespace: str, body: Object) -> Object:
-    """The object that a request to create makes, before it is stored. Refused for what Kubernetes would refuse."""
+    """The object that a request to create makes, before it is stored. Refused for what Kubernetes
+    would refuse."""
     thing = typed(kind, version, body)
     metadata = thing.setdefault("metadata", {})
     if metadata.get("resourceVersion"):
@@ -47,7 +49,9 @@ def new_object(kind: ObjectKind, version: str, namespace: str, body: Object) -> 
     if not metadata.get("name") and metadata.get("generateName"):
         metadata["name"] = metadata["generateName"] + random_suffix()
     if metadata.get("namespace") not in (None, "", namespace):
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
     metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp()}
     if kind.namespaced:
         metadata["namespace"] = namespace
@@ -64,7 +68,9 @@ def new_object(kind: ObjectKind, version: str, namespace: str, body: Object) -> 
 def typed(kind: ObjectKind, version: str, body: Object) -> Object:
     """A copy of the body with its type, less what a custom resource's definition does not name."""
     if body.get("kind", kind.name) != kind.name or (kind.custom and "kind" not in body):
-        raise bad_request(f"{kind.plural} of kind {body.get('kind')!r} cannot be handled as a {kind.name}")
+        raise bad_request(
+            f"{kind.plural} of kind {body.get('kind')!r} cannot be handled as a {kind.name}"
+        )
     thing = copy.deepcopy(body) | {"apiVersion": kind.api(version), "kind": kind.name}
     return pruned(thing, kind.schema) if kind.schema else thing
 
@@ -74,7 +80,13 @@ def check(kind: ObjectKind, thing: Object) -> None:
     name = thing["metadata"].get("name") or ""
     wrong = list(causes(thing, kind.schema)) if kind.schema else []
     if not name:
-        wrong.append(Cause("metadata.name", "Required value: name or generateName is required", "FieldValueRequired"))
+        wrong.append(
+            Cause(
+                "metadata.name",
+                "Required value: name or generateName is required",
+                "FieldValueRequired",
+            )
+        )
     elif not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         wrong.append(Cause("metadata.name", f"Invalid value: {name!r}"))
     if kind is PODS:
@@ -120,13 +132,18 @@ def _default_job(job: Object) -> None:
     job["status"] = {}
 
 
-_DEFAULTS = {PODS.plural: _default_pod, NAMESPACES.plural: _default_namespace, JOBS.plural: _default_job}
+_DEFAULTS = {
+    PODS.plural: _default_pod,
+    NAMESPACES.plural: _default_namespace,
+    JOBS.plural: _default_job,
+}
 
 
-# -- the three ways of patching an object --------------------------------------------------------------------------
+# -- the three ways of patching an object --------------------------------------------------------
 # A patch is applied to a copy; what it was applied to stays as it was.
 
-# By which field the elements of a list are the same, for a strategic merge patch; a list that is not here is replaced.
+# By which field the elements of a list are the same, for a strategic merge patch; a list that is
+# not here is replaced.
 _KEYS: Mapping[str, str] = {
     "conditions": "type",
     "containers": "name",
@@ -207,7 +224,9 @@ def _strategic_list(things: list[Any], patch: list[Any], key: str) -> list[Any]:
     for one in patch:
         if not isinstance(one, dict) or key not in one:
             raise bad_request(f"map: {one} does not contain declared merge key: {key}")
-        place = next((index for index, other in enumerate(found) if other.get(key) == one[key]), None)
+        place = next(
+            (index for index, other in enumerate(found) if other.get(key) == one[key]), None
+        )
         if one.get("$patch") == "delete":
             if place is not None:
                 del found[place]
@@ -218,7 +237,7 @@ def _strategic_list(things: list[Any], patch: list[Any], key: str) -> list[Any]:
     return found
 
 
-# -- RFC 6902 ------------------------------------------------------------------------------------------------------
+# -- RFC 6902 ------------------------------------------------------------------------------------
 
 
 def edited(thing: Any, operations: Any) -> Any:
@@ -230,7 +249,9 @@ def edited(thing: Any, operations: Any) -> Any:
         try:
             _edit(root, operation)
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise ApiRefusal(422, "Invalid", f"the server rejected our request: {operation}: {error!r}") from None
+            raise ApiRefusal(
+                422, "Invalid", f"the server rejected our request: {operation}: {error!r}"
+            ) from None
     return root[""]
 
 

@@ -1,4 +1,5 @@
-"""The simulated cluster behind the API: its objects, who may change them, and the controllers that do.
+"""The simulated cluster behind the API: its objects, who may change them, and the controllers that
+do.
 
 It knows nothing of HTTP; `api_server` is one way to it.
 """
@@ -35,13 +36,14 @@ from mpsd.simulator.api_server.objects import ObjectKey, Objects, Store
 from mpsd.simulator.api_server.pod_claims import PodClaims
 from mpsd.simulator.api_server.scheduler import Scheduler, is_kept_away
 
-# Runs the DaemonSets of the simulated cluster: a pod on every node that their selector picks, and a ControllerRevision
-# for every template that they have had.
+# Runs the DaemonSets of the simulated cluster: a pod on every node that their selector picks, and a
+# ControllerRevision for every template that they have had.
 #
-# As in Kubernetes the newest revision is the one with the highest number, pods name theirs in the label
-# `controller-revision-hash`, and under OnDelete nothing but its own end replaces an old pod.
+# As in Kubernetes the newest revision is the one with the highest number, pods name theirs in the
+# label `controller-revision-hash`, and under OnDelete nothing but its own end replaces an old pod.
 #
-# A pod is made with its node written in it, where Kubernetes writes an affinity and lets the scheduler bind it.
+# A pod is made with its node written in it, where Kubernetes writes an affinity and lets the
+# scheduler bind it.
 
 HASH = "controller-revision-hash"
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -50,7 +52,9 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 class DaemonSets:
     """create: makes a pod in a namespace, as anybody makes one, so that admission has its say."""
 
-    def __init__(self, objects: Objects, create: Callable[[str, Object], Awaitable[Object]]) -> None:
+    def __init__(
+        self, objects: Objects, create: Callable[[str, Object], Awaitable[Object]]
+    ) -> None:
         self._objects = objects
         self._create = create
 
@@ -62,7 +66,9 @@ class DaemonSets:
     async def _run(self, key: ObjectKey, daemon_set: Object) -> None:
         revision = self._newest_revision(daemon_set)
         wanted = {
-            node["metadata"]["name"] for _key, node in self._objects.store.all(NODES) if _belongs(daemon_set, node)
+            node["metadata"]["name"]
+            for _key, node in self._objects.store.all(NODES)
+            if _belongs(daemon_set, node)
         }
         pods = self._owned(PODS, daemon_set)
         for pod in pods:
@@ -106,7 +112,9 @@ class DaemonSets:
                 body = {"metadata": about, "data": data, "revision": newest + 1}
                 self._objects.create(REVISIONS, metadata["namespace"], body)
         elif kept[made]["revision"] < newest:  # the template is again what it was
-            key = self._objects.key(REVISIONS, metadata["namespace"], kept[made]["metadata"]["name"])
+            key = self._objects.key(
+                REVISIONS, metadata["namespace"], kept[made]["metadata"]["name"]
+            )
             self._objects.change(key, lambda thing: thing.update(revision=newest + 1))
         return made
 
@@ -116,7 +124,10 @@ class DaemonSets:
         return [
             thing
             for thing in found
-            if any(one["uid"] == metadata["uid"] for one in thing["metadata"].get("ownerReferences") or ())
+            if any(
+                one["uid"] == metadata["uid"]
+                for one in thing["metadata"].get("ownerReferences") or ()
+            )
         ]
 
     def _end(self, pod: Object) -> None:
@@ -134,13 +145,24 @@ def _pod(daemon_set: Object, revision: str, node: str) -> Object:
     template = copy.deepcopy(daemon_set["spec"]["template"])
     about = template.get("metadata") or {}
     labels = {**(about.get("labels") or {}), HASH: revision}
-    name = {"generateName": f"{daemon_set['metadata']['name']}-", "ownerReferences": [_owner(daemon_set)]}
-    return {"metadata": {**about, **name, "labels": labels}, "spec": {**template["spec"], "nodeName": node}}
+    name = {
+        "generateName": f"{daemon_set['metadata']['name']}-",
+        "ownerReferences": [_owner(daemon_set)],
+    }
+    return {
+        "metadata": {**about, **name, "labels": labels},
+        "spec": {**template["spec"], "nodeName": node},
+    }
 
 
 def _owner(daemon_set: Object) -> Object:
     metadata = daemon_set["metadata"]
-    named = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": metadata["name"], "uid": metadata["uid"]}
+    named = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
     return {**named, "controller": True, "blockOwnerDeletion": True}
 
 
@@ -149,8 +171,8 @@ def _is_ready(pod: Object) -> bool:
     return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
 
 
-# Removes what has lost its reason in the simulated cluster: what belonged to an object that is gone, and the contents
-# of a namespace that ends.
+# Removes what has lost its reason in the simulated cluster: what belonged to an object that is
+# gone, and the contents of a namespace that ends.
 #
 # An object goes when every owner that it names is gone, however it came to name them.
 
@@ -162,21 +184,31 @@ class Garbage:
     def look(self) -> None:
         everything = self._objects.store.everything()
         uids = {thing["metadata"]["uid"] for _key, thing in everything}
-        ending = {key.name for key, thing in everything if _is(key, NAMESPACES.plural) and _ends(thing)}
+        ending = {
+            key.name for key, thing in everything if _is(key, NAMESPACES.plural) and _ends(thing)
+        }
         nodes = {key.name for key, _thing in everything if _is(key, NODES.plural)}
         for key, thing in everything:
             owners = thing["metadata"].get("ownerReferences") or []
             orphaned = bool(owners) and not any(owner["uid"] in uids for owner in owners)
             if (orphaned or key.namespace in ending) and not _ends(thing):
                 self._delete(key)
-            elif _is(key, PODS.plural) and _ends(thing) and thing["spec"].get("nodeName") not in nodes:
+            elif (
+                _is(key, PODS.plural)
+                and _ends(thing)
+                and thing["spec"].get("nodeName") not in nodes
+            ):
                 self._objects.remove(PODS, key)  # no kubelet will ever say that it has ended
         inhabited = {key.namespace for key, _thing in self._objects.store.everything()}
         for name in ending - inhabited:
             self._objects.remove(NAMESPACES, self._objects.key(NAMESPACES, "", name))
 
     def _delete(self, key: ObjectKey) -> None:
-        kind = next(kind for kind in self._objects.kinds if (kind.group, kind.plural) == (key.group, key.plural))
+        kind = next(
+            kind
+            for kind in self._objects.kinds
+            if (kind.group, kind.plural) == (key.group, key.plural)
+        )
         if self._objects.store.get(key) is not None:
             self._objects.delete(kind, key.namespace, key.name, {})
 
@@ -199,7 +231,9 @@ _RETRY_S = 1.0
 class Jobs:
     """create: makes a pod in a namespace, as anybody makes one, so that admission has its say."""
 
-    def __init__(self, objects: Objects, create: Callable[[str, Object], Awaitable[Object]]) -> None:
+    def __init__(
+        self, objects: Objects, create: Callable[[str, Object], Awaitable[Object]]
+    ) -> None:
         self._objects = objects
         self._create = create
         self._not_before: dict[str, float] = {}  # by uid, of those whose pod was refused
@@ -230,7 +264,11 @@ class Jobs:
     def _pods_of(self, job: Object) -> list[Object]:
         uid = job["metadata"]["uid"]
         pods = (pod for _key, pod in self._objects.store.all(PODS, job["metadata"]["namespace"]))
-        return [pod for pod in pods if any(one["uid"] == uid for one in pod["metadata"].get("ownerReferences") or ())]
+        return [
+            pod
+            for pod in pods
+            if any(one["uid"] == uid for one in pod["metadata"].get("ownerReferences") or ())
+        ]
 
     async def _start(self, job: Object) -> bool:
         metadata, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
@@ -241,7 +279,11 @@ class Jobs:
             "uid": metadata["uid"],
             "controller": True,
         }
-        about = {**(template.get("metadata") or {}), "generateName": f"{metadata['name']}-", "ownerReferences": [owner]}
+        about = {
+            **(template.get("metadata") or {}),
+            "generateName": f"{metadata['name']}-",
+            "ownerReferences": [owner],
+        }
         try:
             await self._create(metadata["namespace"], {"metadata": about, "spec": template["spec"]})
         except ApiRefusal as error:  # by admission, or because its namespace is going
@@ -255,8 +297,10 @@ class Jobs:
         metadata = job["metadata"]
         event = {
             "metadata": {"name": f"{metadata['name']}.{zlib.crc32(error.message.encode()):08x}"},
-            "involvedObject": {"apiVersion": "batch/v1", "kind": "Job"}
-            | {field: metadata[field] for field in ("namespace", "name", "uid")},
+            "involvedObject": (
+                {"apiVersion": "batch/v1", "kind": "Job"}
+                | {field: metadata[field] for field in ("namespace", "name", "uid")}
+            ),
             "reason": "FailedCreate",
             "message": f"Error creating: {error.message}",
             "type": "Warning",
@@ -280,8 +324,16 @@ def _conditions(ended: str) -> dict[str, Any]:
     if not ended:
         return {}
     now = stamp()
-    failed = {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
-    condition = {"type": ended, "status": "True", "lastTransitionTime": now, **(failed if ended == "Failed" else {})}
+    failed = {
+        "reason": "BackoffLimitExceeded",
+        "message": "Job has reached the specified backoff limit",
+    }
+    condition = {
+        "type": ended,
+        "status": "True",
+        "lastTransitionTime": now,
+        **(failed if ended == "Failed" else {}),
+    }
     return {"conditions": [condition], **({"completionTime": now} if ended == "Complete" else {})}
 
 
@@ -300,7 +352,8 @@ class SimulatedCluster:
         self.objects = Objects(store or Store(), self.kinds)
         self.store = self.objects.store
         self.reviews = Reviews(self.objects, self.kinds)
-        self.logs: dict[tuple[str, str, bool], str] = {}  # by namespace, pod, and whether it is the one before
+        # by namespace, pod, and whether it is the one before
+        self.logs: dict[tuple[str, str, bool], str] = {}
         self._admission = WebhookAdmission(self.objects)
         self._controllers: asyncio.Task[None] | None = None  # None while they do not run
         for namespace in ("default", "kube-system"):
@@ -318,10 +371,19 @@ class SimulatedCluster:
         self._admission = WebhookAdmission(self.objects)
 
     async def create(
-        self, kind: ObjectKind, version: str, namespace: str, body: Object, *, user: str = ADMIN, dry_run: bool = False
+        self,
+        kind: ObjectKind,
+        version: str,
+        namespace: str,
+        body: Object,
+        *,
+        user: str = ADMIN,
+        dry_run: bool = False,
     ) -> Admitted:
         thing = self.objects.new(kind, version, namespace, body)
-        admitted = await self._admission.admit(Attempt("CREATE", kind, version, thing, None, user, dry_run=dry_run))
+        admitted = await self._admission.admit(
+            Attempt("CREATE", kind, version, thing, None, user, dry_run=dry_run)
+        )
         if not dry_run:
             admitted.thing = self.objects.add(kind, admitted.thing)
         return admitted
@@ -333,13 +395,22 @@ class SimulatedCluster:
         return await self._change(kind, version, namespace, path, lambda _before: body)
 
     async def patch(
-        self, kind: ObjectKind, version: str, namespace: str, patch: Any, content_type: str, path: tuple[str, str]
+        self,
+        kind: ObjectKind,
+        version: str,
+        namespace: str,
+        patch: Any,
+        content_type: str,
+        path: tuple[str, str],
     ) -> Admitted:
         def body(before: Object) -> Object:
             thing: Object = patched(content_type, before, patch, custom=kind.custom)
             metadata = before["metadata"]
             if thing["metadata"].get("uid") != metadata["uid"]:
-                cause = Cause("metadata.uid", f'Invalid value: "{thing["metadata"].get("uid")}": field is immutable')
+                cause = Cause(
+                    "metadata.uid",
+                    f'Invalid value: "{thing["metadata"].get("uid")}": field is immutable',
+                )
                 raise invalid(kind.name, metadata["name"], [cause])
             return thing
 
@@ -365,7 +436,10 @@ class SimulatedCluster:
 
     async def _control(self) -> None:
         """Lets every controller look, after each change and now and then."""
-        jobs, daemon_sets = Jobs(self.objects, self._create_pod), DaemonSets(self.objects, self._create_pod)
+        jobs, daemon_sets = (
+            Jobs(self.objects, self._create_pod),
+            DaemonSets(self.objects, self._create_pod),
+        )
         claims, garbage = PodClaims(self.objects), Garbage(self.objects)
         scheduler = Scheduler(self.objects, claims)
         while True:

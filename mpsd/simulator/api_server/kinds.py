@@ -1,4 +1,5 @@
-"""The kinds of objects that the simulated API server keeps, those of custom resource definitions among them.
+"""The kinds of objects that the simulated API server keeps, those of custom resource definitions
+among them.
 
 A kind that is not in the table does not exist, and asking for it is 404, as in Kubernetes.
 """
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# -- errors -------------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 # Code, reason and words are those of Kubernetes, since clients act by them.
 
 
@@ -22,7 +23,9 @@ class Cause:
 class ApiRefusal(Exception):
     """An answer other than 2xx."""
 
-    def __init__(self, code: int, reason: str, message: str, causes: tuple[Cause, ...] = ()) -> None:
+    def __init__(
+        self, code: int, reason: str, message: str, causes: tuple[Cause, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason
@@ -31,7 +34,10 @@ class ApiRefusal(Exception):
 
     def status(self) -> dict[str, Any]:
         """The object that says it."""
-        causes = [{"reason": one.reason, "message": one.message, "field": one.field} for one in self.causes]
+        causes = [
+            {"reason": one.reason, "message": one.message, "field": one.field}
+            for one in self.causes
+        ]
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -61,7 +67,10 @@ def conflict(plural: str, name: str, why: str) -> ApiRefusal:
 
 
 def modified(plural: str, name: str) -> ApiRefusal:
-    why = "the object has been modified; please apply your changes to the latest version and try again"
+    why = (
+        "the object has been modified; please apply your changes to the latest version and try"
+        " again"
+    )
     return conflict(plural, name, why)
 
 
@@ -96,10 +105,12 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ObjectKind:
-    """group: empty for the core group. has_status: the status is written through a subresource alone.
+    """group: empty for the core group. has_status: the status is written through a subresource
+    alone.
 
-    counts: `metadata.generation` counts the changes of what is neither metadata nor status. custom: of a custom
-    resource definition. schema: what an object of it may say; None where everything is taken as it comes.
+    counts: `metadata.generation` counts the changes of what is neither metadata nor status. custom:
+    of a custom resource definition. schema: what an object of it may say; None where everything is
+    taken as it comes.
     """
 
     group: str
@@ -123,7 +134,9 @@ class ObjectKind:
 
 def _spec(group: str, name: str, plural: str, *short: str, **more: Any) -> ObjectKind:
     """A kind with a spec, a status and a generation."""
-    return ObjectKind(group, ("v1",), name, plural, has_status=True, counts=True, short_names=short, **more)
+    return ObjectKind(
+        group, ("v1",), name, plural, has_status=True, counts=True, short_names=short, **more
+    )
 
 
 _RBAC, _WEBHOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
@@ -138,10 +151,20 @@ CRDS = ObjectKind(
     short_names=("crd",),
 )
 PODS = ObjectKind(
-    "", ("v1",), "Pod", "pods", has_status=True, short_names=("po",), subresources=("binding", "eviction", "log")
+    "",
+    ("v1",),
+    "Pod",
+    "pods",
+    has_status=True,
+    short_names=("po",),
+    subresources=("binding", "eviction", "log"),
 )
-NODES = ObjectKind("", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",))
-NAMESPACES = ObjectKind("", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",))
+NODES = ObjectKind(
+    "", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",)
+)
+NAMESPACES = ObjectKind(
+    "", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",)
+)
 EVENTS = ObjectKind("", ("v1",), "Event", "events", short_names=("ev",))
 JOBS = _spec("batch", "Job", "jobs")
 BUDGETS = ObjectKind(
@@ -155,12 +178,22 @@ BUDGETS = ObjectKind(
 )
 DAEMON_SETS = _spec("apps", "DaemonSet", "daemonsets", "ds")
 REVISIONS = ObjectKind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
-SLICES = ObjectKind("resource.k8s.io", ("v1",), "ResourceSlice", "resourceslices", False, counts=True)
+SLICES = ObjectKind(
+    "resource.k8s.io", ("v1",), "ResourceSlice", "resourceslices", False, counts=True
+)
 CLAIMS = ObjectKind("resource.k8s.io", ("v1",), "ResourceClaim", "resourceclaims", has_status=True)
-CLAIM_TEMPLATES = ObjectKind("resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates")
-DEVICE_CLASSES = ObjectKind("resource.k8s.io", ("v1",), "DeviceClass", "deviceclasses", False, counts=True)
-VALIDATING = ObjectKind(_WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False)
-MUTATING = ObjectKind(_WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False)
+CLAIM_TEMPLATES = ObjectKind(
+    "resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates"
+)
+DEVICE_CLASSES = ObjectKind(
+    "resource.k8s.io", ("v1",), "DeviceClass", "deviceclasses", False, counts=True
+)
+VALIDATING = ObjectKind(
+    _WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False
+)
+MUTATING = ObjectKind(
+    _WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False
+)
 
 _BUILT_IN = (
     PODS,
@@ -171,7 +204,14 @@ _BUILT_IN = (
     ObjectKind("", ("v1",), "Endpoints", "endpoints", short_names=("ep",)),
     ObjectKind("", ("v1",), "Secret", "secrets"),
     ObjectKind("", ("v1",), "PodTemplate", "podtemplates"),
-    ObjectKind("", ("v1",), "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)),
+    ObjectKind(
+        "",
+        ("v1",),
+        "ServiceAccount",
+        "serviceaccounts",
+        short_names=("sa",),
+        subresources=("token",),
+    ),
     ObjectKind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
     _spec("apps", "Deployment", "deployments", "deploy"),
     DAEMON_SETS,
@@ -183,8 +223,16 @@ _BUILT_IN = (
     BUDGETS,
     VALIDATING,
     MUTATING,
-    ObjectKind(_WEBHOOKS, ("v1",), "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False),
-    ObjectKind(_WEBHOOKS, ("v1",), "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", False),
+    ObjectKind(
+        _WEBHOOKS, ("v1",), "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False
+    ),
+    ObjectKind(
+        _WEBHOOKS,
+        ("v1",),
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        False,
+    ),
     CRDS,
     ObjectKind("coordination.k8s.io", ("v1",), "Lease", "leases"),
     CLAIMS,
@@ -203,7 +251,9 @@ class Kinds:
     """Every kind there is now."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str], ObjectKind] = {(kind.group, kind.plural): kind for kind in _BUILT_IN}
+        self._kinds: dict[tuple[str, str], ObjectKind] = {
+            (kind.group, kind.plural): kind for kind in _BUILT_IN
+        }
 
     def __iter__(self) -> Iterator[ObjectKind]:
         return iter(self._kinds.values())
@@ -214,7 +264,10 @@ class Kinds:
 
     def named(self, api: str, name: str) -> ObjectKind | None:
         """By apiVersion and kind, as owner references have them."""
-        return next((kind for kind in self if kind.name == name and api in map(kind.api, kind.versions)), None)
+        return next(
+            (kind for kind in self if kind.name == name and api in map(kind.api, kind.versions)),
+            None,
+        )
 
     def define(self, definition: Mapping[str, Any]) -> None:
         """Adds the kind of a custom resource definition, or what is new of it."""
@@ -228,7 +281,10 @@ class Kinds:
 
 def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
     spec = definition["spec"]
-    names, served = spec["names"], [version for version in spec["versions"] if version.get("served")]
+    names, served = (
+        spec["names"],
+        [version for version in spec["versions"] if version.get("served")],
+    )
     stored = next(version for version in spec["versions"] if version.get("storage"))
     return ObjectKind(
         group=spec["group"],
@@ -245,8 +301,10 @@ def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
     )
 
 
-# -- the structural schemas of custom resources: what an object may say, and what is silently dropped --------------
-# What mpsd's own definitions use is checked; a keyword that is not known here is an error of the definition.
+# -- the structural schemas of custom resources: what an object may say, and what is silently
+#   dropped ---
+# What mpsd's own definitions use is checked; a keyword that is not known here is an error of the
+# definition.
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -258,7 +316,18 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 _KNOWN = frozenset(
     {
-        *("type", "description", "properties", "items", "required", "enum", "pattern", "format", "maxItems", "default"),
+        *(
+            "type",
+            "description",
+            "properties",
+            "items",
+            "required",
+            "enum",
+            "pattern",
+            "format",
+            "maxItems",
+            "default",
+        ),
         *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
     }
 )
@@ -273,7 +342,8 @@ def unknown_keywords(schema: Mapping[str, Any], path: str = "") -> list[str]:
 
 
 def pruned(value: Any, schema: Mapping[str, Any], *, top: bool = True) -> Any:
-    """The value without the fields that its schema does not name; apiVersion, kind and metadata always stay."""
+    """The value without the fields that its schema does not name; apiVersion, kind and metadata
+    always stay."""
     if isinstance(value, list) and "items" in schema:
         return [pruned(one, schema["items"], top=False) for one in value]
     properties = schema.get("properties")
@@ -290,8 +360,12 @@ def pruned(value: Any, schema: Mapping[str, Any], *, top: bool = True) -> Any:
 def causes(value: Any, schema: Mapping[str, Any], path: str = "") -> Iterator[Cause]:
     """Everything that is wrong with a value."""
     wanted = schema.get("type")
-    if wanted and (not isinstance(value, _TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean")):
-        yield Cause(path, f"Invalid value: {value!r}: must be of type {wanted}", "FieldValueTypeInvalid")
+    if wanted and (
+        not isinstance(value, _TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean")
+    ):
+        yield Cause(
+            path, f"Invalid value: {value!r}: must be of type {wanted}", "FieldValueTypeInvalid"
+        )
         return
     if "enum" in schema and value not in schema["enum"]:
         yield Cause(path, f"Unsupported value: {value!r}", "FieldValueNotSupported")
@@ -314,7 +388,9 @@ def _object_causes(value: dict[str, Any], schema: Mapping[str, Any], path: str) 
 
 def _list_causes(value: list[Any], schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
     if len(value) > schema.get("maxItems", len(value)):
-        yield Cause(path, f"Invalid value: {len(value)}: must have at most {schema['maxItems']} items")
+        yield Cause(
+            path, f"Invalid value: {len(value)}: must have at most {schema['maxItems']} items"
+        )
     for index, one in enumerate(value):
         yield from causes(one, schema.get("items") or {}, f"{path}[{index}]")
     yield from _repetitions(value, schema, path)
@@ -325,19 +401,29 @@ def _repetitions(value: list[Any], schema: Mapping[str, Any], path: str) -> Iter
     if kind not in {"map", "set"}:
         return
     for index, one in enumerate(value):
-        key = [one.get(name) for name in schema["x-kubernetes-list-map-keys"]] if kind == "map" else one
+        key = (
+            [one.get(name) for name in schema["x-kubernetes-list-map-keys"]]
+            if kind == "map"
+            else one
+        )
         if key in seen:
             yield Cause(f"{path}[{index}]", f"Duplicate value: {key!r}", "FieldValueDuplicate")
         seen.append(key)
 
 
-# -- label and field selectors -------------------------------------------------------------------------------------
+# -- label and field selectors -------------------------------------------------------------------
 # A selector that Kubernetes would refuse is refused, so that nothing works here alone.
 
 Test = Callable[[Object], bool]
 
 _FIELDS = {
-    PODS.plural: {"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase", "status.podIP"},
+    PODS.plural: {
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "status.phase",
+        "status.podIP",
+    },
     NODES.plural: {"spec.unschedulable"},
     SLICES.plural: {"spec.driver", "spec.nodeName"},
     EVENTS.plural: {
@@ -350,24 +436,29 @@ _FIELDS = {
         "source",
     },
 }
-_ELSEWHERE = {(EVENTS.plural, "source"): "source.component"}  # a selector's field that is not where its name says
+# a selector's field that is not where its name says
+_ELSEWHERE = {(EVENTS.plural, "source"): "source.component"}
 _TERM = re.compile(r"(?P<key>[^=!]+)(?P<operator>==|!=|=)(?P<value>.*)")
 _SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)")
 _COMMAS = re.compile(r",(?![^(]*\))")  # those that are not inside brackets
 
 
 def selected(kind: ObjectKind, fields: str, labels: str) -> Test:
-    """Whether an object is selected by both. Refused for what cannot be read, or a field that cannot be asked for."""
+    """Whether an object is selected by both. Refused for what cannot be read, or a field that
+    cannot be asked for."""
     tests = [_field(kind, term) for term in fields.split(",") if term]
     tests += [_label(term.strip()) for term in _COMMAS.split(labels) if term.strip()]
     return lambda thing: all(test(thing) for test in tests)
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """A selector as objects hold it: matchLabels and matchExpressions. An empty one matches everything."""
+    """A selector as objects hold it: matchLabels and matchExpressions. An empty one matches
+    everything."""
     if not (selector.get("matchLabels") or {}).items() <= labels.items():
         return False
-    return all(_expressed(expression, labels) for expression in selector.get("matchExpressions") or [])
+    return all(
+        _expressed(expression, labels) for expression in selector.get("matchExpressions") or []
+    )
 
 
 def at(thing: Object, path: str) -> str:
@@ -399,7 +490,11 @@ def _label(term: str) -> Test:
         wanted = match["operator"] == "in"
         return lambda thing: (labels_of(thing).get(key) in values) is wanted
     if match := _TERM.fullmatch(term):
-        key, value, differs = match["key"].strip(), match["value"].strip(), match["operator"] == "!="
+        key, value, differs = (
+            match["key"].strip(),
+            match["value"].strip(),
+            match["operator"] == "!=",
+        )
         return lambda thing: (labels_of(thing).get(key) == value) is not differs
     if term.startswith("!"):
         return lambda thing: term[1:].strip() not in labels_of(thing)

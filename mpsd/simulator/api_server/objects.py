@@ -1,7 +1,7 @@
 """What can be done to the objects of the simulated API server: create, update, delete, bind, evict.
 
-Everything that comes from outside (a client, a kubelet, a controller of ours) changes objects here and
-nowhere else, so that versions, conflicts and deletions are the same for all.
+Everything that comes from outside (a client, a kubelet, a controller of ours) changes objects here
+and nowhere else, so that versions, conflicts and deletions are the same for all.
 """
 
 import asyncio
@@ -29,8 +29,9 @@ from mpsd.simulator.api_server.kinds import (
     unknown_keywords,
 )
 
-# -- every object, and what became of each -------------------------------------------------------------------------
-# A stored object is never changed, only replaced, and every replacement counts the one resourceVersion up.
+# -- every object, and what became of each --------------------------------------------------------
+# A stored object is never changed, only replaced, and every replacement counts the one
+# resourceVersion up.
 
 HISTORY = 10_000  # changes that a watch may go back
 
@@ -66,10 +67,14 @@ class Store:
 
     def all(self, kind: ObjectKind, namespace: str = "") -> list[tuple[ObjectKey, Object]]:
         """In the order of namespace and name. namespace: empty for all."""
-        found = [(key, thing) for key, thing in self._objects.items() if _is_of(key, kind, namespace)]
+        found = [
+            (key, thing) for key, thing in self._objects.items() if _is_of(key, kind, namespace)
+        ]
         return sorted(found, key=lambda pair: pair[0])
 
-    def all_at(self, version: int, kind: ObjectKind, namespace: str = "") -> list[tuple[ObjectKey, Object]]:
+    def all_at(
+        self, version: int, kind: ObjectKind, namespace: str = ""
+    ) -> list[tuple[ObjectKey, Object]]:
         """The same as it was at this version. Refused where that is no longer known."""
         if self._history and version < self._history[0].version - 1:
             raise expired(f"{version} ({self._history[0].version - 1})")
@@ -104,7 +109,10 @@ class Store:
         """The object as it was last, with the version of its removal."""
         self.version += 1
         before = self._objects.pop(key)
-        last: Object = {**before, "metadata": {**before["metadata"], "resourceVersion": str(self.version)}}
+        last: Object = {
+            **before,
+            "metadata": {**before["metadata"], "resourceVersion": str(self.version)},
+        }
         self._note(Stored(self.version, key, before, None))
         return last
 
@@ -120,7 +128,8 @@ class Store:
         return max(self._forgotten, self._history[0].version - 1 if self._history else self.version)
 
     def forget(self) -> None:
-        """Tells watches no change of before, as a server that has started anew; it can still list what was."""
+        """Tells watches no change of before, as a server that has started anew; it can still list
+        what was."""
         self._forgotten = self.version
 
     async def changed(self, version: int) -> None:
@@ -177,7 +186,7 @@ class Objects:
             raise refusals.not_found(kind.plural, name)
         return thing
 
-    # -- create ----------------------------------------------------------------------------------------------------
+    # -- create -----------------------------------------------------------------------------------
 
     def new(self, kind: ObjectKind, version: str, namespace: str, body: Object) -> Object:
         """What `add` may store; admission comes between the two."""
@@ -204,7 +213,10 @@ class Objects:
         if found is None:
             raise refusals.not_found("namespaces", namespace)
         if found["metadata"].get("deletionTimestamp"):
-            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            why = (
+                f"unable to create new content in namespace {namespace} because it is being"
+                " terminated"
+            )
             raise refusals.forbidden(why)
 
     def _define(self, definition: Object) -> None:
@@ -212,15 +224,28 @@ class Objects:
             schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
             unknown = unknown_keywords(schema)
             if unknown:
-                causes = [Cause(f"spec.versions.schema{path}", "is not simulated") for path in unknown]
-                raise refusals.invalid("CustomResourceDefinition", definition["metadata"]["name"], causes)
+                causes = [
+                    Cause(f"spec.versions.schema{path}", "is not simulated") for path in unknown
+                ]
+                raise refusals.invalid(
+                    "CustomResourceDefinition", definition["metadata"]["name"], causes
+                )
         self.kinds.define(definition)
-        done = [{"type": "Established", "status": "True", "lastTransitionTime": stamp(), "reason": "Simulated"}]
+        done = [
+            {
+                "type": "Established",
+                "status": "True",
+                "lastTransitionTime": stamp(),
+                "reason": "Simulated",
+            }
+        ]
         definition["status"] = {"conditions": done}
 
-    # -- update ----------------------------------------------------------------------------------------------------
+    # -- update -----------------------------------------------------------------------------------
 
-    def changed(self, kind: ObjectKind, version: str, before: Object, body: Object, subresource: str) -> Object:
+    def changed(
+        self, kind: ObjectKind, version: str, before: Object, body: Object, subresource: str
+    ) -> Object:
         """What `replace` may store where a client wants `body` instead of `before`."""
         name, sent = before["metadata"]["name"], body.get("metadata") or {}
         if sent.get("name", name) != name:
@@ -241,7 +266,9 @@ class Objects:
         kept = {field: before["metadata"][field] for field in ours if field in before["metadata"]}
         thing["metadata"] = {**_without(sent, *ours), **kept}
         thing["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
-        if kind.counts and _without(thing, "metadata", "status") != _without(before, "metadata", "status"):
+        if kind.counts and _without(thing, "metadata", "status") != _without(
+            before, "metadata", "status"
+        ):
             thing["metadata"]["generation"] = before["metadata"]["generation"] + 1
         return thing
 
@@ -269,7 +296,7 @@ class Objects:
         edit(thing)
         self.store.put(key, thing)
 
-    # -- delete ----------------------------------------------------------------------------------------------------
+    # -- delete -----------------------------------------------------------------------------------
 
     def delete(self, kind: ObjectKind, namespace: str, name: str, options: Object) -> Object:
         """The object as it is after that, still there where something has to end first."""
@@ -278,7 +305,10 @@ class Objects:
         for field, wanted in (options.get("preconditions") or {}).items():
             if wanted and metadata.get(field) != wanted:
                 what = {"uid": "UID", "resourceVersion": "ResourceVersion"}.get(field, field)
-                why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {metadata[field]}"
+                why = (
+                    f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta:"
+                    f" {metadata[field]}"
+                )
                 raise refusals.conflict(kind.plural, name, why)
         grace_s = _grace_s(kind, thing, options)
         if kind is NAMESPACES or metadata.get("finalizers") or grace_s > 0:
@@ -286,13 +316,19 @@ class Objects:
         return self._remove(kind, key)
 
     def _begin_end(self, kind: ObjectKind, key: ObjectKey, thing: Object, grace_s: int) -> Object:
-        """Marks an object that somebody else (a kubelet, the owner of a finalizer) removes once it has ended."""
+        """Marks an object that somebody else (a kubelet, the owner of a finalizer) removes once it
+        has ended."""
         metadata = thing["metadata"]
-        if metadata.get("deletionTimestamp") and metadata.get("deletionGracePeriodSeconds", 0) <= grace_s:
+        if (
+            metadata.get("deletionTimestamp")
+            and metadata.get("deletionGracePeriodSeconds", 0) <= grace_s
+        ):
             return thing
         at = (datetime.now(UTC) + timedelta(seconds=grace_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
         ending = {**metadata, "deletionTimestamp": at, "deletionGracePeriodSeconds": grace_s}
-        phase = {"status": {**thing["status"], "phase": "Terminating"}} if kind is NAMESPACES else {}
+        phase = (
+            {"status": {**thing["status"], "phase": "Terminating"}} if kind is NAMESPACES else {}
+        )
         return self.store.put(key, {**thing, "metadata": ending, **phase})
 
     def _remove(self, kind: ObjectKind, key: ObjectKey) -> Object:
@@ -309,47 +345,69 @@ class Objects:
         if self.store.get(key) is not None:
             self._remove(kind, key)
 
-    # -- what only pods have ---------------------------------------------------------------------------------------
+    # -- what only pods have ----------------------------------------------------------------------
 
     def bind(self, namespace: str, name: str, binding: Object) -> None:
         """Gives a pod its node, and the annotations of the binding in the same step."""
         pod = self.found(PODS, namespace, name)
         metadata, sent = pod["metadata"], binding.get("metadata") or {}
         if sent.get("uid") not in (None, "", metadata["uid"]):
-            raise refusals.conflict("pods/binding", name, f"the UID in the precondition is {sent['uid']}")
+            raise refusals.conflict(
+                "pods/binding", name, f"the UID in the precondition is {sent['uid']}"
+            )
         node = (binding.get("target") or {}).get("name")
         if not node:
-            raise refusals.invalid("Binding", name, [Cause("target.name", "Required value", "FieldValueRequired")])
+            raise refusals.invalid(
+                "Binding", name, [Cause("target.name", "Required value", "FieldValueRequired")]
+            )
         if pod["spec"].get("nodeName"):
             raise refusals.conflict(
-                "pods/binding", name, f"pod {name} is already assigned to node {pod['spec']['nodeName']!r}"
+                "pods/binding",
+                name,
+                f"pod {name} is already assigned to node {pod['spec']['nodeName']!r}",
             )
         if metadata.get("deletionTimestamp"):
-            raise refusals.conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
+            raise refusals.conflict(
+                "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host"
+            )
 
         def edit(thing: Object) -> None:
             thing["spec"]["nodeName"] = node
             if sent.get("annotations"):
-                thing["metadata"]["annotations"] = {**(metadata.get("annotations") or {}), **sent["annotations"]}
+                thing["metadata"]["annotations"] = {
+                    **(metadata.get("annotations") or {}),
+                    **sent["annotations"],
+                }
             set_condition(thing, "PodScheduled", "True")
 
         self.change(self.key(PODS, namespace, name), edit)
 
     def evict(self, namespace: str, name: str, eviction: Object) -> None:
-        """Deletes a pod unless a disruption budget forbids it. Only `maxUnavailable: 0` ever forbids here."""
+        """Deletes a pod unless a disruption budget forbids it. Only `maxUnavailable: 0` ever
+        forbids here."""
         pod = self.found(PODS, namespace, name)
         for _key, budget in self.store.all(BUDGETS, namespace):
             spec = budget.get("spec") or {}
             selected = matches(spec.get("selector") or {}, labels_of(pod))
-            if selected and spec.get("maxUnavailable") == 0 and pod["status"].get("phase") == "Running":
-                raise refusals.too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.")
+            if (
+                selected
+                and spec.get("maxUnavailable") == 0
+                and pod["status"].get("phase") == "Running"
+            ):
+                raise refusals.too_many_requests(
+                    "Cannot evict pod as it would violate the pod's disruption budget."
+                )
         self.delete(PODS, namespace, name, eviction.get("deleteOptions") or {})
 
 
-def set_condition(thing: Object, kind: str, status: str, reason: str = "", message: str = "") -> None:
+def set_condition(
+    thing: Object, kind: str, status: str, reason: str = "", message: str = ""
+) -> None:
     """Adds or changes a condition of an object that may be changed."""
     conditions = thing.setdefault("status", {}).setdefault("conditions", [])
-    wanted = {"type": kind, "status": status} | ({"reason": reason, "message": message} if reason else {})
+    wanted = {"type": kind, "status": status} | (
+        {"reason": reason, "message": message} if reason else {}
+    )
     before = next((one for one in conditions if one["type"] == kind), None)
     if before is None:
         conditions.append(wanted | {"lastTransitionTime": stamp()})
@@ -360,7 +418,11 @@ def set_condition(thing: Object, kind: str, status: str, reason: str = "", messa
 
 def _grace_s(kind: ObjectKind, thing: Object, options: Object) -> int:
     """How long a pod may take to end: none where no kubelet has it, or it has ended."""
-    if kind is not PODS or not thing["spec"].get("nodeName") or thing["status"].get("phase") in _ENDED:
+    if (
+        kind is not PODS
+        or not thing["spec"].get("nodeName")
+        or thing["status"].get("phase") in _ENDED
+    ):
         return 0
     asked = options.get("gracePeriodSeconds")
     return int(thing["spec"].get("terminationGracePeriodSeconds", 30) if asked is None else asked)

@@ -1,5 +1,5 @@
-"""The resource claims of pods in the simulated cluster: made from templates, allocated with the pod's node, freed when
-the last of their pods has ended.
+"""The resource claims of pods in the simulated cluster: made from templates, allocated with the
+pod's node, freed when the last of their pods has ended.
 
 A claim that a test allocated by itself, without the finalizer, is left alone.
 """
@@ -8,7 +8,13 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 
-from mpsd.simulator.api_server.allocation import CannotAllocate, ConsumedCapacity, allocated, offered, results_of
+from mpsd.simulator.api_server.allocation import (
+    CannotAllocate,
+    ConsumedCapacity,
+    allocated,
+    offered,
+    results_of,
+)
 from mpsd.simulator.api_server.kinds import (
     CLAIM_TEMPLATES,
     CLAIMS,
@@ -31,10 +37,11 @@ class PodClaims:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
-    # -- the scheduler ---------------------------------------------------------------------------------------------
+    # -- the scheduler ----------------------------------------------------------------------------
 
     def unfit(self, pod: Object, node: str) -> str:
-        """Why the pod's claims keep it from a node, in the scheduler's words; empty where they do not."""
+        """Why the pod's claims keep it from a node, in the scheduler's words; empty where they do
+        not."""
         try:
             self._plan(pod, node)
         except CannotAllocate as error:
@@ -73,7 +80,9 @@ class PodClaims:
         for entry, name in names.items():
             key = self._objects.key(CLAIMS, pod["metadata"]["namespace"], name)
             if not name:
-                raise CannotAllocate(f'pod "{pod["metadata"]["name"]}": ResourceClaim {entry} not created yet')
+                raise CannotAllocate(
+                    f'pod "{pod["metadata"]["name"]}": ResourceClaim {entry} not created yet'
+                )
             claim = store.get(key)
             if claim is None:
                 raise CannotAllocate(f'resourceclaim "{name}" not found')
@@ -85,7 +94,7 @@ class PodClaims:
             found[key] = before or allocated(claim, node, devices, classes, used)
         return found
 
-    # -- the controller --------------------------------------------------------------------------------------------
+    # -- the controller ---------------------------------------------------------------------------
 
     def look(self) -> None:
         for pod_key, pod in self._objects.store.all(PODS):
@@ -98,21 +107,35 @@ class PodClaims:
     def _make(self, key: ObjectKey, pod: Object) -> None:
         """The claims that the pod's templates ask for, once; then they are named in its status."""
         names, metadata = _claim_names(pod), pod["metadata"]
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": key.name, "uid": metadata["uid"], "controller": True}
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": key.name,
+            "uid": metadata["uid"],
+            "controller": True,
+        }
         for entry in pod["spec"].get("resourceClaims") or ():
             named = entry.get("resourceClaimTemplateName", "")
-            template = self._objects.store.get(self._objects.key(CLAIM_TEMPLATES, key.namespace, named))
+            template = self._objects.store.get(
+                self._objects.key(CLAIM_TEMPLATES, key.namespace, named)
+            )
             if template is None or names[entry["name"]]:
                 continue
             name = f"{key.name}-{entry['name']}-{secrets.token_hex(3)[:5]}"
-            about = {"name": name, "ownerReferences": [owner], "labels": labels_of(template["spec"])}
+            about = {
+                "name": name,
+                "ownerReferences": [owner],
+                "labels": labels_of(template["spec"]),
+            }
             status = {"name": entry["name"], "resourceClaimName": name}
 
             def edit(thing: Object, status: Object = status) -> None:
                 thing["status"].setdefault("resourceClaimStatuses", []).append(status)
 
             with suppress(ApiRefusal):  # its namespace is going
-                self._objects.create(CLAIMS, key.namespace, {"metadata": about, "spec": template["spec"]["spec"]})
+                self._objects.create(
+                    CLAIMS, key.namespace, {"metadata": about, "spec": template["spec"]["spec"]}
+                )
                 self._objects.change(key, edit)
 
     def _release(self, key: ObjectKey, claim: Object) -> None:
@@ -125,16 +148,26 @@ class PodClaims:
             thing["status"]["reservedFor"] = left
             if not left:
                 thing["status"].pop("allocation", None)
-                thing["metadata"]["finalizers"] = [one for one in thing["metadata"]["finalizers"] if one != FINALIZER]
+                thing["metadata"]["finalizers"] = [
+                    one for one in thing["metadata"]["finalizers"] if one != FINALIZER
+                ]
 
         self._objects.change(key, edit)
         now = self._objects.store.get(key)
-        if now and now["metadata"].get("deletionTimestamp") and not now["metadata"].get("finalizers"):
+        if (
+            now
+            and now["metadata"].get("deletionTimestamp")
+            and not now["metadata"].get("finalizers")
+        ):
             self._objects.remove(CLAIMS, key)
 
     def _is_held(self, namespace: str, consumer: Mapping[str, str]) -> bool:
         pod = self._objects.store.get(self._objects.key(PODS, namespace, consumer["name"]))
-        return bool(pod and pod["metadata"]["uid"] == consumer["uid"] and pod["status"].get("phase") not in _ENDED)
+        return bool(
+            pod
+            and pod["metadata"]["uid"] == consumer["uid"]
+            and pod["status"].get("phase") not in _ENDED
+        )
 
 
 def _claim_names(pod: Object) -> dict[str, str]:
@@ -144,10 +177,17 @@ def _claim_names(pod: Object) -> dict[str, str]:
         for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
     entries = pod["spec"].get("resourceClaims") or ()
-    return {one["name"]: one.get("resourceClaimName") or made.get(one["name"], "") for one in entries}
+    return {
+        one["name"]: one.get("resourceClaimName") or made.get(one["name"], "") for one in entries
+    }
 
 
 def _nodes_of(allocation: Object, node: str) -> list[str]:
     """Where it can be used: on `node` too where it names none."""
     terms = (allocation.get("nodeSelector") or {}).get("nodeSelectorTerms") or ()
-    return [name for term in terms for field in term.get("matchFields") or () for name in field["values"]] or [node]
+    return [
+        name
+        for term in terms
+        for field in term.get("matchFields") or ()
+        for name in field["values"]
+    ] or [node]

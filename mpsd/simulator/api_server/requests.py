@@ -62,11 +62,20 @@ def read_target(path: str, kinds: Kinds) -> Target | None:
     else:
         return None
     namespace = ""
-    if steps[0] == NAMESPACES.plural and len(steps) > 2 and (group or steps[2] not in {"status", "finalize"}):
+    if (
+        steps[0] == NAMESPACES.plural
+        and len(steps) > 2
+        and (group or steps[2] not in {"status", "finalize"})
+    ):
         _namespaces, namespace, *steps = steps
     plural, name, subresource, *more = [*steps, "", ""]
     kind = kinds.find(group, version, plural)
-    if kind is None or any(more) or not _has(kind, subresource) or (namespace and not kind.namespaced):
+    if (
+        kind is None
+        or any(more)
+        or not _has(kind, subresource)
+        or (namespace and not kind.namespaced)
+    ):
         return None
     if name and kind.namespaced and not namespace:
         return None
@@ -74,13 +83,17 @@ def read_target(path: str, kinds: Kinds) -> Target | None:
 
 
 def _has(kind: ObjectKind, subresource: str) -> bool:
-    return not subresource or subresource in kind.subresources or (subresource == "status" and kind.has_status)
+    return (
+        not subresource
+        or subresource in kind.subresources
+        or (subresource == "status" and kind.has_status)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """version None: the newest there is. is_exact: that very version is listed, else none that is older. after,
-    first_version: of a list that goes on. limit 0: everything."""
+    """version None: the newest there is. is_exact: that very version is listed, else none that is
+    older. after, first_version: of a list that goes on. limit 0: everything."""
 
     fields: str
     labels: str
@@ -110,14 +123,18 @@ def list_options(query: Mapping[str, str]) -> ListOptions:
         raise bad_request("specifying resource version is not allowed when using continue")
     match, limit = query.get("resourceVersionMatch", ""), _number(query, "limit") or 0
     if match and (after or version is None):
-        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided, and with continue")
+        raise bad_request(
+            "resourceVersionMatch is forbidden unless resourceVersion is provided, and with"
+            " continue"
+        )
     return ListOptions(
         fields=query.get("fieldSelector", ""),
         labels=query.get("labelSelector", ""),
         watch=query.get("watch", "").lower() in {"1", "true"},
         bookmarks=query.get("allowWatchBookmarks", "").lower() in {"1", "true"},
         version=version,
-        is_exact=match == "Exact" or (not match and bool(version and limit)),  # as servers have always taken a limit
+        # as servers have always taken a limit
+        is_exact=match == "Exact" or (not match and bool(version and limit)),
         timeout_s=float(_number(query, "timeoutSeconds") or 0),
         limit=limit,
         after=last,
@@ -137,10 +154,12 @@ def _going_on(token: str) -> tuple[int, ObjectKey]:
         version, *key = json.loads(base64.urlsafe_b64decode(token))
         return int(version), ObjectKey(*key)
     except (ValueError, TypeError):
-        raise ApiRefusal(410, "Expired", "The provided continue parameter is too old or cannot be read") from None
+        raise ApiRefusal(
+            410, "Expired", "The provided continue parameter is too old or cannot be read"
+        ) from None
 
 
-# -- what the server says of itself, so that kubectl finds its way -------------------------------------------------
+# -- what the server says of itself, so that kubectl finds its way -------------------------------
 # It lists what there is now, custom resources among it.
 
 _VERSION = {
@@ -163,7 +182,11 @@ def discovery(path: str, kinds: Kinds) -> dict[str, Any] | None:
             return _resources("v1", (kind for kind in kinds if not kind.group))
         case ["apis"]:
             groups = dict.fromkeys(kind.group for kind in kinds if kind.group)
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name, kinds) for name in groups]}
+            return {
+                "kind": "APIGroupList",
+                "apiVersion": "v1",
+                "groups": [_group(name, kinds) for name in groups],
+            }
         case ["apis", group, version]:
             found = [kind for kind in kinds if kind.group == group and version in kind.versions]
             return _resources(f"{group}/{version}", found) if found else None
@@ -172,7 +195,9 @@ def discovery(path: str, kinds: Kinds) -> dict[str, Any] | None:
 
 
 def _group(name: str, kinds: Kinds) -> dict[str, Any]:
-    versions = dict.fromkeys(version for kind in kinds if kind.group == name for version in kind.versions)
+    versions = dict.fromkeys(
+        version for kind in kinds if kind.group == name for version in kind.versions
+    )
     listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": listed, "preferredVersion": listed[0]}
 
@@ -180,20 +205,34 @@ def _group(name: str, kinds: Kinds) -> dict[str, Any]:
 def _resources(api: str, kinds: Iterable[ObjectKind]) -> dict[str, Any]:
     resources = []
     for kind in kinds:
-        named = {"kind": kind.name, "namespaced": kind.namespaced, "singularName": kind.name.lower()}
-        resources.append({**named, "name": kind.plural, "shortNames": list(kind.short_names), "verbs": _VERBS})
+        named = {
+            "kind": kind.name,
+            "namespaced": kind.namespaced,
+            "singularName": kind.name.lower(),
+        }
+        resources.append(
+            {**named, "name": kind.plural, "shortNames": list(kind.short_names), "verbs": _VERBS}
+        )
         subresources = (*kind.subresources, *(("status",) if kind.has_status else ()))
         for subresource in subresources:
             verbs = ["get", "patch", "update"] if subresource == "status" else ["create"]
             resources.append({**named, "name": f"{kind.plural}/{subresource}", "verbs": verbs})
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api, "resources": resources}
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": api,
+        "resources": resources,
+    }
 
 
-# -- objects as the table that `kubectl get` shows -----------------------------------------------------------------
-# A custom resource has the columns of its definition, whose JSON paths are read as far as mpsd uses them;
-# pods and events have the columns that people look at; every other kind has what kubectl makes of it by itself.
+# -- objects as the table that `kubectl get` shows -----------------------------------------------
+# A custom resource has the columns of its definition, whose JSON paths are read as far as mpsd uses
+# them; pods and events have the columns that people look at; every other kind has what kubectl
+# makes of it by itself.
 
-_STEP = re.compile(r"\.(?P<field>[A-Za-z0-9]+)(?:\[\?\(@\.(?P<key>\w+)==\"(?P<value>[^\"]*)\"\)\])?")
+_STEP = re.compile(
+    r"\.(?P<field>[A-Za-z0-9]+)(?:\[\?\(@\.(?P<key>\w+)==\"(?P<value>[^\"]*)\"\)\])?"
+)
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _POD_COLUMNS = (
     {"name": "Status", "type": "string", "jsonPath": ".status.phase"},
@@ -261,16 +300,22 @@ def _age(time: str) -> str:
 
 
 def _partial(thing: Object) -> Object:
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": thing["metadata"]}
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": thing["metadata"],
+    }
 
 
-# -- tells one client what changes: the body of a watch, a line a change -------------------------------------------
-# Every change after the version asked for is sent, in order and once, or the client is told to list again.
+# -- tells one client what changes: the body of a watch, a line a change -------------------------
+# Every change after the version asked for is sent, in order and once, or the client is told to list
+# again.
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """since None: tell what is there first. bookmark_s: between two bookmarks; None: none are wanted."""
+    """since None: tell what is there first. bookmark_s: between two bookmarks; None: none are
+    wanted."""
 
     kind: ObjectKind
     version: str
@@ -312,7 +357,8 @@ async def changes(store: Store, watched: Watched) -> AsyncIterator[Object]:
 
 
 def _told(change: Stored, watched: Watched) -> Object | None:
-    """The line for one change; None where it is of no concern here. What no longer matches is gone for this client."""
+    """The line for one change; None where it is of no concern here. What no longer matches is gone
+    for this client."""
     key = change.key
     if (key.group, key.plural) != (watched.kind.group, watched.kind.plural):
         return None

@@ -1,7 +1,8 @@
-"""The default scheduler of the simulated cluster: a pod goes to a node that has the devices it asks for.
+"""The default scheduler of the simulated cluster: a pod goes to a node that has the devices it asks
+for.
 
-It counts extended resources (those with a slash in their name), resource claims, labels, taints and `unschedulable`,
-and nothing else; cores and memory of the machine are never short here.
+It counts extended resources (those with a slash in their name), resource claims, labels, taints and
+`unschedulable`, and nothing else; cores and memory of the machine are never short here.
 """
 
 from collections import Counter
@@ -27,7 +28,9 @@ class Scheduler:
             return
         nodes = [node for _key, node in self._objects.store.all(NODES)]
         used = {node["metadata"]["name"]: _used(node, pods) for node in nodes}
-        for key, pod in sorted(waiting, key=lambda pair: int(pair[1]["metadata"]["resourceVersion"])):
+        for key, pod in sorted(
+            waiting, key=lambda pair: int(pair[1]["metadata"]["resourceVersion"])
+        ):
             reasons = {
                 name: _unfit(pod, node, used) or self._claims.unfit(pod, name)
                 for node in nodes
@@ -52,11 +55,14 @@ class Scheduler:
         counted = Counter(reasons)
         each = ", ".join(f"{number} {reason}" for reason, number in sorted(counted.items()))
         message = f"0/{counted.total()} nodes are available{f': {each}' if each else ''}."
-        self._objects.change(key, lambda pod: set_condition(pod, "PodScheduled", "False", "Unschedulable", message))
+        self._objects.change(
+            key, lambda pod: set_condition(pod, "PodScheduled", "False", "Unschedulable", message)
+        )
 
 
 def asked(pod: Object) -> Counter[str]:
-    """The devices that a pod needs at once: of its containers together, or of one init container if that is more."""
+    """The devices that a pod needs at once: of its containers together, or of one init container if
+    that is more."""
     spec = pod["spec"]
     main: Counter[str] = Counter()
     for container in spec["containers"]:
@@ -74,13 +80,18 @@ def _devices(container: Object) -> Counter[str]:
 def _is_waiting(pod: Object) -> bool:
     spec, metadata = pod["spec"], pod["metadata"]
     ours = spec.get("schedulerName") == _NAME and not spec.get("nodeName")
-    return ours and not metadata.get("deletionTimestamp") and pod["status"].get("phase") not in _ENDED
+    return (
+        ours and not metadata.get("deletionTimestamp") and pod["status"].get("phase") not in _ENDED
+    )
 
 
 def _used(node: Object, pods: list[tuple[ObjectKey, Object]]) -> Counter[str]:
     here: Counter[str] = Counter()
     for _key, pod in pods:
-        if pod["spec"].get("nodeName") == node["metadata"]["name"] and pod["status"].get("phase") not in _ENDED:
+        if (
+            pod["spec"].get("nodeName") == node["metadata"]["name"]
+            and pod["status"].get("phase") not in _ENDED
+        ):
             here += asked(pod)
     return here
 
@@ -103,7 +114,9 @@ def _unfit(pod: Object, node: Object, used: Mapping[str, Counter[str]]) -> str:
 
 def is_kept_away(spec: Object, node: Object) -> bool:
     """Whether a taint of the node keeps a pod of this spec away."""
-    return any(not _is_tolerated(taint, spec) for taint in (node.get("spec") or {}).get("taints") or ())
+    return any(
+        not _is_tolerated(taint, spec) for taint in (node.get("spec") or {}).get("taints") or ()
+    )
 
 
 def _is_tolerated(taint: Object, spec: Object) -> bool:
@@ -118,4 +131,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     if toleration.get("key") in (None, ""):
         return bool(toleration.get("operator") == "Exists")
     same = toleration["key"] == taint["key"]
-    return same and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+    return same and (
+        toleration.get("operator") == "Exists"
+        or toleration.get("value", "") == taint.get("value", "")
+    )

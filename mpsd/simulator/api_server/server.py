@@ -1,11 +1,13 @@
-"""A simulated Kubernetes API server, with a scheduler, Jobs, admission by webhooks and garbage collection behind it.
+"""A simulated Kubernetes API server, with a scheduler, Jobs, admission by webhooks and garbage
+collection behind it.
 
     python -m mpsd.simulator.api_server.server --dir DIR [--port PORT]
 
-writes DIR/kubeconfig once it serves, and serves until SIGTERM. On 127.0.0.1 alone, one token, everything allowed.
+writes DIR/kubeconfig once it serves, and serves until SIGTERM. On 127.0.0.1 alone, one token,
+everything allowed.
 
-What it does is what Kubernetes does, and what it does not do it refuses; tests/kube_contract holds it to a
-real one.
+What it does is what Kubernetes does, and what it does not do it refuses; tests/kube_contract holds
+it to a real one.
 """
 
 import argparse
@@ -48,7 +50,7 @@ from mpsd.simulator.api_server.requests import (
     table,
 )
 
-# -- the certificate that the server shows, new at every start -----------------------------------------------------
+# -- the certificate that the server shows, new at every start ------------------------------------
 # It is good for 127.0.0.1 and for nothing else, and its key is in no file that has a name.
 
 _LIFE = timedelta(days=1)
@@ -78,9 +80,15 @@ def new_certificate() -> Shown:
         .not_valid_after(now + _LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .add_extension(identifier, critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
         .public_bytes(serialization.Encoding.PEM)
     )
@@ -111,9 +119,9 @@ def _usage() -> x509.KeyUsage:
     )
 
 
-# -- serves HTTP over TLS on 127.0.0.1, and goes down as a machine does --------------------------------------------
-# Nobody is waited for, and once it has stopped nothing is left of any connection, not even of one that was
-# just being accepted.
+# -- serves HTTP over TLS on 127.0.0.1, and goes down as a machine does --------------------------
+# Nobody is waited for, and once it has stopped nothing is left of any connection, not even of one
+# that was just being accepted.
 
 _LAST_S = 0.1  # for handlers to end once their connections are gone
 
@@ -130,7 +138,9 @@ class SuddenServer:
     ) -> None:
         app = web.Application(client_max_size=longest_body)
         app.router.add_route("*", "/{path:.*}", handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_LAST_S, handler_cancellation=True)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=_LAST_S, handler_cancellation=True
+        )
         self._context = context
         self.port = port
         self._listening: socket.socket | None = None  # None while it does not run
@@ -168,11 +178,14 @@ class SuddenServer:
         server = self._runner.server
         assert server is not None
         with suppress(OSError):  # ssl.SSLError is one: the peer's affair
-            await asyncio.get_running_loop().connect_accepted_socket(server, connection, ssl=self._context)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                server, connection, ssl=self._context
+            )
 
     async def _end_handshakes(self) -> None:
         """aiohttp knows of a connection only when TLS is agreed on, and cannot end it before."""
-        await asyncio.sleep(0)  # so that each has begun, and closes its connection when it is cancelled
+        # so that each has begun, and closes its connection when it is cancelled
+        await asyncio.sleep(0)
         handshakes = tuple(self._handshakes)
         for handshake in handshakes:
             handshake.cancel()
@@ -185,9 +198,12 @@ _WATCH_S = 1800.0  # of a watch that does not say how long it wants to last
 
 
 class ApiServer:
-    """cluster: outlives a server that is stopped and started. port 0: the kernel chooses one, which is kept."""
+    """cluster: outlives a server that is stopped and started. port 0: the kernel chooses one, which
+    is kept."""
 
-    def __init__(self, cluster: SimulatedCluster, *, port: int = 0, bookmark_s: float = _BOOKMARK_S) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, *, port: int = 0, bookmark_s: float = _BOOKMARK_S
+    ) -> None:
         self.cluster = cluster
         self.port = port
         self.token = secrets.token_urlsafe(16)
@@ -255,7 +271,9 @@ class ApiServer:
                 return await (self._watch if options.watch else self._list)(request, target)
             case "GET", True, "" | "status":
                 thing = self.cluster.objects.found(*target.place)
-                return self._table(request, target, [thing], {}) or _json(self._typed(target, thing))
+                return self._table(request, target, [thing], {}) or _json(
+                    self._typed(target, thing)
+                )
             case "GET", True, "log" if target.kind is PODS:
                 return self._log(request, target)
             case "POST", False, "":
@@ -263,23 +281,38 @@ class ApiServer:
             case "POST", True, "binding" | "eviction" if target.kind is PODS:
                 return self._act_on_pod(target, await _body(request))
             case "POST", True, "token":
-                return _json(self.cluster.reviews.give_token(target.namespace, target.name, await _body(request)), 201)
+                return _json(
+                    self.cluster.reviews.give_token(
+                        target.namespace, target.name, await _body(request)
+                    ),
+                    201,
+                )
             case "PUT", True, "" | "status":
                 body = await _body(request)
-                return self._admitted(target, await self.cluster.update(*target.at, body, target.path))
+                return self._admitted(
+                    target, await self.cluster.update(*target.at, body, target.path)
+                )
             case "PATCH", True, "" | "status":
                 patch, how = await _body(request), request.content_type
-                return self._admitted(target, await self.cluster.patch(*target.at, patch, how, target.path))
+                return self._admitted(
+                    target, await self.cluster.patch(*target.at, patch, how, target.path)
+                )
             case "DELETE", True, "":
                 options = await _body(request)
                 grace = request.query.get("gracePeriodSeconds")
                 options |= {"gracePeriodSeconds": int(grace)} if grace else {}
-                return _json(self._typed(target, self.cluster.objects.delete(*target.place, options)))
+                return _json(
+                    self._typed(target, self.cluster.objects.delete(*target.place, options))
+                )
             case "DELETE", False, "":
                 return await self._delete_all(request, target)
             case _:
                 pass
-        raise ApiRefusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise ApiRefusal(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
 
     async def _create(self, request: web.Request, target: Target) -> web.Response:
         dry_run = request.query.get("dryRun") == "All"
@@ -298,8 +331,19 @@ class ApiServer:
         elif body.get("apiVersion") in {"policy/v1", "policy/v1beta1"}:
             self.cluster.objects.evict(target.namespace, target.name, body)
         else:
-            raise kinds.bad_request(f"no kind Eviction is registered for version {body.get('apiVersion')!r}")
-        return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
+            raise kinds.bad_request(
+                f"no kind Eviction is registered for version {body.get('apiVersion')!r}"
+            )
+        return _json(
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "code": 201,
+            },
+            201,
+        )
 
     async def _delete_all(self, request: web.Request, target: Target) -> web.Response:
         test = list_options(request.query).test(target.kind)
@@ -319,9 +363,15 @@ class ApiServer:
         else:
             every = store.all(target.kind, target.namespace)
         found = [(key, thing) for key, thing in every if test(thing)]
-        rest = [(key, thing) for key, thing in found if options.after is None or key > options.after]
+        rest = [
+            (key, thing) for key, thing in found if options.after is None or key > options.after
+        ]
         page = rest[: options.limit] if options.limit else rest
-        version = options.first_version or (options.version if options.is_exact else None) or store.version
+        version = (
+            options.first_version
+            or (options.version if options.is_exact else None)
+            or store.version
+        )
         metadata = {"resourceVersion": str(version)}
         if len(page) < len(rest):
             metadata["continue"] = options.token(version, page[-1][0])
@@ -359,7 +409,11 @@ class ApiServer:
         self, request: web.Request, target: Target, things: list[Object], metadata: Object
     ) -> web.Response | None:
         """None where objects are wanted, or there are no columns for this kind."""
-        shown = table(target.kind, things, metadata) if is_wanted(request.headers.get("Accept", "")) else None
+        shown = (
+            table(target.kind, things, metadata)
+            if is_wanted(request.headers.get("Accept", ""))
+            else None
+        )
         return _json(shown) if shown else None
 
     def _typed(self, target: Target, thing: Object) -> Object:
@@ -373,16 +427,27 @@ class ApiServer:
 
 
 def _json(value: Any, code: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), status=code, content_type="application/json")
+    return web.Response(
+        body=msgspec.json.encode(value), status=code, content_type="application/json"
+    )
 
 
 async def _body(request: web.Request) -> Any:
     """What was sent, {} for nothing. YAML too, which is what kubectl may send."""
     sent = await request.read()
-    if "protobuf" in request.content_type:  # some of kubectl's own commands; `kubectl apply -f` sends JSON
-        raise ApiRefusal(415, "UnsupportedMediaType", "the simulated API server reads JSON and YAML, not protobuf")
+    # some of kubectl's own commands; `kubectl apply -f` sends JSON
+    if "protobuf" in request.content_type:
+        raise ApiRefusal(
+            415,
+            "UnsupportedMediaType",
+            "the simulated API server reads JSON and YAML, not protobuf",
+        )
     try:
-        return yaml.safe_load(sent) if "yaml" in request.content_type else msgspec.json.decode(sent or b"{}")
+        return (
+            yaml.safe_load(sent)
+            if "yaml" in request.content_type
+            else msgspec.json.decode(sent or b"{}")
+        )
     except (msgspec.DecodeError, yaml.YAMLError) as error:
         raise kinds.bad_request(f"the body cannot be read: {error}") from None
 
@@ -409,7 +474,9 @@ async def serve(folder: Path, port: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A simulated Kubernetes API server, for tests and demonstrations.")
+    parser = argparse.ArgumentParser(
+        description="A simulated Kubernetes API server, for tests and demonstrations."
+    )
     parser.add_argument("--dir", type=Path, required=True, help="where the kubeconfig is written")
     parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0: any that is free")
     given = parser.parse_args()

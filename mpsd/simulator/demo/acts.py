@@ -39,7 +39,8 @@ def begin(story: DemoStory, cluster: DemoCluster) -> None:
     cluster.start()
     story.tell(
         "cluster",
-        "The API server and kubelet are simulated; mpsd webhook, mpsd control and mpsd agent are the real programs.",
+        "The API server and kubelet are simulated; mpsd webhook, mpsd control and mpsd agent are"
+        " the real programs.",
         node=NODE,
         folder=str(cluster.folder),
     )
@@ -62,7 +63,8 @@ def begin(story: DemoStory, cluster: DemoCluster) -> None:
         )
     story.tell(
         "offered",
-        f"kubelet offers {offered[memory]} of {memory} and {offered[percent]} of {percent} on {NODE}.",
+        f"kubelet offers {offered[memory]} of {memory} and {offered[percent]} of {percent} on"
+        f" {NODE}.",
         offered=offered,
     )
 
@@ -77,16 +79,22 @@ def admit(story: DemoStory, cluster: DemoCluster) -> JobPod:
     except RequestRefused as refused:
         words = str(refused)
         story.check("hostIPC" in words, f"the Job is refused for another reason: {words}")
-        story.tell("refused-by-admission", "Without hostIPC: true, the webhook refuses it:", reason=words)
+        story.tell(
+            "refused-by-admission", "Without hostIPC: true, the webhook refuses it:", reason=words
+        )
         story.quote(words)
     else:
         story.check(False, "a Job without hostIPC is admitted")
     applied = cluster.api.apply(jobs.simulated(jobs.sample(), *WORK))
     name = applied.thing["metadata"]["name"]
-    story.tell("admitted", f"As published, Job {name} is admitted.", job=name, warnings=applied.warnings)
+    story.tell(
+        "admitted", f"As published, Job {name} is admitted.", job=name, warnings=applied.warnings
+    )
     for warning in applied.warnings:
         story.quote(f"Warning: {warning}")
-    story.tell("played", "Its image is not pulled: sim-cuda, a simulated CUDA program, runs instead.")
+    story.tell(
+        "played", "Its image is not pulled: sim-cuda, a simulated CUDA program, runs instead."
+    )
     return JobPod(cluster, name)
 
 
@@ -99,7 +107,9 @@ def share(story: DemoStory, cluster: DemoCluster, sample: JobPod) -> JobPod:
     cluster.api.apply(jobs.like_the_sample("second", limits, *WORK))
     second = JobPod(cluster, "second")
     second_gpu = _follow_start(story, cluster, second)
-    story.check(sample_gpu == second_gpu, f"the two Jobs are on different GPUs: {sample_gpu}, {second_gpu}")
+    story.check(
+        sample_gpu == second_gpu, f"the two Jobs are on different GPUs: {sample_gpu}, {second_gpu}"
+    )
     launches = {pod.job: pod.newer_launches() for pod in (sample, second)}
     story.tell("side-by-side", "Both compute at the same time.", launches=launches)
     _show_status(story, cluster)
@@ -125,14 +135,21 @@ def _follow_start(story: DemoStory, cluster: DemoCluster, pod: JobPod) -> str:
     percent = pod.asked(cluster.resources.percent)
     free_mib, sms = seen["meminfo_free_MiB"], seen["sms"]
     story.check(
-        granted_mib - unit_mib < free_mib <= granted_mib, f"it sees {free_mib} MiB free under {granted_mib} MiB"
+        granted_mib - unit_mib < free_mib <= granted_mib,
+        f"it sees {free_mib} MiB free under {granted_mib} MiB",
     )
-    story.check(sms <= (gpu.sms or 0) * (percent or 100) / 100 + 2, f"it sees {sms} SMs of {gpu.sms} under {percent} %")
+    story.check(
+        sms <= (gpu.sms or 0) * (percent or 100) / 100 + 2,
+        f"it sees {sms} SMs of {gpu.sms} under {percent} %",
+    )
     holds_mib = pod.next("alloc_MiB")["alloc_MiB"]
-    granted = f"{granted_mib} MiB and {percent} % of the threads" if percent else f"{granted_mib} MiB"
+    granted = (
+        f"{granted_mib} MiB and {percent} % of the threads" if percent else f"{granted_mib} MiB"
+    )
     story.tell(
         "limits",
-        f"Granted {granted}, it sees {free_mib} MiB free and {sms} of {gpu.sms} SMs, and allocated {holds_mib} MiB.",
+        f"Granted {granted}, it sees {free_mib} MiB free and {sms} of {gpu.sms} SMs, and allocated"
+        f" {holds_mib} MiB.",
         pod=pod.name,
         gpu=gpu.label,
         granted_mib=granted_mib,
@@ -148,9 +165,14 @@ def _show_status(story: DemoStory, cluster: DemoCluster) -> None:
     story.chapter("mpsd status on the node, and kubectl get mps")
     node = cluster.node()
     if not cluster.has_cgroups:
-        story.tell("no-cgroups", "This user cannot create cgroups, so clients cannot be attributed to their pods.")
+        story.tell(
+            "no-cgroups",
+            "This user cannot create cgroups, so clients cannot be attributed to their pods.",
+        )
     story.table(node)
-    rows = cluster.until(lambda: _mpsnode_rows(cluster, len(node.grants or ())), "the MPSNode reports both Jobs")
+    rows = cluster.until(
+        lambda: _mpsnode_rows(cluster, len(node.grants or ())), "the MPSNode reports both Jobs"
+    )
     story.rows(rows)
     columns = dict(zip(*rows, strict=True))
     story.tell(
@@ -176,7 +198,8 @@ def _exceed_grant(story: DemoStory, cluster: DemoCluster, others: tuple[JobPod, 
     story.check(took["rc"].startswith("2:"), f"the greedy program got {took}")
     story.tell(
         "out-of-memory",
-        f"Granted {_GREEDY_UNITS} GiB, it allocates {_WANTED_MIB} MiB: {error} after {took['alloc_MiB']} MiB.",
+        f"Granted {_GREEDY_UNITS} GiB, it allocates {_WANTED_MIB} MiB: {error} after"
+        f" {took['alloc_MiB']} MiB.",
         pod=greedy.name,
         got_mib=took["alloc_MiB"],
         error=took["rc"],
@@ -184,12 +207,18 @@ def _exceed_grant(story: DemoStory, cluster: DemoCluster, others: tuple[JobPod, 
     greedy.until_phase("Succeeded")
     cluster.until(lambda: greedy.name not in cluster.grants(), "its grant is released")
     launches = {other.job: other.newer_launches() for other in others}
-    story.tell("given-back", "It ended and its grant is released; the other Jobs continue.", launches=launches)
+    story.tell(
+        "given-back",
+        "It ended and its grant is released; the other Jobs continue.",
+        launches=launches,
+    )
 
 
 def _exceed_gpu(story: DemoStory, cluster: DemoCluster) -> None:
     resources = cluster.resources
-    largest = max([gpu.promised_mib or 0 for gpu in cluster.node().gpus]) // resources.memory_unit_mib
+    largest = (
+        max([gpu.promised_mib or 0 for gpu in cluster.node().gpus]) // resources.memory_unit_mib
+    )
     wanted, offered = largest + 1, cluster.offered(resources.memory)
     story.check(wanted <= offered, f"{wanted} are more than the node's {offered}")
     cluster.api.apply(jobs.like_the_sample("impossible", {resources.memory: wanted}, "info"))
@@ -197,8 +226,8 @@ def _exceed_gpu(story: DemoStory, cluster: DemoCluster) -> None:
     refused = pod.until_phase("Failed")["status"]
     story.tell(
         "refused",
-        f"It requests {wanted} GiB; no GPU has more than {largest}, though the node offers {offered}. Pod {pod.name} "
-        f"fails: {refused['reason']}.",
+        f"It requests {wanted} GiB; no GPU has more than {largest}, though the node offers"
+        f" {offered}. Pod {pod.name} fails: {refused['reason']}.",
         pod=pod.name,
         reason=refused["reason"],
         wanted=wanted,
@@ -230,8 +259,8 @@ def _kill_agent(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]
     story.check(_grants(cluster) == grants, f"the grants were {grants} and are {_grants(cluster)}")
     story.tell(
         "agent-back",
-        f"A new agent (pid {cluster.pid('agent')} after {before}) has recovered the same grants after "
-        f"{time.monotonic() - killed:.1f} s.",
+        f"A new agent (pid {cluster.pid('agent')} after {before}) has recovered the same grants"
+        f" after {time.monotonic() - killed:.1f} s.",
         grants={pod: list(grant) for pod, grant in grants.items()},
     )
     for pod in pods:
@@ -242,8 +271,8 @@ def _kill_agent(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]
     silence_s = {pod.job: round(pod.longest_silence_s(), 2) for pod in pods}
     story.tell(
         "unnoticed",
-        f"Same processes, no errors; they report progress four times a second, and never paused for more than "
-        f"{max(silence_s.values())} s.",
+        "Same processes, no errors; they report progress four times a second, and never paused for"
+        f" more than {max(silence_s.values())} s.",
         silence_s=silence_s,
     )
 
@@ -257,7 +286,9 @@ def _is_complete(cluster: DemoCluster) -> bool:
 
 def _grants(cluster: DemoCluster) -> dict[str, tuple[int | None, int | None]]:
     """By pod: the MiB and the percent of its grant."""
-    return {pod: (grant.memory_mib, grant.thread_percent) for pod, grant in cluster.grants().items()}
+    return {
+        pod: (grant.memory_mib, grant.thread_percent) for pod, grant in cluster.grants().items()
+    }
 
 
 def _end(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> None:
@@ -267,10 +298,17 @@ def _end(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> No
     for pod in pods:
         pod.until_job_is("Complete")
     launches = {pod.job: pod.launches() for pod in pods}
-    done = " and ".join(f"Job {job} is Complete after {number} kernels" for job, number in launches.items())
+    done = " and ".join(
+        f"Job {job} is Complete after {number} kernels" for job, number in launches.items()
+    )
     story.tell("complete", f"{done}.", launches=launches)
     cluster.until(lambda: not cluster.node().grants, "every grant is released")
-    columns = dict(zip(*cluster.until(lambda: _mpsnode_rows(cluster, 0), "the MPSNode reports no pods"), strict=True))
+    columns = dict(
+        zip(
+            *cluster.until(lambda: _mpsnode_rows(cluster, 0), "the MPSNode reports no pods"),
+            strict=True,
+        )
+    )
     node = cluster.node()
     story.table(node)
     granted = {gpu.label: gpu.granted_mib for gpu in node.gpus}
@@ -287,16 +325,28 @@ def stop(story: DemoStory, cluster: DemoCluster) -> None:
     story.chapter("Clean-up")
     codes = cluster.stop()
     story.check(not any(codes.values()), f"the programs ended with {codes}")
-    story.tell("stopped", f"SIGTERM to each of {len(codes)} programs; all exited with code 0.", exit_codes=codes)
+    story.tell(
+        "stopped",
+        f"SIGTERM to each of {len(codes)} programs; all exited with code 0.",
+        exit_codes=codes,
+    )
 
 
-# -- mpsd demo --keep ----------------------------------------------------------------------------------------------
+# -- mpsd demo --keep ----------------------------------------------------------------------------
 
 # By file: what happens, the GiB that its Job requests, and what sim-cuda does.
 _INCIDENTS: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "fault": ("a fault; the other programs on its GPU end too", 2, ("alloc=512", "fault", "linger=60")),
+    "fault": (
+        "a fault; the other programs on its GPU end too",
+        2,
+        ("alloc=512", "fault", "linger=60"),
+    ),
     "over-limit": ("out of memory within its grant", 2, ("alloc=4096", "hold=60")),
-    "lifted-limit": ("a lifted limit; the program is killed", 2, ("lift=0=0", "alloc=6000", "hold=60")),
+    "lifted-limit": (
+        "a lifted limit; the program is killed",
+        2,
+        ("lift=0=0", "alloc=6000", "hold=60"),
+    ),
     "too-large": ("more than any GPU has; the pod fails", 24, ("info",)),
     "shares": ("one more Job that computes", 3, WORK),
 }
@@ -320,8 +370,8 @@ def explain_use(story: DemoStory, cluster: DemoCluster) -> None:
         daemon_pid=daemon,
     )
     story.quote(
-        f"export KUBECONFIG={cluster.kubeconfig} MPSD_RUN_DIR={cluster.run_directory} PATH={_programs()}:$PATH\n"
-        "kubectl mps; kubectl get mps,pods,events; mpsd status"
+        f"export KUBECONFIG={cluster.kubeconfig} MPSD_RUN_DIR={cluster.run_directory}"
+        f" PATH={_programs()}:$PATH\nkubectl mps; kubectl get mps,pods,events; mpsd status"
     )
     story.tell("break", "Then break something:", incidents=list(_INCIDENTS))
     width = max(map(len, _INCIDENTS))
@@ -329,7 +379,11 @@ def explain_use(story: DemoStory, cluster: DemoCluster) -> None:
         f"kubectl create --validate=false -f {folder}/{name + '.yaml':<{width + 5}}  # {what}"
         for name, (what, _units, _actions) in _INCIDENTS.items()
     ]
-    story.quote("\n".join([*incidents, f"kill -KILL {daemon}  # the MPS control daemon of gpu0; it is restarted"]))
+    story.quote(
+        "\n".join(
+            [*incidents, f"kill -KILL {daemon}  # the MPS control daemon of gpu0; it is restarted"]
+        )
+    )
 
 
 def _programs() -> Path:

@@ -1,4 +1,5 @@
-"""A simulated cluster of one node for the demo: the real programs of mpsd with a simulated API server and kubelet.
+"""A simulated cluster of one node for the demo: the real programs of mpsd with a simulated API
+server and kubelet.
 
 It starts, asks and stops; what should happen is checked by the acts.
 """
@@ -37,13 +38,18 @@ Object = dict[str, Any]
 _COLLECTIONS = {
     ("v1", "Namespace"): "/api/v1/namespaces",
     ("batch/v1", "Job"): "/apis/batch/v1/namespaces/default/jobs",
-    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"): (
-        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-    ),
-    ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"): (
-        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-    ),
+    (
+        "apiextensions.k8s.io/v1",
+        "CustomResourceDefinition",
+    ): "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    (
+        "admissionregistration.k8s.io/v1",
+        "ValidatingWebhookConfiguration",
+    ): "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+    (
+        "admissionregistration.k8s.io/v1",
+        "MutatingWebhookConfiguration",
+    ): "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 }
 _ANSWER_S = 10.0
 _TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
@@ -66,7 +72,10 @@ class DemoApi:
 
     def __init__(self, kubeconfig: Path) -> None:
         access = read_kubeconfig(kubeconfig)
-        self._headers = {"Authorization": f"Bearer {access.token}", "Content-Type": "application/json"}
+        self._headers = {
+            "Authorization": f"Bearer {access.token}",
+            "Content-Type": "application/json",
+        }
         place = urlsplit(access.url)
         self._connection = http.client.HTTPSConnection(
             place.hostname or "", place.port, timeout=_ANSWER_S, context=access.trusted
@@ -97,13 +106,19 @@ class DemoApi:
     def table(self, path: str) -> list[list[str]]:
         """What `kubectl get` prints, the columns' names first."""
         said = self._ask("GET", path, headers={"Accept": _TABLE})[1]
-        shown = [n for n, column in enumerate(said["columnDefinitions"]) if not column.get("priority")]
+        shown = [
+            n for n, column in enumerate(said["columnDefinitions"]) if not column.get("priority")
+        ]
         names = [said["columnDefinitions"][n]["name"].upper() for n in shown]
         rows = [[_cell(row["cells"][n]) for n in shown] for row in said["rows"]]
         return [names, *rows]
 
     def _ask(
-        self, method: str, path: str, body: Object | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[http.client.HTTPResponse, Object]:
         sent = None if body is None else json.dumps(body)
         self._connection.request(method, path, sent, {**self._headers, **(headers or {})})
@@ -145,14 +160,19 @@ class Service:
 
 
 class DemoCluster:
-    """Everything of it lies in `folder`, and in one cgroup of the folder's name, where there can be cgroups."""
+    """Everything of it lies in `folder`, and in one cgroup of the folder's name, where there can be
+    cgroups."""
 
     def __init__(self, folder: Path, gpus: str) -> None:
         self.folder = folder
         self._settings: Settings = settings(run_directory=str(folder / "run"), environment={})
         self.kubeconfig = folder / "api" / "kubeconfig"
         self._kubelet_folder = folder / "kubelet"
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "MPSD_", "NVIDIA_"))}
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CUDA_", "MPSD_", "NVIDIA_"))
+        }
         self._environment: Mapping[str, str] = ours | {
             "MPSD_RUN_DIR": str(self._settings.run_directory),
             "MPSD_SIMULATE": gpus,
@@ -182,27 +202,48 @@ class DemoCluster:
         assert self._api, "it is asked once it serves"
         return self._api
 
-    # -- programs ------------------------------------------------------------------------------------------------
+    # -- programs ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts everything, and waits until the node offers its GPUs and admission is asked about pods."""
-        self._start("API server", [*_MODULE, "mpsd.simulator.api_server.server", "--dir", str(self.kubeconfig.parent)])
+        """Starts everything, and waits until the node offers its GPUs and admission is asked about
+        pods."""
+        self._start(
+            "API server",
+            [*_MODULE, "mpsd.simulator.api_server.server", "--dir", str(self.kubeconfig.parent)],
+        )
         self._start("control", [*_MPSD, "control"])
         self.until(self.kubeconfig.exists, "the API server serves")
         self._api = DemoApi(self.kubeconfig)
         for document in yaml.safe_load_all(_shipped_manifests().read_text()):
             if document["kind"] in _APPLIED:
                 self._api.apply(document)
-        self._start("kubelet", [*_MODULE, "mpsd.simulator.kubelet.kubelet", *self._kubelet_arguments()])
+        self._start(
+            "kubelet", [*_MODULE, "mpsd.simulator.kubelet.kubelet", *self._kubelet_arguments()]
+        )
         self.start_agent()
         self._start("webhook", [*_MPSD, "webhook", *self._webhook_arguments()])
         self.until(self._admission_is_asked, "the API server asks mpsd webhook about every pod")
-        self.until(lambda: self.offered(self.resources.percent), "kubelet offers what mpsd agent has registered")
-        self.until(lambda: self.api.found(f"{MPSNODES}/{NODE}").get("status"), "mpsd agent reports the node")
+        self.until(
+            lambda: self.offered(self.resources.percent),
+            "kubelet offers what mpsd agent has registered",
+        )
+        self.until(
+            lambda: self.api.found(f"{MPSNODES}/{NODE}").get("status"),
+            "mpsd agent reports the node",
+        )
 
     def start_agent(self) -> None:
-        kubelet = ["--node", NODE, "--kubelet-dir", str(self._kubelet_folder), "--kubeconfig", str(self.kubeconfig)]
-        self._start("agent", [*_MPSD, "agent", *kubelet, "--address", "127.0.0.1", "--metrics-port", "0"])
+        kubelet = [
+            "--node",
+            NODE,
+            "--kubelet-dir",
+            str(self._kubelet_folder),
+            "--kubeconfig",
+            str(self.kubeconfig),
+        ]
+        self._start(
+            "agent", [*_MPSD, "agent", *kubelet, "--address", "127.0.0.1", "--metrics-port", "0"]
+        )
 
     def _kubelet_arguments(self) -> Sequence[str]:
         own = ["--dir", str(self._kubelet_folder), "--node", NODE, "--cgroup-root", self.cgroup]
@@ -210,7 +251,16 @@ class DemoCluster:
 
     def _webhook_arguments(self) -> Sequence[str]:
         port = str(_free_port())
-        here = ["--address", "127.0.0.1", "--port", port, "--metrics-port", "0", "--url", f"https://127.0.0.1:{port}"]
+        here = [
+            "--address",
+            "127.0.0.1",
+            "--port",
+            port,
+            "--metrics-port",
+            "0",
+            "--url",
+            f"https://127.0.0.1:{port}",
+        ]
         return [*here, "--kubeconfig", str(self.kubeconfig), "--drain", "0s"]
 
     def _start(self, name: str, command: Sequence[str]) -> None:
@@ -252,7 +302,8 @@ class DemoCluster:
             time.sleep(_CHECK_S)
 
     def until(self, look: Callable[[], Found], what: str) -> Found:
-        """What `look` gives once it is true. TimeoutError; EOFError where a program has ended by itself."""
+        """What `look` gives once it is true. TimeoutError; EOFError where a program has ended by
+        itself."""
         seen: list[Found] = []
 
         def is_so() -> bool:
@@ -269,7 +320,7 @@ class DemoCluster:
                 tail = service.log.read_text()[-_LOG_TAIL:]
                 raise EOFError(f"{name} ended with code {service.process.returncode}: {tail}")
 
-    # -- its state -----------------------------------------------------------------------------------------------
+    # -- its state --------------------------------------------------------------------------------
 
     def offered(self, resource: str) -> int:
         """How much of a resource pods may ask for."""
@@ -278,9 +329,12 @@ class DemoCluster:
 
     def _admission_is_asked(self) -> bool:
         configurations = [
-            self.api.get(f"{_WEBHOOKS}/{kind}webhookconfigurations/mpsd-webhook") for kind in ("mutating", "validating")
+            self.api.get(f"{_WEBHOOKS}/{kind}webhookconfigurations/mpsd-webhook")
+            for kind in ("mutating", "validating")
         ]
-        webhooks: list[Object] = [one for configuration in configurations for one in configuration["webhooks"]]
+        webhooks: list[Object] = [
+            one for configuration in configurations for one in configuration["webhooks"]
+        ]
         return all(webhook["failurePolicy"] == "Fail" for webhook in webhooks)
 
     def node(self) -> NodeReport:
@@ -290,7 +344,9 @@ class DemoCluster:
 
     def grants(self) -> Mapping[str, GrantReport]:
         """By the name of the pod."""
-        return {grant.pod.rpartition("/")[2]: grant for grant in self.node().grants or () if grant.pod}
+        return {
+            grant.pod.rpartition("/")[2]: grant for grant in self.node().grants or () if grant.pod
+        }
 
     def containers(self, pod: Object) -> Path:
         """Kubelet's folder of a pod's containers."""
@@ -298,7 +354,8 @@ class DemoCluster:
 
 
 def _shipped_manifests() -> Path:
-    """Those that came with mpsd: inside an installed wheel, else beside the package in a checkout."""
+    """Those that came with mpsd: inside an installed wheel, else beside the package in a
+    checkout."""
     package = Path(mpsd.__file__).parent
     packaged = package / "_manifests/install.yaml"
     return packaged if packaged.is_file() else package.parent / "manifests/install.yaml"

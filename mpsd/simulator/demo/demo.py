@@ -21,7 +21,15 @@ from mpsd.platform.local_api import NotRunning
 from mpsd.simulator import own_mpsd
 from mpsd.simulator.demo.story import DemoFailed, DemoStory
 
-_UNEXPECTED = (DemoFailed, NotRunning, TimeoutError, TimeoutExpired, EOFError, HTTPException, ConnectionRefusedError)
+_UNEXPECTED = (
+    DemoFailed,
+    NotRunning,
+    TimeoutError,
+    TimeoutExpired,
+    EOFError,
+    HTTPException,
+    ConnectionRefusedError,
+)
 GPUS = "A30×2"  # two cards of 24 GiB
 _NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "tenacity")
 _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
@@ -33,12 +41,14 @@ _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
     flag("--keep", help="Keep a cluster with two Jobs up until Ctrl-C."),
 )
 def demo(*, as_json: bool = False, machine: bool = False, keep: bool = False) -> None:
-    """Show what mpsd does, on a computer without a GPU and without Kubernetes, in under half a minute.
+    """Show what mpsd does, on a computer without a GPU and without Kubernetes, in under half a
+    minute.
 
-    A cluster of one node with two simulated GPUs and mpsd's real programs: the sample Job is refused, admitted,
-    scheduled and runs under its limits; a second shares its GPU; a program exceeds its grant; the agent is killed
-    without an effect on the Jobs. Every line is what happened; the exit code is 1 where something was not as expected.
-    --keep prints how to use the cluster with kubectl, and what to break.
+    A cluster of one node with two simulated GPUs and mpsd's real programs: the sample Job is
+    refused, admitted, scheduled and runs under its limits; a second shares its GPU; a program
+    exceeds its grant; the agent is killed without an effect on the Jobs. Every line is what
+    happened; the exit code is 1 where something was not as expected. --keep prints how to use the
+    cluster with kubectl, and what to break.
 
         mpsd demo
         mpsd demo --keep
@@ -46,14 +56,18 @@ def demo(*, as_json: bool = False, machine: bool = False, keep: bool = False) ->
         mpsd demo --machine
     """
     if machine and keep:
-        problem = Problem("options", "--keep", "", "keeps a cluster, and --machine has none", "use one of the two")
+        problem = Problem(
+            "options", "--keep", "", "keeps a cluster, and --machine has none", "use one of the two"
+        )
         raise InvalidInput("mpsd demo", [problem])
     _check_modules(() if machine else _CLUSTER_NEEDS)
     story = DemoStory(as_json=as_json)
     try:
         with _workplace() as folder:
             (_play_machine if machine else _keep_cluster if keep else _play_cluster)(story, folder)
-        story.tell("clean", "Nothing is left: no process, mount, cgroup or file.", folder=str(folder))
+        story.tell(
+            "clean", "Nothing is left: no process, mount, cgroup or file.", folder=str(folder)
+        )
         code: int = ExitCode.YES
     except _UNEXPECTED as error:
         complaints().print(f"mpsd demo: unexpected: {error}")
@@ -65,7 +79,8 @@ def demo(*, as_json: bool = False, machine: bool = False, keep: bool = False) ->
 
 
 def _check_modules(more: tuple[str, ...]) -> None:
-    """Before anything starts: the programs of the cluster would each complain in a log of its own."""
+    """Before anything starts: the programs of the cluster would each complain in a log of its
+    own."""
     with extra_needed("mpsd demo", "agent,webhook" if more else "agent"):
         for name in (*_NODE_NEEDS, *more):
             if find_spec(name) is None:
@@ -101,17 +116,19 @@ def _keep_cluster(story: DemoStory, folder: Path) -> None:
         own_mpsd.end_all()  # without a drain: its Jobs run until somebody ends them
 
 
-# -- nothing is left -----------------------------------------------------------------------------------------------
+# -- nothing is left -----------------------------------------------------------------------------
 
 
 @contextmanager
 def _workplace() -> Iterator[Path]:
-    """A folder; at its end everything that was started is gone. DemoFailed where something was left before."""
+    """A folder; at its end everything that was started is gone. DemoFailed where something was left
+    before."""
     own_mpsd.adopt_orphans()
     folder: Path | None = None
     try:
         with first_signal_stops():
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until it is known which folder is to go
+            # until it is known which folder is to go
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             folder = Path(tempfile.mkdtemp(prefix="mpsd-"))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             yield folder
@@ -120,5 +137,9 @@ def _workplace() -> Iterator[Path]:
     finally:
         if folder is not None:
             own_mpsd.remove(folder, folder.name)
-    found = [*own_mpsd.cgroups(folder.name), *own_mpsd.mounts(folder), *filter(Path.exists, [folder])]
+    found = [
+        *own_mpsd.cgroups(folder.name),
+        *own_mpsd.mounts(folder),
+        *filter(Path.exists, [folder]),
+    ]
     DemoStory.check(not found, f"this is left: {found}")

@@ -1,4 +1,5 @@
-"""The demo's Jobs and their pods; what a program saw is read from kubelet's log of its container."""
+"""The demo's Jobs and their pods; what a program saw is read from kubelet's log of its
+container."""
 
 import copy
 import json
@@ -62,7 +63,9 @@ class JobPod:
         self._cluster = cluster
         self.job = job
         self._read = 0
-        listed = cluster.until(lambda: cluster.api.items(_PODS, f"job-name={job}"), f"Job {job} has a pod")
+        listed = cluster.until(
+            lambda: cluster.api.items(_PODS, f"job-name={job}"), f"Job {job} has a pod"
+        )
         self.name: str = listed[0]["metadata"]["name"]
         self._first = listed[0]
 
@@ -71,7 +74,9 @@ class JobPod:
 
     @property
     def restarts(self) -> int:
-        return sum(each["restartCount"] for each in self.object()["status"].get("containerStatuses", ()))
+        return sum(
+            each["restartCount"] for each in self.object()["status"].get("containerStatuses", ())
+        )
 
     def asked(self, resource: str) -> int:
         """How much of a resource its container asks for; 0 for none."""
@@ -96,7 +101,9 @@ class JobPod:
             self._check_runs(key)
             return {}
 
-        return self._cluster.until(look, f"the program of {self.name} says {key!r}, after {self.lines()}")
+        return self._cluster.until(
+            look, f"the program of {self.name} says {key!r}, after {self.lines()}"
+        )
 
     def newer_launches(self) -> int:
         """How many kernels it has launched, by a line that it says from now on."""
@@ -113,15 +120,25 @@ class JobPod:
         return max(later - sooner for sooner, later in pairwise(times))
 
     def lines(self) -> Sequence[Object]:
-        """Everything that its program has said, a JSON object a line; a line that is not whole yet is left out."""
+        """Everything that its program has said, a JSON object a line; a line that is not whole yet
+        is left out."""
         texts = (log.read_text() for log in self._cluster.containers(self._first).glob("*/0/log"))
-        whole = (line for text in texts for line in text.splitlines(keepends=True) if line.endswith("}\n"))
+        whole = (
+            line
+            for text in texts
+            for line in text.splitlines(keepends=True)
+            if line.endswith("}\n")
+        )
         return [json.loads(line) for line in whole]
 
     def _check_runs(self, key: str) -> None:
         pod = self.object()
-        if pod["status"].get("phase") in {"Succeeded", "Failed"} and not any(key in line for line in self.lines()):
-            raise DemoFailed(f"pod {self.name} ended without saying {key!r}: {pod['status']}; {self.lines()}")
+        if pod["status"].get("phase") in {"Succeeded", "Failed"} and not any(
+            key in line for line in self.lines()
+        ):
+            raise DemoFailed(
+                f"pod {self.name} ended without saying {key!r}: {pod['status']}; {self.lines()}"
+            )
 
     def until_phase(self, phase: str) -> Object:
         """The pod once it is there."""
@@ -137,7 +154,10 @@ class JobPod:
 
         def is_so() -> bool:
             status = self._cluster.api.get(f"{_JOBS}/{self.job}").get("status", {})
-            return any(one["type"] == condition and one["status"] == "True" for one in status.get("conditions", ()))
+            return any(
+                one["type"] == condition and one["status"] == "True"
+                for one in status.get("conditions", ())
+            )
 
         self._cluster.until(is_so, f"Job {self.job} is {condition}")
 

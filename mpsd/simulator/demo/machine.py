@@ -1,4 +1,5 @@
-"""One machine without Kubernetes: `mpsd up` and `mpsd run`, a crash of a control daemon, a request that fits no GPU."""
+"""One machine without Kubernetes: `mpsd up` and `mpsd run`, a crash of a control daemon, a request
+that fits no GPU."""
 
 import os
 import signal
@@ -23,7 +24,9 @@ class DemoMachine(OwnMpsd):
     """`mpsd up` with simulated GPUs in `folder`, and the simulator's CUDA programs under it."""
 
     def __init__(self, folder: Path, gpus: str, limits: Path | None = None) -> None:
-        super().__init__(folder, ["--simulate", gpus, *(["--limits", str(limits)] if limits else [])])
+        super().__init__(
+            folder, ["--simulate", gpus, *(["--limits", str(limits)] if limits else [])]
+        )
 
     def run(self, gpu_mem: int, actions: Sequence[str], gpu_core: int | None = None) -> JsonProgram:
         """Starts the simulator's CUDA program under `mpsd run`."""
@@ -56,7 +59,11 @@ def _machine(story: DemoStory, folder: Path, gpus: str) -> Iterator[DemoMachine]
     machine = DemoMachine(folder, gpus)
     took_s = machine.wait_until_ready()
     for gpu in machine.node().gpus:
-        story.tell("gpu", f"{gpu.label}: {gpu.model}, {gib(gpu.promised_mib or 0)} GiB to share.", **_gpu_facts(gpu))
+        story.tell(
+            "gpu",
+            f"{gpu.label}: {gpu.model}, {gib(gpu.promised_mib or 0)} GiB to share.",
+            **_gpu_facts(gpu),
+        )
     story.tell("ready", f"`mpsd up` serves both after {took_s:.2f} s.", seconds=round(took_s, 3))
     yield machine
     story.chapter("Clean-up")
@@ -66,7 +73,9 @@ def _machine(story: DemoStory, folder: Path, gpus: str) -> Iterator[DemoMachine]
     left = [pid for pid in daemons if Path(f"/proc/{pid}").exists()]
     story.check(not left, f"control daemons {left} are still there")
     story.tell(
-        "stopped", f"Ctrl-C stopped mpsd (exit code {code}) and its {len(daemons)} control daemons.", exit_code=code
+        "stopped",
+        f"Ctrl-C stopped mpsd (exit code {code}) and its {len(daemons)} control daemons.",
+        exit_code=code,
     )
 
 
@@ -82,8 +91,8 @@ def _explain_the_sample(story: DemoStory, limits: Limits) -> AdmissionVerdict:
     (request,) = verdict.requests
     story.tell(
         "explained",
-        f"{verdict.object_name} is admitted: container {request.container} requests {gib(request.memory_mib)} GiB of "
-        f"{request.gpus} GPU and no share of its threads.",
+        f"{verdict.object_name} is admitted: container {request.container} requests"
+        f" {gib(request.memory_mib)} GiB of {request.gpus} GPU and no share of its threads.",
         object=verdict.object_name,
         memory_mib=request.memory_mib,
     )
@@ -99,23 +108,34 @@ def _share(
     second = _started(story, machine, "a second program", 4, 25)
     elsewhere = _started(story, machine, "a third, too large for the same GPU,", 17, None)
     grants = {grant.holder_pid: grant for grant in machine.node().grants or ()}
-    story.check(grants[sample.pid].gpus == grants[second.pid].gpus, "the first two programs are on different GPUs")
-    story.check(grants[elsewhere.pid].gpus != grants[sample.pid].gpus, "the third program is on the same GPU")
+    story.check(
+        grants[sample.pid].gpus == grants[second.pid].gpus,
+        "the first two programs are on different GPUs",
+    )
+    story.check(
+        grants[elsewhere.pid].gpus != grants[sample.pid].gpus,
+        "the third program is on the same GPU",
+    )
     return sample, second, elsewhere
 
 
-def _started(story: DemoStory, machine: DemoMachine, who: str, gpu_mem: int, gpu_core: int | None) -> JsonProgram:
+def _started(
+    story: DemoStory, machine: DemoMachine, who: str, gpu_mem: int, gpu_core: int | None
+) -> JsonProgram:
     """Starts a program that allocates 1 GiB, and tells what it sees."""
     program = machine.run(gpu_mem, ["alloc=1024", "hold"], gpu_core)
     seen, took, _ready = program.line(), program.line(), program.line()
     free_mib, sms = seen["meminfo_free_MiB"], seen["sms"]
-    story.check(free_mib < gpu_mem * 1024, f"program {program.pid} sees {free_mib} MiB free under {gpu_mem} GiB")
+    story.check(
+        free_mib < gpu_mem * 1024,
+        f"program {program.pid} sees {free_mib} MiB free under {gpu_mem} GiB",
+    )
     gpu = _gpu_of(machine, program)
     share = "" if gpu_core is None else f" and {gpu_core} % of the threads"
     story.tell(
         "started",
-        f"{who[0].upper()}{who[1:]} got {gpu_mem} GiB{share} on {gpu}: it sees {free_mib} MiB free and {sms} SMs, "
-        f"and allocated {took['alloc_MiB']} MiB.",
+        f"{who[0].upper()}{who[1:]} got {gpu_mem} GiB{share} on {gpu}: it sees {free_mib} MiB free"
+        f" and {sms} SMs, and allocated {took['alloc_MiB']} MiB.",
         pid=program.pid,
         gpu=gpu,
         granted_gib=gpu_mem,
@@ -147,7 +167,9 @@ def _take_too_much(story: DemoStory, machine: DemoMachine) -> None:
         error=took["rc"],
     )
     greedy.exit_code()
-    wait_until(lambda: greedy.pid not in _holders(machine), _DEADLINE_S, "its grant is released", 0.01)
+    wait_until(
+        lambda: greedy.pid not in _holders(machine), _DEADLINE_S, "its grant is released", 0.01
+    )
     story.tell("given-back", "It ended, and its 2 GiB are free again.", pid=greedy.pid)
 
 
@@ -156,7 +178,11 @@ def _holders(machine: DemoMachine) -> set[int | None]:
 
 
 def _kill_the_daemon(
-    story: DemoStory, machine: DemoMachine, sample: JsonProgram, second: JsonProgram, elsewhere: JsonProgram
+    story: DemoStory,
+    machine: DemoMachine,
+    sample: JsonProgram,
+    second: JsonProgram,
+    elsewhere: JsonProgram,
 ) -> None:
     story.chapter("The control daemon of gpu0 is killed (SIGKILL)")
     before = machine.domain("gpu0").daemon_pid
@@ -176,14 +202,17 @@ def _kill_the_daemon(
     domain = machine.domain("gpu0")
     story.tell(
         "restarted",
-        f"gpu0 has a new daemon (pid {domain.daemon_pid} after {before}) and is ready again {back_s:.2f} s after "
-        f"the kill; restarts so far: {domain.restarts}.",
+        f"gpu0 has a new daemon (pid {domain.daemon_pid} after {before}) and is ready again"
+        f" {back_s:.2f} s after the kill; restarts so far: {domain.restarts}.",
         seconds=round(back_s, 3),
         restarts=domain.restarts,
     )
     again = _started(story, machine, "the sample Job's program, restarted,", 7, None)
     alive = {client.pid for client in machine.node().clients or ()}
-    story.check({elsewhere.pid, again.pid} <= alive, f"of {elsewhere.pid} and {again.pid} only {alive} are on a GPU")
+    story.check(
+        {elsewhere.pid, again.pid} <= alive,
+        f"of {elsewhere.pid} and {again.pid} only {alive} are on a GPU",
+    )
     story.tell("untouched", "The program on the other GPU was not affected.", pid=elsewhere.pid)
 
 
@@ -194,14 +223,21 @@ def _is_back(machine: DemoMachine, before: int | None) -> bool:
 
 def _ask_for_what_no_gpu_has(story: DemoStory, machine: DemoMachine) -> None:
     story.chapter("A request that fits no single GPU, although together they have enough")
-    free = {gpu.label: (gpu.promised_mib or 0) - (gpu.granted_mib or 0) for gpu in machine.node().gpus}
+    free = {
+        gpu.label: (gpu.promised_mib or 0) - (gpu.granted_mib or 0) for gpu in machine.node().gpus
+    }
     wanted = max(free.values()) // 1024 + 1
-    story.check(wanted * 1024 <= sum(free.values()), f"{wanted} GiB are more than all that is free: {free}")
+    story.check(
+        wanted * 1024 <= sum(free.values()), f"{wanted} GiB are more than all that is free: {free}"
+    )
     refused = machine.run(wanted, ["info"])
     code, reason = refused.exit_code(), refused.complaint()
     story.check(code == ExitCode.NO, f"a request of {wanted} GiB ended with code {code}")
     story.tell(
-        "refused", f"Free: {_listed(free)}. Requested: {wanted} GiB. Exit code {code}:", free_mib=free, exit_code=code
+        "refused",
+        f"Free: {_listed(free)}. Requested: {wanted} GiB. Exit code {code}:",
+        free_mib=free,
+        exit_code=code,
     )
     story.tell("reason", reason, wanted_gib=wanted)
 

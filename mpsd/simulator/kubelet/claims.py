@@ -1,7 +1,8 @@
-"""The DRA manager of the simulated kubelet: which drivers there are, and which resource claims they have prepared.
+"""The DRA manager of the simulated kubelet: which drivers there are, and which resource claims they
+have prepared.
 
-It does what kubelet's does: names in brackets are functions of pkg/kubelet/cm/dra/manager.go. What is left out:
-alternatives of a request, and the deletion of the slices of a driver that has left.
+It does what kubelet's does: names in brackets are functions of pkg/kubelet/cm/dra/manager.go. What
+is left out: alternatives of a request, and the deletion of the slices of a driver that has left.
 """
 
 import asyncio
@@ -33,8 +34,9 @@ _READ_ONLY = "ro"
 
 @dataclass(slots=True)
 class ClaimInfo:
-    """A claim that a pod of this node has had prepared. drivers: who holds a part of it. devices: the CDI devices of
-    each of its requests. is_prepared: by this kubelet, and not only by an earlier one."""
+    """A claim that a pod of this node has had prepared. drivers: who holds a part of it. devices:
+    the CDI devices of each of its requests. is_prepared: by this kubelet, and not only by an
+    earlier one."""
 
     namespace: str
     name: str
@@ -49,19 +51,26 @@ class ClaimManager:
     """folder: kubelet's root. cdi: where the container runtime looks for devices."""
 
     def __init__(self, folder: Path, cdi: Path, source: PodSource, pace: KubeletPace) -> None:
-        self._registry, self._file, self._cdi = folder / "plugins_registry", folder / CHECKPOINT, cdi
+        self._registry, self._file, self._cdi = (
+            folder / "plugins_registry",
+            folder / CHECKPOINT,
+            cdi,
+        )
         self._source, self._pace = source, pace
         self._drivers: dict[str, tuple[Path, SocketIdentity]] = {}
         self._refused: dict[Path, SocketIdentity] = {}
         self._claims: dict[str, ClaimInfo] = {}  # by uid
-        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)  # of each claim
+        # of each claim
+        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def load(self) -> None:
         """Before anything else: what an earlier kubelet has had prepared."""
         self._registry.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             for uid, read in json.loads(self._file.read_text()).items():
-                self._claims[uid] = ClaimInfo(**{**read, "pods": set(read["pods"]), "drivers": tuple(read["drivers"])})
+                self._claims[uid] = ClaimInfo(
+                    **{**read, "pods": set(read["pods"]), "drivers": tuple(read["drivers"])}
+                )
 
     def _save(self) -> None:
         made = self._file.with_name(f"{CHECKPOINT}.new")
@@ -73,12 +82,17 @@ class ClaimManager:
         made.write_text(json.dumps(kept))
         made.rename(self._file)
 
-    # -- drivers ---------------------------------------------------------------------------------------------------
+    # -- drivers ----------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Registers the drivers whose sockets have come, and forgets those whose sockets are gone."""
+        """Registers the drivers whose sockets have come, and forgets those whose sockets are
+        gone."""
         sockets = {path: identity_of(path) for path in sorted(self._registry.glob("*.sock"))}
-        self._drivers = {name: known for name, known in self._drivers.items() if sockets.get(known[0]) == known[1]}
+        self._drivers = {
+            name: known
+            for name, known in self._drivers.items()
+            if sockets.get(known[0]) == known[1]
+        }
         known = {**dict(self._drivers.values()), **self._refused}
         for path, identity in sockets.items():
             if identity and known.get(path) != identity:
@@ -90,7 +104,11 @@ class ClaimManager:
             stub = RegistrationStub(channel)
             info = await stub.GetInfo(registration.InfoRequest(), timeout=self._pace.dial_s)
             takes = info.type == "DRAPlugin" and "v1.DRAPlugin" in info.supported_versions
-            why = "" if takes else f"plugin type {info.type} with versions {list(info.supported_versions)}"
+            why = (
+                ""
+                if takes
+                else f"plugin type {info.type} with versions {list(info.supported_versions)}"
+            )
             answer = registration.RegistrationStatus(plugin_registered=takes, error=why)
             await stub.NotifyRegistrationStatus(answer, timeout=self._pace.dial_s)
         if takes:
@@ -110,14 +128,16 @@ class ClaimManager:
         if uid not in answer.claims:
             raise PluginFailed(f"{method} of {driver} did not answer for claim {uid}")
         if answer.claims[uid].error:
-            raise PluginFailed(f"{method} failed for ResourceClaim {uid}: {answer.claims[uid].error}")
+            raise PluginFailed(
+                f"{method} failed for ResourceClaim {uid}: {answer.claims[uid].error}"
+            )
         return answer.claims[uid]
 
-    # -- claims ----------------------------------------------------------------------------------------------------
+    # -- claims -----------------------------------------------------------------------------------
 
     async def prepare(self, pod: SimPod) -> None:
-        """Before a pod's first container, also once more by a kubelet that was started anew. PluginFailed holds the pod
-        back. [PrepareResources]"""
+        """Before a pod's first container, also once more by a kubelet that was started anew.
+        PluginFailed holds the pod back. [PrepareResources]"""
         for name in pod.claims.values():
             if not name:
                 raise PluginFailed("a claim of the pod is not made yet")
@@ -129,7 +149,9 @@ class ClaimManager:
             thing = await self._source.claim(pod.namespace, name)
         except SourceUnavailable as away:
             raise PluginFailed(f"fetch ResourceClaim {name}: {away}") from None
-        if not thing or not any(one["uid"] == pod.uid for one in thing.get("status", {}).get("reservedFor") or ()):
+        if not thing or not any(
+            one["uid"] == pod.uid for one in thing.get("status", {}).get("reservedFor") or ()
+        ):
             raise PluginFailed(f"pod {pod} is not allowed to use ResourceClaim {name}")
         uid, results = thing["metadata"]["uid"], thing["status"]["allocation"]["devices"]["results"]
         drivers = tuple(dict.fromkeys(one["driver"] for one in results))
@@ -139,7 +161,9 @@ class ClaimManager:
         if claim.is_prepared:
             return
         for driver in drivers:
-            asked = wire.NodePrepareResourcesRequest(claims=[wire.Claim(namespace=pod.namespace, name=name, uid=uid)])
+            asked = wire.NodePrepareResourcesRequest(
+                claims=[wire.Claim(namespace=pod.namespace, name=name, uid=uid)]
+            )
             answer = await self._call(driver, "NodePrepareResources", asked, uid)
             for device in answer.devices:
                 for request in device.request_names:
@@ -148,8 +172,8 @@ class ClaimManager:
         self._save()
 
     async def unprepare(self, pod_uid: str) -> None:
-        """After a pod's last container, before its end is told. PluginFailed where a driver does not let go.
-        [UnprepareResources]"""
+        """After a pod's last container, before its end is told. PluginFailed where a driver does
+        not let go. [UnprepareResources]"""
         for claim in [claim for claim in self._claims.values() if pod_uid in claim.pods]:
             async with self._locks[claim.namespace, claim.name]:
                 await self._unprepare(claim, pod_uid)
@@ -175,13 +199,20 @@ class ClaimManager:
             with suppress(PluginFailed):  # the next look tries again
                 await self.unprepare(uid)
 
-    # -- containers ------------------------------------------------------------------------------------------------
+    # -- containers -------------------------------------------------------------------------------
 
     def given(self, pod: SimPod, container: SimContainer) -> Answer:
-        """What the container runtime adds for the container's claims. PluginFailed where it does not know a device."""
+        """What the container runtime adds for the container's claims. PluginFailed where it does
+        not know a device."""
         names = {pod.claims[each] for each in container.claims}
-        held = [claim for claim in self._claims.values() if claim.namespace == pod.namespace and claim.name in names]
-        ids = dict.fromkeys(device for claim in held for request in claim.devices.values() for device in request)
+        held = [
+            claim
+            for claim in self._claims.values()
+            if claim.namespace == pod.namespace and claim.name in names
+        ]
+        ids = dict.fromkeys(
+            device for claim in held for request in claim.devices.values() for device in request
+        )
         specs = [json.loads(path.read_text()) for path in sorted(self._cdi.glob("*.json"))]
         return _together(_edits(name, specs) for name in ids)
 

@@ -1,6 +1,8 @@
-"""The containers of the simulated kubelet: starting one, finding those that an earlier kubelet started, ending one.
+"""The containers of the simulated kubelet: starting one, finding those that an earlier kubelet
+started, ending one.
 
-Nothing is remembered here; every container that ever ran is a folder, and what it says is looked at.
+Nothing is remembered here; every container that ever ran is a folder, and what it says is looked
+at.
 """
 
 import json
@@ -71,7 +73,11 @@ class ContainerRun:
             known = self._known()  # its last word may have come in between
         if not known or "failed" in known:
             return NotStarted(known.get("failed", ""))
-        return Ended(known.get("exit_code", KILLED), known["started"], known.get("finished", known["started"]))
+        return Ended(
+            known.get("exit_code", KILLED),
+            known["started"],
+            known.get("finished", known["started"]),
+        )
 
     def _known(self) -> dict[str, Any]:
         """What the shim said last; empty while it has said nothing."""
@@ -98,7 +104,8 @@ class ContainerRun:
 
 
 class Containers:
-    """All containers below one folder: <pod uid>/<container>/<attempt>. cgroup_root: as kubelet's flag of that name."""
+    """All containers below one folder: <pod uid>/<container>/<attempt>. cgroup_root: as kubelet's
+    flag of that name."""
 
     def __init__(self, folder: Path, cgroup_root: str = "") -> None:
         self._folder = folder
@@ -110,19 +117,30 @@ class Containers:
         return max(self._runs(pod.uid, container.name), key=lambda run: run.attempt, default=None)
 
     def start(
-        self, pod: SimPod, container: SimContainer, command: tuple[str, ...], given: Answer, claimed: Answer
+        self,
+        pod: SimPod,
+        container: SimContainer,
+        command: tuple[str, ...],
+        given: Answer,
+        claimed: Answer,
     ) -> ContainerRun:
-        """Starts it once more, with what its devices and its claims bring. CannotCreate where a device node is not
-        there."""
+        """Starts it once more, with what its devices and its claims bring. CannotCreate where a
+        device node is not there."""
         mounts, devices = (*given.mounts, *claimed.mounts), (*given.devices, *claimed.devices)
         for node in devices:
             if self._makes_devices and not os.path.lexists(node.source):
-                raise CannotCreate(f"failed to generate container spec: lstat {node.source}: no such file or directory")
+                raise CannotCreate(
+                    f"failed to generate container spec: lstat {node.source}: no such file or"
+                    " directory"
+                )
         for mount in mounts:
             if not os.path.lexists(mount.source):
-                Path(mount.source).mkdir(parents=True)  # as containerd does: an empty folder, where a daemon is to be
+                # as containerd does: an empty folder, where a daemon is to be
+                Path(mount.source).mkdir(parents=True)
         last = self.last_run(pod, container)
-        run = ContainerRun(self._folder / pod.uid / container.name / str(last.attempt + 1 if last else 0))
+        run = ContainerRun(
+            self._folder / pod.uid / container.name / str(last.attempt + 1 if last else 0)
+        )
         (run.folder / "root").mkdir(parents=True)
         identity = secrets.token_hex(32)
         spec = {
@@ -173,7 +191,14 @@ class Containers:
         """A cgroup as kubelet's cgroupfs driver names it; empty where there can be none."""
         if self._cgroups is None:
             return ""
-        made = self._cgroups / self._cgroup_root / "kubepods" / "besteffort" / f"pod{pod.uid}" / identity
+        made = (
+            self._cgroups
+            / self._cgroup_root
+            / "kubepods"
+            / "besteffort"
+            / f"pod{pod.uid}"
+            / identity
+        )
         try:
             made.mkdir(parents=True)
         except OSError:
@@ -182,7 +207,8 @@ class Containers:
 
     @cached_property
     def _makes_devices(self) -> bool:
-        """Whether there can be device nodes here: who is not root could have made none, and none is missed."""
+        """Whether there can be device nodes here: who is not root could have made none, and none is
+        missed."""
         self._folder.mkdir(parents=True, exist_ok=True)
         attempt = self._folder.with_name(".device")
         attempt.unlink(missing_ok=True)

@@ -1,7 +1,9 @@
-"""The device manager of the simulated kubelet: which container gets which devices, and what it gets for them.
+"""The device manager of the simulated kubelet: which container gets which devices, and what it gets
+for them.
 
-It does what kubelet's does: names in brackets are functions of pkg/kubelet/cm/devicemanager/manager.go.
-Whatever kubelet leaves to chance, the order of a Go map, is left to chance here.
+It does what kubelet's does: names in brackets are functions of
+pkg/kubelet/cm/devicemanager/manager.go. Whatever kubelet leaves to chance, the order of a Go map,
+is left to chance here.
 """
 
 import json
@@ -17,8 +19,9 @@ from mpsd.model.grants import DeviceNode, HostMount
 from mpsd.simulator.kubelet.plugins import PluginFailed, PluginSocket, PluginTable
 from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod, Version
 
-# -- which devices each container holds, and what it gets for them, kept in a file ---------------------------------
-# What is here was answered by a plugin; kubelet gives it to a container again and again without asking.
+# -- which devices each container holds, and what it gets for them, kept in a file ----------------
+# What is here was answered by a plugin; kubelet gives it to a container again and again without
+# asking.
 
 Order = Callable[[Iterable[str]], Sequence[str]]
 
@@ -65,7 +68,10 @@ class DeviceHoldings:
         """resources: those that plugins have registered."""
         made = self._file.with_name(f"{self._file.name}.new")
         held = {
-            uid: {name: {each: asdict(holding) for each, holding in of.items()} for name, of in containers.items()}
+            uid: {
+                name: {each: asdict(holding) for each, holding in of.items()}
+                for name, of in containers.items()
+            }
             for uid, containers in self._held.items()
         }
         made.write_text(json.dumps({"held": held, "resources": sorted(resources)}))
@@ -77,7 +83,10 @@ class DeviceHoldings:
             return set()
         read = json.loads(self._file.read_text())
         self._held = {
-            uid: {name: {each: _holding(holding) for each, holding in of.items()} for name, of in containers.items()}
+            uid: {
+                name: {each: _holding(holding) for each, holding in of.items()}
+                for name, of in containers.items()
+            }
             for uid, containers in read["held"].items()
         }
         return set(read["resources"])
@@ -96,7 +105,8 @@ def _holding(read: Any) -> ContainerHolding:
 
 
 def merged(holdings: dict[str, ContainerHolding], order: Order) -> Answer:
-    """What a container gets for all that it holds; of two that say differently the first wins, in kubelet's any order.
+    """What a container gets for all that it holds; of two that say differently the first wins, in
+    kubelet's any order.
 
     Source: deviceRunContainerOptions in kubelet's pod_devices.go.
     """
@@ -105,8 +115,14 @@ def merged(holdings: dict[str, ContainerHolding], order: Order) -> Answer:
         later = holdings[resource].answer
         answer = Answer(
             environment={**later.environment, **answer.environment},
-            mounts=(*answer.mounts, *(mount for mount in later.mounts if mount.inside not in _insides(answer.mounts))),
-            devices=(*answer.devices, *(node for node in later.devices if node.inside not in _insides(answer.devices))),
+            mounts=(
+                *answer.mounts,
+                *(mount for mount in later.mounts if mount.inside not in _insides(answer.mounts)),
+            ),
+            devices=(
+                *answer.devices,
+                *(node for node in later.devices if node.inside not in _insides(answer.devices)),
+            ),
             annotations={**later.annotations, **answer.annotations},
             cdi=(*answer.cdi, *(name for name in later.cdi if name not in answer.cdi)),
         )
@@ -122,7 +138,8 @@ KUBELET_SOCKET = "kubelet.sock"
 
 
 class DeviceManager:
-    """folder: device-plugins. active: the uids of the pods that have not ended; None while none are known."""
+    """folder: device-plugins. active: the uids of the pods that have not ended; None while none are
+    known."""
 
     def __init__(
         self,
@@ -140,7 +157,8 @@ class DeviceManager:
         self._registration = PluginSocket(folder / KUBELET_SOCKET, self._plugins.register)
         self._holdings = DeviceHoldings(folder / CHECKPOINT)
         self._in_use: dict[str, set[str]] = {}
-        self._reusable: dict[str, dict[str, set[str]]] = {}  # by pod, then resource: of its init containers
+        # by pod, then resource: of its init containers
+        self._reusable: dict[str, dict[str, set[str]]] = {}
 
     async def start(self) -> None:
         """[Start, CleanupPluginDirectory]"""
@@ -148,7 +166,9 @@ class DeviceManager:
         self._plugins.expect(self._holdings.load())
         self._in_use = self._holdings.in_use()
         for left in self._folder.iterdir():
-            if left.name != CHECKPOINT and (left.is_socket() or (self._version.deletes_files and left.is_file())):
+            if left.name != CHECKPOINT and (
+                left.is_socket() or (self._version.deletes_files and left.is_file())
+            ):
                 left.unlink()
         await self._registration.start()
 
@@ -162,7 +182,9 @@ class DeviceManager:
 
     def held(self, uid: str, container: str) -> Mapping[str, Sequence[str]]:
         """The ids that a container holds, by resource."""
-        return {resource: holding.ids for resource, holding in self._holdings.of(uid, container).items()}
+        return {
+            resource: holding.ids for resource, holding in self._holdings.of(uid, container).items()
+        }
 
     def free_ended(self) -> None:
         """[UpdateAllocatedDevices]"""
@@ -171,7 +193,8 @@ class DeviceManager:
             self._in_use = self._holdings.in_use()
 
     async def allocate(self, pod: SimPod, container: SimContainer, *, runs: bool) -> None:
-        """Gives a container its devices; PluginFailed refuses the pod. [Allocate, allocateContainerResources]
+        """Gives a container its devices; PluginFailed refuses the pod. [Allocate,
+        allocateContainerResources]
 
         runs: whether the container has been running since before this kubelet started.
         """
@@ -179,12 +202,15 @@ class DeviceManager:
         if any(self._is_ours(resource) for resource in container.devices):
             self.free_ended()
         for resource in self._any_order(container.devices):
-            if self._is_ours(resource):  # another belongs to whatever wrote it into the node's status
+            # another belongs to whatever wrote it into the node's status
+            if self._is_ours(resource):
                 await self._allocate(pod, container, resource, runs=runs)
         self._settle_reuse(pod, container)
         self._save()
 
-    async def _allocate(self, pod: SimPod, container: SimContainer, resource: str, *, runs: bool) -> None:
+    async def _allocate(
+        self, pod: SimPod, container: SimContainer, resource: str, *, runs: bool
+    ) -> None:
         held = self._holdings.of(pod.uid, container.name).get(resource)
         if held and (runs or not self._version.checks_held_devices):
             return
@@ -198,7 +224,9 @@ class DeviceManager:
         except PluginFailed:
             self._in_use = self._holdings.in_use()
             raise
-        self._holdings.add(pod.uid, container.name, resource, ContainerHolding(tuple(self._any_order(ids)), answer))
+        self._holdings.add(
+            pod.uid, container.name, resource, ContainerHolding(tuple(self._any_order(ids)), answer)
+        )
 
     def _check_health(self, resource: str, held: ContainerHolding | None) -> None:
         if resource not in self._plugins.resources:
@@ -207,13 +235,19 @@ class DeviceManager:
             return
         healthy = self._plugins.healthy(resource)
         if not healthy:
-            raise PluginFailed(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+            raise PluginFailed(
+                f"no healthy devices present; cannot allocate unhealthy devices {resource}"
+            )
         if held and not healthy.issuperset(held.ids):
-            words = "previously allocated devices are no longer healthy; cannot allocate unhealthy devices"
+            words = (
+                "previously allocated devices are no longer healthy; cannot allocate unhealthy"
+                " devices"
+            )
             raise PluginFailed(f"{words} {resource}")
 
     async def _choose(self, pod: SimPod, resource: str, needed: int) -> set[str]:
-        """[devicesToAllocate] Devices of the pod's init containers first, then what the plugin prefers, then any."""
+        """[devicesToAllocate] Devices of the pod's init containers first, then what the plugin
+        prefers, then any."""
         used = self._in_use.setdefault(resource, set())
         chosen = set(self._any_order(self._reusable[pod.uid].get(resource, ()))[:needed])
         if len(chosen) == needed:
@@ -231,15 +265,23 @@ class DeviceManager:
         self._in_use.setdefault(resource, set()).update(chosen)
         return chosen
 
-    async def _preferred(self, resource: str, available: set[str], chosen: set[str], needed: int) -> set[str]:
+    async def _preferred(
+        self, resource: str, available: set[str], chosen: set[str], needed: int
+    ) -> set[str]:
         """[callGetPreferredAllocationIfAvailable]"""
         endpoint = self._plugins.endpoint(resource)
         if endpoint.options is None or not endpoint.options.get_preferred_allocation_available:
             return set()
         try:
-            return set(await endpoint.preferred(self._any_order(available), self._any_order(chosen), needed))
+            return set(
+                await endpoint.preferred(
+                    self._any_order(available), self._any_order(chosen), needed
+                )
+            )
         except PluginFailed as error:
-            raise PluginFailed(f"device plugin GetPreferredAllocation rpc failed with err: {error}") from None
+            raise PluginFailed(
+                f"device plugin GetPreferredAllocation rpc failed with err: {error}"
+            ) from None
 
     def _settle_reuse(self, pod: SimPod, container: SimContainer) -> None:
         """What an init container holds its successors may have; what any other holds it keeps."""
@@ -275,7 +317,9 @@ class DeviceManager:
         try:
             await endpoint.pre_start(self._any_order(held.ids))
         except PluginFailed as error:
-            raise PluginFailed(f"device plugin PreStartContainer rpc failed with err: {error}") from None
+            raise PluginFailed(
+                f"device plugin PreStartContainer rpc failed with err: {error}"
+            ) from None
 
     def _is_ours(self, resource: str) -> bool:
         """[isDevicePluginResource]"""

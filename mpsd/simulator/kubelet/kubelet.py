@@ -1,4 +1,5 @@
-"""A simulated kubelet: it speaks with device plugins as a real one does, and runs containers as processes.
+"""A simulated kubelet: it speaks with device plugins as a real one does, and runs containers as
+processes.
 
 Everything that a real kubelet survives a restart with is on disk, and nothing else is.
 What is left out: images, networks, volumes, probes, CPU and memory, the topology manager.
@@ -26,18 +27,29 @@ from mpsd.simulator.kubelet.containers import Containers, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
 from mpsd.simulator.kubelet.pods import OLDEST, VERSIONS, KubeletPace, SimPod, Version, read_pod
-from mpsd.simulator.kubelet.sources import ApiAccess, ApiServerSource, PodSource, SourceUnavailable, read_kubeconfig
+from mpsd.simulator.kubelet.sources import (
+    ApiAccess,
+    ApiServerSource,
+    PodSource,
+    SourceUnavailable,
+    read_kubeconfig,
+)
 from mpsd.simulator.kubelet.worker import PodWorker, rejection
 
-# -- the PodResources API ------------------------------------------------------------------------------------------
-# It says no more than kubelet's does: nothing of init containers, and nothing of what was not allocated.
+# -- the PodResources API -------------------------------------------------------------------------
+# It says no more than kubelet's does: nothing of init containers, and nothing of what was not
+# allocated.
 
 
 class PodResources(services.PodResourcesListerServicer):
     """pods: those that kubelet knows, of 1.36 only those that have not ended."""
 
     def __init__(
-        self, socket: Path, version: Version, devices: DeviceManager, pods: Callable[[], Iterable[SimPod]]
+        self,
+        socket: Path,
+        version: Version,
+        devices: DeviceManager,
+        pods: Callable[[], Iterable[SimPod]],
     ) -> None:
         self._socket = socket
         self._version = version
@@ -66,7 +78,9 @@ class PodResources(services.PodResourcesListerServicer):
     def _pod(self, pod: SimPod) -> wire.PodResources:
         listed = {Role.MAIN, Role.SIDECAR} if self._version.lists_sidecars else {Role.MAIN}
         containers = [
-            wire.ContainerResources(name=container.name, devices=self._entries(pod.uid, container.name))
+            wire.ContainerResources(
+                name=container.name, devices=self._entries(pod.uid, container.name)
+            )
             for container in pod.containers
             if container.role in listed
         ]
@@ -80,10 +94,12 @@ class PodResources(services.PodResourcesListerServicer):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKubeletSettings:
-    """folder: kubelet's root. command: what every container runs in place of its own; empty: its own.
+    """folder: kubelet's root. command: what every container runs in place of its own; empty: its
+    own.
 
-    seed: of whatever kubelet leaves to chance. cgroup_root: below which the cgroups of pods are made; empty: the top.
-    cdi: where the container runtime finds the devices of resource claims; None for a folder below kubelet's root.
+    seed: of whatever kubelet leaves to chance. cgroup_root: below which the cgroups of pods are
+    made; empty: the top. cdi: where the container runtime finds the devices of resource claims;
+    None for a folder below kubelet's root.
     """
 
     folder: Path
@@ -115,7 +131,8 @@ class _KnownPod:
 
 
 class Kubelet:
-    """Serves until `stop`. Nothing happens to pods but in `sync`, which one task at a time may call."""
+    """Serves until `stop`. Nothing happens to pods but in `sync`, which one task at a time may
+    call."""
 
     def __init__(self, settings: SimulatedKubeletSettings, source: PodSource) -> None:
         self._settings = settings
@@ -135,7 +152,10 @@ class Kubelet:
         folder = settings.folder
         self.claims = ClaimManager(folder, settings.cdi or folder / "cdi", source, settings.pace)
         self._resources = PodResources(
-            settings.folder / "pod-resources" / "kubelet.sock", settings.version, self.devices, self._listed
+            settings.folder / "pod-resources" / "kubelet.sock",
+            settings.version,
+            self.devices,
+            self._listed,
         )
 
     async def start(self) -> None:
@@ -170,7 +190,8 @@ class Kubelet:
             await asyncio.sleep(self._settings.pace.look_s)
 
     async def sync(self) -> None:
-        """Admits the pods that are new, one after the other, ends those that go, and says how all of them are."""
+        """Admits the pods that are new, one after the other, ends those that go, and says how all
+        of them are."""
         try:
             await self._sync({pod.uid: pod for pod in map(read_pod, await self._source.pods())})
         except SourceUnavailable as away:
@@ -199,24 +220,31 @@ class Kubelet:
     async def _admit(self, pod: SimPod) -> _KnownPod:
         if pod.has_ended:
             return _KnownPod(pod, None)
-        self._pods[pod.uid] = _KnownPod(pod, None, {"phase": "Pending"})  # it counts as active from now on
+        # it counts as active from now on
+        self._pods[pod.uid] = _KnownPod(pod, None, {"phase": "Pending"})
         try:
             for container in pod.containers:
                 last = self.containers.last_run(pod, container)
                 runs = last is not None and isinstance(last.state(), Running)
                 await self.devices.allocate(pod, container, runs=runs)
         except PluginFailed as error:
-            words = f"{self._settings.version.rejected}Allocate failed due to {error}, which is unexpected"
+            words = (
+                f"{self._settings.version.rejected}Allocate failed due to {error}, which is"
+                " unexpected"
+            )
             return _KnownPod(pod, None, rejection("UnexpectedAdmissionError", words))
         settings = self._settings
-        worker = PodWorker(pod, self.devices, self.claims, self.containers, settings.pace, settings.command)
+        worker = PodWorker(
+            pod, self.devices, self.claims, self.containers, settings.pace, settings.command
+        )
         return _KnownPod(pod, worker)
 
     def _end_those_that_go(self, wanted: Mapping[str, SimPod]) -> None:
         for uid, known in self._pods.items():
             if known.ending is None and (uid not in wanted or known.pod.is_deleted):
                 known.ending = asyncio.create_task(self._end(known))
-        for orphan in self.containers.pods() - wanted.keys() - self._pods.keys():  # deleted while no kubelet ran
+        # deleted while no kubelet ran
+        for orphan in self.containers.pods() - wanted.keys() - self._pods.keys():
             runs = self.containers.all_runs(orphan)
             for run in runs:
                 run.signal(signal.SIGKILL)
@@ -256,7 +284,7 @@ class Kubelet:
         return [known.pod for known in self._pods.values() if ended_too or not known.has_ended]
 
 
-# -- the simulated kubelet as a program: its arguments, and what it says on standard error -------------------------
+# -- the simulated kubelet as a program: its arguments, and what it says on standard error -------
 # SIGTERM stops it as a real one is stopped, with its containers left running.
 
 
@@ -274,18 +302,32 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m mpsd.simulator.kubelet.kubelet", description="A simulated kubelet."
     )
     parser.add_argument(
-        "--dir", type=Path, required=True, help="kubelet's root, for sockets, checkpoint and containers"
+        "--dir",
+        type=Path,
+        required=True,
+        help="kubelet's root, for sockets, checkpoint and containers",
     )
     parser.add_argument("--node", required=True, help="the name of the node")
     api = parser.add_mutually_exclusive_group(required=True)
     api.add_argument("--api", metavar="URL", help="the API server")
     api.add_argument("--kubeconfig", type=Path, help="a file that names the API server and a token")
-    parser.add_argument("--node-labels", default="", metavar="KEY=VALUE,…", help="of a node that is made")
-    parser.add_argument("--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet to simulate")
-    parser.add_argument("--run", default="", metavar="COMMAND", help="what every container runs in place of its own")
-    parser.add_argument("--cgroup-root", default="", metavar="NAME", help="below which all cgroups of pods are made")
     parser.add_argument(
-        "--cdi-dir", type=Path, metavar="DIR", help="where CDI devices are described; DIR/cdi of kubelet"
+        "--node-labels", default="", metavar="KEY=VALUE,…", help="of a node that is made"
+    )
+    parser.add_argument(
+        "--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet to simulate"
+    )
+    parser.add_argument(
+        "--run", default="", metavar="COMMAND", help="what every container runs in place of its own"
+    )
+    parser.add_argument(
+        "--cgroup-root", default="", metavar="NAME", help="below which all cgroups of pods are made"
+    )
+    parser.add_argument(
+        "--cdi-dir",
+        type=Path,
+        metavar="DIR",
+        help="where CDI devices are described; DIR/cdi of kubelet",
     )
     parser.add_argument("--seed", type=int, help="of what a kubelet leaves to chance")
     return parser
@@ -300,7 +342,11 @@ async def _serve(settings: SimulatedKubeletSettings, given: argparse.Namespace) 
     api = ApiServerSource(access, given.node, labels)
     kubelet = Kubelet(settings, api)
     await kubelet.start()
-    print(f"kubelet {settings.version.name} of {given.node} serves in {settings.folder}", file=sys.stderr, flush=True)
+    print(
+        f"kubelet {settings.version.name} of {given.node} serves in {settings.folder}",
+        file=sys.stderr,
+        flush=True,
+    )
     try:
         await kubelet.run(stopping)
     finally:

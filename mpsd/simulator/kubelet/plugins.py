@@ -1,6 +1,8 @@
-"""How the simulated kubelet speaks with device plugins: each one that registered, and the socket where they register.
+"""How the simulated kubelet speaks with device plugins: each one that registered, and the socket
+where they register.
 
-As kubelet's own, it believes whatever registers last, and knows a plugin by the name of its resource.
+As kubelet's own, it believes whatever registers last, and knows a plugin by the name of its
+resource.
 """
 
 import asyncio
@@ -56,11 +58,17 @@ class Endpoint:
         """Passes on every list of devices, and returns when the stream has ended, however."""
         try:
             async for answer in self._stub().ListAndWatch(wire.Empty()):
-                listed(tuple(Device(device.ID, device.health == "Healthy") for device in answer.devices))
+                listed(
+                    tuple(
+                        Device(device.ID, device.health == "Healthy") for device in answer.devices
+                    )
+                )
         except grpc.aio.AioRpcError:
             return
 
-    async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> tuple[str, ...]:
         asked = wire.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must_include, allocation_size=size
         )
@@ -69,7 +77,9 @@ class Endpoint:
         return tuple(answer.container_responses[0].deviceIDs) if answer.container_responses else ()
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
-        request = wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)])
+        request = wire.AllocateRequest(
+            container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)]
+        )
         answer = await _asked(self._stub().Allocate(request))
         if not answer.container_responses:
             raise PluginFailed("no containers return in allocation response")
@@ -105,21 +115,29 @@ async def _asked(call: Awaitable[Value]) -> Value:
         if task is None or task.cancelling():
             raise
         words = "rpc error: code = Canceled desc = grpc: the client connection is closing"
-        raise PluginFailed(words) from None  # the call ended with the channel, when its plugin's stream had ended
+        # the call ended with the channel, when its plugin's stream had ended
+        raise PluginFailed(words) from None
 
 
 def _answer(said: wire.ContainerAllocateResponse) -> Answer:
     return Answer(
         environment=dict(said.envs),
-        mounts=tuple(HostMount(each.host_path, each.container_path, each.read_only) for each in said.mounts),
-        devices=tuple(DeviceNode(each.host_path, each.container_path, each.permissions) for each in said.devices),
+        mounts=tuple(
+            HostMount(each.host_path, each.container_path, each.read_only) for each in said.mounts
+        ),
+        devices=tuple(
+            DeviceNode(each.host_path, each.container_path, each.permissions)
+            for each in said.devices
+        ),
         annotations=dict(said.annotations),
         cdi=tuple(each.name for each in said.cdi_devices),
     )
 
 
 class Registered(Protocol):
-    async def __call__(self, resource: str, socket: Path, options: wire.DevicePluginOptions) -> None:
+    async def __call__(
+        self, resource: str, socket: Path, options: wire.DevicePluginOptions
+    ) -> None:
         """A plugin registers. PluginFailed refuses it."""
         ...
 
@@ -144,11 +162,15 @@ class PluginSocket(services.RegistrationServicer):
 
     async def Register(self, request: wire.RegisterRequest, context: _Context) -> wire.Empty:  # noqa: N802
         if request.version != _VERSION:
-            await self._no(context, f"requested API version {request.version!r} is not supported by kubelet")
+            await self._no(
+                context, f"requested API version {request.version!r} is not supported by kubelet"
+            )
         if "/" not in request.resource_name or "kubernetes.io/" in request.resource_name:
             await self._no(context, f"the ResourceName {request.resource_name!r} is invalid")
         try:
-            await self._registered(request.resource_name, self._socket.parent / request.endpoint, request.options)
+            await self._registered(
+                request.resource_name, self._socket.parent / request.endpoint, request.options
+            )
         except PluginFailed as error:
             await self._no(context, str(error))
         return wire.Empty()
@@ -157,9 +179,9 @@ class PluginSocket(services.RegistrationServicer):
         await context.abort(grpc.StatusCode.UNKNOWN, words)
 
 
-# -- which device plugins kubelet knows, and the devices they listed -----------------------------------------------
-# It does what kubelet's does, its mistakes among it: names in brackets are functions of kubelet's device
-# manager, in pkg/kubelet/cm/devicemanager/manager.go where no file is named.
+# -- which device plugins kubelet knows, and the devices they listed -----------------------------
+# It does what kubelet's does, its mistakes among it: names in brackets are functions of kubelet's
+# device manager, in pkg/kubelet/cm/devicemanager/manager.go where no file is named.
 
 
 class PluginTable:
@@ -170,7 +192,8 @@ class PluginTable:
         self._changed = changed
         self._pace = pace
         self._endpoints: dict[str, Endpoint] = {}
-        self._clients: dict[str, list[Endpoint]] = {}  # of 1.36: those whose stream has not ended, the oldest first
+        # of 1.36: those whose stream has not ended, the oldest first
+        self._clients: dict[str, list[Endpoint]] = {}
         self._watched: set[Endpoint] = set()  # of 1.20
         self._streams: set[asyncio.Task[None]] = set()
         self._healthy: dict[str, set[str]] = {}
@@ -191,12 +214,15 @@ class PluginTable:
         return self._endpoints[resource]
 
     def expect(self, resources: Iterable[str]) -> None:
-        """What an earlier kubelet knew: none of it can be had until its plugin registers. [readCheckpoint]"""
+        """What an earlier kubelet knew: none of it can be had until its plugin registers.
+        [readCheckpoint]"""
         for resource in resources:
             self._endpoints[resource] = Endpoint(resource, None)
             self._healthy[resource], self._unhealthy[resource] = set(), set()
 
-    async def register(self, resource: str, socket: Path, options: wire.DevicePluginOptions) -> None:
+    async def register(
+        self, resource: str, socket: Path, options: wire.DevicePluginOptions
+    ) -> None:
         """PluginFailed where the plugin is to be told that it cannot be reached."""
         endpoint = Endpoint(resource, socket)
         if self._version.dials_before_it_answers:
@@ -206,7 +232,8 @@ class PluginTable:
             self._in_background(self._add(endpoint))
 
     async def _add(self, endpoint: Endpoint) -> None:
-        """Of 1.20: an older plugin of the resource goes on listing its devices, too. [addEndpoint, runEndpoint]"""
+        """Of 1.20: an older plugin of the resource goes on listing its devices, too. [addEndpoint,
+        runEndpoint]"""
         try:
             await endpoint.dial(self._pace.dial_s)
         except PluginFailed:
@@ -235,9 +262,11 @@ class PluginTable:
         self._in_background(self._run(endpoint))
 
     async def _run(self, endpoint: Endpoint) -> None:
-        """Of 1.36: a stream that ends stops the plugin that the resource has by then; 1.30 even hangs up on it.
+        """Of 1.36: a stream that ends stops the plugin that the resource has by then; 1.30 even
+        hangs up on it.
 
-        [runClient in plugin/v1beta1/handler.go, PluginDisconnected; kubernetes issues 121994 and 127803]
+        [runClient in plugin/v1beta1/handler.go, PluginDisconnected; kubernetes issues 121994 and
+        127803]
         """
         await self._watch(endpoint)
         clients = self._clients[endpoint.resource]
@@ -279,7 +308,8 @@ class PluginTable:
             self._changed()
         allocatable = {resource: len(ids) for resource, ids in self._healthy.items()}
         return {
-            resource: count + len(self._unhealthy[resource]) for resource, count in allocatable.items()
+            resource: count + len(self._unhealthy[resource])
+            for resource, count in allocatable.items()
         }, allocatable
 
     def _is_long_gone(self, resource: str) -> bool:

@@ -1,4 +1,5 @@
-"""What the simulated kubelet reads of a pod: its containers, what they run and which devices they ask for.
+"""What the simulated kubelet reads of a pod: its containers, what they run and which devices they
+ask for.
 
 The pod has been through an API server, so any other shape is a mistake in a test.
 """
@@ -19,8 +20,8 @@ Json = Mapping[str, Any]
 class SimContainer:
     """A container. command: empty where the image would say. uid: None where the image says.
 
-    environment: what the pod itself says; it beats what a device plugin says, and CDI beats it. devices: how many of
-    each resource. claims: the pod's names of the resource claims that it has.
+    environment: what the pod itself says; it beats what a device plugin says, and CDI beats it.
+    devices: how many of each resource. claims: the pod's names of the resource claims that it has.
     """
 
     name: str
@@ -34,10 +35,12 @@ class SimContainer:
 
 @dataclass(frozen=True, slots=True)
 class SimPod:
-    """A pod of this node. restart: Always, OnFailure or Never. is_deleted: somebody asked for its deletion.
+    """A pod of this node. restart: Always, OnFailure or Never. is_deleted: somebody asked for its
+    deletion.
 
-    phase: what the API says of it; a pod that has ended there is never started again. claims: the names of its resource
-    claims by those that the pod has for them; empty where one is not made yet.
+    phase: what the API says of it; a pod that has ended there is never started again. claims: the
+    names of its resource claims by those that the pod has for them; empty where one is not made
+    yet.
     """
 
     namespace: str
@@ -59,7 +62,8 @@ class SimPod:
 
 
 def read_pod(pod: Json) -> SimPod:
-    """The pod in a decoded object of the API. Containers come in the order in which kubelet allocates for them."""
+    """The pod in a decoded object of the API. Containers come in the order in which kubelet
+    allocates for them."""
     metadata, spec = pod["metadata"], pod["spec"]
     init = [_container(pod, each, Role.INIT) for each in spec.get("initContainers") or ()]
     main = [_container(pod, each, Role.MAIN) for each in spec["containers"]]
@@ -81,7 +85,10 @@ def _claims(pod: Json) -> Mapping[str, str]:
     made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     by_template = {one["name"]: one.get("resourceClaimName", "") for one in made}
     entries = pod["spec"].get("resourceClaims") or ()
-    return {one["name"]: one.get("resourceClaimName") or by_template.get(one["name"], "") for one in entries}
+    return {
+        one["name"]: one.get("resourceClaimName") or by_template.get(one["name"], "")
+        for one in entries
+    }
 
 
 def _container(pod: Json, container: Json, role: Role) -> SimContainer:
@@ -89,12 +96,19 @@ def _container(pod: Json, container: Json, role: Role) -> SimContainer:
         role = Role.SIDECAR
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}
-    security = {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
+    security = {
+        **(pod["spec"].get("securityContext") or {}),
+        **(container.get("securityContext") or {}),
+    }
     return SimContainer(
         name=container["name"],
         role=role,
         command=(*(container.get("command") or ()), *(container.get("args") or ())),
-        environment={"PATH": _PATH, "HOSTNAME": pod["metadata"]["name"], **dict(_variables(pod, container))},
+        environment={
+            "PATH": _PATH,
+            "HOSTNAME": pod["metadata"]["name"],
+            **dict(_variables(pod, container)),
+        },
         devices={name: int(amount) for name, amount in limits.items() if "/" in name},
         uid=security.get("runAsUser"),
         claims=tuple(one["name"] for one in resources.get("claims") or ()),
@@ -115,7 +129,7 @@ def _field(pod: Json, path: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-# -- differences between versions of kubelet ------------------------------------------------------------------------
+# -- differences between versions of kubelet -----------------------------------------------------
 # A difference is in here only where kubelet's code was read, and `mpsd` could notice it.
 
 
@@ -123,13 +137,13 @@ def _field(pod: Json, path: str) -> str:
 class Version:
     """One release of kubelet.
 
-    dials_before_it_answers: Register fails where the plugin's socket does not answer; otherwise it succeeds.
-    knows_plugins_by_socket: where one ends, it can tell which of those of the same resource it was.
-    deletes_files: what is left in the device-plugins folder at its start goes, not only sockets.
-    checks_held_devices: a pod that holds devices already is refused at a restart of kubelet when they are not healthy
-    and its containers do not run. entry_a_device: PodResources gives each device an entry of its own.
-    lists_ended_pods, lists_sidecars: PodResources names them, too.
-    rejected: how the message of a pod begins that is refused.
+    dials_before_it_answers: Register fails where the plugin's socket does not answer; otherwise it
+    succeeds. knows_plugins_by_socket: where one ends, it can tell which of those of the same
+    resource it was. deletes_files: what is left in the device-plugins folder at its start goes, not
+    only sockets. checks_held_devices: a pod that holds devices already is refused at a restart of
+    kubelet when they are not healthy and its containers do not run. entry_a_device: PodResources
+    gives each device an entry of its own. lists_ended_pods, lists_sidecars: PodResources names
+    them, too. rejected: how the message of a pod begins that is refused.
     """
 
     name: str
@@ -178,8 +192,9 @@ class KubeletPace:
 
     list_s, look_s: between two looks at which pods there are, and at how a container is.
 
-    dial_s, forget_plugin_s: kubelet's own, for a plugin to answer when it registers, and until one that is gone is no
-    longer counted among what the node has (endpointStopGracePeriod in the device manager's types.go).
+    dial_s, forget_plugin_s: kubelet's own, for a plugin to answer when it registers, and until one
+    that is gone is no longer counted among what the node has (endpointStopGracePeriod in the device
+    manager's types.go).
     """
 
     retry_s: float = 1.0

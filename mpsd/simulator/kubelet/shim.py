@@ -1,13 +1,15 @@
-"""The program between the simulated kubelet and one container: it outlives kubelet, as containerd's does.
+"""The program between the simulated kubelet and one container: it outlives kubelet, as containerd's
+does.
 
     python -m mpsd.simulator.kubelet.shim FOLDER
 
 Its orders are in FOLDER/spec.json and its state in FOLDER/state.json, so that a kubelet that
 starts again reads where the container stands.
 
-A container sees the machine's files with a /run and a /dev of its own, in which its mounts and devices appear. Where
-this process may not mount, variables that hold a path of a mount are given the host's path instead; nothing else tells
-the difference. Unlike a real one it sees the machine's processes and its network.
+A container sees the machine's files with a /run and a /dev of its own, in which its mounts and
+devices appear. Where this process may not mount, variables that hold a path of a mount are given
+the host's path instead; nothing else tells the difference. Unlike a real one it sees the machine's
+processes and its network.
 """
 
 import ctypes
@@ -21,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-# -- the files that a container sees: the machine's, with a /run and a /dev of its own -----------------------------
+# -- the files that a container sees: the machine's, with a /run and a /dev of its own ------------
 # Nothing is made on the machine; a place for a mount is made only in what belongs to the container.
 
 # Of mount(2) and unshare(2); Python has neither before 3.12.
@@ -41,15 +43,19 @@ class CannotMount(Exception):
 
 
 def own_mounts() -> bool:
-    """Whether this process has mounts of its own from now on; it may not have them where it is not root."""
+    """Whether this process has mounts of its own from now on; it may not have them where it is not
+    root."""
     if _libc.unshare(_NEW_MOUNTS) != 0:
         return False
     _mount("none", "/", _REC | _PRIVATE)
     return True
 
 
-def enter_root(root: Path, mounts: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str, str]]) -> None:
-    """Goes into the container's files for good. root: an empty folder. mounts, devices: `source`, `inside` and more."""
+def enter_root(
+    root: Path, mounts: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str, str]]
+) -> None:
+    """Goes into the container's files for good. root: an empty folder. mounts, devices: `source`,
+    `inside` and more."""
     _mount("tmpfs", str(root), 0, "tmpfs")
     for entry in os.scandir("/"):
         place = root / entry.name
@@ -60,8 +66,12 @@ def enter_root(root: Path, mounts: Iterable[Mapping[str, Any]], devices: Iterabl
             if entry.name not in _OWN:
                 _mount(entry.path, str(place), _BIND | _REC)
     _fill_dev(root / "dev")
-    # A path inside means what it means inside, links included: so the sources are held open, and found again by /proc.
-    wanted = [*((each, _open(each["source"])) for each in mounts), *((each, _open(each["source"])) for each in devices)]
+    # A path inside means what it means inside, links included: so the sources are held open, and
+    # found again by /proc.
+    wanted = [
+        *((each, _open(each["source"])) for each in mounts),
+        *((each, _open(each["source"])) for each in devices),
+    ]
     os.chroot(root)
     os.chdir("/")
     for each, source in wanted:
@@ -108,7 +118,10 @@ def _make_place(place: Path, *, is_folder: bool) -> None:
 
 
 def _mount(source: str, target: str, flags: int, kind: str | None = None) -> None:
-    if _libc.mount(source.encode(), target.encode(), kind.encode() if kind else None, flags, None) != 0:
+    if (
+        _libc.mount(source.encode(), target.encode(), kind.encode() if kind else None, flags, None)
+        != 0
+    ):
         raise CannotMount(f"cannot mount {source} on {target}: {os.strerror(ctypes.get_errno())}")
 
 
@@ -139,7 +152,11 @@ def _run(folder: Path, spec: Spec) -> int:
     if failure:
         _say(folder, {"failed": failure})
         return 1
-    known = {"pid": child, "shim": {"pid": os.getpid(), "start_ticks": _start_ticks()}, "started": time.time()}
+    known = {
+        "pid": child,
+        "shim": {"pid": os.getpid(), "start_ticks": _start_ticks()},
+        "started": time.time(),
+    }
     _say(folder, known)
     code = _wait(child, folder)
     _kill_the_rest(child, spec)
@@ -207,7 +224,8 @@ def _on_host(value: str, mounts: list[Mapping[str, str]]) -> str:
 
 
 def _wait(child: int, folder: Path) -> int:
-    """The exit code; the container is killed when its folder goes, since then nothing is left to ask for it."""
+    """The exit code; the container is killed when its folder goes, since then nothing is left to
+    ask for it."""
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:

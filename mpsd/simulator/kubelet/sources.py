@@ -1,4 +1,5 @@
-"""Where the simulated kubelet hears of its pods and says how they are: an API server, or a list in memory.
+"""Where the simulated kubelet hears of its pods and says how they are: an API server, or a list in
+memory.
 
 Objects pass as the API has them, decoded JSON.
 """
@@ -34,10 +35,13 @@ class PodSource(Protocol):
         ...
 
     async def remove(self, pod: SimPod) -> None:
-        """Of this pod nothing runs any more: its deletion can be completed. One that is gone is no error."""
+        """Of this pod nothing runs any more: its deletion can be completed. One that is gone is no
+        error."""
         ...
 
-    async def write_amounts(self, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> None:
+    async def write_amounts(
+        self, capacity: Mapping[str, int], allocatable: Mapping[str, int]
+    ) -> None:
         """What the node has of each resource of a device plugin."""
         ...
 
@@ -90,7 +94,9 @@ class PodsInMemory:
     async def remove(self, pod: SimPod) -> None:
         self._pods.pop(pod.uid, None)
 
-    async def write_amounts(self, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> None:
+    async def write_amounts(
+        self, capacity: Mapping[str, int], allocatable: Mapping[str, int]
+    ) -> None:
         self.capacity, self.allocatable = dict(capacity), dict(allocatable)
 
     async def claim(self, namespace: str, name: str) -> Json:  # noqa: ARG002
@@ -101,7 +107,7 @@ class PodsInMemory:
         """None is ever there."""
 
 
-# -- pods from an API server, simulated or real --------------------------------------------------------
+# -- pods from an API server, simulated or real --------------------------------------------------
 # It asks for what any API server has: lists by field selector, patches of a status, deletions.
 
 _ANSWER_S = 10.0
@@ -110,7 +116,8 @@ _GONE = {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}  # the pod, or the one that 
 
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
-    """How an API server is reached. token: empty for none. trusted: None where it is no matter, or well known."""
+    """How an API server is reached. token: empty for none. trusted: None where it is no matter, or
+    well known."""
 
     url: str
     token: str = ""
@@ -122,7 +129,9 @@ def read_kubeconfig(file: Path) -> ApiAccess:
     read = yaml.safe_load(file.read_text())
 
     def named(kind: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(each for each in read[f"{kind}s"] if each["name"] == name)[kind]
+        found: dict[str, Any] = next(each for each in read[f"{kind}s"] if each["name"] == name)[
+            kind
+        ]
         return found
 
     context = named("context", read["current-context"])
@@ -135,48 +144,75 @@ def read_kubeconfig(file: Path) -> ApiAccess:
 class ApiServerSource:
     """Closed by `close`. labels: of the node, which is made where there is none."""
 
-    def __init__(self, access: ApiAccess, node: str, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, access: ApiAccess, node: str, labels: Mapping[str, str] | None = None
+    ) -> None:
         self._url = access.url.rstrip("/")
         self._node = node
         self._labels = {"kubernetes.io/hostname": node, **(labels or {})}
         self._trusted = access.trusted
         self._written: set[str] = set()  # resources of the node's status that are ours
         headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
-        self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_ANSWER_S))
+        self._session = aiohttp.ClientSession(
+            headers=headers, timeout=aiohttp.ClientTimeout(_ANSWER_S)
+        )
 
     async def close(self) -> None:
         await self._session.close()
 
     async def pods(self) -> Sequence[Json]:
-        listed = await self._ask("GET", "/api/v1/pods", params={"fieldSelector": f"spec.nodeName={self._node}"})
-        return sorted(listed.get("items") or (), key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
+        listed = await self._ask(
+            "GET", "/api/v1/pods", params={"fieldSelector": f"spec.nodeName={self._node}"}
+        )
+        return sorted(
+            listed.get("items") or (),
+            key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")),
+        )
 
     async def write_status(self, pod: SimPod, status: Json) -> None:
-        body = {"metadata": {"uid": pod.uid}, "status": status}  # another pod of this name is not written to
+        # another pod of this name is not written to
+        body = {"metadata": {"uid": pod.uid}, "status": status}
         await self._patch(f"{_path(pod)}/status", body)
 
     async def remove(self, pod: SimPod) -> None:
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
         await self._ask("DELETE", _path(pod), json=body)
 
-    async def write_amounts(self, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> None:
+    async def write_amounts(
+        self, capacity: Mapping[str, int], allocatable: Mapping[str, int]
+    ) -> None:
         self._written |= capacity.keys()
         amounts = {
-            name: {resource: str(of.get(resource, 0)) for resource in self._written}  # never taken out, as kubelet's
+            # never taken out, as kubelet's
+            name: {resource: str(of.get(resource, 0)) for resource in self._written}
             for name, of in (("capacity", capacity), ("allocatable", allocatable))
         }
         path = f"/api/v1/nodes/{self._node}"
         if not await self._patch(f"{path}/status", {"status": amounts}):
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node, "labels": self._labels}}
+            node = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": self._node, "labels": self._labels},
+            }
             await self._ask("POST", "/api/v1/nodes", json=node)
-            ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "simulated"}
+            ready = {
+                "type": "Ready",
+                "status": "True",
+                "reason": "KubeletReady",
+                "message": "simulated",
+            }
             await self._patch(f"{path}/status", {"status": {**amounts, "conditions": [ready]}})
 
     async def claim(self, namespace: str, name: str) -> Json:
-        return await self._ask("GET", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}")
+        return await self._ask(
+            "GET", f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+        )
 
     async def remove_slices(self) -> None:
-        path, query = "/apis/resource.k8s.io/v1/resourceslices", {"fieldSelector": f"spec.nodeName={self._node}"}
+        path, query = (
+            "/apis/resource.k8s.io/v1/resourceslices",
+            {"fieldSelector": f"spec.nodeName={self._node}"},
+        )
         for one in (await self._ask("GET", path, params=query)).get("items") or ():
             await self._ask("DELETE", f"{path}/{one['metadata']['name']}")
 
@@ -188,11 +224,15 @@ class ApiServerSource:
     async def _ask(self, method: str, path: str, **how: Any) -> Mapping[str, Any]:
         """What was answered; empty where what was asked for is gone."""
         try:
-            async with self._session.request(method, self._url + path, ssl=self._trusted or True, **how) as answer:
+            async with self._session.request(
+                method, self._url + path, ssl=self._trusted or True, **how
+            ) as answer:
                 if answer.status in _GONE:
                     return {}
                 if answer.status >= HTTPStatus.BAD_REQUEST:
-                    raise SourceUnavailable(f"{method} {path}: {answer.status} {(await answer.text())[:300]}")
+                    raise SourceUnavailable(
+                        f"{method} {path}: {answer.status} {(await answer.text())[:300]}"
+                    )
                 read: Mapping[str, Any] = await answer.json()
                 return read
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -1,7 +1,7 @@
 """One pod of the simulated kubelet: its containers, from the first init container to the last end.
 
-Before every start of a container its devices are asked for again; what fails then is tried again, with the
-reason in the status, until the pod is deleted.
+Before every start of a container its devices are asked for again; what fails then is tried again,
+with the reason in the status, until the pod is deleted.
 """
 
 import asyncio
@@ -14,7 +14,14 @@ from typing import Any
 
 from mpsd.model.container import Role
 from mpsd.simulator.kubelet.claims import ClaimManager
-from mpsd.simulator.kubelet.containers import CannotCreate, ContainerRun, Containers, Ended, NotStarted, Running
+from mpsd.simulator.kubelet.containers import (
+    CannotCreate,
+    ContainerRun,
+    Containers,
+    Ended,
+    NotStarted,
+    Running,
+)
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
 from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod
@@ -35,7 +42,9 @@ class ContainerStatus:
     """Where one container stands. before: how it ended the last time, if it has run before."""
 
     container: SimContainer
-    now: ContainerWaiting | Running | Ended = field(default_factory=lambda: ContainerWaiting("PodInitializing"))
+    now: ContainerWaiting | Running | Ended = field(
+        default_factory=lambda: ContainerWaiting("PodInitializing")
+    )
     before: Ended | None = None
     restarts: int = 0
     id: str = ""
@@ -71,18 +80,31 @@ def pod_status(phase: str, containers: Iterable[ContainerStatus], started: float
 
 def rejection(reason: str, message: str) -> Mapping[str, Any]:
     """The status of a pod that was not admitted, which is final."""
-    return {"phase": "Failed", "reason": reason, "message": message, "startTime": _shown(datetime.now(UTC).timestamp())}
+    return {
+        "phase": "Failed",
+        "reason": reason,
+        "message": message,
+        "startTime": _shown(datetime.now(UTC).timestamp()),
+    }
 
 
 def _state(state: ContainerWaiting | Running | Ended) -> dict[str, Any]:
     match state:
         case ContainerWaiting(reason, message):
-            return {"waiting": {"reason": reason, "message": message} if message else {"reason": reason}}
+            return {
+                "waiting": {"reason": reason, "message": message} if message else {"reason": reason}
+            }
         case Running(started=started):
             return {"running": {"startedAt": _shown(started)}}
         case Ended(code, started, finished):
             times = {"startedAt": _shown(started), "finishedAt": _shown(finished)}
-            return {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed", **times}}
+            return {
+                "terminated": {
+                    "exitCode": code,
+                    "reason": "Error" if code else "Completed",
+                    **times,
+                }
+            }
 
 
 def _shown(seconds: float) -> str:
@@ -95,7 +117,8 @@ _LONGEST_KILL_S = 10.0
 
 
 class PodWorker:
-    """A pod that was admitted. command: what every container runs in place of its own, empty for its own."""
+    """A pod that was admitted. command: what every container runs in place of its own, empty for
+    its own."""
 
     def __init__(
         self,
@@ -167,11 +190,18 @@ class PodWorker:
             for container in self.pod.containers:
                 if container.role is Role.SIDECAR:
                     sidecars.append(asyncio.create_task(self._keep_running(container, "Always")))
-                elif container.role is Role.INIT and not await self._keep_running(container, self._init_restart):
+                elif container.role is Role.INIT and not await self._keep_running(
+                    container, self._init_restart
+                ):
                     return "Failed"
             main = [each for each in self.pod.containers if each.role is Role.MAIN]
-            ended_well = await asyncio.gather(*(self._keep_running(each, self.pod.restart) for each in main))
-            await self._end((each for each in self.pod.containers if each.role is Role.SIDECAR), self.pod.grace_s)
+            ended_well = await asyncio.gather(
+                *(self._keep_running(each, self.pod.restart) for each in main)
+            )
+            await self._end(
+                (each for each in self.pod.containers if each.role is Role.SIDECAR),
+                self.pod.grace_s,
+            )
             return "Succeeded" if all(ended_well) else "Failed"
         finally:
             for sidecar in sidecars:
@@ -192,7 +222,9 @@ class PodWorker:
             if restart == "Never" or (restart == "OnFailure" and ended.exit_code == 0):
                 return ended.exit_code == 0
             run, status.before = None, ended
-            status.now = ContainerWaiting("CrashLoopBackOff", f"back-off {wait_s:g}s restarting failed container")
+            status.now = ContainerWaiting(
+                "CrashLoopBackOff", f"back-off {wait_s:g}s restarting failed container"
+            )
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT * self._pace.retry_s)
 
@@ -203,7 +235,9 @@ class PodWorker:
             try:
                 given = await self._devices.prepare(self.pod, container)
                 claimed = self._claims.given(self.pod, container)
-                return self._containers.start(self.pod, container, self._command or container.command, given, claimed)
+                return self._containers.start(
+                    self.pod, container, self._command or container.command, given, claimed
+                )
             except PluginFailed as error:
                 status.now = ContainerWaiting("CreateContainerConfigError", str(error))
             except CannotCreate as error:

@@ -1,4 +1,5 @@
-"""What an MPS client gets of a GPU: its memory limit and its SMs, from its own environment and the server's settings.
+"""What an MPS client gets of a GPU: its memory limit and its SMs, from its own environment and the
+server's settings.
 
 This is what driver 580.159.04 was seen to grant, the ways past a server's limits included.
 """
@@ -30,9 +31,9 @@ DEAR_MIB = 100  # what a context costs more where they are dear
 class Wish:
     """What the client's environment asks for one device.
 
-    own_bytes: its limit, None where it sets none; lifted: it switched limits off, the server's too; partitioned: the
-    flag that makes a thread percentage the context's own business and so lifts the server's. priority: None where it
-    names none.
+    own_bytes: its limit, None where it sets none; lifted: it switched limits off, the server's too;
+    partitioned: the flag that makes a thread percentage the context's own business and so lifts the
+    server's. priority: None where it names none.
     """
 
     own_bytes: int | None
@@ -44,7 +45,8 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class ClientShare:
-    """What the client gets; limit_bytes is None where nothing limits it. The context comes out of the limit."""
+    """What the client gets; limit_bytes is None where nothing limits it. The context comes out of
+    the limit."""
 
     limit_bytes: int | None
     sms: int
@@ -77,7 +79,9 @@ def _own_bytes(reading: MemoryReading, ordinal: int) -> int | None:
             return None
 
 
-def share(wish: Wish, server_bytes: int | None, server_percent: float, gpu: SimulatedGpu) -> ClientShare:
+def share(
+    wish: Wish, server_bytes: int | None, server_percent: float, gpu: SimulatedGpu
+) -> ClientShare:
     """The smaller of the client's and the server's limit wins, unless the client lifted them."""
     limits = [limit for limit in (wish.own_bytes, server_bytes) if limit is not None]
     percent = wish.thread_percent if wish.partitioned else min(wish.thread_percent, server_percent)
@@ -101,12 +105,14 @@ def with_quirks(share: ClientShare, quirks: Quirk, gpu: SimulatedGpu) -> ClientS
 
 
 def server_limit_bytes(value: str) -> int | None:
-    """The bytes in a value given to `set_device_pinned_mem_limit`; None for garbage and `0`, which remove the limit."""
+    """The bytes in a value given to `set_device_pinned_mem_limit`; None for garbage and `0`, which
+    remove the limit."""
     return _own_bytes(memory_limit_as_read(f"0={value}", ["GPU"]), 0)
 
 
 def limit_as_shown(value: str) -> str:
-    """How a limit reads back: whole GiB from 1 GiB on, rounded down, else MiB; every byte of it counts all the same."""
+    """How a limit reads back: whole GiB from 1 GiB on, rounded down, else MiB; every byte of it
+    counts all the same."""
     limit = server_limit_bytes(value) or 0
     return f"{limit // GIB}G" if limit >= GIB else f"{limit // MIB}M"
 
@@ -118,7 +124,10 @@ _COLUMNS = ("Device Ordinal", "PCI IDs", "UUID", "Name", "Attributes")
 
 def device_table(gpus: Sequence[SimulatedGpu], *, csv: bool) -> str:
     """A header and a row for each GPU, columns aligned or separated by commas."""
-    rows = [_COLUMNS, *((str(n), _pci_ids(gpu), gpu.uuid, gpu.name, "N/A") for n, gpu in enumerate(gpus))]
+    rows = [
+        _COLUMNS,
+        *((str(n), _pci_ids(gpu), gpu.uuid, gpu.name, "N/A") for n, gpu in enumerate(gpus)),
+    ]
     return "".join((",".join(row) if csv else _aligned(row)) + "\n" for row in rows)
 
 
@@ -128,7 +137,8 @@ def _aligned(row: Sequence[str]) -> str:
 
 
 def _pci_ids(gpu: SimulatedGpu) -> str:
-    """`0000:00.06.00` for a GPU that NVML shows as `00000000:00:06.0`: domain, then bus, device and function in hex."""
+    """`0000:00.06.00` for a GPU that NVML shows as `00000000:00:06.0`: domain, then bus, device and
+    function in hex."""
     domain, bus, device = gpu.pci_id.split(":")
     device, function = device.split(".")
     return f"{int(domain, 16):04x}:{int(bus, 16):02x}.{int(device, 16):02x}.{int(function, 16):02x}"

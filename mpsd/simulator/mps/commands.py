@@ -1,6 +1,7 @@
 """What each command of nvidia-cuda-mps-control does and answers.
 
-The answers, the silences and the order of the checks are those of driver 580.159.04, mistakes included.
+The answers, the silences and the order of the checks are those of driver 580.159.04, mistakes
+included.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,8 @@ from mpsd.simulator.mps.server_link import CommandSender, ServerLink, server_dev
 if TYPE_CHECKING:
     from mpsd.simulator.mps.daemon import ControlDaemon
 
-# The text to print, or None when the answer comes later from elsewhere: from the server, or at the end of a quit.
+# The text to print, or None when the answer comes later from elsewhere: from the server, or at the
+# end of a quit.
 Answer = str | None
 
 
@@ -38,14 +40,15 @@ class Given:
 
     @property
     def owner_asks(self) -> bool:
-        """Whether the asker may act on servers: through either socket, by its uid as the kernel tells it."""
+        """Whether the asker may act on servers: through either socket, by its uid as the kernel
+        tells it."""
         return self.asker.privileged or self.asker.peer.uid in {0, self.daemon.settings.uid}
 
     @property
     def insufficient(self) -> str:
         return (
-            f"Insufficient privileges for UID {self.asker.peer.uid}. Control deamon settings can only be modified by "
-            "the user who started it or by the root user.\n"
+            f"Insufficient privileges for UID {self.asker.peer.uid}. Control deamon settings can"
+            " only be modified by the user who started it or by the root user.\n"
         )
 
 
@@ -65,8 +68,11 @@ def _start_server(given: Given) -> Answer:
     uid = int(given.words[1])
     if not given.owner_asks and uid != given.asker.peer.uid:
         return given.insufficient
-    # A multi-user daemon has one server, its own user's; for another uid it starts none and says nothing.
-    if given.daemon.server is None and (uid == given.daemon.settings.uid or not given.daemon.settings.multiuser):
+    # A multi-user daemon has one server, its own user's; for another uid it starts none and says
+    # nothing.
+    if given.daemon.server is None and (
+        uid == given.daemon.settings.uid or not given.daemon.settings.multiuser
+    ):
         given.daemon.start_server(uid)
     return ""
 
@@ -88,7 +94,9 @@ def _quit(given: Given) -> Answer:
     if not given.asker.privileged:
         return "Not enough privilege to execute quit command\n"
     timeout_s = (
-        float(given.words[1]) if len(given.words) == 2 and given.words[0] == "-t" and given.words[1].isdigit() else None
+        float(given.words[1])
+        if len(given.words) == 2 and given.words[0] == "-t" and given.words[1].isdigit()
+        else None
     )
     if timeout_s is not None:
         given.daemon.log.control(f"quit command issued with timeout of {timeout_s:.0f}")
@@ -101,7 +109,8 @@ def _get_server_list(given: Given) -> Answer:
 
 
 def _from_server(command: str, missing: str) -> Handler:
-    """A question that only the server can answer; `missing` is said when the one named does not run."""
+    """A question that only the server can answer; `missing` is said when the one named does not
+    run."""
 
     def ask(given: Given) -> Answer:
         server = given.server
@@ -154,7 +163,9 @@ def _percent(text: str, old: float) -> float:
 def _set_default_percent(given: Given) -> Answer:
     if not given.asker.privileged:
         return given.insufficient
-    given.daemon.defaults.thread_percent = _percent(given.word(0), given.daemon.defaults.thread_percent)
+    given.daemon.defaults.thread_percent = _percent(
+        given.word(0), given.daemon.defaults.thread_percent
+    )
     return f"{given.daemon.defaults.thread_percent:.1f}\n"
 
 
@@ -175,14 +186,20 @@ def _set_percent(given: Given) -> Answer:
 
 def _get_percent(given: Given) -> Answer:
     server = given.server
-    return f"{server.settings.thread_percent:.1f}\n" if server else f"Server {given.word(0)} not found\n"
+    return (
+        f"{server.settings.thread_percent:.1f}\n"
+        if server
+        else f"Server {given.word(0)} not found\n"
+    )
 
 
 def _set_default_memory(given: Given) -> Answer:
     if not given.asker.privileged:
         return given.insufficient
     if len(given.words) >= 2:
-        given.daemon.log.control(f"set_default_device_pinned_mem_limit {given.words[0]} {given.words[1]}.")
+        given.daemon.log.control(
+            f"set_default_device_pinned_mem_limit {given.words[0]} {given.words[1]}."
+        )
         given.daemon.defaults.set_memory_limit(given.words[0], given.words[1])
     return ""
 
@@ -202,7 +219,9 @@ def _set_memory(given: Given) -> Answer:
     if not given.owner_asks:
         return given.insufficient
     if len(given.words) >= 3:
-        server.settings.set_memory_limit(server_device(given.words[1], given.daemon.settings.gpus), given.words[2])
+        server.settings.set_memory_limit(
+            server_device(given.words[1], given.daemon.settings.gpus), given.words[2]
+        )
         server.apply_settings()
     return ""
 

@@ -1,4 +1,5 @@
-"""The program `nvidia-cuda-mps-control`: starts the daemon, or passes commands to the one that runs.
+"""The program `nvidia-cuda-mps-control`: starts the daemon, or passes commands to the one that
+runs.
 
 A command costs a process each time, so nothing is imported that it does not need.
 """
@@ -73,7 +74,8 @@ COMMAND:
 """
 
 
-TYPE_CHECKING = False  # in place of typing's, which takes half as long to import as a command takes in all
+# in place of typing's, which takes half as long to import as a command takes in all
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 

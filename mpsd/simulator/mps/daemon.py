@@ -17,7 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY, THREAD_PERCENT, thread_percent_as_read
+from mpsd.model.cuda_limit_parser import (
+    CUDA_VISIBLE_DEVICES,
+    PIPE_DIRECTORY,
+    THREAD_PERCENT,
+    thread_percent_as_read,
+)
 from mpsd.simulator.card import MPS_SERVER_NOT_READY
 from mpsd.simulator.gpus import SimulatedGpu, present_gpus, simulated_folder, visible_gpus
 from mpsd.simulator.mps import commands, messages
@@ -76,12 +81,17 @@ class ControlDaemon:
         pid_file.write_text(str(os.getpid()))
         pid_file.chmod(0o666)
         self.log.control(f"Starting control daemon using socket {pipe}/control")
-        self.log.control(f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}")
+        self.log.control(
+            f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}"
+        )
         self.log.control(f"CUDA MPS Control binary version: {VERSION}")
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._close_all()
 
@@ -91,12 +101,19 @@ class ControlDaemon:
             for key, _ in self._selector.select(self._patience_s()):
                 if listening.still_open(key):
                     key.data()
-            if self._quit and self._quit.deadline is not None and time.monotonic() >= self._quit.deadline:
+            if (
+                self._quit
+                and self._quit.deadline is not None
+                and time.monotonic() >= self._quit.deadline
+            ):
                 self.end_server()
 
     def start_server(self, uid: int) -> ServerLink:
-        """Start the server for clients of this uid; nothing but a log line tells when it is ready."""
-        setup = ServerSetup(self.settings.folder, self.settings.pipe_directory, self.settings.gpus, self.log)
+        """Start the server for clients of this uid; nothing but a log line tells when it is
+        ready."""
+        setup = ServerSetup(
+            self.settings.folder, self.settings.pipe_directory, self.settings.gpus, self.log
+        )
         settings = self.defaults.for_server(self.settings.gpus)
         self.server = link = fork_server(uid, settings, partial(self._become_server, setup))
         self.log.control(f"Starting new server {link.pid} for user {uid}")
@@ -111,7 +128,8 @@ class ControlDaemon:
             self._server_gone(self.server)
 
     def quit(self, asker: CommandSender, timeout_s: float | None) -> None:
-        """Stop serving once all clients are gone, or after timeout_s; the asker is answered then."""
+        """Stop serving once all clients are gone, or after timeout_s; the asker is answered
+        then."""
         self._quit = Quit(asker, None if timeout_s is None else time.monotonic() + timeout_s)
         if self.server:
             self.log.control(f"Try shutting down server {self.server.pid}, backoff is disabled")
@@ -120,7 +138,8 @@ class ControlDaemon:
             self._finish()
 
     def _become_server(self, setup: ServerSetup, link: socket.socket) -> None:
-        # The daemon's sockets are the server's too after the fork; kept open they would outlive the daemon.
+        # The daemon's sockets are the server's too after the fork; kept open they would outlive the
+        # daemon.
         self._close_all()
         run_server(setup, link)
 
@@ -154,7 +173,9 @@ class ControlDaemon:
             self._serve_waiting()
         else:
             self.log.control("NEW UI")
-            self._selector.modify(asker.connection, selectors.EVENT_READ, partial(self._hear_asker, asker))
+            self._selector.modify(
+                asker.connection, selectors.EVENT_READ, partial(self._hear_asker, asker)
+            )
             self._obey(asker, message["words"])
 
     def _hear_asker(self, asker: CommandSender) -> None:
@@ -178,7 +199,8 @@ class ControlDaemon:
             messages.send_words(asker.connection, text)
 
     def _serve_waiting(self) -> None:
-        """First come first served; without -M a client of another user waits until the server has no client left."""
+        """First come first served; without -M a client of another user waits until the server has
+        no client left."""
         while self._waiting:
             connection, peer = self._waiting[0]
             uid = self.settings.uid if self.settings.multiuser else peer.uid
@@ -195,7 +217,9 @@ class ControlDaemon:
                 self.log.control(f"{came}: Server already exists")
                 self.server.hand_over(connection)
             else:
-                self.log.control(f"{came}: Server is in use by another user, push client to pending list")
+                self.log.control(
+                    f"{came}: Server is in use by another user, push client to pending list"
+                )
                 self.server.close_when_idle()
                 return
             self._waiting.popleft()
@@ -247,7 +271,7 @@ class ControlDaemon:
             self._lock = -1
 
 
-# -- start: one daemon a pipe directory, which the lock on `control_lock` ensures ----------------------------------
+# -- start: one daemon a pipe directory, which the lock on `control_lock` ensures ----------------
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 USUAL_LOG_DIRECTORY = "/var/log/nvidia-mps"

@@ -1,9 +1,11 @@
-"""How the simulated programs talk: one JSON object a packet, over unix sockets that keep packets apart.
+"""How the simulated programs talk: one JSON object a packet, over unix sockets that keep packets
+apart.
 
-Only commands and their answers are plain words, since who asks is to be quick: `{"words": ...}` here.
+Only commands and their answers are plain words, since who asks is to be quick: `{"words": ...}`
+here.
 
-This format is the simulator's own. Only what the real programs print and do is copied, not what passes
-between them, which are not documented.
+This format is the simulator's own. Only what the real programs print and do is copied, not what
+passes between them, which are not documented.
 """
 
 import json
@@ -27,7 +29,8 @@ def new_socket() -> socket.socket:
 
 
 def connect(path: str) -> socket.socket | None:
-    """A connection to the listener at `path`; None where there is none, or this user may not connect."""
+    """A connection to the listener at `path`; None where there is none, or this user may not
+    connect."""
     connection = new_socket()
     try:
         connection.connect(path)
@@ -109,22 +112,26 @@ def listen(path: Path, mode: int) -> socket.socket:
 
 def peer(connection: socket.socket) -> SocketPeer:
     """Who connected: pid and uid at the time, in this process's own namespaces."""
-    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid, _ = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return SocketPeer(pid, uid)
 
 
 def still_open(key: selectors.SelectorKey) -> bool:
-    """Whether the socket of an event is open: another event of the same round may have closed it."""
+    """Whether the socket of an event is open: another event of the same round may have closed
+    it."""
     return isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() == key.fd
 
 
-# -- the log of the control daemon and its server, in the real one's format ----------------------------------------
+# -- the log of the control daemon and its server, in the real one's format ----------------------
 # A line goes out in one write, since the daemon and its server share the file.
 
 
 @dataclass(frozen=True, slots=True)
 class MpsLog:
-    """Where the lines go: the same file twice in the foreground, control.log and server.log otherwise."""
+    """Where the lines go: the same file twice in the foreground, control.log and server.log
+    otherwise."""
 
     control_file: int
     server_file: int

@@ -1,4 +1,5 @@
-"""The asking side of `nvidia-cuda-mps-control`: commands to the running daemon, one a line, answers on standard output.
+"""The asking side of `nvidia-cuda-mps-control`: commands to the running daemon, one a line, answers
+on standard output.
 
 No time-out of its own; a daemon that is stopped keeps its askers waiting, as the real one does.
 """
@@ -6,11 +7,14 @@ No time-out of its own; a daemon that is stopped keeps its askers waiting, as th
 import _socket
 import sys
 
-# -- commands and their answers, as they pass between `nvidia-cuda-mps-control` and its daemon: text, no JSON ------
-# Nothing is imported here. A command costs a process each time, and the reader of JSON twice that process.
+# -- commands and their answers, as they pass between `nvidia-cuda-mps-control` and its daemon:
+#   text, no JSON ---
+# Nothing is imported here. A command costs a process each time, and the reader of JSON twice that
+# process.
 
 LONGEST = 1 << 18
-_MARK = b">"  # no JSON begins so, and no packet of it is empty, which would be the end of the connection
+# no JSON begins so, and no packet of it is empty, which would be the end of the connection
+_MARK = b">"
 
 
 def packed(words: str) -> bytes:
@@ -29,7 +33,9 @@ if TYPE_CHECKING:
 
 def ask(pipe_directory: str, commands: "Iterable[str]") -> int:
     """Pass each command on and print its answer; the exit code, 1 only where there is no daemon."""
-    connection = _connect(f"{pipe_directory}/control_privileged") or _connect(f"{pipe_directory}/control")
+    connection = _connect(f"{pipe_directory}/control_privileged") or _connect(
+        f"{pipe_directory}/control"
+    )
     if connection is None:
         print("Cannot find MPS control daemon process", file=sys.stderr)
         return 1

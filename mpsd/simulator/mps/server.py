@@ -1,7 +1,7 @@
 """The MPS server: the process in which clients have their contexts.
 
-A client's process is gone when its connection is; until then all that the server knows of it still holds.
-What was queued of one that is gone it reads off the card.
+A client's process is gone when its connection is; until then all that the server knows of it still
+holds. What was queued of one that is gone it reads off the card.
 """
 
 import os
@@ -54,9 +54,9 @@ class ServerContext:
 class ServerClient:
     """A client's process, from its first connection until it is gone.
 
-    context: None before the first and after it was destroyed; contexts counts them all. number: what `ps` shows as
-    ID, 0 before the first context. device: where the last context was. torn_down: a fault hit it.
-    terminated: its context was.
+    context: None before the first and after it was destroyed; contexts counts them all. number:
+    what `ps` shows as ID, 0 before the first context. device: where the last context was.
+    torn_down: a fault hit it. terminated: its context was.
     """
 
     connection: socket.socket
@@ -89,7 +89,9 @@ class ServerClient:
 # What the server's lists look like, and what it logs about a fault.
 
 
-def process_table(clients: Sequence[ServerClient], server: int, gpus: Sequence[SimulatedGpu]) -> str:
+def process_table(
+    clients: Sequence[ServerClient], server: int, gpus: Sequence[SimulatedGpu]
+) -> str:
     """`ps`: a header and a row for each client; nothing at all without clients."""
     if not clients:
         return ""
@@ -98,11 +100,15 @@ def process_table(clients: Sequence[ServerClient], server: int, gpus: Sequence[S
         device = "-".join(gpus[client.device].uuid.split("-")[:4])
         namespace, command = _namespace_and_command(client.pid)
         rows.append((str(client.pid), str(client.number), str(server), device, namespace, command))
-    return "".join(f"{row[0]:<10}{row[1]:<10}{row[2]:<15}{row[3]:<26}{row[4]:<15}{row[5]:<15}\n" for row in rows)
+    return "".join(
+        f"{row[0]:<10}{row[1]:<10}{row[2]:<15}{row[3]:<26}{row[4]:<15}{row[5]:<15}\n"
+        for row in rows
+    )
 
 
 def _namespace_and_command(pid: int) -> tuple[str, str]:
-    """Inode of the process's pid namespace and the first word of its command line; empty once it is dead."""
+    """Inode of the process's pid namespace and the first word of its command line; empty once it is
+    dead."""
     process = Path(f"/proc/{pid}")
     try:
         command, _, _ = (process / "cmdline").read_bytes().partition(b"\0")
@@ -112,10 +118,13 @@ def _namespace_and_command(pid: int) -> tuple[str, str]:
 
 
 def device_client_list(clients: Sequence[ServerClient], gpus: Sequence[SimulatedGpu]) -> str:
-    """`get_device_client_list`: each device with clients; the real one shows every PCI address as 00:00.0."""
+    """`get_device_client_list`: each device with clients; the real one shows every PCI address as
+    00:00.0."""
     text = ""
     for ordinal, gpu in enumerate(gpus):
-        rows = [f"{client.pid}.{client.contexts}\n" for client in clients if client.device == ordinal]
+        rows = [
+            f"{client.pid}.{client.contexts}\n" for client in clients if client.device == ordinal
+        ]
         if rows:
             text += f"[{ordinal}] 00:00.0, {gpu.name}\n" + "".join(rows)
     return text
@@ -158,7 +167,9 @@ def run_server(setup: ServerSetup, link: socket.socket) -> None:
     Path("/proc/self/comm").write_text("nvidia-cuda-mps-server")
     log = setup.log
     log.server("Startup", writer="Other")
-    log.server(f"Connecting to control daemon on socket: {setup.pipe_directory}/control", writer="Other")
+    log.server(
+        f"Connecting to control daemon on socket: {setup.pipe_directory}/control", writer="Other"
+    )
     log.server("Initializing server process", writer="Other")
     try:
         server = MpsServer(setup, link)
@@ -198,7 +209,8 @@ class MpsServer:
 
     def run(self) -> None:
         while self._running:
-            # Clients before the daemon, so that a client which had gone by the time of a question is not in the answer.
+            # Clients before the daemon, so that a client which had gone by the time of a question
+            # is not in the answer.
             events = self._selector.select(_LOOK_AGAIN_S if self._hanging else None)
             for key, _ in sorted(events, key=lambda event: event[0].fileobj is self._link):
                 if listening.still_open(key):
@@ -208,7 +220,8 @@ class MpsServer:
     def _hear_daemon(self) -> None:
         message, files = messages.receive_with_files(self._link)
         if message is None:
-            self._running = False  # the daemon is dead, and takes the server and all its clients with it
+            # the daemon is dead, and takes the server and all its clients with it
+            self._running = False
         elif "client" in message:
             self._accept(socket.socket(fileno=files[0]))
         elif "settings" in message:
@@ -216,14 +229,20 @@ class MpsServer:
         elif "ask" in message:
             self._answer(message["ask"], message["words"], message["number"])
         else:
-            for text in ("Server has been notified to shutdown", "Waiting for current clients to finish", "Exiting"):
+            for text in (
+                "Server has been notified to shutdown",
+                "Waiting for current clients to finish",
+                "Exiting",
+            ):
                 self._log.server(text)
             self._running = False
 
     def _set(self, settings: Message) -> None:
         for device, limit in settings["limits"].items():
             if limit != self._settings["limits"].get(device):
-                self._log.server(f"Device pinned memory limit for device {device} set to {limit:#x} bytes")
+                self._log.server(
+                    f"Device pinned memory limit for device {device} set to {limit:#x} bytes"
+                )
         if not self._started or settings["thread_percent"] != self._settings["thread_percent"]:
             self._log.server(f"Active Threads Percentage set to {settings['thread_percent']:.1f}")
         self._settings = settings
@@ -233,7 +252,9 @@ class MpsServer:
             messages.send(self._link, {"ready": True})
 
     def _answer(self, command: str, words: Sequence[str], number: int) -> None:
-        listed = sorted((client for client in self._clients if client.number), key=lambda client: client.number)
+        listed = sorted(
+            (client for client in self._clients if client.number), key=lambda client: client.number
+        )
         match command:
             case "get_server_status":
                 text = "FAULT\n" if self.in_fault else "ACTIVE\n"
@@ -247,7 +268,9 @@ class MpsServer:
                 self._hear_terminate("".join(words[:1]), number)
                 return
             case _:
-                self._log.server(f"Received device query command. There are {len(self._gpus)} devices")
+                self._log.server(
+                    f"Received device query command. There are {len(self._gpus)} devices"
+                )
                 text = devices(self._gpus, os.getpid(), words)
         self._say(text, number)
 
@@ -270,7 +293,9 @@ class MpsServer:
         self._log.server(f"Client {who} connected")
         self._log.server(f"Creating worker thread for client {who}")
         self._clients.append(client)
-        self._selector.register(connection, selectors.EVENT_READ, partial(self._hear_client, client))
+        self._selector.register(
+            connection, selectors.EVENT_READ, partial(self._hear_client, client)
+        )
         gpus = [gpu.uuid for gpu in self._gpus]
         messages.send(connection, {"status": SUCCESS, "pid": peer.pid, "gpus": gpus})
 
@@ -318,20 +343,29 @@ class MpsServer:
         return int(self._settings["priority"] if wish["priority"] is None else wish["priority"])
 
     def _share(self, wish: Wish, gpu: SimulatedGpu, clients_ordinal: int) -> ClientShare:
-        """The server's limits go by the ordinal that the client gives the device, not by the server's own."""
+        """The server's limits go by the ordinal that the client gives the device, not by the
+        server's own."""
         limit = self._settings["limits"].get(str(clients_ordinal))
         return client_share.share(wish, limit, self._settings["thread_percent"], gpu)
 
     def _on_device(self, ordinal: int) -> list[ServerClient]:
-        return [client for client in self._clients if client.context and client.context.ordinal == ordinal]
+        return [
+            client
+            for client in self._clients
+            if client.context and client.context.ordinal == ordinal
+        ]
 
     def _fault(self, culprit: ServerClient, ordinal: int) -> None:
-        """Every client with a context on the device is torn down; the log names one that need not be the culprit."""
+        """Every client with a context on the device is torn down; the log names one that need not
+        be the culprit."""
         hit = self._on_device(ordinal)
-        self._tear_down(next((client for client in hit if client is not culprit), culprit), hit, ordinal)
+        self._tear_down(
+            next((client for client in hit if client is not culprit), culprit), hit, ordinal
+        )
 
     def _strike_others(self, ordinal: int) -> None:
-        """One went in mid-kernel, or was torn out of its products: the others on the device go too."""
+        """One went in mid-kernel, or was torn out of its products: the others on the device go
+        too."""
         others = self._on_device(ordinal)
         hit = [client for client in others if not (client.torn_down or client.terminated)]
         if hit:
@@ -345,7 +379,9 @@ class MpsServer:
             self._log.server(text)
 
     def _hear_terminate(self, pid: str, number: int) -> None:
-        client = next((client for client in self._clients if str(client.pid) == pid and client.context), None)
+        client = next(
+            (client for client in self._clients if str(client.pid) == pid and client.context), None
+        )
         if client is None:
             self._say(_INVALID_PROCESS.format(pid), number)
             return
@@ -387,7 +423,9 @@ class MpsServer:
         client.context = None
         active = sum(other.context is not None for other in self._clients)
         self._log_exit(client.shown)
-        self._log.server(f"Client {client.shown} exiting. Number of active client contexts is {active}.")
+        self._log.server(
+            f"Client {client.shown} exiting. Number of active client contexts is {active}."
+        )
 
     def _forget(self, client: ServerClient) -> None:
         """The process is gone."""
@@ -397,7 +435,10 @@ class MpsServer:
         client.connection.close()
         self._clients.remove(client)
         if client.torn_down and not self.in_fault:
-            self._log.server(f"Destroy server context on device {client.device} ({self._gpus[client.device].name})")
+            self._log.server(
+                f"Destroy server context on device {client.device}"
+                f" ({self._gpus[client.device].name})"
+            )
         self._log_exit(f"{{PID: {client.pid}, Context ID: 0}}")
         self._log.server(f"Client process {client.pid} disconnected")
         if context and queue.death_strikes(time.monotonic_ns()):
@@ -407,7 +448,9 @@ class MpsServer:
         self._tell_if_idle()
 
     def _log_exit(self, who: str) -> None:
-        self._log.server(f"Server failed to recevie command with status 806, assuming client {who} exit")
+        self._log.server(
+            f"Server failed to recevie command with status 806, assuming client {who} exit"
+        )
 
     def _tell_if_idle(self) -> None:
         if not self._clients:

@@ -1,4 +1,5 @@
-"""The control daemon's end of its server: its settings, who waits for its answers, and how it is started and ended.
+"""The control daemon's end of its server: its settings, who waits for its answers, and how it is
+started and ended.
 
 The daemon never waits for the server, so that it answers what it can while a server is stopped.
 """
@@ -31,7 +32,8 @@ class CommandSender:
 
 @dataclass(slots=True)
 class ServerSettings:
-    """Limits for clients. memory_limits: the text given, by the device named; read back by the same name."""
+    """Limits for clients. memory_limits: the text given, by the device named; read back by the same
+    name."""
 
     thread_percent: float
     priority: int = 0
@@ -45,7 +47,9 @@ class ServerSettings:
 
     def for_server(self, gpus: Sequence[SimulatedGpu]) -> "ServerSettings":
         """The settings a new server starts with: a server knows its devices by ordinal."""
-        limits = {server_device(device, gpus): value for device, value in self.memory_limits.items()}
+        limits = {
+            server_device(device, gpus): value for device, value in self.memory_limits.items()
+        }
         return ServerSettings(self.thread_percent, self.priority, limits)
 
     def as_message(self) -> Mapping[str, object]:
@@ -54,7 +58,8 @@ class ServerSettings:
 
 
 def server_device(device: str, gpus: Sequence[SimulatedGpu]) -> str:
-    """A device as the server knows it: a UUID becomes its ordinal, anything else stays what it is."""
+    """A device as the server knows it: a UUID becomes its ordinal, anything else stays what it
+    is."""
     return next((str(ordinal) for ordinal, gpu in enumerate(gpus) if gpu.uuid == device), device)
 
 
@@ -82,7 +87,9 @@ class ServerLink:
         """Put a question; the answer comes back over the link, with its number."""
         self.questions += 1
         self.askers[self.questions] = asker
-        messages.send(self.connection, {"ask": command, "words": list(words), "number": self.questions})
+        messages.send(
+            self.connection, {"ask": command, "words": list(words), "number": self.questions}
+        )
 
     def hand_over(self, client: socket.socket) -> None:
         """Give the server a client's connection; from here on the two talk to each other."""
@@ -101,7 +108,8 @@ class ServerLink:
             messages.send(self.connection, {"exit": True})
 
     def heard_idle(self, served: int) -> None:
-        """The server had no client left after `served` of them; later ones may be on their way to it."""
+        """The server had no client left after `served` of them; later ones may be on their way to
+        it."""
         self.idle = served == self.handed
         if self.closing:
             self.close_when_idle()
@@ -115,8 +123,11 @@ class ServerLink:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def fork_server(uid: int, settings: ServerSettings, serve: Callable[[socket.socket], None]) -> ServerLink:
-    """Fork a server: `serve` runs in it, with its end of the link, and never returns to the daemon's code."""
+def fork_server(
+    uid: int, settings: ServerSettings, serve: Callable[[socket.socket], None]
+) -> ServerLink:
+    """Fork a server: `serve` runs in it, with its end of the link, and never returns to the
+    daemon's code."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:

@@ -1,7 +1,8 @@
-"""What the pods on a page claim. Each claim, or the template of one, is read once: what it asks for never changes.
+"""What the pods on a page claim. Each claim, or the template of one, is read once: what it asks for
+never changes.
 
-Rights: get resourceclaims and resourceclaimtemplates; for a cluster list deviceclasses and resourceslices. Where one is
-missing, pods that get their GPU by a claim are not listed.
+Rights: get resourceclaims and resourceclaimtemplates; for a cluster list deviceclasses and
+resourceslices. Where one is missing, pods that get their GPU by a claim are not listed.
 """
 
 import asyncio
@@ -35,7 +36,8 @@ Key = tuple[str, ClaimName]  # with the namespace
 
 
 class ClaimsOfPods:
-    """note: called once more is known than before. of_cluster: whether it matters what the cluster serves."""
+    """note: called once more is known than before. of_cluster: whether it matters what the cluster
+    serves."""
 
     def __init__(self, kube: Kube, note: Callable[[], None], *, of_cluster: bool) -> None:
         self._kube, self._note, self._of_cluster = kube, note, of_cluster
@@ -46,7 +48,8 @@ class ClaimsOfPods:
         self._task: asyncio.Task[None] | None = None  # None before the first question
 
     def asking(self, pods: Sequence[PodSeen], policy: Policy) -> list[PodSeen]:
-        """Those that ask for a GPU, as far as their claims are known. What is not known is asked for."""
+        """Those that ask for a GPU, as far as their claims are known. What is not known is asked
+        for."""
         named = {(pod.name.namespace, name) for pod in pods for name in pod.claims}
         self._things = {one: thing for one, thing in self._things.items() if one in named}
         self._missing &= named
@@ -56,7 +59,11 @@ class ClaimsOfPods:
         is_old = self._of_cluster and bool(named) and now >= self._served_until
         if (due or is_old) and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._ask(due, policy))
-        return [pod for pod in pods if pod.shared or pod.unreadable or any(map(self._is_ours, _keys(pod)))]
+        return [
+            pod
+            for pod in pods
+            if pod.shared or pod.unreadable or any(map(self._is_ours, _keys(pod)))
+        ]
 
     def _is_ours(self, key: Key) -> bool:
         return self._things.get(key) is not None or key in self._missing
@@ -84,7 +91,9 @@ class ClaimsOfPods:
             self._served_until = time.monotonic() + _SERVED_S
             with suppress(KubeError):
                 classes = await self._kube.list(DEVICE_CLASSES)
-                self._served = read_served(classes, await self._kube.list(RESOURCE_SLICES, query=_DRIVER))
+                self._served = read_served(
+                    classes, await self._kube.list(RESOURCE_SLICES, query=_DRIVER)
+                )
         self._note()
 
     async def _read(self, key: Key, policy: Policy) -> None:
@@ -97,7 +106,9 @@ class ClaimsOfPods:
             (self._missing.add if is_missing else self._missing.discard)(key)
             return
         self._missing.discard(key)
-        self._things[key] = {"spec": thing.get("spec")} if asked_of(thing, name.kind, policy) else None
+        self._things[key] = (
+            {"spec": thing.get("spec")} if asked_of(thing, name.kind, policy) else None
+        )
 
 
 def _keys(pod: PodSeen) -> Iterable[Key]:

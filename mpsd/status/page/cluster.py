@@ -2,7 +2,8 @@
 
 It watches only while somebody reads, and lets kube-scheduler's questions in between any two nodes.
 
-Rights: list and watch mpsnodes, nodes and pods, and those of `page.claims`, which the scheduler has.
+Rights: list and watch mpsnodes, nodes and pods, and those of `page.claims`, which the scheduler
+has.
 """
 
 import asyncio
@@ -93,35 +94,51 @@ class ClusterPage:
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._made = {name: made for name, made in self._made.items() if name in reported}
-        pods, table = self._claims.asking(self._pods.objects(), self._ledger.policy), self._ledger.table
+        pods, table = (
+            self._claims.asking(self._pods.objects(), self._ledger.policy),
+            self._ledger.table,
+        )
         free = {name: found for name in table.nodes if (found := table.ledger(name))}
         context = ExplanationContext(self._ledger.policy, now, reported, free, machines)
         await self._explain(context, pods[:MOST_WAITING])
         waiting = {pod.name.uid for pod in pods}
         stories = [card for card in self._explained if card.id in waiting]
-        silent = sorted(one.name for one in machines.values() if one.is_labelled and one.name not in reported)
+        silent = sorted(
+            one.name for one in machines.values() if one.is_labelled and one.name not in reported
+        )
         head = self._head(away, max(0, len(pods) - MOST_WAITING))
         return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
 
     async def _explain(self, context: ExplanationContext, pods: Sequence[PodSeen]) -> None:
-        """On a thread, since thousands of GPUs take seconds; then not again for so long that it costs little."""
+        """On a thread, since thousands of GPUs take seconds; then not again for so long that it
+        costs little."""
         began = time.monotonic()
         if began < self._explained_until:
             self._changed = True  # what is heard now is explained then
             return
         seen = (self._claims.seen(pod, context.policy) for pod in pods)
-        self._explained = await asyncio.to_thread(lambda: [pod_card(pod, story(pod, context)) for pod in seen])
+        self._explained = await asyncio.to_thread(
+            lambda: [pod_card(pod, story(pod, context)) for pod in seen]
+        )
         self._explained_until = time.monotonic() + _SHARE * (time.monotonic() - began)
 
     def _parts(self, node: ClusterNode, now: float) -> NodeParts:
-        """Those of before where nothing has changed; how long something is wrong is made anew each minute."""
+        """Those of before where nothing has changed; how long something is wrong is made anew each
+        minute."""
         source = node if node.ready else (node, int(now // 60))
         known = self._made.get(node.name)
         if known is None or (known[0] is not source and known[0] != source):
-            known = self._made[node.name] = source, node_parts(node, now, self._ledger.policy.graces.wedged_limit_s)
+            known = self._made[node.name] = (
+                source,
+                node_parts(node, now, self._ledger.policy.graces.wedged_limit_s),
+            )
         return known[1]
 
     def _head(self, away: str, more: int = 0) -> PageHead:
-        since = [one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since]
+        since = [
+            one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since
+        ]
         away_since = min(since) if away and since else None
-        return PageHead(PageScope.CLUSTER, "cluster", mpsd.__version__, time.time(), away, away_since, more)
+        return PageHead(
+            PageScope.CLUSTER, "cluster", mpsd.__version__, time.time(), away, away_since, more
+        )

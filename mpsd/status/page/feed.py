@@ -1,7 +1,7 @@
 """What readers of the page are shown now, and what has changed since they were sent something last.
 
-A view is made once for all readers, and only while there are some; what a reader has not been sent yet is worked out
-when it can take it, so that nothing is queued for one that is slow.
+A view is made once for all readers, and only while there are some; what a reader has not been sent
+yet is worked out when it can take it, so that nothing is queued for one that is slow.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ from mpsd.status.page.rules.view import LISTS, PageHead, PageView
 MOST_READERS = 32
 SHORTEST_PAUSE_S = 0.5  # between two looks
 _SHARE = 20  # of the time, one part at most is spent on looks
-_LINGER_S = 30.0  # that looking goes on after the last reader, who may only have loaded the page anew
+# that looking goes on after the last reader, who may only have loaded the page anew
+_LINGER_S = 30.0
 _AFTER_FAULT_S = 10.0
 
 
@@ -33,11 +34,11 @@ class Full(Exception):
 
 
 def who_gives_way(there: Sequence[str], newcomer: str) -> int | None:
-    """Which reader of the page goes where there is no place left: the last one of whoever has the most, so that nobody
-    keeps all others out.
+    """Which reader of the page goes where there is no place left: the last one of whoever has the
+    most, so that nobody keeps all others out.
 
-    None: the newcomer goes, for nobody would then have more than it has. there: whose each place is (an address, a
-    user), the first who came first.
+    None: the newcomer goes, for nobody would then have more than it has. there: whose each place is
+    (an address, a user), the first who came first.
     """
     count = Counter(there)
     if not there or count[(most := max(count, key=lambda one: count[one]))] < count[newcomer] + 2:
@@ -56,7 +57,8 @@ class ViewSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ShownEntry:
-    """An entry of a list, and its JSON; equal to itself alone, and the very same in each view until it changes."""
+    """An entry of a list, and its JSON; equal to itself alone, and the very same in each view until
+    it changes."""
 
     value: object
     text: bytes
@@ -75,7 +77,8 @@ class Shown:
 
 
 def shown(view: PageView, before: Shown | None) -> Shown:
-    """before: what readers got last, with which it shares what has not changed; None before the first view."""
+    """before: what readers got last, with which it shares what has not changed; None before the
+    first view."""
 
     def entry(name: str, value: Any) -> _ShownEntry:
         known = before.entries[name].get(value.id) if before else None
@@ -84,11 +87,15 @@ def shown(view: PageView, before: Shown | None) -> Shown:
         text = msgspec.json.encode(value)
         return known if known and known.text == text else _ShownEntry(value, text)
 
-    return Shown(view.head, {name: {one.id: entry(name, one) for one in getattr(view, name)} for name in LISTS})
+    return Shown(
+        view.head,
+        {name: {one.id: entry(name, one) for one in getattr(view, name)} for name in LISTS},
+    )
 
 
 def changes(before: Shown | None, now: Shown, head: PageHead) -> bytes:
-    """What a reader who got `before` last is sent, as JSON: everything where that is None. head: of the last view."""
+    """What a reader who got `before` last is sent, as JSON: everything where that is None. head: of
+    the last view."""
     put, gone = {}, {}
     for name, entries in now.entries.items():
         known = before.entries[name] if before else {}
@@ -106,7 +113,8 @@ class PageFeed:
         self._source = source
         self.view: PageView | None = None  # the last one; None before the first
         self._shown: Shown | None = None  # likewise; the last that differed in more than the time
-        self._places: list[tuple[str, Callable[[], None]]] = []  # who reads and what ends it; the first who came first
+        # who reads and what ends it; the first who came first
+        self._places: list[tuple[str, Callable[[], None]]] = []
         self._idle_since = time.monotonic()
         self._task: asyncio.Task[None] | None = None  # None while nobody reads
         self._news = asyncio.Event()
@@ -119,8 +127,11 @@ class PageFeed:
         return len(self._places)
 
     @contextlib.asynccontextmanager
-    async def reading(self, reader: str, hang_up: Callable[[], None] | None = None) -> AsyncIterator[None]:
-        """Full where too many do already. reader: who it is. hang_up: ends it, to make place for who reads less."""
+    async def reading(
+        self, reader: str, hang_up: Callable[[], None] | None = None
+    ) -> AsyncIterator[None]:
+        """Full where too many do already. reader: who it is. hang_up: ends it, to make place for
+        who reads less."""
         self._make_room(reader)
         place = reader, hang_up or (lambda: None)
         self._places.append(place)
@@ -145,8 +156,8 @@ class PageFeed:
             hang_up()
 
     async def news(self, before: Shown | None, longest_s: float) -> tuple[Shown, bytes] | None:
-        """What a reader who got `before` last (None: nothing yet) gets now, and its text; None where that has not
-        changed by then."""
+        """What a reader who got `before` last (None: nothing yet) gets now, and its text; None
+        where that has not changed by then."""
         if self._shown is before and not self.closed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(longest_s):

@@ -1,6 +1,7 @@
 """What the page of an agent shows: its node.
 
-It looks at nothing itself: it shows the last view, so that no number of readers loads NVML or the daemons.
+It looks at nothing itself: it shows the last view, so that no number of readers loads NVML or the
+daemons.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ from mpsd.status.page.rules.pages import last_warnings, node_page, own_scene, po
 from mpsd.status.page.rules.view import PageView, PodsHeard, PodsHere, shown_text
 from mpsd.status.rules.node_report import node_report
 
-if TYPE_CHECKING:  # an agent without a kubelet does without a client of the API server, which is 1.5 MiB
+# an agent without a kubelet does without a client of the API server, which is 1.5 MiB
+if TYPE_CHECKING:
     from mpsd.platform.kube import Kube, Object
     from mpsd.platform.kube_mirror import Mirror
     from mpsd.status.page.claims import ClaimsOfPods
@@ -25,11 +27,18 @@ if TYPE_CHECKING:  # an agent without a kubelet does without a client of the API
 
 
 class NodePage:
-    """The views of the node. name: its name, as people know it. pods: None where no kubelet is. bare: whether commands
-    are shown without their arguments, as where others read than those of the machine, who see them anyway."""
+    """The views of the node. name: its name, as people know it. pods: None where no kubelet is.
+    bare: whether commands are shown without their arguments, as where others read than those of the
+    machine, who see them anyway."""
 
     def __init__(
-        self, agent: AgentRole, policy: Callable[[], Policy], name: str, *, bare: bool, pods: "PodsOfNode | None"
+        self,
+        agent: AgentRole,
+        policy: Callable[[], Policy],
+        name: str,
+        *,
+        bare: bool,
+        pods: "PodsOfNode | None",
     ) -> None:
         self._agent, self._policy = agent, policy
         self._name, self._bare, self._pods = name, bare, pods
@@ -51,22 +60,27 @@ class NodePage:
         status = node_report(view, policy, self._agent.watchdog.report(), mpsd.__version__)
         shown = without_arguments(status) if self._bare else status
         here = pods.shown(view, last_warnings(happened.all())) if pods else None
-        return node_page(shown, self._name, happened.all(), happened.since, here, policy.graces.wedged_limit_s)
+        return node_page(
+            shown, self._name, happened.all(), happened.since, here, policy.graces.wedged_limit_s
+        )
 
 
-_FIRST_ANSWER_S = 1.0  # that the first view waits, so that it does not begin with what is not known yet
+# that the first view waits, so that it does not begin with what is not known yet
+_FIRST_ANSWER_S = 1.0
 
 
 class PodsOfNode:
     """The pods bound to one node that ask for a GPU and do not run yet, as its page lists them.
 
     They are watched while somebody reads; no page waits for an API server that does not
-    answer. Rights: list and watch pods, which the agent has, and get resourceclaims, where it serves claims.
+    answer. Rights: list and watch pods, which the agent has, and get resourceclaims, where it
+    serves claims.
     """
 
     def __init__(self, kube: "Kube", node: str, policy: Callable[[], Policy]) -> None:
         self._kube, self._node, self._policy = kube, node, policy
-        self.changed = asyncio.Event()  # set once anything was heard of them since they were shown last
+        # set once anything was heard of them since they were shown last
+        self.changed = asyncio.Event()
         self._pods: Mirror[PodSeen]
         self._claims: ClaimsOfPods
 
@@ -79,7 +93,11 @@ class PodsOfNode:
 
         def read(thing: "Object") -> "PodSeen | None":
             pod = read_pod_seen(thing, self._policy())
-            return pod if (pod.shared or pod.unreadable or pod.claims) and not pod.terminating else None
+            return (
+                pod
+                if (pod.shared or pod.unreadable or pod.claims) and not pod.terminating
+                else None
+            )
 
         self.changed.clear()
         query = {"fieldSelector": f"spec.nodeName={self._node},status.phase=Pending"}
@@ -102,5 +120,7 @@ class PodsOfNode:
             why = shown_text(str(pods.trouble)) if pods.trouble else "it has not answered yet"
             heard = PodsHeard(why, pods.out_of_sync_since if pods.synced else None)
         policy = self._policy()
-        asking = [self._claims.seen(pod, policy) for pod in self._claims.asking(pods.objects(), policy)]
+        asking = [
+            self._claims.seen(pod, policy) for pod in self._claims.asking(pods.objects(), policy)
+        ]
         return pods_here(asking, warnings, own_scene(self._node, view, policy), heard)

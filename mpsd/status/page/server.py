@@ -24,7 +24,8 @@ from mpsd.status.page.feed import MOST_READERS, Full, PageFeed, Shown, ViewSourc
 from mpsd.status.page.rules.view import PageView
 
 _LANGUAGES = ("en", "zh")
-SCRIPTS = ("words", "elements", "known", "connection", "top", "lines", "gpus", "nodes", "drawing")  # in this order
+# in this order
+SCRIPTS = ("words", "elements", "known", "connection", "top", "lines", "gpus", "nodes", "drawing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +55,24 @@ def page() -> Page:
         if not found:
             raise ValueError(f"mpsd/status/page/static/page.html has no place for {place}")
         html = f"{before}>{text}<{after}"
-    own = "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    own = (
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors"
+        " 'none'"
+    )
     trusted = "require-trusted-types-for 'script'; trusted-types 'none'"
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; {own}; {trusted}"
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; {own};"
+        f" {trusted}"
+    )
     return Page(html.encode(), gzip.compress(html.encode()), policy)
 
 
 def by_language(words: dict[str, list[str]]) -> dict[str, dict[str, str]]:
     """words: by key, the word in each of the languages."""
-    return {language: {key: row[place] for key, row in words.items()} for place, language in enumerate(_LANGUAGES)}
+    return {
+        language: {key: row[place] for key, row in words.items()}
+        for place, language in enumerate(_LANGUAGES)
+    }
 
 
 def _hash(text: str) -> str:
@@ -89,7 +99,11 @@ class PageApi:
 
     @property
     def routes(self) -> Mapping[str, Handler]:
-        return {"GET /": self._page, "GET /v1/page": self._view, "GET /v1/page/changes": self._changes}
+        return {
+            "GET /": self._page,
+            "GET /v1/page": self._view,
+            "GET /v1/page/changes": self._changes,
+        }
 
     @property
     def readers(self) -> int:
@@ -123,12 +137,17 @@ class PageApi:
             return _too_many(reader, full.own)
         if view is None:
             return _refused("nothing is known yet")
-        answer = web.Response(body=msgspec.json.encode(view) + b"\n", content_type="application/json", headers=_HEADERS)
+        answer = web.Response(
+            body=msgspec.json.encode(view) + b"\n",
+            content_type="application/json",
+            headers=_HEADERS,
+        )
         answer.enable_compression()
         return answer
 
     async def _changes(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: `page` with everything or what has changed, and `beat` where nothing has."""
+        """Server-sent events: `page` with everything or what has changed, and `beat` where nothing
+        has."""
         stream = web.StreamResponse(headers=_HEADERS | {"X-Accel-Buffering": "no"})
         stream.content_type = "text/event-stream"
         reader, transport = asker(request), request.transport
@@ -144,16 +163,25 @@ class PageApi:
         return stream
 
     async def _tell(self, stream: web.StreamResponse, request: web.Request) -> None:
-        """Until the reader has gone or the feed ends. TimeoutError for a reader that is too slow."""
+        """Until the reader has gone or the feed ends. TimeoutError for a reader that is too
+        slow."""
         shown: Shown | None = None  # what it was sent last
         told_at = 0.0
-        while not self._feed.closed and request.transport is not None and not request.transport.is_closing():
+        while (
+            not self._feed.closed
+            and request.transport is not None
+            and not request.transport.is_closing()
+        ):
             news = await self._feed.news(shown, _LOOK_S)
             if news is not None:
                 shown, text = news
                 await _write(stream, b"page", text)
             elif time.monotonic() - told_at >= BEAT_S:
-                await _write(stream, b"beat", msgspec.json.encode(self._feed.view.head if self._feed.view else None))
+                await _write(
+                    stream,
+                    b"beat",
+                    msgspec.json.encode(self._feed.view.head if self._feed.view else None),
+                )
             else:
                 continue
             told_at = time.monotonic()
@@ -168,13 +196,17 @@ def _too_many(reader: str, own: int) -> web.Response:
     """429 for a reader who has places already. Who has fewer than another gets one of those."""
     if own:
         times = "once" if own == 1 else f"{own} times"
-        said = f"{shown_name(reader)} reads the page {times} already, of {MOST_READERS} that may in all"
+        said = (
+            f"{shown_name(reader)} reads the page {times} already, of {MOST_READERS} that may"
+            " in all"
+        )
         return _refused(f"{said}; close a page that nobody looks at, or try again later", 429)
     return _refused(f"{MOST_READERS} read the page already; close one of them, or try again later")
 
 
 def _refused(why: str, status: int = 503) -> web.Response:
-    """It keeps no connection, so that readers one too many leave places on the port for those who read metrics."""
+    """It keeps no connection, so that readers one too many leave places on the port for those who
+    read metrics."""
     answer = web.Response(status=status, text=f"{why}\n", headers=_HEADERS | {"Retry-After": "10"})
     answer.force_close()
     return answer

@@ -1,5 +1,5 @@
-"""The resource claims of pods that wait: what they ask for, and what keeps one of mpsd from being allocated, whatever
-the GPUs have left."""
+"""The resource claims of pods that wait: what they ask for, and what keeps one of mpsd from being
+allocated, whatever the GPUs have left."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -23,8 +23,8 @@ _NOTHING = Request(0, None, 1)
 
 @dataclass(frozen=True, slots=True)
 class ClaimsServed:
-    """What the cluster has for claims. classes, nodes: by name; None where nobody may ask. whole_mib: of the largest
-    GPU, 0 where none is known."""
+    """What the cluster has for claims. classes, nodes: by name; None where nobody may ask.
+    whole_mib: of the largest GPU, 0 where none is known."""
 
     classes: frozenset[str] | None
     nodes: frozenset[str] | None
@@ -42,7 +42,9 @@ def read_served(classes: Iterable[Fields] | None, slices: Iterable[Fields] | Non
             largest = max(largest, whole(memory.get("value")) or 0)
     names = [fields.text(fields.mapping(one, "metadata", ""), "name", "") for one in classes or ()]
     return ClaimsServed(
-        None if classes is None else frozenset(names), None if slices is None else frozenset(nodes), largest // 1024**2
+        None if classes is None else frozenset(names),
+        None if slices is None else frozenset(nodes),
+        largest // 1024**2,
     )
 
 
@@ -53,15 +55,20 @@ def with_claim(
     served: ClaimsServed,
     policy: Policy,
 ) -> PodSeen:
-    """The pod, with `shared` and `claim` where it has a claim of mpsd. things: claims and templates by namespace and
-    name. missing: those that do not exist."""
+    """The pod, with `shared` and `claim` where it has a claim of mpsd. things: claims and templates
+    by namespace and name. missing: those that do not exist."""
     namespace, found = pod.name.namespace, dict[ClaimName, tuple[str, ClaimAsked, Fields]]()
     for name in pod.claims:
-        thing, words = things.get((namespace, name)), f"{name.kind} {shown_name(f'{namespace}/{name.name}')}"
+        thing, words = (
+            things.get((namespace, name)),
+            f"{name.kind} {shown_name(f'{namespace}/{name.name}')}",
+        )
         if thing is not None and (asked := asked_of(thing, name.kind, policy)):
             found[name] = words, asked, thing
         elif (namespace, name) in missing and pod.is_pending and not pod.node:
-            lacking = f"its {words} does not exist; create it, or correct the name in spec.resourceClaims"
+            lacking = (
+                f"its {words} does not exist; create it, or correct the name in spec.resourceClaims"
+            )
             return _claiming(pod, SeenClaim(words, served.nodes, lacking), _NOTHING)
     if not found:
         return pod
@@ -75,12 +82,22 @@ def with_claim(
 
 def _claiming(pod: PodSeen, claim: SeenClaim, request: Request) -> PodSeen:
     shared = SharedPod(
-        pod.name, request, pod.node, {}, pod.scheduler, 0, "", finished=False, terminating=pod.terminating
+        pod.name,
+        request,
+        pod.node,
+        {},
+        pod.scheduler,
+        0,
+        "",
+        finished=False,
+        terminating=pod.terminating,
     )
     return replace(pod, shared=pod.shared or shared, claim=claim)
 
 
-def _of_several(pod: PodSeen, found: Mapping[ClaimName, tuple[str, ClaimAsked, Fields]], policy: Policy) -> str:
+def _of_several(
+    pod: PodSeen, found: Mapping[ClaimName, tuple[str, ClaimAsked, Fields]], policy: Policy
+) -> str:
     """Why it can never start with all that it has; empty where it has one."""
     # two entries of one template are two claims, and two of one claim are one
     names = [name for name in pod.claims if name in found and name.kind != CLAIM]
@@ -88,21 +105,34 @@ def _of_several(pod: PodSeen, found: Mapping[ClaimName, tuple[str, ClaimAsked, F
     said = [found[name][0] for name in names] + ([policy.resources.memory] if pod.shared else [])
     if len(said) < 2:
         return ""
-    words = f"it has {' and '.join(said)}, and a pod has one claim or request of mpsd's GPUs, so it never starts"
+    words = (
+        f"it has {' and '.join(said)}, and a pod has one claim or request of mpsd's GPUs, so it"
+        " never starts"
+    )
     return f"{words}; recreate it with one claim for all of it"
 
 
 def _never(words: str, thing: Fields, name: ClaimName, policy: Policy) -> str:
     problems = wrong_in_claim(thing, name.kind, policy, None).problems
     said = ", and ".join(map(str, problems[:_MOST_PROBLEMS]))
-    return f"its {words} can never be served: {said}; then recreate it and the pod" if problems else ""
+    return (
+        f"its {words} can never be served: {said}; then recreate it and the pod" if problems else ""
+    )
 
 
-def _lacking(words: str, thing: Fields, name: ClaimName, policy: Policy, served: ClaimsServed) -> str:
+def _lacking(
+    words: str, thing: Fields, name: ClaimName, policy: Policy, served: ClaimsServed
+) -> str:
     """What must be there before it can be allocated; empty where all of it is."""
     named = [one for one in classes_of(thing, name.kind) if one in policy.admission.device_classes]
     if served.classes is not None and named[0] not in served.classes:
-        return f"its {words} asks for the DeviceClass {shown_name(named[0])}, which does not exist; {_INSTALL}"
+        return (
+            f"its {words} asks for the DeviceClass {shown_name(named[0])}, which does not exist;"
+            f" {_INSTALL}"
+        )
     if served.nodes is not None and not served.nodes:
-        return f"no node offers a GPU for its {words}: there is no ResourceSlice of {CLAIM_DRIVER}; {_INSTALL}"
+        return (
+            f"no node offers a GPU for its {words}: there is no ResourceSlice of {CLAIM_DRIVER};"
+            f" {_INSTALL}"
+        )
     return ""

@@ -1,6 +1,8 @@
-"""Taking GPUs of a node out of use, and putting them back: `spec.cordoned` as it is to be, and what that does.
+"""Taking GPUs of a node out of use, and putting them back: `spec.cordoned` as it is to be, and what
+that does.
 
-A GPU that nobody named keeps its place, unless it shares its domain with one that was: a domain drains whole.
+A GPU that nobody named keeps its place, unless it shares its domain with one that was: a domain
+drains whole.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,9 +17,9 @@ from mpsd.model.quantity import gib
 
 @dataclass(frozen=True, slots=True)
 class CordonChange:
-    """cordoned: what `spec.cordoned` is to be. gpus: UUIDs of those that were named. along: UUIDs of those that go with
-    them, since they share a domain. kept: UUIDs of those that were to be put back and stay out of use, since another
-    GPU of their domain is cordoned.
+    """cordoned: what `spec.cordoned` is to be. gpus: UUIDs of those that were named. along: UUIDs
+    of those that go with them, since they share a domain. kept: UUIDs of those that were to be put
+    back and stay out of use, since another GPU of their domain is cordoned.
     """
 
     cordon: bool
@@ -34,7 +36,8 @@ class CordonChange:
 
 
 def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> CordonChange:
-    """named: labels such as gpu0, UUIDs or `all`; nothing means all. InvalidInput names every GPU there is not."""
+    """named: labels such as gpu0, UUIDs or `all`; nothing means all. InvalidInput names every GPU
+    there is not."""
     before = frozenset(node.cordoned)
     here = tuple(gpu.uuid for gpu in node.gpus)
     gpus = here if not named or ALL in named else _named(node, named)
@@ -60,28 +63,39 @@ def _draining(node: ClusterNode, cordoned: frozenset[str]) -> frozenset[str]:
     """The GPUs that are out of use where so much is cordoned."""
     names = drains(cordoned, node.domains)
     whole = {uuid for domain in node.domains if domain.name in names for uuid in domain.gpus}
-    return frozenset(whole | {gpu.uuid for gpu in node.gpus if not cordoned.isdisjoint({ALL, gpu.uuid})})
+    return frozenset(
+        whole | {gpu.uuid for gpu in node.gpus if not cordoned.isdisjoint({ALL, gpu.uuid})}
+    )
 
 
 def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
     """The UUIDs of what was named, each once."""
     known = {gpu.label: gpu.uuid for gpu in node.gpus} | {gpu.uuid: gpu.uuid for gpu in node.gpus}
-    known |= {one: one for one in node.cordoned if one != ALL}  # also what is there by mistake can be put back
+    # also what is there by mistake can be put back
+    known |= {one: one for one in node.cordoned if one != ALL}
     strange = [name for name in dict.fromkeys(named) if name not in known]
     if strange:
-        has = ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus) or "none that it has reported"
+        has = (
+            ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus)
+            or "none that it has reported"
+        )
         message, remedy = "is no GPU of this node", f"{node.name} has {has}; name one, or {ALL}"
-        raise InvalidInput(f"node {node.name}", [Problem("gpu-unknown", one, "", message, remedy) for one in strange])
+        raise InvalidInput(
+            f"node {node.name}",
+            [Problem("gpu-unknown", one, "", message, remedy) for one in strange],
+        )
     return tuple(dict.fromkeys(known[name] for name in named))
 
 
 def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, object]]:
-    """version: the resourceVersion that the change was worked out on, so that nobody else's is lost."""
+    """version: the resourceVersion that the change was worked out on, so that nobody else's is
+    lost."""
     return {"metadata": {"resourceVersion": version}, "spec": {"cordoned": list(change.cordoned)}}
 
 
 def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) -> Iterator[str]:
-    """What it does, a sentence each. node: as it was before. with_pods: those that are there too."""
+    """What it does, a sentence each. node: as it was before. with_pods: those that are there
+    too."""
     named = _labels(node, change.gpus) or "every GPU"
     back = [uuid for uuid in change.gpus if uuid not in change.kept]
     if not change.changes:
@@ -95,11 +109,16 @@ def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) 
     if change.changes and change.cordon and with_pods:
         pods = holders(node, change.touched)
         if not pods:
-            yield f"{node.name} does not report its pods" if node.pods is None else "no pod is there"
+            yield (
+                f"{node.name} does not report its pods" if node.pods is None else "no pod is there"
+            )
         yield from (f"pod {holding(pod, node.labels)} runs until it ends" for pod in pods)
     if change.kept:
         others = _labels(node, _mates(node, change.kept).intersection(change.cordoned))
-        yield f"still out of use, since {others} of the same domain is cordoned: {_labels(node, change.kept)}"
+        yield (
+            f"still out of use, since {others} of the same domain is cordoned:"
+            f" {_labels(node, change.kept)}"
+        )
 
 
 def holders(node: ClusterNode, gpus: Collection[str]) -> tuple[GrantReport, ...]:
@@ -108,16 +127,30 @@ def holders(node: ClusterNode, gpus: Collection[str]) -> tuple[GrantReport, ...]
 
 
 def holding(pod: GrantReport, labels: dict[str, str]) -> str:
-    """A pod with what it holds, such as `default/train-0 (12 GiB of gpu0)`, or all that share a claim."""
+    """A pod with what it holds, such as `default/train-0 (12 GiB of gpu0)`, or all that share a
+    claim."""
     amount = "something" if pod.memory_mib is None else f"{gib(pod.memory_mib)} GiB"
-    return f"{shortened(pod.names)} ({amount} of {','.join(labels.get(uuid, uuid) for uuid in pod.gpus)})"
+    return (
+        f"{shortened(pod.names)} ({amount} of"
+        f" {','.join(labels.get(uuid, uuid) for uuid in pod.gpus)})"
+    )
 
 
 def _mates(node: ClusterNode, gpus: Sequence[str]) -> frozenset[str]:
-    return frozenset(uuid for domain in node.domains if not set(domain.gpus).isdisjoint(gpus) for uuid in domain.gpus)
+    return frozenset(
+        uuid
+        for domain in node.domains
+        if not set(domain.gpus).isdisjoint(gpus)
+        for uuid in domain.gpus
+    )
 
 
 def _labels(node: ClusterNode, gpus: Collection[str]) -> str:
     """By the order of the node; what it does not have at the end."""
     labels = node.labels
-    return ", ".join([*(labels[uuid] for uuid in labels if uuid in gpus), *(one for one in gpus if one not in labels)])
+    return ", ".join(
+        [
+            *(labels[uuid] for uuid in labels if uuid in gpus),
+            *(one for one in gpus if one not in labels),
+        ]
+    )

@@ -1,7 +1,8 @@
 """Which events are written, and when: the same thing is counted, not repeated.
 
-Whatever happens and however often, no more than BURST + seconds / EVERY_S writes leave within any number of seconds;
-memory is bounded; and the last count of everything that is remembered is written in the end.
+Whatever happens and however often, no more than BURST + seconds / EVERY_S writes leave within any
+number of seconds; memory is bounded; and the last count of everything that is remembered is written
+in the end.
 """
 
 from collections import OrderedDict
@@ -15,14 +16,15 @@ REPEAT_S = 10.0  # from the first write of something to its first repetition, do
 LONGEST_REPEAT_S = 600.0
 REMEMBERED = 1000  # events
 FORGET_S = 3600.0  # as long as the API server keeps an event by default
-MESSAGES = 10  # different messages of one reason about one object in FORGET_S; further ones are counted as one
+# different messages of one reason about one object in FORGET_S; further ones are counted as one
+MESSAGES = 10
 SIMILAR = "(combined from similar events) "
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """An event that is remembered, and how it is to be written. written: the count that the API server knows. due: when
-    the next write may be; repeat_s: and how long after it.
+    """An event that is remembered, and how it is to be written. written: the count that the API
+    server knows. due: when the next write may be; repeat_s: and how long after it.
     """
 
     seen: EventCount
@@ -64,26 +66,37 @@ class EventAggregator:
 
     def next_due(self, now: float) -> float | None:
         """When the next write may be; None where everything is written."""
-        due = min((entry.due for entry in self._entries.values() if entry.is_unwritten), default=None)
-        return None if due is None else max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
+        due = min(
+            (entry.due for entry in self._entries.values() if entry.is_unwritten), default=None
+        )
+        return (
+            None if due is None else max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
+        )
 
     def take(self, now: float) -> Writing | None:
-        """The write that is to be made now, the one that has waited longest; None where none may be."""
-        ready = [entry for entry in self._entries.values() if entry.is_unwritten and entry.due <= now]
-        if not ready or self._tokens_at(now) < 1.0 - 1e-6:  # for the rounding of fractions that add up to one write
+        """The write that is to be made now, the one that has waited longest; None where none may
+        be."""
+        ready = [
+            entry for entry in self._entries.values() if entry.is_unwritten and entry.due <= now
+        ]
+        # for the rounding of fractions that add up to one write
+        if not ready or self._tokens_at(now) < 1.0 - 1e-6:
             return None
         self._tokens, self._counted_at = self._tokens_at(now) - 1.0, now
         return min(ready, key=lambda entry: entry.due)
 
     def wrote(self, written: EventCount, now: float, known: int | None = None) -> None:
-        """It is written. known: the count that the API server has now, where that is another than ours."""
+        """It is written. known: the count that the API server has now, where that is another than
+        ours."""
         entry = self._entries.get(written.event)
         if entry is None:  # it was dropped in the meantime
             return
         ahead = (known or written.count) - written.count  # what an earlier agent had counted
         seen = replace(entry.seen, count=entry.seen.count + ahead)
         longer = min(LONGEST_REPEAT_S, entry.repeat_s * 2)
-        self._entries[written.event] = Writing(seen, written.count + ahead, now + entry.repeat_s, longer)
+        self._entries[written.event] = Writing(
+            seen, written.count + ahead, now + entry.repeat_s, longer
+        )
 
     def gone(self, written: EventCount) -> None:
         """The API server has forgotten the event: what happens from now on is written as new."""
@@ -101,7 +114,8 @@ class EventAggregator:
         return min(float(BURST), self._tokens + since / EVERY_S)
 
     def _combined(self, event: Event) -> Event:
-        """Itself, or what stands for it where its object has had too many messages of this reason."""
+        """Itself, or what stands for it where its object has had too many messages of this
+        reason."""
         if event in self._entries:
             return event
         key = (event.subject, event.reason)
@@ -118,7 +132,9 @@ class EventAggregator:
 
     def _drop(self) -> None:
         """Makes room: of what is written, what happened longest ago; if nothing is, of all."""
-        oldest = next((name for name, entry in self._entries.items() if not entry.is_unwritten), None)
+        oldest = next(
+            (name for name, entry in self._entries.items() if not entry.is_unwritten), None
+        )
         if oldest is None:
             oldest = next(iter(self._entries))
             self.dropped += self._entries[oldest].seen.count

@@ -1,5 +1,5 @@
-"""One sentence about a pod that asks for a GPU: it runs there, it has ended so, or it waits for that; `kubectl mps
-explain`.
+"""One sentence about a pod that asks for a GPU: it runs there, it has ended so, or it waits for
+that; `kubectl mps explain`.
 
 What is known for certain is stated, and what others say is quoted; nothing is guessed.
 """
@@ -16,10 +16,20 @@ from mpsd.model.problem import shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.times import epoch, lasting
 from mpsd.scheduler.rules.capacity import gpu_name
-from mpsd.status.rules.pods import ContainerState, Explanation, ExplanationContext, PodSeen, Why, listed, quoted, wanted
+from mpsd.status.rules.pods import (
+    ContainerState,
+    Explanation,
+    ExplanationContext,
+    PodSeen,
+    Why,
+    listed,
+    quoted,
+    wanted,
+)
 from mpsd.status.rules.waiting import waiting_story
 
-_UNEXPECTED, _OUT_OF = "UnexpectedAdmissionError", "OutOf"  # kubelet's reasons: it had nothing of what was asked for
+# kubelet's reasons: it had nothing of what was asked for
+_UNEXPECTED, _OUT_OF = "UnexpectedAdmissionError", "OutOf"
 _WAITS = "docs/operations/on-call.md#why-a-pod-waits"
 
 
@@ -46,22 +56,39 @@ def wants_warning(pod: PodSeen) -> bool:
 
 
 def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Explanation:
-    """warning: the last Warning event about the pod, reason and message; empty where there is none or nobody looked."""
+    """warning: the last Warning event about the pod, reason and message; empty where there is none
+    or nobody looked."""
     if _never_placed(pod) or (pod.shared is None and pod.unreadable):
         on = f"is on {shown_name(pod.node)}, which cannot give it what it asks for"
-        words = f"{on if pod.node else 'waits, and no node takes it'}: {pod.unreadable}; recreate it with that"
+        words = (
+            f"{on if pod.node else 'waits, and no node takes it'}: {pod.unreadable}; recreate it"
+            " with that"
+        )
         return Explanation(Why.ASKS_UNREADABLY, f"{_pod(pod)} {words}", node=pod.node)
     if pod.shared is None:
         resource = context.policy.resources.memory
-        words = f"{_pod(pod)} asks for no GPU: none of its containers has {resource} under resources.limits"
-        said = f'; its scheduler says "{quoted(pod.unscheduled)}"' if pod.is_pending and pod.unscheduled else ""
+        words = (
+            f"{_pod(pod)} asks for no GPU: none of its containers has {resource} under"
+            " resources.limits"
+        )
+        said = (
+            f'; its scheduler says "{quoted(pod.unscheduled)}"'
+            if pod.is_pending and pod.unscheduled
+            else ""
+        )
         is_well = pod.phase in ("Running", "Succeeded")
         return Explanation(Why.ASKS_FOR_NO_GPU, words + said, is_well, node=pod.node)
     if pod.phase == "Succeeded":
-        return Explanation(Why.SUCCEEDED, f"{_pod(pod)} has finished well, and holds no GPU any more", is_well=True)
+        return Explanation(
+            Why.SUCCEEDED, f"{_pod(pod)} has finished well, and holds no GPU any more", is_well=True
+        )
     if pod.phase == "Failed":
         return _failed(pod, warning)
-    return _on_node(pod, context, warning) if pod.node else waiting_story(pod, pod.shared.request, context)
+    return (
+        _on_node(pod, context, warning)
+        if pod.node
+        else waiting_story(pod, pod.shared.request, context)
+    )
 
 
 def _pod(pod: PodSeen) -> str:
@@ -76,7 +103,7 @@ def _never_placed(pod: PodSeen) -> bool:
     return bool(pod.unreadable) and pod.is_pending and not pod.node
 
 
-# -- ended badly ---------------------------------------------------------------------------------------------------
+# -- ended badly ---------------------------------------------------------------------------------
 
 
 def _failed(pod: PodSeen, warning: str) -> Explanation:
@@ -86,7 +113,10 @@ def _failed(pod: PodSeen, warning: str) -> Explanation:
     said = f": {quoted(pod.message)}" if pod.message else ""
     if pod.reason == _UNEXPECTED or pod.reason.startswith(_OUT_OF):
         then = f", and {pod.owners[-1]} makes another" if owner else ", and must be recreated"
-        where = f"kubelet{f' of {shown_name(pod.node)}' if pod.node else ''} refused it with {quoted(pod.reason)}{said}"
+        where = (
+            f"kubelet{f' of {shown_name(pod.node)}' if pod.node else ''} refused it with"
+            f" {quoted(pod.reason)}{said}"
+        )
         remedy = "with the scheduler of mpsd such a pod waits for room instead"
         words = f"{where}; it is never started again{counts or then}; {remedy} ({_WAITS})"
         return Explanation(Why.REFUSED_BY_KUBELET, f"{_pod(pod)} failed: {words}", node=pod.node)
@@ -96,7 +126,9 @@ def _failed(pod: PodSeen, warning: str) -> Explanation:
         last = pod.ended[0]
         why = f", {quoted(last.reason)}" if last.reason not in ("", "Error") else ""
         killed = " (SIGKILL)" if last.exit_code == 128 + 9 else ""
-        ended = f"container {shown_name(last.name)} ended with exit code {last.exit_code}{killed}{why}"
+        ended = (
+            f"container {shown_name(last.name)} ended with exit code {last.exit_code}{killed}{why}"
+        )
         words = f": {ended}{counts}; {_kubectl('logs', pod)}"
     else:
         words = f"{counts}; {_kubectl('describe pod', pod)}"
@@ -105,7 +137,7 @@ def _failed(pod: PodSeen, warning: str) -> Explanation:
     return Explanation(Why.FAILED, f"{_pod(pod)} failed{words}", node=pod.node)
 
 
-# -- on a node -----------------------------------------------------------------------------------------------------
+# -- on a node -----------------------------------------------------------------------------------
 
 
 def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explanation:
@@ -117,9 +149,15 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
     trouble = _trouble(gpus, node, context.now)
     stopped = next((one for one in pod.waiting if not one.is_plain), None)
     if pod.is_pending:
-        why, words = Why.NOT_STARTED, f"waits on {where}: {_not_started(pod, stopped, trouble, warning)}"
+        why, words = (
+            Why.NOT_STARTED,
+            f"waits on {where}: {_not_started(pod, stopped, trouble, warning)}",
+        )
     elif stopped:
-        why, words = Why.RESTARTS, f"is on {where}, and {_waiting(stopped, warning)}; {_remedy(stopped, pod)}"
+        why, words = (
+            Why.RESTARTS,
+            f"is on {where}, and {_waiting(stopped, warning)}; {_remedy(stopped, pod)}",
+        )
     else:
         held = _held(pod, grant, context) if gpus else "; mpsd has not reported which GPU it has"
         why, words = Why.RUNS, f"runs on {where}{held}{f'; but {trouble}' if trouble else ''}"
@@ -138,14 +176,20 @@ def _gpus(pod: PodSeen, node: ClusterNode | None, grant: GrantReport | None) -> 
     """Those that kubelet gave, else those that are written on the pod."""
     if node is None or pod.shared is None:
         return ()
-    uuids = grant.gpus if grant else chosen_gpus(pod.shared.choice, [gpu_name(gpu) for gpu in node.gpus])
+    uuids = (
+        grant.gpus
+        if grant
+        else chosen_gpus(pod.shared.choice, [gpu_name(gpu) for gpu in node.gpus])
+    )
     return tuple(gpu for gpu in node.gpus if gpu.uuid in uuids)
 
 
 def _held(pod: PodSeen, grant: GrantReport | None, context: ExplanationContext) -> str:
     if grant is None or grant.memory_mib is None:
         return f" with {wanted(pod.shared.request)}" if pod.shared else ""
-    threads = "" if grant.thread_percent is None else f" and {grant.thread_percent} % of its threads"
+    threads = (
+        "" if grant.thread_percent is None else f" and {grant.thread_percent} % of its threads"
+    )
     used = "" if grant.used_mib is None else f", of which it uses {gib(grant.used_mib)} GiB"
     below = f", below normal there: {_why_below(pod, grant, context)}" if grant.priority else ""
     return f" with {gib(grant.memory_mib)} GiB{threads}{used}{below}"
@@ -184,7 +228,10 @@ def _not_started(pod: PodSeen, stopped: ContainerState | None, trouble: str, war
         return f"{_waiting(stopped, warning)}; {_remedy(stopped, pod)}"
     if pod.running:
         first = shown_name(pod.running[0])
-        return f"its container {first} runs, and others start after it; see {_kubectl('logs', pod)} -c {first}"
+        return (
+            f"its container {first} runs, and others start after it; see {_kubectl('logs', pod)} -c"
+            f" {first}"
+        )
     if warning:
         return f"its last warning is {quoted(warning)}; more in {_kubectl('describe pod', pod)}"
     return f"kubelet has not started it yet; see {_kubectl('describe pod', pod)}"
@@ -198,7 +245,12 @@ def _waiting(container: ContainerState, warning: str) -> str:
 
 
 def _remedy(container: ContainerState, pod: PodSeen) -> str:
-    if container.reason in {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}:
+    if container.reason in {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+    }:
         return "correct its image, or the secret that it is pulled with"
     if container.reason == "CrashLoopBackOff":
         return f"why it ended is in {_kubectl('logs', pod)} --previous"

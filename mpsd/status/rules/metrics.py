@@ -13,7 +13,14 @@ from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.model import metrics as names
 from mpsd.model.domain import State
 from mpsd.model.metrics import CommandTimes, Durations, HolderKind, Metric, MetricUnit
-from mpsd.model.node_report import CardReport, GpuReport, GrantReport, NodeReport, ViolationsReport, total
+from mpsd.model.node_report import (
+    CardReport,
+    GpuReport,
+    GrantReport,
+    NodeReport,
+    ViolationsReport,
+    total,
+)
 from mpsd.model.policy import Response
 from mpsd.model.times import epoch
 from mpsd.model.violations import ViolationKind
@@ -22,11 +29,13 @@ Labels = Mapping[str, str]
 _Part = tuple[GrantReport, CardReport]
 _Client = tuple[str | None, str]  # its grant and its GPU
 _NONE: Labels = {}
-_BYTES, _RATIO = MetricUnit.BYTES, MetricUnit.RATIO  # to find a member in its enum costs as much as a sample
+# to find a member in its enum costs as much as a sample
+_BYTES, _RATIO = MetricUnit.BYTES, MetricUnit.RATIO
 _POD, _PROGRAM, _CONTAINER = HolderKind.POD, HolderKind.PROGRAM, HolderKind.CONTAINER
 
 
-class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass takes three times as long to make
+# there are thousands at each scrape, and a dataclass takes three times as long to make
+class Sample(NamedTuple):
     """One value of the metric of this name; labels as the table has them."""
 
     name: str
@@ -36,7 +45,8 @@ class Sample(NamedTuple):  # there are thousands at each scrape, and a dataclass
 
 class _Samples(list[Sample]):
     def add(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
-        """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a percentage."""
+        """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a
+        percentage."""
         if value is None:
             return
         if metric.unit is _BYTES:
@@ -46,9 +56,11 @@ class _Samples(list[Sample]):
         self.append(Sample(metric.name, labels, value))
 
 
-def samples(status: NodeReport | None, *, limits_wrong: bool, upgrade_state: str = "") -> list[Sample]:
-    """status: None before the first look at the node. upgrade_state: of an upgrade of its driver; empty without one.
-    Samples of one holder, domain or GPU share their labels."""
+def samples(
+    status: NodeReport | None, *, limits_wrong: bool, upgrade_state: str = ""
+) -> list[Sample]:
+    """status: None before the first look at the node. upgrade_state: of an upgrade of its driver;
+    empty without one. Samples of one holder, domain or GPU share their labels."""
     found = _Samples()
     found.add(names.LIMITS_WRONG, limits_wrong)
     if status is None:
@@ -67,7 +79,11 @@ def samples(status: NodeReport | None, *, limits_wrong: bool, upgrade_state: str
         found.add(names.DOMAIN_SERVERS, len(domain.servers), labels)
         found.add(names.DOMAIN_FAULTS, domain.faults.count, labels)
         found.add(names.DOMAIN_FAULT_AT, epoch(domain.faults.last), labels)
-        found.add(names.DOMAIN_CANARY, None if domain.canary is None else not domain.canary.problem, labels)
+        found.add(
+            names.DOMAIN_CANARY,
+            None if domain.canary is None else not domain.canary.problem,
+            labels,
+        )
     for gpu in status.gpus:
         _add_gpu(found, gpu, status)
     _add_grants(found, status)
@@ -83,7 +99,11 @@ def as_label(value: str) -> str:
 
 def _add_gpu(found: _Samples, gpu: GpuReport, status: NodeReport) -> None:
     labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
-    about = {"domain": as_label(gpu.domain), "model": as_label(gpu.model), "mig_profile": gpu.mig_profile}
+    about = {
+        "domain": as_label(gpu.domain),
+        "model": as_label(gpu.model),
+        "mig_profile": gpu.mig_profile,
+    }
     found.add(names.GPU, 1, {**labels, **about})
     found.add(names.GPU_MEMORY, gpu.memory_mib, labels)
     found.add(names.GPU_PROMISED, gpu.promised_mib, labels)
@@ -112,9 +132,14 @@ def _holder(grant: GrantReport) -> HolderKind:
 
 
 def _add_grants(found: _Samples, status: NodeReport) -> None:
-    """A pod and a container by its name, as long as it lives; containers without one together, as programs are."""
+    """A pod and a container by its name, as long as it lives; containers without one together, as
+    programs are."""
     gpus = {gpu.uuid: (as_label(gpu.label), as_label(gpu.uuid)) for gpu in status.gpus}
-    clients = None if status.clients is None else Counter((client.grant, client.gpu) for client in status.clients)
+    clients = (
+        None
+        if status.clients is None
+        else Counter((client.grant, client.gpu) for client in status.clients)
+    )
     shares: defaultdict[tuple[str, ...], list[_Part]] = defaultdict(list)
     for grant in status.grants or ():
         holder = _holder(grant)
@@ -139,24 +164,33 @@ def _claims(grants: Iterable[GrantReport]) -> Iterator[tuple[str, ...]]:
                 yield as_label(namespace), as_label(name), as_label(grant.claim.rpartition("/")[2])
 
 
-def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part], clients: Mapping[_Client, int] | None) -> None:
+def _add_share(
+    found: _Samples, labels: Labels, own: Sequence[_Part], clients: Mapping[_Client, int] | None
+) -> None:
     cards = [card for _grant, card in own]
     used_mib = total([card.used_mib for card in cards])
     found.add(names.SHARE_LIMIT, total([card.memory_mib for card in cards]), labels)
     found.add(names.SHARE_RESERVED, total([card.reserved_percent for card in cards]), labels)
     found.add(names.SHARE_CAPPED, all(grant.memory_cap == "cgroup" for grant, _card in own), labels)
     if labels["holder"] != _PROGRAM:
-        found.add(names.SHARE_THREADS, max([grant.thread_percent or 0 for grant, _card in own]), labels)
+        found.add(
+            names.SHARE_THREADS, max([grant.thread_percent or 0 for grant, _card in own]), labels
+        )
         found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant, _card in own), labels)
     if used_mib is not None:
         found.add(names.SHARE_USED, used_mib, labels)
         found.add(names.SHARE_OVER, any(card.over for card in cards), labels)
     if clients is not None:
-        found.add(names.SHARE_CLIENTS, sum([clients.get((grant.id, card.gpu), 0) for grant, card in own]), labels)
+        found.add(
+            names.SHARE_CLIENTS,
+            sum([clients.get((grant.id, card.gpu), 0) for grant, card in own]),
+            labels,
+        )
 
 
 def _add_watchdog(found: _Samples, seen: ViolationsReport) -> None:
-    """Every kind and action, so that the first is seen as an increase; what has not happened is known to be 0."""
+    """Every kind and action, so that the first is seen as an increase; what has not happened is
+    known to be 0."""
     happened = {(one.kind, one.action): one for one in seen.counts}
     for kind in ViolationKind:
         for action in Response:
@@ -175,7 +209,9 @@ def command_samples(times: Mapping[str, CommandTimes]) -> Iterator[Sample]:
     """times: by domain."""
     for domain, one in times.items():
         labels = {"domain": as_label(domain)}
-        yield from _histogram(names.DOMAIN_COMMAND_SECONDS, labels, one.answered, names.COMMAND_BOUNDS_S)
+        yield from _histogram(
+            names.DOMAIN_COMMAND_SECONDS, labels, one.answered, names.COMMAND_BOUNDS_S
+        )
         yield Sample(names.DOMAIN_UNANSWERED.name, labels, one.unanswered)
 
 
@@ -186,31 +222,41 @@ def plugin_samples(calls: PluginCalls | None) -> Iterator[Sample]:
     for (call, outcome), count in calls.counts.items():
         yield Sample(names.PLUGIN_CALLS.name, {"call": call.value, "outcome": outcome.value}, count)
     for call, durations in calls.times.items():
-        yield from _histogram(names.PLUGIN_SECONDS, {"call": call.value}, durations, names.CALL_BOUNDS_S)
+        yield from _histogram(
+            names.PLUGIN_SECONDS, {"call": call.value}, durations, names.CALL_BOUNDS_S
+        )
     yield Sample(names.PLUGIN_HELD_BACK.name, {}, calls.held_back)
 
 
-def _histogram(metric: Metric, labels: Labels, seen: Durations, bounds_s: Sequence[float]) -> Iterator[Sample]:
+def _histogram(
+    metric: Metric, labels: Labels, seen: Durations, bounds_s: Sequence[float]
+) -> Iterator[Sample]:
     bucket, total, count = metric.series
     found = [*seen.up_to(bounds_s)]
     if found:  # else an mpsd control of another version counts by other bounds
         for bound, so_far in found:
-            yield Sample(bucket, {**labels, "le": "+Inf" if bound == float("inf") else repr(bound)}, so_far)
+            yield Sample(
+                bucket, {**labels, "le": "+Inf" if bound == float("inf") else repr(bound)}, so_far
+            )
         yield Sample(total, labels, seen.sum_s)
         yield Sample(count, labels, seen.count)
 
 
-# The two formats that Prometheus reads, its text format and OpenMetrics. prometheus_client's own writer takes 24 µs a
-# sample where this takes one: 52 ms for a node with 320 pods, in which the agent could do nothing else.
+# The two formats that Prometheus reads, its text format and OpenMetrics. prometheus_client's own
+# writer takes 24 µs a sample where this takes one: 52 ms for a node with 320 pods, in which the
+# agent could do nothing else.
 
 _OURS = names.exported_by(names.Exporter.AGENT)
 _OF = {series: metric.name for metric in _OURS for series in metric.series}
-_WRITTEN = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "0"}  # what Python writes otherwise
+# what Python writes otherwise
+_WRITTEN = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "0"}
 
 
 def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
-    """The metrics in the table's order, but for those without a sample. What ends OpenMetrics is not in it."""
-    labels: dict[int, str] = {}  # by where they are kept, for most are shared; `found` keeps them there
+    """The metrics in the table's order, but for those without a sample. What ends OpenMetrics is
+    not in it."""
+    # by where they are kept, for most are shared; `found` keeps them there
+    labels: dict[int, str] = {}
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for name, own, value in found:  # thousands of times at each scrape, so that a call less is seen
         where, number = id(own), repr(value)

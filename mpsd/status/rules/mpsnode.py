@@ -1,9 +1,10 @@
-"""MPSNode: what is reported of a node to the API server, and when it is written again; and the labels of its Node.
+"""MPSNode: what is reported of a node to the API server, and when it is written again; and the
+labels of its Node.
 
-What is not known is left out, and a write replaces the whole status, so that nothing stays of what was reported before.
-Whatever happens on the node, its status is written at most once a second, what its programs use (which never stands
-still) at most twice a minute, and the last state is always written in the end. The shape is that of
-manifests/chart/templates/crd/mpsnode.yaml.
+What is not known is left out, and a write replaces the whole status, so that nothing stays of what
+was reported before. Whatever happens on the node, its status is written at most once a second, what
+its programs use (which never stands still) at most twice a minute, and the last state is always
+written in the end. The shape is that of manifests/chart/templates/crd/mpsnode.yaml.
 """
 
 import re
@@ -35,8 +36,9 @@ from mpsd.model.times import epoch, in_whole_seconds
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Policy
 
-# A resource of the Node: when GPU memory was last given back, in seconds since 1970. No watch of kube-scheduler's is on
-# MPSNodes; what a Node has to allocate is the one thing that makes every version of it try again the pods that wait.
+# A resource of the Node: when GPU memory was last given back, in seconds since 1970. No watch of
+# kube-scheduler's is on MPSNodes; what a Node has to allocate is the one thing that makes every
+# version of it try again the pods that wait.
 GIVEN_BACK = "mpsd.io/given-back-at"
 
 CHANGE_S = 1.0  # between two writes, at least
@@ -45,15 +47,16 @@ USE_STEP_MIB = 256  # less than this is no change
 VIOLATIONS = "violations"  # of the status, of its summary, and of a grant
 # What does not count as a change; more of the same violations is as use.
 _USE = frozenset({"usedMiB", "used", "clients", "reportedAt", VIOLATIONS})
-MOST_PODS = 32  # whose violations are listed, the most recent: whatever programs do, the object stays small
+# whose violations are listed, the most recent: whatever programs do, the object stays small
+MOST_PODS = 32
 MOST_LAST = 5  # violations of the node
 
 Object = dict[str, Any]
 
 
 def mpsnode_status(report: NodeReport, condition: Object) -> Object:
-    """The whole status. report: of the node, of which no program and nothing that only its own machine needs is passed
-    on. condition: as `condition_object` makes it."""
+    """The whole status. report: of the node, of which no program and nothing that only its own
+    machine needs is passed on. condition: as `condition_object` makes it."""
     held = report.grants if report.grants_known else None
     grants = None if held is None else _grants(held)
     violations = _violations(report.violations, held) if report.violations else None
@@ -71,8 +74,10 @@ def mpsnode_status(report: NodeReport, condition: Object) -> Object:
 
 
 def status_patch(status: Object) -> list[Object]:
-    """A JSON patch. A merge patch would keep what another version, an earlier agent or an earlier report named."""
-    return [{"op": "add", "path": "/status", "value": status}]  # RFC 6902: "add" replaces a member that exists
+    """A JSON patch. A merge patch would keep what another version, an earlier agent or an earlier
+    report named."""
+    # RFC 6902: "add" replaces a member that exists
+    return [{"op": "add", "path": "/status", "value": status}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,8 @@ class WrittenStatus:
 
 
 def write_due(status: Object, written: WrittenStatus | None) -> float:
-    """When this status is to be written, on the clock of `written`; in the past where it should have been by now."""
+    """When this status is to be written, on the clock of `written`; in the past where it should
+    have been by now."""
     if written is None:
         return float("-inf")
     if is_news(status, written.status) or not _is_same_but_for_use(status, written.status):
@@ -106,7 +112,8 @@ def mpsnode_for(node: str, node_uid: str) -> Object:
 
 
 def belonging_patch(thing: Mapping[str, Any], node: str, node_uid: str) -> Object | None:
-    """The merge patch that makes an MPSNode somebody else made belong to its Node; None where it does already."""
+    """The merge patch that makes an MPSNode somebody else made belong to its Node; None where it
+    does already."""
     metadata = thing.get("metadata") or {}
     owners, labels = metadata.get("ownerReferences") or [], metadata.get("labels") or {}
     if any(owner.get("uid") == node_uid for owner in owners) and labels.items() >= _LABELS.items():
@@ -123,21 +130,24 @@ def _owner(node: str, node_uid: str) -> Object:
     return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
 
 
-# -- the parts of a status -----------------------------------------------------------------------------------------
+# -- the parts of a status -----------------------------------------------------------------------
 
 
 def _domain(domain: DomainReport) -> DomainReport:
     faults = domain.faults
     if faults.count:
         suspects = tuple([changed(one, since=None) for one in faults.suspects])
-        faults = changed(faults, last=in_whole_seconds(faults.last), suspects=suspects, hit=(), healed=None)
+        faults = changed(
+            faults, last=in_whole_seconds(faults.last), suspects=suspects, hit=(), healed=None
+        )
     canary = domain.canary and changed(domain.canary, at=in_whole_seconds(domain.canary.at))
     since = in_whole_seconds(domain.since)
     return changed(domain, since=since, daemon_pid=None, servers=(), faults=faults, canary=canary)
 
 
 def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
-    """Of pods, by name, a claim by its first; programs of `mpsd run` are not reported to a cluster."""
+    """Of pods, by name, a claim by its first; programs of `mpsd run` are not reported to a
+    cluster."""
     held = sorted([one for one in grants if one.pod], key=lambda one: (one.pod, one.uid))
     erred = [one for one in grants if one.pod and one.violations]  # the last violation first
     erred.sort(key=_last_at, reverse=True)
@@ -145,7 +155,9 @@ def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
     found = []
     for one in held:
         own = _of_grant(one, one.violations) if one.violations and one.id in listed else None
-        bare = changed(one, cards=(), over=False, ended=False, command="", cgroup=None, violations=own)
+        bare = changed(
+            one, cards=(), over=False, ended=False, command="", cgroup=None, violations=own
+        )
         memory_cap = one.memory_cap if one.memory_cap == "cgroup" else ""
         found.append(changed(bare, memory_cap=memory_cap, memory_cap_why=""))
     return tuple(found)
@@ -165,7 +177,9 @@ def _of_grant(grant: GrantReport, own: GrantViolations) -> GrantViolations:
 
 def _violation(one: ViolationReport) -> ViolationReport:
     """It names pods, and no processes."""
-    return ViolationReport(at=in_whole_seconds(one.at), kind=one.kind, action=one.action, pod=one.pod)
+    return ViolationReport(
+        at=in_whole_seconds(one.at), kind=one.kind, action=one.action, pod=one.pod
+    )
 
 
 def _violations(seen: ViolationsReport, grants: Iterable[GrantReport] | None) -> ViolationsReport:
@@ -173,7 +187,9 @@ def _violations(seen: ViolationsReport, grants: Iterable[GrantReport] | None) ->
     pods = None
     if grants is not None:
         pods = sum([one.violations is not None for one in grants if one.pod])
-    return ViolationsReport(since=in_whole_seconds(seen.since), counts=seen.counts, last=last, pods=pods)
+    return ViolationsReport(
+        since=in_whole_seconds(seen.since), counts=seen.counts, last=last, pods=pods
+    )
 
 
 def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summary:
@@ -183,33 +199,44 @@ def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summar
     promised_mib = total([gpu.promised_mib for gpu in report.gpus]) or 0
     models = Counter(gpu.model for gpu in report.gpus)
     ready = sum([domain.state == State.READY for domain in report.domains])
-    violations = total([one.count for one in report.violations.counts]) if report.violations else None
+    violations = (
+        total([one.count for one in report.violations.counts]) if report.violations else None
+    )
     return Summary(
         gpus=", ".join([f"{number}x {name}" for name, number in models.items()]),
         domains=f"{ready}/{len(report.domains)}",
         granted=f"{granted}/{promised_mib // 1024}Gi",
         used="?" if used_mib is None else f"{used_mib // 1024}Gi",
-        clients="?" if report.clients is None else str(len({client.pid for client in report.clients})),
-        pods=None if grants is None else len({(one.pod, one.uid) for grant in grants for one in grant.pods}),
+        clients="?"
+        if report.clients is None
+        else str(len({client.pid for client in report.clients})),
+        pods=None
+        if grants is None
+        else len({(one.pod, one.uid) for grant in grants for one in grant.pods}),
         violations=violations,
     )
 
 
 def gave_back(status: Object, before: Object) -> bool:
-    """Whether a waiting pod may fit by now: a GPU has less granted, has its grants known again, or serves again."""
+    """Whether a waiting pod may fit by now: a GPU has less granted, has its grants known again, or
+    serves again."""
     had, serving = _offer(before)
     has, serving_now = _offer(status)
-    freed = any(mib is not None and (had.get(uuid) is None or mib < had[uuid]) for uuid, mib in has.items())
+    freed = any(
+        mib is not None and (had.get(uuid) is None or mib < had[uuid]) for uuid, mib in has.items()
+    )
     return freed or not serving_now <= serving
 
 
 def _offer(status: Object) -> tuple[dict[str, Any], set[str]]:
     """What is granted of each GPU, None where that is not known; and the domains that serve."""
     granted = {gpu["uuid"]: gpu.get("grantedMiB") for gpu in status["gpus"]}
-    return granted, {domain["name"] for domain in status["domains"] if domain["state"] == State.READY.value}
+    return granted, {
+        domain["name"] for domain in status["domains"] if domain["state"] == State.READY.value
+    }
 
 
-# -- what counts as a change ---------------------------------------------------------------------------------------
+# -- what counts as a change ---------------------------------------------------------------------
 
 
 def _is_same_but_for_use(one: Any, other: Any) -> bool:
@@ -217,13 +244,17 @@ def _is_same_but_for_use(one: Any, other: Any) -> bool:
         return True
     if isinstance(one, dict) and isinstance(other, dict):
         firm = (one.keys() | other.keys()) - _USE
-        return all(name in one and name in other and _is_same_but_for_use(one[name], other[name]) for name in firm)
+        return all(
+            name in one and name in other and _is_same_but_for_use(one[name], other[name])
+            for name in firm
+        )
     lists = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
     return lists and all(map(_is_same_but_for_use, one, other))
 
 
 def is_news(status: Object, written: Object) -> bool:
-    """Whether there is a new kind of violation or one more pod with one; no program can cause that endlessly."""
+    """Whether there is a new kind of violation or one more pod with one; no program can cause that
+    endlessly."""
     return _firm(status.get(VIOLATIONS)) != _firm(written.get(VIOLATIONS))
 
 
@@ -244,11 +275,12 @@ def _moved(one: Object, other: Object) -> bool:
     return bool(abs(used - before) >= USE_STEP_MIB)
 
 
-# -- the labels of the Node ----------------------------------------------------------------------------------------
+# -- the labels of the Node ----------------------------------------------------------------------
 
 PRODUCT_LABEL, MEMORY_LABEL = "mpsd.io/gpu.product", "mpsd.io/gpu.memory"
 COUNT_LABEL, SHARING_LABEL = "mpsd.io/gpu.count", "mpsd.io/sharing"
-UPGRADE_LABEL = "mpsd.io/driver-upgrade"  # by which mpsd's pods leave a node for an upgrade of its driver
+# by which mpsd's pods leave a node for an upgrade of its driver
+UPGRADE_LABEL = "mpsd.io/driver-upgrade"
 NODE_LABELS = (PRODUCT_LABEL, MEMORY_LABEL, COUNT_LABEL, SHARING_LABEL, UPGRADE_LABEL)
 SHARING = "mps"
 _LONGEST_LABEL = 63  # characters of a label's value
@@ -256,14 +288,16 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def node_labels(gpus: Sequence[Gpu], policy: "Policy") -> dict[str, str]:
-    """What pods may choose this node by: none without a GPU, and none about what differs from one GPU to another."""
+    """What pods may choose this node by: none without a GPU, and none about what differs from one
+    GPU to another."""
     unit_mib = policy.resources.memory_unit_mib
     memory = {max(0, promised_mib(gpu, policy)) // unit_mib * unit_mib // 1024 for gpu in gpus}
     return labels_of({gpu.name for gpu in gpus}, memory, len(gpus))
 
 
 def labels_of(products: Collection[str], memory_gib: Collection[int], count: int) -> dict[str, str]:
-    """products: the names of these GPUs. memory_gib: what may be requested of one. Of several there is no label."""
+    """products: the names of these GPUs. memory_gib: what may be requested of one. Of several there
+    is no label."""
     names = {label_value(name) for name in products}
     named = {PRODUCT_LABEL: names.pop() if len(names) == 1 else ""}
     named[MEMORY_LABEL] = str(*memory_gib) if len(memory_gib) == 1 else ""
@@ -272,12 +306,15 @@ def labels_of(products: Collection[str], memory_gib: Collection[int], count: int
 
 
 def label_value(text: str) -> str:
-    """As NVIDIA's GPU feature discovery writes a product, such as NVIDIA-H200; empty where nothing of it may stand in a
-    label."""
+    """As NVIDIA's GPU feature discovery writes a product, such as NVIDIA-H200; empty where nothing
+    of it may stand in a label."""
     return _NO_LABEL.sub("-", text).strip("-._")[:_LONGEST_LABEL].rstrip("-._")
 
 
 def labels_patch(labels: Mapping[str, str], wanted: Mapping[str, str]) -> Object | None:
-    """The merge patch of a Node that has these labels; None where ours are as wanted. It touches no others."""
-    changed = {name: wanted.get(name) for name in NODE_LABELS if labels.get(name) != wanted.get(name)}
+    """The merge patch of a Node that has these labels; None where ours are as wanted. It touches no
+    others."""
+    changed = {
+        name: wanted.get(name) for name in NODE_LABELS if labels.get(name) != wanted.get(name)
+    }
     return {"metadata": {"labels": changed}} if changed else None

@@ -1,7 +1,7 @@
 """The report of a node, made of its view: model.node_report with its numbers.
 
-A sum with one part that nobody knows is not known; the report of a node with 320 clients is made without asking each of
-them for each GPU and each grant.
+A sum with one part that nobody knows is not known; the report of a node with 320 clients is made
+without asking each of them for each GPU and each grant.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,12 +26,18 @@ Value = TypeVar("Value")
 
 
 def node_report(
-    view: NodeView, policy: "Policy", violations: shape.SeenViolations | None = None, version: str = ""
+    view: NodeView,
+    policy: "Policy",
+    violations: shape.SeenViolations | None = None,
+    version: str = "",
 ) -> shape.NodeReport:
-    """The view in the words of the interface, with what the watchdog has seen. version: of this mpsd."""
+    """The view in the words of the interface, with what the watchdog has seen. version: of this
+    mpsd."""
     parts = _by((part.gpu, part) for held in view.grants for part in held.grant.parts)
     on_gpus = None if view.clients is None else _by((client.gpu, client) for client in view.clients)
-    of_grants = None if view.clients is None else _by((client.grant, client) for client in view.clients)
+    of_grants = (
+        None if view.clients is None else _by((client.grant, client) for client in view.clients)
+    )
     here = {gpu.uuid for gpu in view.gpus}
     grants = []
     for held in view.grants:
@@ -43,7 +49,9 @@ def node_report(
         reported_at=utc(view.now),
         driver=view.driver,
         version=version,
-        gpus=tuple([_gpu(gpu, view, parts.get(gpu.uuid, ()), on_gpus, policy) for gpu in view.gpus]),
+        gpus=tuple(
+            [_gpu(gpu, view, parts.get(gpu.uuid, ()), on_gpus, policy) for gpu in view.gpus]
+        ),
         domains=tuple(_domains(view)),
         grants=tuple(grants),
         grants_known=view.grants_known,
@@ -127,7 +135,10 @@ def _canary(canary: Canary) -> shape.CanaryReport:
 
 
 def _grant(
-    held: HeldGrant, of_grants: Mapping[str | None, Sequence[Client]] | None, view: NodeView, policy: "Policy"
+    held: HeldGrant,
+    of_grants: Mapping[str | None, Sequence[Client]] | None,
+    view: NodeView,
+    policy: "Policy",
 ) -> shape.GrantReport:
     grant = held.grant
     container = grant.container
@@ -164,12 +175,18 @@ def _grant(
 
 def _card(part: GpuShare, used_mib: int | None, policy: "Policy") -> shape.CardReport:
     over = used_mib is not None and used_mib > most_mib(part, policy)
-    return shape.CardReport(part.gpu, part.memory_mib, part.reserved_percent, used_mib, over, weight=part.weight)
+    return shape.CardReport(
+        part.gpu, part.memory_mib, part.reserved_percent, used_mib, over, weight=part.weight
+    )
 
 
 def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:
     """What these clients use of one GPU; None as soon as the use of one of them is not known."""
-    return None if clients is None else total([client.used_mib for client in clients if client.gpu == gpu])
+    return (
+        None
+        if clients is None
+        else total([client.used_mib for client in clients if client.gpu == gpu])
+    )
 
 
 def _waiting(view: NodeView, policy: "Policy") -> Iterator[shape.WaitingReport]:

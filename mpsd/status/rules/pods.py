@@ -1,6 +1,7 @@
 """A pod as somebody sees it who wonders why it does not run, and the form of the answer.
 
-Any JSON is read as far as it can be; what others wrote into it is text to be quoted, and may say anything.
+Any JSON is read as far as it can be; what others wrote into it is text to be quoted, and may say
+anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,15 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
-from mpsd.model.pod import ClaimName, ContainerReport, NodeWishes, Pod, PodCondition, PodPriority, pod_in
+from mpsd.model.pod import (
+    ClaimName,
+    ContainerReport,
+    NodeWishes,
+    Pod,
+    PodCondition,
+    PodPriority,
+    pod_in,
+)
 from mpsd.model.policy import Policy
 from mpsd.model.problem import printable
 from mpsd.model.quantity import gib
@@ -22,8 +31,10 @@ from mpsd.platform.rules.kubernetes_objects import KubernetesNode
 from mpsd.scheduler.rules.capacity import NodeCapacity
 
 _LONGEST = 400
-_HASH = "pod-template-hash"  # a ReplicaSet of a Deployment is named after the Deployment and this label of its pods
-_CRON_DIGITS = 8  # minutes since 1970 behind the name of a CronJob's Job; seconds before Kubernetes 1.21
+# a ReplicaSet of a Deployment is named after the Deployment and this label of its pods
+_HASH = "pod-template-hash"
+# minutes since 1970 behind the name of a CronJob's Job; seconds before Kubernetes 1.21
+_CRON_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +49,17 @@ class ContainerState:
     @property
     def is_plain(self) -> bool:
         """It waits as every container does at its start."""
-        return self.exit_code is None and self.reason in {"", "PodInitializing", "ContainerCreating"}
+        return self.exit_code is None and self.reason in {
+            "",
+            "PodInitializing",
+            "ContainerCreating",
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What made a pod: kind and name as people would write them, `Deployment` for its ReplicaSet."""
+    """What made a pod: kind and name as people would write them, `Deployment` for its
+    ReplicaSet."""
 
     kind: str
     name: str
@@ -54,9 +70,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class SeenClaim:
-    """A resource claim for a GPU of mpsd. words: as it reads behind "its". nodes: those with a ResourceSlice of mpsd;
-    None where nobody may ask. lacking: what keeps it from being allocated whatever is free, a sentence; else empty.
-    impossible: why it can never be served as it is, likewise."""
+    """A resource claim for a GPU of mpsd. words: as it reads behind "its". nodes: those with a
+    ResourceSlice of mpsd; None where nobody may ask. lacking: what keeps it from being allocated
+    whatever is free, a sentence; else empty. impossible: why it can never be served as it is,
+    likewise."""
 
     words: str
     nodes: frozenset[str] | None
@@ -66,12 +83,14 @@ class SeenClaim:
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
-    """shared: what it asks of GPUs; None where it asks for none. reason, message: of the whole pod, as kubelet says.
-    unscheduled: what its scheduler says of it; empty where it says nothing. waiting, ended: its containers, init
-    containers first; ended are those that ended badly. owners: from the nearest. bound: RFC 3339, when it got its node;
-    empty where that is not said. running: the names of the containers that run now, init containers first.
+    """shared: what it asks of GPUs; None where it asks for none. reason, message: of the whole pod,
+    as kubelet says. unscheduled: what its scheduler says of it; empty where it says nothing.
+    waiting, ended: its containers, init containers first; ended are those that ended badly. owners:
+    from the nearest. bound: RFC 3339, when it got its node; empty where that is not said. running:
+    the names of the containers that run now, init containers first.
 
-    claims: its resource claims, or their templates. claim: that of mpsd; None where it has none, or nobody looked."""
+    claims: its resource claims, or their templates. claim: that of mpsd; None where it has none, or
+    nobody looked."""
 
     name: PodName
     shared: SharedPod | None
@@ -159,7 +178,7 @@ def _owners(pod: Pod) -> Iterator[Owner]:
             yield Owner("CronJob", stem)
 
 
-# -- by what a person calls it -------------------------------------------------------------------------------------
+# -- by what a person calls it -------------------------------------------------------------------
 
 _KINDS = {
     "Pod": ("pod", "pods", "po"),
@@ -174,14 +193,17 @@ _OF_WORD = {word: kind for kind, words in _KINDS.items() for word in words}
 
 
 def named(words: str) -> tuple[str, str]:
-    """Kind and name of `train-0`, `pod/train-0`, `job/train` or `deploy/web`; the kind is empty where none is said, and
-    as it was written where it is not known here."""
+    """Kind and name of `train-0`, `pod/train-0`, `job/train` or `deploy/web`; the kind is empty
+    where none is said, and as it was written where it is not known here."""
     kind, _slash, name = words.rpartition("/")
     return _OF_WORD.get(kind.partition(".")[0].casefold(), kind), name
 
 
-def owned_by(pods: Iterable[PodSeen], kind: str, name: str) -> tuple[tuple[PodSeen, ...], Owner | None]:
-    """The pods that this owner made, and the owner. kind: empty for any, and then the kind that has most pods."""
+def owned_by(
+    pods: Iterable[PodSeen], kind: str, name: str
+) -> tuple[tuple[PodSeen, ...], Owner | None]:
+    """The pods that this owner made, and the owner. kind: empty for any, and then the kind that has
+    most pods."""
     found: dict[Owner, list[PodSeen]] = {}
     for pod in pods:
         for owner in pod.owners:
@@ -208,7 +230,8 @@ def last_warning(events: Iterable[object]) -> str:
 
 
 def _seen_at(shape: FieldReader, event: Fields) -> str:
-    """RFC 3339 in UTC, which sorts as text. Older events have the first, those of newer clients the others."""
+    """RFC 3339 in UTC, which sorts as text. Older events have the first, those of newer clients the
+    others."""
     nested = ("series", "lastObservedTime"), ("metadata", "creationTimestamp")
     times = [shape.text(shape.mapping(event, within, ""), key, within) for within, key in nested]
     return max(*times, *(shape.text(event, key, "") for key in ("lastTimestamp", "eventTime")))
@@ -216,8 +239,8 @@ def _seen_at(shape: FieldReader, event: Fields) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PodAnnotations:
-    """The annotations that a pod must have; no others are touched. has: its annotations as last seen. wants: those that
-    it must have, the same from look to look."""
+    """The annotations that a pod must have; no others are touched. has: its annotations as last
+    seen. wants: those that it must have, the same from look to look."""
 
     pod: PodName
     has: Mapping[str, str]
@@ -234,7 +257,7 @@ class PodAnnotations:
         return {"metadata": {**uid, "annotations": self.missing}}
 
 
-# -- the answer ------------------------------------------------------------------------------------------------------
+# -- the answer ----------------------------------------------------------------------------------
 
 _MOST_NAMED = 3
 
@@ -269,15 +292,22 @@ class Why(StrEnum):
     @property
     def is_permanent(self) -> bool:
         """Whether only people end it."""
-        return self in {Why.ASKS_UNREADABLY, Why.OTHER_SCHEDULER, Why.NO_NODE, Why.CLAIM_IMPOSSIBLE, Why.TOO_LARGE}
+        return self in {
+            Why.ASKS_UNREADABLY,
+            Why.OTHER_SCHEDULER,
+            Why.NO_NODE,
+            Why.CLAIM_IMPOSSIBLE,
+            Why.TOO_LARGE,
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplanationContext:
-    """What is known around a pod when somebody asks why it waits. told, ledger: of every MPSNode that was asked for, by
-    name. machines: the Nodes; None where one may not ask.
+    """What is known around a pod when somebody asks why it waits. told, ledger: of every MPSNode
+    that was asked for, by name. machines: the Nodes; None where one may not ask.
 
-    A context is equal to itself alone, so that what follows from it is worked out once for thousands of pods.
+    A context is equal to itself alone, so that what follows from it is worked out once for
+    thousands of pods.
     """
 
     policy: Policy
@@ -289,9 +319,9 @@ class ExplanationContext:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer about one pod: a sentence, which ends with what to do where something is to be done. is_well: it runs,
-    or has finished well. node, gpus: where it is, as far as is known; gpus by label. room: where it would fit, `gpu0 of
-    node1`."""
+    """The answer about one pod: a sentence, which ends with what to do where something is to be
+    done. is_well: it runs, or has finished well. node, gpus: where it is, as far as is known; gpus
+    by label. room: where it would fit, `gpu0 of node1`."""
 
     why: Why
     sentence: str
@@ -315,4 +345,6 @@ def listed(words: Sequence[str], most: int = _MOST_NAMED) -> str:
 def wanted(request: Request) -> str:
     """`7 GiB and 30 % of its threads`, of each GPU."""
     said = [f"{gib(request.memory_mib)} GiB"] if request.memory_mib else []
-    return " and ".join([*said, *([f"{request.thread_percent} % of its threads"] if request.thread_percent else [])])
+    return " and ".join(
+        [*said, *([f"{request.thread_percent} % of its threads"] if request.thread_percent else [])]
+    )

@@ -1,7 +1,8 @@
 """What `top` shows: GPUs, and who uses them, in the order that somebody in a hurry reads them in.
 
-What is not known is None and comes after what is known; who uses more than was granted comes first, whatever the order.
-Names and units are an interface, that of `top -o json`: fields are added, never renamed.
+What is not known is None and comes after what is known; who uses more than was granted comes first,
+whatever the order. Names and units are an interface, that of `top -o json`: fields are added, never
+renamed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +35,8 @@ class Sort(StrEnum):
 
 
 class TopGpu(msgspec.Struct, frozen=True, gc=False):
-    """A GPU. node: empty where it is this machine. memory_mib: what may be granted in all. state: of its domain."""
+    """A GPU. node: empty where it is this machine. memory_mib: what may be granted in all. state:
+    of its domain."""
 
     node: str
     gpu: str
@@ -57,9 +59,10 @@ class TopGpu(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopUser(msgspec.Struct, frozen=True, gc=False):
-    """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with commas).
-    granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its processes to. over: it uses
-    more than it may, or uses a GPU without a grant. claim, shared_with: as in GrantRow."""
+    """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with
+    commas). granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its
+    processes to. over: it uses more than it may, or uses a GPU without a grant. claim, shared_with:
+    as in GrantRow."""
 
     node: str
     name: str
@@ -77,8 +80,8 @@ class TopUser(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """One look. notes: what else is to be known, a sentence each. away: why nothing newer is known, empty while it is.
-    away_since: seconds since 1970."""
+    """One look. notes: what else is to be known, a sentence each. away: why nothing newer is known,
+    empty while it is. away_since: seconds since 1970."""
 
     now: float
     gpus: tuple[TopGpu, ...]
@@ -118,10 +121,12 @@ def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGp
 def _user(row: GrantRow, name: str) -> TopUser:
     """On all GPUs of the grant."""
     share = row.memory_mib, row.used_mib, row.thread_percent, None, row.clients, row.over
-    return TopUser(row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with)
+    return TopUser(
+        row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with
+    )
 
 
-# -- one machine -----------------------------------------------------------------------------------------------------
+# -- one machine ---------------------------------------------------------------------------------
 
 
 def node_top(node: "NodeReport") -> Top:
@@ -141,7 +146,9 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
             how = "without a grant" if one.on_mps else "beside MPS"
             name = f"pid {one.pid}, {how}: {one.command or 'a process'}"
             label = labels.get(one.gpu, one.gpu)
-            yield TopUser("", name, one.gpu, label, None, one.used_mib, None, None, clients=1, over=True)
+            yield TopUser(
+                "", name, one.gpu, label, None, one.used_mib, None, None, clients=1, over=True
+            )
 
 
 def _of_grant(row: GrantRow, clients: "tuple[ClientReport, ...] | None") -> Iterator[TopUser]:
@@ -161,15 +168,24 @@ def _of_grant(row: GrantRow, clients: "tuple[ClientReport, ...] | None") -> Iter
         )
 
 
-# -- a cluster -------------------------------------------------------------------------------------------------------
+# -- a cluster -----------------------------------------------------------------------------------
 
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
     """namespace: None for all."""
     prefix = "" if namespace is None else f"{namespace}/"
-    gpus = [_gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus]
-    rows = [row for node in status.nodes for row in pod_rows(node) if row.pod and row.pod.startswith(prefix)]
-    over = (msgspec.structs.replace(row, over=_exceeds(row.used_mib, row.memory_mib)) for row in rows)
+    gpus = [
+        _gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus
+    ]
+    rows = [
+        row
+        for node in status.nodes
+        for row in pod_rows(node)
+        if row.pod and row.pod.startswith(prefix)
+    ]
+    over = (
+        msgspec.structs.replace(row, over=_exceeds(row.used_mib, row.memory_mib)) for row in rows
+    )
     users = tuple([_user(row, row.pod or "") for row in over])
     return Top(status.now, tuple(gpus), users, tuple(_notes(status)))
 
@@ -185,7 +201,10 @@ def _notes(status: "ClusterStatus") -> Iterator[str]:
             [node for node in nodes if node.reported_at is not None and node.pods is None],
             "not known which pods are there",
         ),
-        ([node for node in nodes if node.unreadable], "their MPSNodes cannot be read in full; `kubectl mps` says why"),
+        (
+            [node for node in nodes if node.unreadable],
+            "their MPSNodes cannot be read in full; `kubectl mps` says why",
+        ),
     ):
         if found:
             yield f"{shortened([node.name for node in found], _MOST_NAMED)}: {what}"

@@ -1,7 +1,7 @@
 """Why a pod that has no node has none.
 
-What keeps the pod out whatever the GPUs have comes before what the GPUs lack, and `no room` only where there is none on
-any node that may take it.
+What keeps the pod out whatever the GPUs have comes before what the GPUs lack, and `no room` only
+where there is none on any node that may take it.
 """
 
 from collections import Counter
@@ -17,7 +17,16 @@ from mpsd.model.problem import shown, shown_name
 from mpsd.model.quantity import gib
 from mpsd.platform.rules.kubernetes_objects import LABELS, kept_away
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, can_ever, has_domain
-from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why, counted, listed, quoted, wanted
+from mpsd.status.rules.pods import (
+    Explanation,
+    ExplanationContext,
+    PodSeen,
+    Why,
+    counted,
+    listed,
+    quoted,
+    wanted,
+)
 
 _MOST_REASONS, _MOST_CLOSED = 5, 3
 
@@ -25,22 +34,39 @@ _MOST_REASONS, _MOST_CLOSED = 5, 3
 def waiting_story(pod: PodSeen, request: Request, context: ExplanationContext) -> Explanation:
     name = shown_name(str(pod.name))
     if pod.terminating:
-        return Explanation(Why.ENDS, f"pod {name} never ran: it is being deleted, and waits for its finalizers")
-    found = _of_itself(pod, context) or _outlook(request, pod.wishes, _serving(pod, context), by_sums=not pod.claim)
+        return Explanation(
+            Why.ENDS, f"pod {name} never ran: it is being deleted, and waits for its finalizers"
+        )
+    found = _of_itself(pod, context) or _outlook(
+        request, pod.wishes, _serving(pod, context), by_sums=not pod.claim
+    )
     if found.why is Why.NOT_LOOKED_AT:
-        describe = f"kubectl describe pod {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
+        describe = (
+            f"kubectl describe pod {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
+        )
         scheduler = shown(pod.scheduler) if pod.scheduler else "the default-scheduler"
-        words = f"{found.sentence}, and its scheduler, {scheduler}, has not reported on it yet; check that it runs"
+        words = (
+            f"{found.sentence}, and its scheduler, {scheduler}, has not reported on it yet; check"
+            " that it runs"
+        )
         if pod.unscheduled:
-            words = f'{found.sentence}, and its scheduler says "{quoted(pod.unscheduled)}"; more in {describe}'
-        found = replace(found, why=Why.SCHEDULER_SAYS if pod.unscheduled else found.why, sentence=words)
+            words = (
+                f'{found.sentence}, and its scheduler says "{quoted(pod.unscheduled)}"; more in'
+                f" {describe}"
+            )
+        found = replace(
+            found, why=Why.SCHEDULER_SAYS if pod.unscheduled else found.why, sentence=words
+        )
     return replace(found, sentence=f"pod {name} waits: {found.sentence}")
 
 
 def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
     if pod.gates:
         gates, many = listed([shown_name(gate) for gate in pod.gates]), len(pod.gates) > 1
-        words = f"no scheduler looks at it before its scheduling gate{'s' * many} {gates} {'are' if many else 'is'}"
+        words = (
+            f"no scheduler looks at it before its scheduling gate{'s' * many} {gates}"
+            f" {'are' if many else 'is'}"
+        )
         by = f"by whoever set {'them' if many else 'it'} (spec.schedulingGates)"
         return Explanation(Why.GATED, f"{words} removed, {by}")
     known = context.policy.admission.schedulers
@@ -49,7 +75,10 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
         return Explanation(why, pod.claim.impossible or pod.claim.lacking)
     if pod.scheduler and pod.scheduler not in known and not pod.claim:
         words = f"it names the scheduler {shown(pod.scheduler)}, which does not ask mpsd"
-        return Explanation(Why.OTHER_SCHEDULER, f"{words}; recreate it with spec.schedulerName: {' or '.join(known)}")
+        return Explanation(
+            Why.OTHER_SCHEDULER,
+            f"{words}; recreate it with spec.schedulerName: {' or '.join(known)}",
+        )
     words = _reserved(context).get(pod.name.uid, "")
     return Explanation(Why.PROMISED, words) if words else None
 
@@ -63,19 +92,33 @@ def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
 
 @lru_cache(maxsize=4)
 def _of_requests(context: ExplanationContext) -> ExplanationContext:
-    machines = {name: one for name, one in (context.machines or {}).items() if one.labels.get(CLAIMS_LABEL) != "true"}
+    machines = {
+        name: one
+        for name, one in (context.machines or {}).items()
+        if one.labels.get(CLAIMS_LABEL) != "true"
+    }
     ledger = {name: one for name, one in context.ledger.items() if name in machines}
-    return context if context.machines is None else replace(context, ledger=ledger, machines=machines)
+    return (
+        context if context.machines is None else replace(context, ledger=ledger, machines=machines)
+    )
 
 
 @lru_cache(maxsize=4)
 def _of_claims(context: ExplanationContext, nodes: frozenset[str] | None) -> ExplanationContext:
     """No GPUs are joined for claims. nodes: None where nobody knows which serve them."""
-    ledger = {name: _without_joining(one) for name, one in context.ledger.items() if nodes is None or name in nodes}
+    ledger = {
+        name: _without_joining(one)
+        for name, one in context.ledger.items()
+        if nodes is None or name in nodes
+    }
     machines = context.machines
     if machines is None or nodes is None:
         return replace(context, ledger=ledger)
-    return replace(context, ledger=ledger, machines={name: one for name, one in machines.items() if name in nodes})
+    return replace(
+        context,
+        ledger=ledger,
+        machines={name: one for name, one in machines.items() if name in nodes},
+    )
 
 
 def _without_joining(ledger: NodeCapacity) -> NodeCapacity:
@@ -99,13 +142,13 @@ def _reserved(context: ExplanationContext) -> Mapping[str, str]:
     return found
 
 
-# -- the nodes -----------------------------------------------------------------------------------------------------
+# -- the nodes -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A node. away: why it may not take the pod, whatever its GPUs have; empty where it may. gpus: labels of those that
-    have room for it, () where none has.
+    """A node. away: why it may not take the pod, whatever its GPUs have; empty where it may. gpus:
+    labels of those that have room for it, () where none has.
     """
 
     node: str
@@ -119,19 +162,29 @@ class _Candidate:
 
 
 @lru_cache(maxsize=256)
-def _outlook(request: Request, wishes: NodeWishes, context: ExplanationContext, *, by_sums: bool) -> Explanation:
-    """What there is for a request: NOT_LOOKED_AT where there is room that the pod may have. The sentence is without the
-    pod. by_sums: autoscalers see the sum of a node's GPUs, as of requests, and not each of them, as of claims."""
+def _outlook(
+    request: Request, wishes: NodeWishes, context: ExplanationContext, *, by_sums: bool
+) -> Explanation:
+    """What there is for a request: NOT_LOOKED_AT where there is room that the pod may have. The
+    sentence is without the pod. by_sums: autoscalers see the sum of a node's GPUs, as of requests,
+    and not each of them, as of claims."""
     labelled = {one for one, machine in (context.machines or {}).items() if machine.is_labelled}
     # By name, every node that has an MPSNode, or should.
-    nodes = [_candidate(node, request, wishes, context) for node in sorted(labelled | context.ledger.keys())]
+    nodes = [
+        _candidate(node, request, wishes, context)
+        for node in sorted(labelled | context.ledger.keys())
+    ]
     if not any(one.ledger for one in nodes):
         return Explanation(Why.NO_NODE, _no_node(nodes, context))
     fitting = [one for one in nodes if one.gpus]
     free = [one for one in fitting if not one.away]
     rooms = tuple(one.room for one in free or fitting)
     if free:
-        return Explanation(Why.NOT_LOOKED_AT, f"{listed(rooms)} {'has' if len(free) == 1 else 'have'} room", room=rooms)
+        return Explanation(
+            Why.NOT_LOOKED_AT,
+            f"{listed(rooms)} {'has' if len(free) == 1 else 'have'} room",
+            room=rooms,
+        )
     if fitting:
         return Explanation(Why.KEPT_AWAY, _kept_away(request, fitting, nodes), room=rooms)
     if words := _too_large(request, nodes) or _too_many_clients(request, nodes, context):
@@ -141,7 +194,9 @@ def _outlook(request: Request, wishes: NodeWishes, context: ExplanationContext, 
     return Explanation(Why.NO_ROOM, words)
 
 
-def _candidate(node: str, request: Request, wishes: NodeWishes, context: ExplanationContext) -> _Candidate:
+def _candidate(
+    node: str, request: Request, wishes: NodeWishes, context: ExplanationContext
+) -> _Candidate:
     ledger = context.ledger.get(node)
     if ledger is None:
         return _Candidate(node, None, "labelled, and has no MPSNode", ())
@@ -152,35 +207,59 @@ def _candidate(node: str, request: Request, wishes: NodeWishes, context: Explana
     shut = ledger.shut.removeprefix("its ").removeprefix("it ")
     found = None if shut else find_gpus(request, ledger.rooms, ledger.policy)
     labels = {room.gpu.uuid: room.gpu.label for room in ledger.rooms}
-    return _Candidate(node, ledger, away or shut, tuple(labels[uuid] for uuid in found.gpus) if found else ())
+    return _Candidate(
+        node, ledger, away or shut, tuple(labels[uuid] for uuid in found.gpus) if found else ()
+    )
 
 
 def _no_node(nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
     if nodes:
         where = listed([shown_name(one.node) for one in nodes])
-        words = f"{where} {'is' if len(nodes) == 1 else 'are'} labelled {LABELS[0]}, and mpsd reports no GPU there"
-        return f"{words}; see whether the pods run: kubectl get pods -A -o wide -l app.kubernetes.io/part-of=mpsd"
-    words = "no node has an MPSNode" if context.machines is None else f"no node is labelled {LABELS[0]}"
+        words = (
+            f"{where} {'is' if len(nodes) == 1 else 'are'} labelled {LABELS[0]}, and mpsd reports"
+            " no GPU there"
+        )
+        return (
+            f"{words}; see whether the pods run: kubectl get pods -A -o wide -l"
+            " app.kubernetes.io/part-of=mpsd"
+        )
+    words = (
+        "no node has an MPSNode" if context.machines is None else f"no node is labelled {LABELS[0]}"
+    )
     return f"{words}; an administrator does it: kubectl label node NODE {LABELS[0]}"
 
 
-# -- nothing fits --------------------------------------------------------------------------------------------------
+# -- nothing fits --------------------------------------------------------------------------------
 
 
 def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:
-    """Why it could fit nowhere, not even on empty GPUs; empty where it could, or where a node has not reported its
-    size."""
+    """Why it could fit nowhere, not even on empty GPUs; empty where it could, or where a node has
+    not reported its size."""
     sized = [one.ledger for one in nodes if one.ledger]
-    if len(sized) < len(nodes) or any(not ledger.totals or can_ever(request, ledger) for ledger in sized):
+    if len(sized) < len(nodes) or any(
+        not ledger.totals or can_ever(request, ledger) for ledger in sized
+    ):
         return ""
-    sizes = [(mib, f"{gpu.label} of {shown_name(ledger.node)}") for ledger in sized for gpu, mib in ledger.totals]
+    sizes = [
+        (mib, f"{gpu.label} of {shown_name(ledger.node)}")
+        for ledger in sized
+        for gpu, mib in ledger.totals
+    ]
     most_mib, where = max(sizes, key=lambda pair: pair[0], default=(0, ""))
     if most_mib < request.memory_mib:
-        return f"asks for {gib(request.memory_mib)} GiB of one GPU, and the largest can give {gib(most_mib)}, {where}"
-    return f"asks for {gib(request.memory_mib)} GiB of each of {request.gpus} GPUs, and no node has as many so large"
+        return (
+            f"asks for {gib(request.memory_mib)} GiB of one GPU, and the largest can give"
+            f" {gib(most_mib)}, {where}"
+        )
+    return (
+        f"asks for {gib(request.memory_mib)} GiB of each of {request.gpus} GPUs, and no node has as"
+        " many so large"
+    )
 
 
-def _too_many_clients(request: Request, nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
+def _too_many_clients(
+    request: Request, nodes: Sequence[_Candidate], context: ExplanationContext
+) -> str:
     """Likewise; empty where a node has not reported how many clients its GPUs serve."""
     reported = [context.told.get(one.node) for one in nodes]
     sizes = [gpu.promised_clients for node in reported if node for gpu in node.gpus]
@@ -192,13 +271,16 @@ def _too_many_clients(request: Request, nodes: Sequence[_Candidate], context: Ex
 
 
 def _shortage(request: Request, nodes: Sequence[_Candidate]) -> str:
-    """What the nodes that may take it lack, and which may not. For nodes of which none may take it and has room."""
+    """What the nodes that may take it lack, and which may not. For nodes of which none may take it
+    and has room."""
     open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
     reasons: dict[str, list[str]] = {}
     for one in nodes:
         if one.away:
             reasons.setdefault(one.away, []).append(shown_name(one.node))
-    not_counted = listed([f"{counted(names, 'nodes')} ({why})" for why, names in reasons.items()], _MOST_REASONS)
+    not_counted = listed(
+        [f"{counted(names, 'nodes')} ({why})" for why, names in reasons.items()], _MOST_REASONS
+    )
     left_out = [f"not counted: {not_counted}"] if reasons else []
     return "; ".join([_lack(request, open_ones), *_closed(open_ones), *left_out])
 
@@ -216,21 +298,35 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
     def best(amount: str, rooms: Sequence[tuple[GpuCapacity, NodeCapacity]]) -> tuple[int, str]:
         """The most that one of these has left, and which."""
         room, ledger = max(rooms, key=lambda pair: getattr(pair[0], amount))
-        label = room.gpu.label if len(nodes) == 1 else f"{room.gpu.label} of {shown_name(ledger.node)}"
+        label = (
+            room.gpu.label if len(nodes) == 1 else f"{room.gpu.label} of {shown_name(ledger.node)}"
+        )
         return max(0, getattr(room, amount)), label
 
     with_memory = [one for one in rooms if one[0].memory_mib >= request.memory_mib]
     if not with_memory:
         most, gpu = best("memory_mib", rooms)
-        return f"no GPU of {where} has {gib(request.memory_mib)} GiB free: the most is {gib(most)} GiB, {gpu}"
-    with_threads = [one for one in with_memory if one[0].thread_percent >= (request.thread_percent or 0)]
+        return (
+            f"no GPU of {where} has {gib(request.memory_mib)} GiB free: the most is {gib(most)}"
+            f" GiB, {gpu}"
+        )
+    with_threads = [
+        one for one in with_memory if one[0].thread_percent >= (request.thread_percent or 0)
+    ]
     if not with_threads:
         percent, gpu = best("thread_percent", with_memory)
-        has = f"{gpu} has the memory and {percent} %" if request.memory_mib else f"the most is {percent} %, {gpu}"
+        has = (
+            f"{gpu} has the memory and {percent} %"
+            if request.memory_mib
+            else f"the most is {percent} %, {gpu}"
+        )
         return f"no GPU of {where} has {wanted(request)} free: {has}"
     left, gpu = best("clients", with_threads)
     clients = request.clients or nodes[0].policy.requests.clients_per_grant
-    return f"no GPU of {where} with {wanted(request)} free takes {clients} more clients: {gpu} takes {left}"
+    return (
+        f"no GPU of {where} with {wanted(request)} free takes {clients} more clients: {gpu} takes"
+        f" {left}"
+    )
 
 
 def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
@@ -240,25 +336,42 @@ def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
     most_mib = max((mib for each in free.values() for mib in each), default=0)
     names = [shown_name(node) for node, each in free.items() if sum(each) >= request.memory_mib]
     if request.gpus == 1 and most_mib < request.memory_mib and names:
-        yield f"the GPUs of {counted(names, 'nodes')} have that only together, and autoscalers count it as free"
+        yield (
+            f"the GPUs of {counted(names, 'nodes')} have that only together, and autoscalers count"
+            " it as free"
+        )
 
 
-def _lack_of_several(request: Request, rooms: Sequence[tuple[GpuCapacity, NodeCapacity]], where: str) -> str:
+def _lack_of_several(
+    request: Request, rooms: Sequence[tuple[GpuCapacity, NodeCapacity]], where: str
+) -> str:
     nodes = {ledger.node: ledger for _room, ledger in rooms}
     if all(most_together(ledger.rooms) < request.gpus for ledger in nodes.values()):
         return f"no domain of {where} has {request.gpus} GPUs that take pods"
     fitting = Counter(ledger.node for room, ledger in rooms if room.holds(request, ledger.policy))
     node, most = max(fitting.items(), key=lambda pair: pair[1], default=("", 0))
     if most >= request.gpus:
-        return f"{needs(request)}, with {wanted(request)} free on each: {shown_name(node)}: {apart(nodes[node].rooms)}"
-    return f"{needs(request)}, with {wanted(request)} free on each, and of {where} the most is {most}"
+        return (
+            f"{needs(request)}, with {wanted(request)} free on each: {shown_name(node)}:"
+            f" {apart(nodes[node].rooms)}"
+        )
+    return (
+        f"{needs(request)}, with {wanted(request)} free on each, and of {where} the most is {most}"
+    )
 
 
 def _closed(nodes: Iterable[NodeCapacity]) -> Iterator[str]:
-    found = [(one.gpu.label, shown_name(node.node), shown_name(one.reason)) for node in nodes for one in node.closed]
+    found = [
+        (one.gpu.label, shown_name(node.node), shown_name(one.reason))
+        for node in nodes
+        for one in node.closed
+    ]
     closed = [(f"{label} of {node}", reason) for label, node, reason in found]
     if len(closed) > _MOST_CLOSED:
-        each = [f"{number} {reason}" for reason, number in sorted(Counter(reason for _gpu, reason in closed).items())]
+        each = [
+            f"{number} {reason}"
+            for reason, number in sorted(Counter(reason for _gpu, reason in closed).items())
+        ]
         yield f"{len(closed)} GPUs take none ({listed(each)})"
     elif closed:
         yield f"taking none: {listed([f'{gpu} ({reason})' for gpu, reason in closed])}"
@@ -274,7 +387,9 @@ _REMEDIES = (
 
 def _kept_away(request: Request, fitting: Sequence[_Candidate], nodes: Sequence[_Candidate]) -> str:
     rooms = listed([f"{one.room} ({one.away})" for one in fitting])
-    remedy = [words for start, words in _REMEDIES if any(one.away.startswith(start) for one in fitting)]
+    remedy = [
+        words for start, words in _REMEDIES if any(one.away.startswith(start) for one in fitting)
+    ]
     rest = [one for one in nodes if not one.gpus]
     elsewhere = [f"elsewhere, {_shortage(request, rest)}"] if rest else []
     return "; ".join([f"there is room only where it may not go: {rooms}", *remedy, *elsewhere])
@@ -285,11 +400,22 @@ def _when(request: Request, nodes: Sequence[_Candidate], context: ExplanationCon
     if not open_ones:
         return "kubectl mps shows how each node is"
     if not any(has_domain(request, ledger) for ledger in open_ones):
-        return f"it never fits until an administrator makes a domain of {request.gpus} GPUs; or ask for one GPU"
+        return (
+            f"it never fits until an administrator makes a domain of {request.gpus} GPUs; or ask"
+            " for one GPU"
+        )
     unit_mib = context.policy.resources.memory_unit_mib
     most_mib = max((room.memory_mib for ledger in open_ones for room in ledger.rooms), default=0)
     less_mib = most_mib // unit_mib * unit_mib
-    ask_less = f"ask for {gib(less_mib)} GiB or less" if 0 < less_mib < request.memory_mib and request.gpus == 1 else ""
+    ask_less = (
+        f"ask for {gib(less_mib)} GiB or less"
+        if 0 < less_mib < request.memory_mib and request.gpus == 1
+        else ""
+    )
     if any(can_ever(request, ledger) for ledger in open_ones):
-        return "; or ".join(filter(None, ["it starts when others end, which kubectl mps shows", ask_less]))
-    return "; ".join(filter(None, ["what is counted is too small for it even when empty", ask_less]))
+        return "; or ".join(
+            filter(None, ["it starts when others end, which kubectl mps shows", ask_less])
+        )
+    return "; ".join(
+        filter(None, ["what is counted is too small for it even when empty", ask_less])
+    )

@@ -1,8 +1,9 @@
-"""What lifts a client's limits, or raises its priority: the variables that it was started with, and the context that it
-has made.
+"""What lifts a client's limits, or raises its priority: the variables that it was started with, and
+the context that it has made.
 
-A program may replace a variable in its own process, which shows in no environment. Of its share of the threads its
-address space tells (docs/mps-observed.md, section 13): how much a context reserves grows with its SMs.
+A program may replace a variable in its own process, which shows in no environment. Of its share of
+the threads its address space tells (docs/mps-observed.md, section 13): how much a context reserves
+grows with its SMs.
 """
 
 import re
@@ -16,7 +17,8 @@ from mpsd.model.node_view import Client
 from mpsd.model.problem import shown
 from mpsd.model.violations import ViolationKind
 
-RESERVED_APART_S = 0.1  # a context is being made for so long, and two scans of it must be further apart to count
+# a context is being made for so long, and two scans of it must be further apart to count
+RESERVED_APART_S = 0.1
 _MIB = 1024**2
 _TOLERANCE_MIB = 8  # of a context's memory; a context of 65 SMs is 99 MiB more than one of 38
 _AS_SET = "start the program with the values that mpsd set"
@@ -24,8 +26,9 @@ _AS_SET = "start the program with the values that mpsd set"
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What holds a client. grant: its own. server_mib: the limit of its server, which is the domain's largest grant.
-    sees: the UUIDs of the GPUs that its process can see, before CUDA_VISIBLE_DEVICES narrows them."""
+    """What holds a client. grant: its own. server_mib: the limit of its server, which is the
+    domain's largest grant. sees: the UUIDs of the GPUs that its process can see, before
+    CUDA_VISIBLE_DEVICES narrows them."""
 
     grant: Grant
     server_mib: int
@@ -34,25 +37,36 @@ class ClientLimits:
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """message: what the process does, by which variable or what else tells it, and what it was given."""
+    """message: what the process does, by which variable or what else tells it, and what it was
+    given."""
 
     kind: ViolationKind
     message: str
 
 
 def escapes(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> tuple[Escape, ...]:
-    """What lifts the limits of a client with this environment on the GPU with this UUID, or raises its priority; empty
-    where nothing does."""
+    """What lifts the limits of a client with this environment on the GPU with this UUID, or raises
+    its priority; empty where nothing does."""
     found = []
-    if lifted := "; ".join(filter(None, (_memory(environment, gpu, held), _threads(environment, held.grant)))):
+    if lifted := "; ".join(
+        filter(None, (_memory(environment, gpu, held), _threads(environment, held.grant)))
+    ):
         found.append(Escape(ViolationKind.LIMIT_LIFTED, f"lifts its limit: {lifted}; {_AS_SET}"))
     if environment.get(cuda.PARTITIONING) == "1":
-        what = f"{cuda.PARTITIONING}=1 lifts the server's thread percentage; remove it from the program's environment"
+        what = (
+            f"{cuda.PARTITIONING}=1 lifts the server's thread percentage; remove it from the"
+            " program's environment"
+        )
         found.append(Escape(ViolationKind.PARTITIONING_ENABLED, f"lifts its limit: {what}"))
     value = environment.get(cuda.CLIENT_PRIORITY)
     if held.grant.priority == BELOW_NORMAL and cuda.client_priority_as_read(value) != BELOW_NORMAL:
-        what = f"{cuda.CLIENT_PRIORITY} {_written(value)}, which is normal, and its grant is below normal"
-        found.append(Escape(ViolationKind.PRIORITY_RAISED, f"raises its priority: {what}; {_AS_SET}"))
+        what = (
+            f"{cuda.CLIENT_PRIORITY} {_written(value)}, which is normal, and its grant is below"
+            " normal"
+        )
+        found.append(
+            Escape(ViolationKind.PRIORITY_RAISED, f"raises its priority: {what}; {_AS_SET}")
+        )
     return tuple(found)
 
 
@@ -62,17 +76,23 @@ def _written(value: str | None) -> str:
 
 def _memory(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> str:
     visible = cuda.visible_devices(environment.get(cuda.CUDA_VISIBLE_DEVICES), held.sees)
-    if gpu not in visible:  # it sees other GPUs than is known here, so the meaning of its ordinals is unknown
+    # it sees other GPUs than is known here, so the meaning of its ordinals is unknown
+    if gpu not in visible:
         return ""
     value = environment.get(cuda.MEMORY_LIMIT)
     written = f"is {shown(value)}" if value else "is not set"
     why = _lifting(value, visible, visible.index(gpu), held)
-    return f"{cuda.MEMORY_LIMIT} {written}: {why}; {held.grant.memory_mib} MiB are granted" if why else ""
+    return (
+        f"{cuda.MEMORY_LIMIT} {written}: {why}; {held.grant.memory_mib} MiB are granted"
+        if why
+        else ""
+    )
 
 
 def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: ClientLimits) -> str:
     """Why this value holds its process to no less than it was granted, or empty."""
-    granted_mib = max(held.grant.memory_mib, held.grant.earlier_mib)  # what runs keeps what it was started with
+    # what runs keeps what it was started with
+    granted_mib = max(held.grant.memory_mib, held.grant.earlier_mib)
     match cuda.memory_limit_as_read(value, visible):
         case cuda.Lifted(reason):
             return f"{reason}, so no limit applies, not even the server's"
@@ -81,7 +101,9 @@ def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: Clie
             more = bytes_by_ordinal[ordinal] > granted_mib * _MIB
             return f"that exceeds its grant and allows {limit_mib} MiB" if more else ""
         case cuda.Limited() if ordinal > 0:
-            return ""  # what mpsd writes names the first device alone: an entry for another could lift every limit
+            # what mpsd writes names the first device alone: an entry for another could lift every
+            # limit
+            return ""
         case cuda.Unset() | cuda.Limited():
             more = held.server_mib > granted_mib
             return f"only the server's limit of {held.server_mib} MiB applies" if more else ""
@@ -94,25 +116,33 @@ def _threads(environment: Mapping[str, str], grant: Grant) -> str:
     read = cuda.thread_percent_as_read(value)
     if read <= max(grant.thread_percent, grant.earlier_percent):
         return ""
-    return f"{cuda.THREAD_PERCENT} {_written(value)}, which means {read:g} %; {grant.thread_percent} % are granted"
+    return (
+        f"{cuda.THREAD_PERCENT} {_written(value)}, which means {read:g} %; {grant.thread_percent} %"
+        " are granted"
+    )
 
 
-# -- what a context shows ----------------------------------------------------------------------------------------------
+# -- what a context shows ------------------------------------------------------------------------
 
 _FIRST = 0x2_0000_0000  # the address at which what contexts reserve begins
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.{4}) [0-9a-f]+ \S+ [0-9]+ *(.*?)\n?", re.DOTALL)
 
 
 def reserved_kib(mappings: Iterable[bytes]) -> int:
-    """How much is reserved there before a mapping of the driver's, /dev/nvidia0 on a real GPU. 0 where it is not so,
-    as before there is a context. mappings: lines of /proc/PID/maps, of which no more are read than needed."""
+    """How much is reserved there before a mapping of the driver's, /dev/nvidia0 on a real GPU. 0
+    where it is not so, as before there is a context. mappings: lines of /proc/PID/maps, of which no
+    more are read than needed."""
     reserved = end = 0
     for found in map(_MAPPING.fullmatch, mappings):
         if found is None:
             return 0
         start, stop, path = int(found[1], 16), int(found[2], 16), found[4]
         if reserved:  # this is the one behind it
-            return reserved // 1024 if start == end and path.rpartition(b"/")[2].startswith(b"nvidia") else 0
+            return (
+                reserved // 1024
+                if start == end and path.rpartition(b"/")[2].startswith(b"nvidia")
+                else 0
+            )
         if start >= _FIRST:
             if start != _FIRST or found[3] != b"---p" or path:
                 return 0
@@ -126,17 +156,23 @@ def most_sms(grant: Grant, gpu: Gpu) -> int:
 
 
 def shows_lifted(grant: Grant, gpus: Mapping[str, Gpu]) -> bool:
-    """Whether what contexts reserve could show that a client is on more SMs. gpus: by UUID. Of several GPUs nothing
-    says which of them a reservation is for."""
+    """Whether what contexts reserve could show that a client is on more SMs. gpus: by UUID. Of
+    several GPUs nothing says which of them a reservation is for."""
     gpu = gpus.get(grant.gpus[0]) if len(grant.parts) == 1 else None
-    return gpu is not None and gpu.capability.reserved_kib(most_sms(grant, gpu)) < gpu.capability.reserved_kib(gpu.sms)
+    return gpu is not None and gpu.capability.reserved_kib(
+        most_sms(grant, gpu)
+    ) < gpu.capability.reserved_kib(gpu.sms)
 
 
 def threads_lifted(client: Client, gpu: Gpu, grant: Grant) -> Iterator[Escape]:
-    """Where its context is on more SMs than its share gives, and it has the memory of such a context."""
+    """Where its context is on more SMs than its share gives, and it has the memory of such a
+    context."""
     least, most = gpu.capability.least_sms(client.reserved_kib, gpu.sms), most_sms(grant, gpu)
     cost_mib = gpu.capability.context_cost_mib(least) - _TOLERANCE_MIB
     if least > most and client.used_mib is not None and client.used_mib >= cost_mib:
-        what = f"its context is on {least} SMs of {gpu.label} or more, and {grant.thread_percent} % of them are {most}"
+        what = (
+            f"its context is on {least} SMs of {gpu.label} or more, and {grant.thread_percent} % of"
+            f" them are {most}"
+        )
         remedy = f"do not set {cuda.THREAD_PERCENT} in the program"
         yield Escape(ViolationKind.THREADS_LIFTED, f"lifts its limit: {what}; {remedy}")

@@ -1,8 +1,8 @@
 """Judges the processes of one scan: which exceed their grant, and which of those must end.
 
-Nothing is ended without need: a process is reported once, gets a second scan where the first may mislead, and is left
-alone where its grant is kept once others have ended. What is not known is never a violation: processes whose pod is
-unknown, and mpsd's own, are left out.
+Nothing is ended without need: a process is reported once, gets a second scan where the first may
+mislead, and is left alone where its grant is kept once others have ended. What is not known is
+never a violation: processes whose pod is unknown, and mpsd's own, are left out.
 """
 
 from collections import Counter
@@ -15,29 +15,40 @@ from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import Violation, ViolationKind, most_mib, named
-from mpsd.watchdog.rules.escapes import RESERVED_APART_S, ClientLimits, Escape, escapes, threads_lifted
+from mpsd.watchdog.rules.escapes import (
+    RESERVED_APART_S,
+    ClientLimits,
+    Escape,
+    escapes,
+    threads_lifted,
+)
 
 _FULL = "CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
 _START_ON_MPS = "start it with the CUDA_MPS_PIPE_DIRECTORY that mpsd set"
-AGAIN_S = 2.0  # a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
-SECOND_SCAN_S = 0.03  # after the first: a process that starts or ends may show outside MPS for a moment
+# a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
+AGAIN_S = 2.0
+# after the first: a process that starts or ends may show outside MPS for a moment
+SECOND_SCAN_S = 0.03
 _APART_S = {  # that two scans must be for both to count, of what needs two
-    **dict.fromkeys((ViolationKind.OUTSIDE_MPS, ViolationKind.WITHOUT_GRANT, ViolationKind.IN_NO_POD), 0.02),
+    **dict.fromkeys(
+        (ViolationKind.OUTSIDE_MPS, ViolationKind.WITHOUT_GRANT, ViolationKind.IN_NO_POD), 0.02
+    ),
     ViolationKind.THREADS_LIFTED: RESERVED_APART_S,
 }
 
 Share = tuple[str, str]  # the id of a grant and the UUID of a GPU of it
-_Key = tuple[ViolationKind | str, ProcessIdentity | str, str]  # what, of which process or grant, on which GPU
+# what, of which process or grant, on which GPU
+_Key = tuple[ViolationKind | str, ProcessIdentity | str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogView:
-    """What a scan is judged by. now: seconds, of a monotonic clock. grants: by id. domains: the UUIDs of each domain's
-    GPUs, by name. ungranted: as in NodeView. own: mpsd's processes and those of its daemons. pods_known: whether pods
-    are known by their cgroups; where not, no process is in one. unseen: the UUIDs of the GPUs that NVML does not answer
-    for. unexplained_mib: by GPU, what is in use of no process that is known.
-    doubtful: UUIDs of GPUs on which a process may have a grant that is not known, or be mpsd's own, because a record
-    cannot be read."""
+    """What a scan is judged by. now: seconds, of a monotonic clock. grants: by id. domains: the
+    UUIDs of each domain's GPUs, by name. ungranted: as in NodeView. own: mpsd's processes and those
+    of its daemons. pods_known: whether pods are known by their cgroups; where not, no process is in
+    one. unseen: the UUIDs of the GPUs that NVML does not answer for. unexplained_mib: by GPU, what
+    is in use of no process that is known. doubtful: UUIDs of GPUs on which a process may have a
+    grant that is not known, or be mpsd's own, because a record cannot be read."""
 
     now: float
     gpus: tuple[Gpu, ...]
@@ -67,7 +78,8 @@ class WatchdogView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFinding:
-    """Something that is wrong with a process. pod: None where none that is known by name holds it."""
+    """Something that is wrong with a process. pod: None where none that is known by name holds
+    it."""
 
     kind: ViolationKind
     client: Client
@@ -77,8 +89,9 @@ class ProcessFinding:
 
 @dataclass(frozen=True, slots=True)
 class JudgedShare:
-    """The clients of a grant on a GPU, and what they were judged by. escapes: of those on MPS (beside it there are no
-    limits), what their environment was found to lift, with that environment. is_kept: whether nothing was wrong."""
+    """The clients of a grant on a GPU, and what they were judged by. escapes: of those on MPS
+    (beside it there are no limits), what their environment was found to lift, with that
+    environment. is_kept: whether nothing was wrong."""
 
     held: ClientLimits
     policy: Policy
@@ -88,14 +101,16 @@ class JudgedShare:
 
 
 def strangers(view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    """The processes on GPUs that they were not granted, and those outside MPS, as far as what was granted is known.
-    resource: what a pod must hold."""
+    """The processes on GPUs that they were not granted, and those outside MPS, as far as what was
+    granted is known. resource: what a pod must hold."""
     for client in view.clients:
         grant = view.grants.get(client.grant or "")
         if grant and client.gpu in grant.gpus and client.on_mps:
             continue
         if client.process not in view.own and (grant or client.gpu not in view.doubtful):
-            yield from _misplaced(client, grant, view) if grant else _ungranted(client, view, resource)
+            yield from (
+                _misplaced(client, grant, view) if grant else _ungranted(client, view, resource)
+            )
 
 
 def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[ProcessFinding]:
@@ -103,18 +118,25 @@ def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[Pro
     if client.gpu not in grant.gpus:
         given = ", ".join(map(view.label, grant.gpus))
         yield ProcessFinding(
-            ViolationKind.WITHOUT_GRANT, client, grant.pod_of(client.pod), f"uses {label}, but was granted {given}"
+            ViolationKind.WITHOUT_GRANT,
+            client,
+            grant.pod_of(client.pod),
+            f"uses {label}, but was granted {given}",
         )
     else:
         remedy = (
-            "use a GPU that mpsd does not share, since MPS serves CUDA alone" if client.only_draws else _START_ON_MPS
+            "use a GPU that mpsd does not share, since MPS serves CUDA alone"
+            if client.only_draws
+            else _START_ON_MPS
         )
         message = f"uses {label} {_beside(client)}; {remedy}"
         yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod_of(client.pod), message)
 
 
 def _beside(client: Client) -> str:
-    return "beside MPS, without limits" + (", through a graphics interface (Vulkan, OpenGL)" * client.only_draws)
+    return "beside MPS, without limits" + (
+        ", through a graphics interface (Vulkan, OpenGL)" * client.only_draws
+    )
 
 
 def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
@@ -122,10 +144,14 @@ def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[Pr
     label = view.label(client.gpu)
     if client.pod is None or not view.pods_known:
         where = "is in no pod and uses" if view.pods_known else "has no grant and uses"
-        yield ProcessFinding(ViolationKind.IN_NO_POD, client, None, f"{where} {label}, which mpsd shares; {how}")
+        yield ProcessFinding(
+            ViolationKind.IN_NO_POD, client, None, f"{where} {label}, which mpsd shares; {how}"
+        )
     elif client.pod in view.ungranted:
         message = f"uses {label} without a grant: its pod holds no {resource}; {how}"
-        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, view.ungranted[client.pod], message)
+        yield ProcessFinding(
+            ViolationKind.WITHOUT_GRANT, client, view.ungranted[client.pod], message
+        )
 
 
 def limits_held(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientLimits]:
@@ -136,8 +162,12 @@ def limits_held(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientL
     for grant_id, _gpu in shares:
         grant = view.grants[grant_id]
         # A container has its own GPUs only; a program of this machine all of its domain's.
-        is_own = isinstance(grant.holder, PodName | HostContainer) or grant.domain not in view.domains
-        yield ClientLimits(grant, largest[grant.domain], grant.gpus if is_own else view.domains[grant.domain])
+        is_own = (
+            isinstance(grant.holder, PodName | HostContainer) or grant.domain not in view.domains
+        )
+        yield ClientLimits(
+            grant, largest[grant.domain], grant.gpus if is_own else view.domains[grant.domain]
+        )
 
 
 def crowd(
@@ -147,24 +177,31 @@ def crowd(
     ending: Container[ProcessIdentity],
     short: Container[ProcessIdentity],
 ) -> Iterator[ProcessFinding]:
-    """The newest of a grant's processes on a GPU where it has too many. ending: those that do not count. short: as
-    found by `crowding_out`."""
+    """The newest of a grant's processes on a GPU where it has too many. ending: those that do not
+    count. short: as found by `crowding_out`."""
     counted = [client for client in clients if client.process not in ending]
     if len(counted) > grant.clients:
         most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}{_together(grant)}"
         for client in sorted(counted, key=age)[grant.clients :]:
             lack = "; another grant lacks its own because of it" if client.process in short else ""
-            message = f"exceeds its grant's limit of {most} on {label} (requests.clients_per_grant){lack}"
-            yield ProcessFinding(ViolationKind.TOO_MANY_CLIENTS, client, grant.pod_of(client.pod), message)
+            message = (
+                f"exceeds its grant's limit of {most} on {label} (requests.clients_per_grant){lack}"
+            )
+            yield ProcessFinding(
+                ViolationKind.TOO_MANY_CLIENTS, client, grant.pod_of(client.pod), message
+            )
 
 
 def _together(grant: Grant) -> str:
     return f" for all pods of claim {grant.claim} together" if len(grant.pods) > 1 else ""
 
 
-def crowding_out(gpu: Gpu, grants: Iterable[Grant], clients: Iterable[Client]) -> Iterator[ProcessIdentity]:
-    """The processes without which every grant could have its own clients on the GPU: each time the newest of the grant
-    that is furthest over. grants: those on the GPU. clients: those that count there.
+def crowding_out(
+    gpu: Gpu, grants: Iterable[Grant], clients: Iterable[Client]
+) -> Iterator[ProcessIdentity]:
+    """The processes without which every grant could have its own clients on the GPU: each time the
+    newest of the grant that is furthest over. grants: those on the GPU. clients: those that count
+    there.
     """
     used: dict[str | None, list[Client]] = {grant.id: [] for grant in grants}
     own = {grant.id: grant.clients for grant in grants}
@@ -184,7 +221,8 @@ def age(client: Client) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to report that is no violation. pods: those it concerns. reason: of its events; None: none."""
+    """Something to report that is no violation. pods: those it concerns. reason: of its events;
+    None: none."""
 
     gpu: str
     pods: tuple[PodName, ...]
@@ -194,10 +232,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one scan leaves to the next. within: what each process used when its grant was last within, by grant and
-    GPU. ending: until when a process that is being ended does not count. since: when each thing that needs a second
-    scan was first seen. reported: what was seen to be wrong and still is, and whether it was reported. shares: how
-    they were judged."""
+    """What one scan leaves to the next. within: what each process used when its grant was last
+    within, by grant and GPU. ending: until when a process that is being ended does not count.
+    since: when each thing that needs a second scan was first seen. reported: what was seen to be
+    wrong and still is, and whether it was reported. shares: how they were judged."""
 
     within: Mapping[Share, Mapping[ProcessIdentity, int]] = field(default_factory=dict)
     ending: Mapping[ProcessIdentity, float] = field(default_factory=dict)
@@ -213,7 +251,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class WatchdogVerdict:
-    """violations: each once, and again where its process does not end. scan_again: soon, before anybody is punished."""
+    """violations: each once, and again where its process does not end. scan_again: soon, before
+    anybody is punished."""
 
     violations: tuple[Violation, ...]
     notices: tuple[Notice, ...]
@@ -242,40 +281,65 @@ class _Judgement:
         self._gpus = {gpu.uuid: gpu for gpu in view.gpus}
         self._before = before
         self._policy = policy
-        listed = {client.process for client in view.clients} if before.ending else frozenset[ProcessIdentity]()
+        listed = (
+            {client.process for client in view.clients}
+            if before.ending
+            else frozenset[ProcessIdentity]()
+        )
         left = {
-            one: until for one, until in before.ending.items() if view.now < until and (one in listed or view.unseen)
+            one: until
+            for one, until in before.ending.items()
+            if view.now < until and (one in listed or view.unseen)
         }
         self.ending = left | dict.fromkeys(view.ending, view.now + AGAIN_S)
         self._late = (before.ending.keys() & listed) - self.ending.keys()
         # What was known of a GPU holds while NVML does not answer for it.
         self._within = {
-            one: was for one, was in before.within.items() if one[1] in view.unseen and one[0] in view.grants
+            one: was
+            for one, was in before.within.items()
+            if one[1] in view.unseen and one[0] in view.grants
         }
         self._shares: dict[Share, JudgedShare] = {}
         self._since: dict[_Key, float] = {}
-        self._reported = {key: reported for key, reported in before.reported.items() if key[2] in view.unseen}
+        self._reported = {
+            key: reported for key, reported in before.reported.items() if key[2] in view.unseen
+        }
         self.short = frozenset(process for gpu in view.gpus for process in self._crowding_out(gpu))
         self._violations: list[Violation] = []
         self._notices: list[Notice] = []
 
     def result(self) -> tuple[WatchdogVerdict, Memory]:
-        verdict = WatchdogVerdict(tuple(self._violations), tuple(self._notices), scan_again=bool(self._since))
+        verdict = WatchdogVerdict(
+            tuple(self._violations), tuple(self._notices), scan_again=bool(self._since)
+        )
         return verdict, Memory(self._within, self.ending, self._since, self._reported, self._shares)
 
     def _crowding_out(self, gpu: Gpu) -> Iterator[ProcessIdentity]:
         here = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
         counts = Counter([client.grant for client in here])
         grants = self._view.grants
-        if any(grant in grants and count > grants[grant].clients for grant, count in counts.items() if grant):
+        if any(
+            grant in grants and count > grants[grant].clients
+            for grant, count in counts.items()
+            if grant
+        ):
             there = [grant for grant in grants.values() if gpu.uuid in grant.gpus]
-            yield from crowding_out(gpu, there, [client for client in here if client.process not in self.ending])
+            yield from crowding_out(
+                gpu, there, [client for client in here if client.process not in self.ending]
+            )
 
     def check_share(self, share: Share, clients: list[Client], held: ClientLimits) -> None:
-        """The clients of a grant on one of its GPUs. What was kept and has not changed is not looked at again."""
+        """The clients of a grant on one of its GPUs. What was kept and has not changed is not
+        looked at again."""
         (_grant, gpu), grant, known = share, held.grant, self._before.shares.get(share)
         known = known if known and known.held == held else None
-        if known and known.is_kept and known.clients == clients and known.policy is self._policy and not self.ending:
+        if (
+            known
+            and known.is_kept
+            and known.clients == clients
+            and known.policy is self._policy
+            and not self.ending
+        ):
             self._shares[share], self._within[share] = known, self._before.within[share]
             return
         found, is_lifted = {}, False
@@ -290,23 +354,33 @@ class _Judgement:
             if client.reserved_kib:
                 lifted += threads_lifted(client, self._gpus[gpu], grant)
             for escape in lifted:
-                self.note(ProcessFinding(escape.kind, client, grant.pod_of(client.pod), escape.message))
+                self.note(
+                    ProcessFinding(escape.kind, client, grant.pod_of(client.pod), escape.message)
+                )
             is_lifted = is_lifted or bool(lifted)
         too_many = tuple(crowd(grant, self._view.label(gpu), clients, self.ending, self.short))
         for one_more in too_many:
             self.note(one_more)
         is_kept = self.check_memory(grant, gpu, clients) and not too_many
-        self._shares[share] = JudgedShare(held, self._policy, clients, found, is_kept and not is_lifted)
+        self._shares[share] = JudgedShare(
+            held, self._policy, clients, found, is_kept and not is_lifted
+        )
 
     def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> bool:
-        """A grant whose processes together use more than it of a GPU, those that are being ended left out. Whether it
-        is kept by all of them."""
+        """A grant whose processes together use more than it of a GPU, those that are being ended
+        left out. Whether it is kept by all of them."""
         used: dict[ProcessIdentity, int] = {}
         counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
             if client.used_mib is None:
-                what = f"how much of {self._view.label(gpu)} {named(client)} uses; its memory is not counted"
-                self._notice(("unknown", client.process, gpu), Notice(gpu, (), None, f"NVML does not report {what}"))
+                what = (
+                    f"how much of {self._view.label(gpu)} {named(client)} uses; its memory is not"
+                    " counted"
+                )
+                self._notice(
+                    ("unknown", client.process, gpu),
+                    Notice(gpu, (), None, f"NVML does not report {what}"),
+                )
             else:
                 used[client.process] = client.used_mib
         before, part = self._before.within.get((grant.id, gpu), {}), grant.part_of(gpu)
@@ -318,7 +392,9 @@ class _Judgement:
         growth = {process: mib - before.get(process, 0) for process, mib in used.items()}
         culprits = [client for client in counted if client.process in used]
         left_mib = total_mib
-        for client in sorted(culprits, key=lambda one: (growth[one.process], age(one)), reverse=True):
+        for client in sorted(
+            culprits, key=lambda one: (growth[one.process], age(one)), reverse=True
+        ):
             taken = f"allocated {growth[client.process]} MiB since the use last fitted the grant"
             how = taken if before else f"holds {used[client.process]} MiB"
             granted = f"{part.memory_mib} MiB are granted{_together(grant)}"
@@ -333,13 +409,16 @@ class _Judgement:
         return False
 
     def check_clients(self, gpu: Gpu) -> None:
-        clients = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
+        clients = [
+            client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid
+        ]
         if len(clients) < gpu.capability.clients:
             return
         holding = ((self._view.grants.get(client.grant or ""), client) for client in clients)
         pods = {pod for grant, client in holding if grant and (pod := grant.pod_of(client.pod))}
         message = (
-            f"{gpu.label} has {gpu.capability.clients} MPS clients, which is its maximum: the next process gets {_FULL}"
+            f"{gpu.label} has {gpu.capability.clients} MPS clients, which is its maximum: the next"
+            f" process gets {_FULL}"
         )
         notice = Notice(gpu.uuid, tuple(sorted(pods, key=str)), Reason.TOO_MANY_CLIENTS, message)
         self._notice(("full", "", gpu.uuid), notice)
@@ -348,10 +427,14 @@ class _Judgement:
         """Reported and not judged: nothing proves whose it is."""
         if mib := self._view.unexplained_mib.get(gpu.uuid):
             message = (
-                f"{mib} MiB of {gpu.label} are in use, and no process there is known to use them: managed memory of a "
-                "process that hides it, or of a pool; see which of its programs use managed memory"
+                f"{mib} MiB of {gpu.label} are in use, and no process there is known to use them:"
+                " managed memory of a process that hides it, or of a pool; see which of its"
+                " programs use managed memory"
             )
-            self._notice(("unexplained", "", gpu.uuid), Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message))
+            self._notice(
+                ("unexplained", "", gpu.uuid),
+                Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message),
+            )
 
     def _notice(self, key: _Key, notice: Notice) -> None:
         self._reported[key] = True
@@ -359,7 +442,8 @@ class _Judgement:
             self._notices.append(notice)
 
     def note(self, finding: ProcessFinding, as_one: str = "") -> None:
-        """Something is wrong with a process. as_one: the grant whose processes it is reported once for."""
+        """Something is wrong with a process. as_one: the grant whose processes it is reported once
+        for."""
         client = finding.client
         key: _Key = (finding.kind, as_one or client.process, client.gpu)
         reported = self._before.reported.get(key)
@@ -375,16 +459,24 @@ class _Judgement:
         self._reported[key] = response.reports or bool(reported)
         if response.ends:
             self.ending[client.process] = self._view.now + AGAIN_S
-        elif reported or reported is response.reports:  # what was only counted is reported where the policy now says so
+        # what was only counted is reported where the policy now says so
+        elif reported or reported is response.reports:
             return
         again = response.ends and client.process in self._late
         kind, pod, grant = finding.kind, finding.pod, self._view.grants.get(client.grant or "")
-        claim = f" (claim {grant.claim})" if grant and grant.claim and grant.claim not in finding.message else ""
+        claim = (
+            f" (claim {grant.claim})"
+            if grant and grant.claim and grant.claim not in finding.message
+            else ""
+        )
         message = f"{finding.message}{claim}"
-        self._violations.append(Violation(kind, response, client.gpu, client.grant, pod, client, message, again))
+        self._violations.append(
+            Violation(kind, response, client.gpu, client.grant, pod, client, message, again)
+        )
 
     def _response(self, finding: ProcessFinding) -> Response:
-        """As the policy says, except that only pods can be evicted, and exempt namespaces are only observed."""
+        """As the policy says, except that only pods can be evicted, and exempt namespaces are only
+        observed."""
         is_short = finding.client.process in self.short
         response, pod = finding.kind.response(self._policy, short=is_short), finding.pod
         exempt = self._policy.admission.exempt_namespaces

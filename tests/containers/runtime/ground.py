@@ -1,4 +1,5 @@
-"""A launcher as `mpsd install` writes it, a bundle, and a next runtime that writes down what it was given."""
+"""A launcher as `mpsd install` writes it, a bundle, and a next runtime that writes down what it was
+given."""
 
 import json
 import subprocess
@@ -11,12 +12,14 @@ from mpsd.containers.engines.launcher import launcher
 _CHECKOUT = Path(__file__).parents[3]
 _NEXT = f"""#!{sys.executable} -ISX utf8
 import json, os, sys
-bundle = next((word for at, word in enumerate(sys.argv) if sys.argv[at - 1] in ("-b", "--bundle")), "")
-process = next((word for at, word in enumerate(sys.argv) if sys.argv[at - 1] in ("-p", "--process")), "")
+def after(*flags):
+    return next((word for at, word in enumerate(sys.argv) if sys.argv[at - 1] in flags), "")
+bundle, process = after("-b", "--bundle"), after("-p", "--process")
+environ = open("/proc/self/environ").read().split("\\0")
 said = {{
     "argv": sys.argv,
     "pid": os.getpid(),
-    "environ": dict(entry.split("=", 1) for entry in open("/proc/self/environ").read().split("\\0") if entry),
+    "environ": dict(entry.split("=", 1) for entry in environ if entry),
     "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
     "config": open(bundle + "/config.json").read() if bundle else "",
     "process": open(process).read() if process else "",
@@ -47,7 +50,9 @@ class Ground:
         self.following = following = folder / "next-runtime"
         following.write_text(_NEXT.replace("{said!r}", repr(str(self._said))))
         following.chmod(0o755)
-        text = launcher(sys.executable, str(_CHECKOUT), str(self.run_directory), str(following), str(self.log))
+        text = launcher(
+            sys.executable, str(_CHECKOUT), str(self.run_directory), str(following), str(self.log)
+        )
         self.program.write_text(text)
         self.program.chmod(0o755)
         self.bundle.mkdir()
@@ -56,7 +61,9 @@ class Ground:
     def write(self, *environment: str, **fields: object) -> bytes:
         """A config.json with this environment. Returns what is in it."""
         process = {"args": ["true"], "cwd": "/", "env": ["PATH=/bin", *environment]}
-        self.config.write_text(json.dumps({"ociVersion": "1.0.2", "process": process, "x": {"kept": [1.5]}} | fields))
+        self.config.write_text(
+            json.dumps({"ociVersion": "1.0.2", "process": process, "x": {"kept": [1.5]}} | fields)
+        )
         return self.config.read_bytes()
 
     def call(self, *argv: str, stdin: bytes = b"", **options: object) -> Ended:
@@ -71,7 +78,9 @@ class Ground:
         return Ended(program.returncode, said.decode(), program.pid)
 
     def create(self, *options: str, container: str = "c1") -> Ended:
-        return self.call("--root", str(self.root), "create", "--bundle", str(self.bundle), *options, container)
+        return self.call(
+            "--root", str(self.root), "create", "--bundle", str(self.bundle), *options, container
+        )
 
     @property
     def heard(self) -> dict[str, object] | None:
@@ -84,7 +93,11 @@ class Ground:
 
     @property
     def events(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+        return (
+            [json.loads(line) for line in self.log.read_text().splitlines()]
+            if self.log.exists()
+            else []
+        )
 
     def hold(self, container: str) -> None:
         """The state that runc keeps of a container made from this bundle."""

@@ -1,4 +1,5 @@
-"""A server on a Unix socket that answers what it is told to, as `mpsd up` does, and keeps what it was asked."""
+"""A server on a Unix socket that answers what it is told to, as `mpsd up` does, and keeps what it
+was asked."""
 
 import json
 import socketserver
@@ -18,8 +19,8 @@ class Asked:
 
 @dataclass
 class Answers:
-    """by_url: the status and the body of each answer. asked: in the order it came. may_answer: set, unless a test has
-    them wait."""
+    """by_url: the status and the body of each answer. asked: in the order it came. may_answer: set,
+    unless a test has them wait."""
 
     by_url: dict[str, tuple[int, object]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
@@ -41,7 +42,9 @@ def answering(run_directory: Path, answers: Answers) -> Iterator[Answers]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             answers.asked.append(Asked(self.path, json.loads(body)))
             answers.may_answer.wait(60)
-            status, said = answers.by_url.get(self.path, (404, {"reasons": ["not known"], "for_ever": True}))
+            status, said = answers.by_url.get(
+                self.path, (404, {"reasons": ["not known"], "for_ever": True})
+            )
             sent = b"" if said is None else json.dumps(said).encode()
             with suppress(BrokenPipeError):  # who asked waits no longer
                 self.send_response(status)

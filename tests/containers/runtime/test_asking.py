@@ -1,4 +1,5 @@
-"""Asking mpsd: whatever answers on its socket, or does not, ends in an answer or a sentence, in time."""
+"""Asking mpsd: whatever answers on its socket, or does not, ends in an answer or a sentence, in
+time."""
 
 import os
 import socket
@@ -75,7 +76,9 @@ def test_an_answer_is_understood(tmp_path: Path, said: bytes, status: int, body:
 def test_what_is_no_answer_is_refused(tmp_path: Path, said: bytes) -> None:
     with pytest.raises(ContainerRefused) as raised, _saying_until_closed(tmp_path, said):
         _ask(tmp_path)
-    assert not any(words in str(raised.value) for words in ("start it with `mpsd up`", "did not answer"))
+    assert not any(
+        words in str(raised.value) for words in ("start it with `mpsd up`", "did not answer")
+    )
 
 
 @contextmanager
@@ -128,7 +131,9 @@ def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, left: bool) -> Non
     if left:
         with _listening(tmp_path):
             pass
-    with pytest.raises(ContainerRefused, match=r"no process answers on .*; start it with `mpsd up`"):
+    with pytest.raises(
+        ContainerRefused, match=r"no process answers on .*; start it with `mpsd up`"
+    ):
         _ask(tmp_path)
 
 
@@ -140,7 +145,10 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a program as somebody else")
 def test_a_stranger_in_mpsds_place_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "mpsd.sock"
-    serve = "import os, socket, sys; os.setuid(65534); s = socket.socket(fileno=0); s.listen(); print(flush=True)"
+    serve = (
+        "import os, socket, sys; os.setuid(65534); s = socket.socket(fileno=0); s.listen();"
+        " print(flush=True)"
+    )
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         stranger = subprocess.Popen(
@@ -159,6 +167,8 @@ def test_a_stranger_in_mpsds_place_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_a_refusal_without_words_gets_some(tmp_path: Path) -> None:
-    with _saying(tmp_path, b"HTTP/1.1 404 Not Found\r\n\r\n404: Not Found", b"HTTP/1.1 500 x\r\n\r\noh"):
+    with _saying(
+        tmp_path, b"HTTP/1.1 404 Not Found\r\n\r\n404: Not Found", b"HTTP/1.1 500 x\r\n\r\noh"
+    ):
         assert "upgrade it" in str(refusal(*ask(str(tmp_path), "/v1/containers", {})))
         assert "mpsd answers 500" in str(refusal(*ask(str(tmp_path), "/v1/containers", {})))

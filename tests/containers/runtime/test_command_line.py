@@ -1,4 +1,5 @@
-"""The command line of a runtime: what is taken out, what is understood, and that all else is handed on."""
+"""The command line of a runtime: what is taken out, what is understood, and that all else is handed
+on."""
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,18 @@ def written(draw: st.DrawFn, names: tuple[str, ...]) -> tuple[str, str, list[str
     """An option: its name, its value, and one of the ways to write it."""
     name, value = draw(st.sampled_from(names)), draw(WORDS)
     dashes = draw(st.sampled_from(["-", "--"]))
-    return name, value, draw(st.sampled_from([[f"{dashes}{name}", value], [f"{dashes}{name}={value}"]]))
+    return (
+        name,
+        value,
+        draw(st.sampled_from([[f"{dashes}{name}", value], [f"{dashes}{name}={value}"]])),
+    )
 
 
-@given(st.lists(written((*VALUED, *OWN))), st.sampled_from(["create", "run", "state", "exec"]), st.lists(WORDS))
+@given(
+    st.lists(written((*VALUED, *OWN))),
+    st.sampled_from(["create", "run", "state", "exec"]),
+    st.lists(WORDS),
+)
 def test_own_flags_are_taken_out_and_the_rest_is_handed_on(
     options: list[tuple[str, str, list[str]]], command: str, behind: list[str]
 ) -> None:
@@ -44,7 +53,14 @@ def test_any_words_are_read_and_nothing_is_lost_but_own_flags(argv: list[str]) -
 
 @given(
     st.permutations(
-        [["-b", "/x y"], ["--pid-file", "c9"], ["--console-socket=s"], ["--no-pivot"], ["-preserve-fds", "3"], ["c1"]]
+        [
+            ["-b", "/x y"],
+            ["--pid-file", "c9"],
+            ["--console-socket=s"],
+            ["--no-pivot"],
+            ["-preserve-fds", "3"],
+            ["c1"],
+        ]
     )
 )
 def test_the_bundle_and_the_id_are_found_wherever_they_stand(parts: list[list[str]]) -> None:
@@ -94,11 +110,15 @@ def test_the_command_is_found(argv: list[str], command: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--new", "value", "c1"], ["-b/x", "c1"], ["-x", "c1"]])
-def test_an_unknown_option_that_may_hide_the_id_or_the_bundle_is_refused(arguments: list[str]) -> None:
+def test_an_unknown_option_that_may_hide_the_id_or_the_bundle_is_refused(
+    arguments: list[str],
+) -> None:
     with pytest.raises(ContainerRefused, match="does not know the option"):
         command_line.of_create(arguments)
 
 
-@pytest.mark.parametrize("arguments", [["--new", "c1"], ["--new=value", "c1"], ["--", "c1"], ["c1", "--bundle=b"]])
+@pytest.mark.parametrize(
+    "arguments", [["--new", "c1"], ["--new=value", "c1"], ["--", "c1"], ["c1", "--bundle=b"]]
+)
 def test_an_unknown_option_that_hides_nothing_is_handed_on(arguments: list[str]) -> None:
     assert command_line.of_create(arguments).words == ["c1"]

@@ -1,4 +1,5 @@
-"""`create` and `run`: what reaches the next runtime, and what is asked of mpsd; real programs and a real socket."""
+"""`create` and `run`: what reaches the next runtime, and what is asked of mpsd; real programs and a
+real socket."""
 
 import json
 import os
@@ -50,7 +51,18 @@ def test_what_is_handed_on_is_what_came(ground: Ground) -> None:
     ground.write()
     reading, writing = os.pipe()
     environment = {"PATH": "/bin:/usr/bin", "LISTEN_FDS": "1", "X": "a\nb"}
-    arguments = ["--root", str(ground.root), "--log", "l", "--debug", "run", "-d", "--bundle", str(ground.bundle), "c1"]
+    arguments = [
+        "--root",
+        str(ground.root),
+        "--log",
+        "l",
+        "--debug",
+        "run",
+        "-d",
+        "--bundle",
+        str(ground.bundle),
+        "c1",
+    ]
     try:
         ended = ground.call(*arguments, pass_fds=(reading,), env=environment)
     finally:
@@ -62,9 +74,12 @@ def test_what_is_handed_on_is_what_came(ground: Ground) -> None:
     assert heard["pid"] == ended.pid
     assert heard["argv"][1:] == arguments
     assert heard["environ"].items() >= environment.items()
-    assert heard["environ"].keys() - environment.keys() <= {"PWD", "OLDPWD", "SHLVL", "_"}, (
-        "what a shell says of itself"
-    )
+    assert heard["environ"].keys() - environment.keys() <= {
+        "PWD",
+        "OLDPWD",
+        "SHLVL",
+        "_",
+    }, "what a shell says of itself"
     assert reading in heard["descriptors"]
 
 
@@ -73,7 +88,9 @@ def test_own_flags_stay_here(ground: Ground) -> None:
     other = ground.folder / "other"
     other.write_text("#!/bin/sh\necho other: $@\n")
     other.chmod(0o755)
-    ended = ground.call("--next", str(other), "--debug", "--run-dir=/x", "--root", "r", "state", "--next", "c1")
+    ended = ground.call(
+        "--next", str(other), "--debug", "--run-dir=/x", "--root", "r", "state", "--next", "c1"
+    )
     assert ended.said == "other: --debug --root r state --next c1\n"
 
 
@@ -86,7 +103,9 @@ def test_the_next_runtime_hears_signals_as_if_started_alone(ground: Ground) -> N
 
 
 def test_a_grant_is_written_into_the_bundle(ground: Ground) -> None:
-    ground.write(*SIX, "CUDA_MPS_PIPE_DIRECTORY=/mine", mounts=[{"destination": "/run", "type": "tmpfs"}])
+    ground.write(
+        *SIX, "CUDA_MPS_PIPE_DIRECTORY=/mine", mounts=[{"destination": "/run", "type": "tmpfs"}]
+    )
     ground.config.chmod(0o640)
     with answering(ground.run_directory, Answers({ASK: granted(ground)})) as mpsd:
         ended = ground.create()
@@ -115,7 +134,15 @@ def test_a_grant_is_written_into_the_bundle(ground: Ground) -> None:
     (asked,) = mpsd.asked
     six = dict(entry.split("=") for entry in SIX)
     assert msgspec.convert(asked.body, HostContainerRequest, strict=True) == HostContainerRequest(
-        str(ground.root), "c1", "", six, "", (), host_ipc=True, runtime=str(ground.following), host_root=True
+        str(ground.root),
+        "c1",
+        "",
+        six,
+        "",
+        (),
+        host_ipc=True,
+        runtime=str(ground.following),
+        host_root=True,
     )
     assert [event["event"] for event in ground.events] == ["asked", "granted"]
     assert ground.events[1]["grant"] == "g7"
@@ -136,7 +163,15 @@ def test_everything_that_is_asked_is_told(ground: Ground) -> None:
         ground.create()
     asks = msgspec.convert(mpsd.asked[0].body, HostContainerRequest, strict=True)
     assert asks == HostContainerRequest(
-        str(ground.root), "c1", "train", {"EGPU": "x=y"}, "/s", ("CAP_KILL",), False, str(ground.following), False
+        str(ground.root),
+        "c1",
+        "train",
+        {"EGPU": "x=y"},
+        "/s",
+        ("CAP_KILL",),
+        False,
+        str(ground.following),
+        False,
     )
 
 
@@ -176,7 +211,9 @@ def test_a_refusal_reaches_the_user_and_the_engine(ground: Ground, form: str) ->
             *("--log", str(errors), "--log-format", form, "create", "-b", str(ground.bundle), "c1"),
         )
     assert ended.code == 1
-    assert [line.removeprefix("mpsd-runtime: container c1: ") for line in ended.said.splitlines()] == [*refusal.reasons]
+    assert [
+        line.removeprefix("mpsd-runtime: container c1: ") for line in ended.said.splitlines()
+    ] == [*refusal.reasons]
     assert ground.heard is None
     assert ground.config.read_bytes() == before
     (line,) = errors.read_text().splitlines()
@@ -228,7 +265,9 @@ def test_an_upgrade_of_mpsd_is_waited_for(ground: Ground) -> None:
         (500, "no"),
     ],
 )
-def test_an_answer_that_cannot_be_carried_out_changes_nothing(ground: Ground, answer: tuple[int, object]) -> None:
+def test_an_answer_that_cannot_be_carried_out_changes_nothing(
+    ground: Ground, answer: tuple[int, object]
+) -> None:
     before = ground.write(*SIX)
     with answering(ground.run_directory, Answers({ASK: answer})):
         ended = ground.create()
@@ -247,10 +286,14 @@ def test_a_bundle_that_is_used_again_has_everything_once(ground: Ground) -> None
         assert ground.create().code == 0
         assert ground.config.read_bytes() == once
         assert answers.asked[0].body == answers.asked[1].body
-        answers.by_url[ASK] = granted(ground, environment={"NVIDIA_VISIBLE_DEVICES": "GPU-9"}, devices=[])
+        answers.by_url[ASK] = granted(
+            ground, environment={"NVIDIA_VISIBLE_DEVICES": "GPU-9"}, devices=[]
+        )
         assert ground.create(container="c2").code == 0
     config = ground.edited
-    assert [entry for entry in config["process"]["env"] if "GPU-" in entry] == ["NVIDIA_VISIBLE_DEVICES=GPU-9"]
+    assert [entry for entry in config["process"]["env"] if "GPU-" in entry] == [
+        "NVIDIA_VISIBLE_DEVICES=GPU-9"
+    ]
     assert len(config["mounts"]) == 1
     assert config["linux"]["devices"] == []
     assert len(config["hooks"]["poststop"]) == 2
@@ -333,7 +376,10 @@ def test_the_root_is_the_next_runtimes_own_where_none_is_given(ground: Ground, n
         ground.call("--next", str(own), "create", "-b", str(ground.bundle), "c1", env=environment)
         ground.call("--root", "r", "--next", str(own), "run", "c1", cwd=ground.bundle)
     roots = [asked.body["root"] for asked in mpsd.asked]
-    assert roots == [f"/run/user/7/{name}" if os.geteuid() else f"/run/{name}", f"{ground.bundle}/r"]
+    assert roots == [
+        f"/run/user/7/{name}" if os.geteuid() else f"/run/{name}",
+        f"{ground.bundle}/r",
+    ]
 
 
 def test_help_teaches_and_goes_on_to_the_next_runtimes(ground: Ground, tmp_path: Path) -> None:
@@ -345,4 +391,6 @@ def test_help_teaches_and_goes_on_to_the_next_runtimes(ground: Ground, tmp_path:
     assert f"(now: {ground.run_directory})" in said
     assert said.endswith("the other: --help\n")
     assert "the other" not in ground.call("--next", str(other), "--help-mpsd").said
-    assert ground.call("--next", str(other), "create", "--help").said == "the other: create --help\n"
+    assert (
+        ground.call("--next", str(other), "create", "--help").said == "the other: create --help\n"
+    )

@@ -33,7 +33,9 @@ def test_what_decides_is_read_in_one_way_or_refused(entries: list[str]) -> None:
 
 
 @given(ENTRIES, VARIABLES)
-def test_replaced_names_are_there_once_and_all_others_stay(entries: list[str], variables: dict[str, str]) -> None:
+def test_replaced_names_are_there_once_and_all_others_stay(
+    entries: list[str], variables: dict[str, str]
+) -> None:
     now = bundle.replaced(entries, variables)
     for name, value in variables.items():
         assert [entry for entry in now if bundle.name_of(entry) == name] == [f"{name}={value}"]
@@ -80,7 +82,11 @@ def test_what_a_person_changed_since_stays() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
 )
 
@@ -95,7 +101,9 @@ def test_json_is_read_and_written_as_others_do(value: object, indent: int | None
 @given(st.binary(max_size=20) | st.text('{}[]",:\\u019.eE-+ntf ').map(str.encode))
 def test_whatever_is_no_json_is_refused(data: bytes) -> None:
     try:
-        wanted = json.loads(data.decode("utf-8", "surrogateescape"), parse_constant=lambda text: 1 / 0)
+        wanted = json.loads(
+            data.decode("utf-8", "surrogateescape"), parse_constant=lambda text: 1 / 0
+        )
     except (ValueError, ZeroDivisionError):
         try:
             json_text.read(data, "it")

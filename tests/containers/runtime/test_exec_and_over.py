@@ -19,7 +19,9 @@ OVER = f"{ASK}/over"
 
 def _exec(ground: Ground, container: str = "c1", **process: object) -> Ended:
     file = ground.folder / "process.json"
-    file.write_text(json.dumps({"args": ["sh"], "env": ["A=b", "CUDA_MPS_PIPE_DIRECTORY=/mine"]} | process))
+    file.write_text(
+        json.dumps({"args": ["sh"], "env": ["A=b", "CUDA_MPS_PIPE_DIRECTORY=/mine"]} | process)
+    )
     file.chmod(0o640)
     return ground.call("--root", str(ground.root), "exec", "--process", str(file), container)
 
@@ -34,17 +36,26 @@ def _environment(ground: Ground) -> list[str]:
 
 
 def test_a_further_process_gets_what_holds_now(container: Ground) -> None:
-    now = ExecAnswer({"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
-    with answering(container.run_directory, Answers({NOW: (200, msgspec.to_builtins(now))})) as mpsd:
+    now = ExecAnswer(
+        {"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+    )
+    with answering(
+        container.run_directory, Answers({NOW: (200, msgspec.to_builtins(now))})
+    ) as mpsd:
         assert _exec(container).code == 0
-    assert _environment(container) == ["A=b", *(f"{name}={value}" for name, value in now.environment.items())]
+    assert _environment(container) == [
+        "A=b",
+        *(f"{name}={value}" for name, value in now.environment.items()),
+    ]
     assert msgspec.convert(mpsd.asked[0].body, HostContainerName, strict=True) == HostContainerName(
         str(container.root), "c1"
     )
     assert container.events[-1]["event"] == "exec"
 
 
-@pytest.mark.parametrize("answer", [None, (404, {"reasons": ["no grant"], "for_ever": True}), (500, None), (200, [])])
+@pytest.mark.parametrize(
+    "answer", [None, (404, {"reasons": ["no grant"], "for_ever": True}), (500, None), (200, [])]
+)
 def test_where_mpsd_does_not_say_the_container_keeps_what_it_began_with(
     container: Ground, answer: tuple[int, object] | None
 ) -> None:
@@ -83,7 +94,9 @@ def test_a_container_without_a_grant_is_not_touched(ground: Ground) -> None:
 
 def test_crun_names_the_bundle_elsewhere(container: Ground) -> None:
     (container.root / "c1" / "state.json").unlink()
-    (container.root / "c1" / "status").write_text(json.dumps({"pid": 1, "bundle": str(container.bundle)}))
+    (container.root / "c1" / "status").write_text(
+        json.dumps({"pid": 1, "bundle": str(container.bundle)})
+    )
     assert _exec(container).code == 0
     assert "NVIDIA_VISIBLE_DEVICES=GPU-7" in _environment(container)
 
@@ -109,7 +122,9 @@ def test_the_hook_of_the_bundle_tells_mpsd_of_the_end(container: Ground) -> None
     (hook,) = container.edited["hooks"]["poststop"]
     with answering(container.run_directory, Answers({OVER: (200, {})})) as mpsd:
         state = json.dumps({"ociVersion": "1.0.2", "id": "c1", "status": "stopped", "bundle": "/b"})
-        ended = subprocess.run(hook["args"], executable=hook["path"], input=state.encode(), timeout=20, check=False)
+        ended = subprocess.run(
+            hook["args"], executable=hook["path"], input=state.encode(), timeout=20, check=False
+        )
     assert ended.returncode == 0
     assert [asked.url for asked in mpsd.asked] == [OVER]
     assert msgspec.convert(mpsd.asked[0].body, HostContainerName, strict=True) == HostContainerName(
@@ -119,9 +134,13 @@ def test_the_hook_of_the_bundle_tells_mpsd_of_the_end(container: Ground) -> None
     assert "reasons" not in container.events[-1]
 
 
-@pytest.mark.parametrize("state", [b"", b"{", b"[]", b'{"id": 5}', b"[" * 100_000, b" " * 2_000_000, b'{"id": "c1"}'])
+@pytest.mark.parametrize(
+    "state", [b"", b"{", b"[]", b'{"id": 5}', b"[" * 100_000, b" " * 2_000_000, b'{"id": "c1"}']
+)
 def test_the_hook_never_fails(ground: Ground, state: bytes) -> None:
-    ended = subprocess.run([ground.program, "--root", "/r", "over"], input=state, timeout=20, check=False)
+    ended = subprocess.run(
+        [ground.program, "--root", "/r", "over"], input=state, timeout=20, check=False
+    )
     assert ended.returncode == 0
     assert ground.events[-1]["reasons"]
 

@@ -1,4 +1,5 @@
-"""Bundles that were made to deceive: refused or harmless, never a traceback, never a container without its limits."""
+"""Bundles that were made to deceive: refused or harmless, never a traceback, never a container
+without its limits."""
 
 import json
 import os
@@ -83,7 +84,9 @@ def test_a_config_that_cannot_be_read_as_the_next_runtime_reads_it_is_refused(
         ("EGPU=\ud800",),
     ],
 )
-def test_a_variable_that_two_read_differently_is_refused(ground: Ground, entries: tuple[str, ...]) -> None:
+def test_a_variable_that_two_read_differently_is_refused(
+    ground: Ground, entries: tuple[str, ...]
+) -> None:
     ground.write(*entries)
     with answering(ground.run_directory, Answers({ASK: granted(ground)})) as mpsd:
         ended = ground.create()
@@ -134,7 +137,9 @@ def test_a_mount_that_lies_below_mpsds_or_beside_it_is_kept(ground: Ground, insi
     assert mounts[-1]["destination"] == "/run/mpsd/client"
 
 
-def test_another_device_at_the_gates_place_is_refused_and_the_same_one_is_not_made_twice(ground: Ground) -> None:
+def test_another_device_at_the_gates_place_is_refused_and_the_same_one_is_not_made_twice(
+    ground: Ground,
+) -> None:
     device = {"path": "/run/mpsd/gate", "type": "c", "major": 1, "minor": 5}
     ground.write(*SIX, linux={"devices": [device]})
     with answering(ground.run_directory, Answers({ASK: granted(ground)})):

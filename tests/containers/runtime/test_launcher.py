@@ -14,9 +14,14 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", [("start", "c1"), ("--root", "r", "state", "c1"), ("pause", "a b"), ("delete", "c1")])
+@pytest.mark.parametrize(
+    "words", [("start", "c1"), ("--root", "r", "state", "c1"), ("pause", "a b"), ("delete", "c1")]
+)
 def test_what_mpsd_has_no_part_in_needs_no_python(ground: Ground, words: tuple[str, ...]) -> None:
-    write(ground.program, launcher("/no/such/python", "/x", "/run/mpsd", str(ground.following), "/log"))
+    write(
+        ground.program,
+        launcher("/no/such/python", "/x", "/run/mpsd", str(ground.following), "/log"),
+    )
     assert ground.call(*words).code == 0
     heard = ground.heard
     assert heard

@@ -1,4 +1,5 @@
-"""`kill` and `delete --force`: mpsd is asked first, and the next runtime gets the call whatever comes of that."""
+"""`kill` and `delete --force`: mpsd is asked first, and the next runtime gets the call whatever
+comes of that."""
 
 import signal
 import subprocess
@@ -41,12 +42,19 @@ def _call(ground: Ground, words: str) -> None:
         ("delete c1 -f", signal.SIGKILL, False),
     ],
 )
-def test_mpsd_is_asked_before_a_signal_is_sent(container: Ground, words: str, signum: int, to_all: bool) -> None:
+def test_mpsd_is_asked_before_a_signal_is_sent(
+    container: Ground, words: str, signum: int, to_all: bool
+) -> None:
     with answering(container.run_directory, Answers(dict(ENDED))) as mpsd:
         _call(container, words)
     (asked,) = mpsd.asked
-    wanted = HostContainerSignal(str(container.root), "c1", signum, to_all, pid=4711, start_ticks=815)
-    assert (asked.url, msgspec.convert(asked.body, HostContainerSignal, strict=True)) == (END, wanted)
+    wanted = HostContainerSignal(
+        str(container.root), "c1", signum, to_all, pid=4711, start_ticks=815
+    )
+    assert (asked.url, msgspec.convert(asked.body, HostContainerSignal, strict=True)) == (
+        END,
+        wanted,
+    )
     event = container.events[-1]
     assert (event["event"], event["signal"], event["ended"]) == ("signal", signum, 2)
 
@@ -54,11 +62,26 @@ def test_mpsd_is_asked_before_a_signal_is_sent(container: Ground, words: str, si
 @pytest.mark.parametrize(
     "words",
     [
-        *("kill", "kill c2 KILL", "kill .. KILL", "kill c1 NOSUCH", "kill c1 SIG_BLOCK", "kill c1 0"),
-        *("kill --regex c.* KILL", "kill --help", "delete c1", "delete --force=false c1", "delete --force c2"),
+        *(
+            "kill",
+            "kill c2 KILL",
+            "kill .. KILL",
+            "kill c1 NOSUCH",
+            "kill c1 SIG_BLOCK",
+            "kill c1 0",
+        ),
+        *(
+            "kill --regex c.* KILL",
+            "kill --help",
+            "delete c1",
+            "delete --force=false c1",
+            "delete --force c2",
+        ),
     ],
 )
-def test_nobody_is_asked_about_what_kills_no_client_of_a_grant(container: Ground, words: str) -> None:
+def test_nobody_is_asked_about_what_kills_no_client_of_a_grant(
+    container: Ground, words: str
+) -> None:
     with answering(container.run_directory, Answers(dict(ENDED))) as mpsd:
         _call(container, words)
     assert mpsd.asked == []
@@ -72,8 +95,12 @@ def test_a_signal_that_finds_nobody_any_more_has_had_its_effect(container: Groun
         _call(container, "delete --force c1")
 
 
-@pytest.mark.parametrize("answer", [None, (204, None), (404, {"reasons": ["none"]}), (409, []), (500, None), (200, [])])
-def test_the_signal_is_sent_whatever_mpsd_answers(container: Ground, answer: tuple[int, object] | None) -> None:
+@pytest.mark.parametrize(
+    "answer", [None, (204, None), (404, {"reasons": ["none"]}), (409, []), (500, None), (200, [])]
+)
+def test_the_signal_is_sent_whatever_mpsd_answers(
+    container: Ground, answer: tuple[int, object] | None
+) -> None:
     if answer is None:
         _call(container, "kill c1 KILL")
     else:
@@ -83,7 +110,9 @@ def test_the_signal_is_sent_whatever_mpsd_answers(container: Ground, answer: tup
 
 
 @pytest.mark.parametrize("config", ["{", "[]", '{"process": {"env": ["A=b", 5]}}', None])
-def test_the_signal_is_sent_where_the_bundle_cannot_be_read(container: Ground, config: str | None) -> None:
+def test_the_signal_is_sent_where_the_bundle_cannot_be_read(
+    container: Ground, config: str | None
+) -> None:
     if config is None:
         container.config.unlink()
     else:
@@ -107,7 +136,9 @@ def test_a_container_that_was_given_its_share_by_kubelet_is_asked_for_too(ground
 def test_the_signal_is_not_sent_before_mpsd_has_answered(container: Ground) -> None:
     with answering(container.run_directory, Answers(dict(ENDED))) as mpsd:
         mpsd.may_answer.clear()
-        call = subprocess.Popen([container.program, "--root", str(container.root), "kill", "c1", "KILL"])
+        call = subprocess.Popen(
+            [container.program, "--root", str(container.root), "kill", "c1", "KILL"]
+        )
         try:
             eventually(lambda: mpsd.asked, "mpsd is asked")
             assert call.poll() is None

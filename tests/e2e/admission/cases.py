@@ -1,4 +1,5 @@
-"""Every object that tests/admission puts before the rules, and how an API server answers when it is created.
+"""Every object that tests/admission puts before the rules, and how an API server answers when it is
+created.
 
 `pytest -p tests.e2e.admission.cases` notes them while tests/admission runs.
 """
@@ -31,13 +32,20 @@ _TESTS = Path(__file__).parents[2] / "admission"
 _LONGEST = 100_000  # characters: an API server takes half a minute over what is longer
 _FILE = "MPSD_NOTED_CASES"
 _PATHS = {
-    f"{version} {kind}": f"{'apis' if '/' in version else 'api'}/{version}/namespaces/{{}}/{kind.lower()}s"
+    f"{version} {kind}": (
+        f"{'apis' if '/' in version else 'api'}/{version}/namespaces/{{}}/{kind.lower()}s"
+    )
     for version, kind in STEPS
     if version != "batch/v1beta1"
 }
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
-_SOURCES: Object = {"volumeMounts": {"emptyDir": {}}, "volumeDevices": {"persistentVolumeClaim": {"claimName": "x"}}}
-_DENIED = re.compile(r"ValidatingAdmissionPolicy '[\w-]+' with binding '[\w-]+' denied request: ([\w-]+): ")
+_SOURCES: Object = {
+    "volumeMounts": {"emptyDir": {}},
+    "volumeDevices": {"persistentVolumeClaim": {"claimName": "x"}},
+}
+_DENIED = re.compile(
+    r"ValidatingAdmissionPolicy '[\w-]+' with binding '[\w-]+' denied request: ([\w-]+): "
+)
 _WARNED = re.compile(r"(?:^|ValidatingAdmissionPolicy '[\w-]+' with binding '[\w-]+': )([\w-]+): ")
 
 _noted: dict[str, Object] = {}
@@ -50,7 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
         def noting(thing: Any, namespace: str = "") -> kubernetes_objects.KubernetesObject:
             found = read(thing, namespace)
-            if isinstance(thing, dict) and f"{thing.get('apiVersion')} {thing.get('kind')}" in _PATHS:
+            if (
+                isinstance(thing, dict)
+                and f"{thing.get('apiVersion')} {thing.get('kind')}" in _PATHS
+            ):
                 text = json.dumps(thing, sort_keys=True)
                 if len(text) < _LONGEST and PROBE not in text:  # which is the webhook's own
                     _noted[text] = {"thing": thing, "is_sound": not found.problems}
@@ -83,9 +94,14 @@ def admission_cases(folder: Path) -> list[Object]:
         "-k",
         "not deep",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {_FILE: str(noted)}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {_FILE: str(noted)}, check=False
+    )
     assert done.returncode == 0, done.stdout[-4000:]
-    found = (_completed(one["thing"]) if one["is_sound"] else one["thing"] for one in json.loads(noted.read_text()))
+    found = (
+        _completed(one["thing"]) if one["is_sound"] else one["thing"]
+        for one in json.loads(noted.read_text())
+    )
     return [*{json.dumps(thing, sort_keys=True): thing for thing in found}.values()]
 
 
@@ -137,10 +153,17 @@ def _complete_pod(spec: Object) -> None:
             for mount in container.get(key) or ():
                 name = mount.setdefault("name", "data")
                 volumes.setdefault(name, {"name": name, **source})
-        security, resources = container.get("securityContext") or {}, container.get("resources") or {}
+        security, resources = (
+            container.get("securityContext") or {},
+            container.get("resources") or {},
+        )
         if security.get("privileged"):
             security.pop("allowPrivilegeEscalation", None)
-        extended = {name: amount for name, amount in (resources.get("requests") or {}).items() if "/" in name}
+        extended = {
+            name: amount
+            for name, amount in (resources.get("requests") or {}).items()
+            if "/" in name
+        }
         if extended:
             resources["limits"] = (resources.get("limits") or {}) | extended
     if volumes:
@@ -165,7 +188,8 @@ class Answer:
 
     @property
     def rule_broken(self) -> str:
-        """The rule of the ValidatingAdmissionPolicy that refuses it: an API server names the first."""
+        """The rule of the ValidatingAdmissionPolicy that refuses it: an API server names the
+        first."""
         found = _DENIED.search(self.message)
         return found[1] if found else ""
 
@@ -207,7 +231,9 @@ class Creator:
         made.thing["spec"]["ephemeralContainers"] = debugging
         return self.replace(made.thing, "ephemeralcontainers")
 
-    def replace(self, thing: Object, subresource: str = "", user: str = "", *, dry: bool = True) -> Answer:
+    def replace(
+        self, thing: Object, subresource: str = "", user: str = "", *, dry: bool = True
+    ) -> Answer:
         """Whoever else has written to it meanwhile."""
         thing = thing | {"metadata": thing["metadata"] | {"resourceVersion": ""}}
         path = f"{self._path(thing)}/{thing['metadata']['name']}"
@@ -216,12 +242,16 @@ class Creator:
     def _path(self, thing: Object) -> str:
         return _PATHS[f"{thing['apiVersion']} {thing['kind']}"].format(self.namespace)
 
-    def ask(self, method: str, path: str, thing: Object, user: str = "", *, dry: bool = True) -> Answer:
+    def ask(
+        self, method: str, path: str, thing: Object, user: str = "", *, dry: bool = True
+    ) -> Answer:
         """user: whose name it is done in, with the rights of everybody."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if user:
             headers |= {"Impersonate-User": user, "Impersonate-Group": "system:masters"}
-        self.connection.request(method, f"/{path}{'?dryRun=All' if dry else ''}", json.dumps(thing), headers)
+        self.connection.request(
+            method, f"/{path}{'?dryRun=All' if dry else ''}", json.dumps(thing), headers
+        )
         response = self.connection.getresponse()
         warnings = tuple(
             json.loads(found[0])

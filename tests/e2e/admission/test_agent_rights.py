@@ -18,14 +18,22 @@ def test_the_agents_token_annotates_a_pod_and_changes_nothing_else_of_it(
     cluster.do("apply", "-n", namespace, "-f", "-", given=pod("plain"))
     before = cluster.get("pod", "plain", "-n", namespace)
     (tmp_path / "kubeconfig").write_text(as_service_account(cluster, "mpsd-agent"))
-    annotations: Object = {"metadata": {"uid": before["metadata"]["uid"], "annotations": {"mpsd.io/gpu": "GPU-1"}}}
-    image = {"spec": {"containers": [{"name": before["spec"]["containers"][0]["name"], "image": "other"}]}}
+    annotations: Object = {
+        "metadata": {"uid": before["metadata"]["uid"], "annotations": {"mpsd.io/gpu": "GPU-1"}}
+    }
+    image = {
+        "spec": {
+            "containers": [{"name": before["spec"]["containers"][0]["name"], "image": "other"}]
+        }
+    }
 
     async def write(kube: Kube) -> None:
         for patch in annotations, image:
             with pytest.raises(Forbidden):
                 await kube.patch(PODS, "plain", patch, PatchKind.STRATEGIC, namespace)
-        await kube.patch(PODS, "plain", annotations | image, PatchKind.STRATEGIC, namespace, "status")
+        await kube.patch(
+            PODS, "plain", annotations | image, PatchKind.STRATEGIC, namespace, "status"
+        )
         with pytest.raises(Forbidden):
             await kube.delete(PODS, "plain", namespace)
         with pytest.raises(Forbidden):

@@ -35,8 +35,12 @@ def _meant_for(minor: int) -> list[str]:
 
 def _objects(places: list[str]) -> list[Object]:
     """Each once, those that come with a version of their own as often as they differ."""
-    found = {json.dumps(thing, sort_keys=True): thing for place in places for thing in rendered(place)}
-    return [_beside_the_installed(thing) for thing in found.values() if thing["kind"] not in _NOT_OURS]
+    found = {
+        json.dumps(thing, sort_keys=True): thing for place in places for thing in rendered(place)
+    }
+    return [
+        _beside_the_installed(thing) for thing in found.values() if thing["kind"] not in _NOT_OURS
+    ]
 
 
 def _beside_the_installed(thing: Object) -> Object:
@@ -47,10 +51,14 @@ def _beside_the_installed(thing: Object) -> Object:
 
 
 def _applied(cluster: Cluster, things: list[Object], *options: str) -> Said:
-    return cluster.kubectl("apply", "--dry-run=server", "-f", "-", *options, given=yaml.safe_dump_all(things))
+    return cluster.kubectl(
+        "apply", "--dry-run=server", "-f", "-", *options, given=yaml.safe_dump_all(things)
+    )
 
 
-@pytest.mark.parametrize("options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"])
+@pytest.mark.parametrize(
+    "options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"]
+)
 def test_the_api_server_takes_what_every_values_file_for_it_makes_and_warns_of_nothing(
     cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
 ) -> None:
@@ -60,7 +68,9 @@ def test_the_api_server_takes_what_every_values_file_for_it_makes_and_warns_of_n
     assert len(said.out.splitlines()) == len(things)
 
 
-@pytest.mark.parametrize("options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"])
+@pytest.mark.parametrize(
+    "options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"]
+)
 def test_what_is_meant_for_other_versions_is_refused_before_anything_is_written(
     cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
 ) -> None:
@@ -106,17 +116,22 @@ def _as_shipped_before(thing: Object) -> Object:
     return old
 
 
-@pytest.mark.parametrize("options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"])
+@pytest.mark.parametrize(
+    "options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"]
+)
 def test_todays_control_daemons_find_their_cgroup_over_those_whose_variable_stood_twice(
     cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
 ) -> None:
-    """kubectl drops both of two equal names if one is taken out, so that a variable is no way out."""
+    """kubectl drops both of two equal names if one is taken out, so that a variable is no way
+    out."""
     today = _control()
     wanted = _container(today)
     with cluster.namespace(exempt=True) as name:
         cluster.do("apply", "-n", name, "-f", "-", given=_as_shipped_before(today))
         before = _container(cluster.get("daemonset", CONTROL, "-n", name))
-        assert [one["name"] for one in before["env"]].count("MPSD_DAEMON_CGROUP") == 2, "as users have it"
+        assert [one["name"] for one in before["env"]].count("MPSD_DAEMON_CGROUP") == 2, (
+            "as users have it"
+        )
         if options and cluster.minor < 30:  # it looks at what is there first, and cannot read it
             said = cluster.apply(today, name, *options)
             assert 'duplicate entries for key [name="MPSD_DAEMON_CGROUP"]' in said.err
@@ -135,7 +150,9 @@ def _verdict_on_rights(cluster: Cluster) -> Object:
     return found
 
 
-def test_the_doctor_misses_no_rights_of_a_scheduler_that_is_not_installed(cluster: Cluster, webhook: Webhook) -> None:
+def test_the_doctor_misses_no_rights_of_a_scheduler_that_is_not_installed(
+    cluster: Cluster, webhook: Webhook
+) -> None:
     before = _verdict_on_rights(cluster)
     assert before["verdict"] == "well", before
     cluster.do("delete", "clusterrolebinding", "mpsd-agent")
@@ -178,7 +195,9 @@ def test_an_upgrade_of_the_driver_removes_both_daemon_sets_pods_from_an_unused_n
 
         def is_wanted(*numbers: int) -> bool:
             each = (cluster.get("daemonset", name, "-n", namespace) for name in (CONTROL, AGENT))
-            return numbers == tuple(one.get("status", {}).get("desiredNumberScheduled") for one in each)
+            return numbers == tuple(
+                one.get("status", {}).get("desiredNumberScheduled") for one in each
+            )
 
         for labels, numbers in (
             ([f"{state}=upgrade-done"], [1, 1]),

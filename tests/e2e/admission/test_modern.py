@@ -1,4 +1,5 @@
-"""What the chart adds where the API server evaluates CEL, and `exemptions`: Kubernetes 1.30 and newer."""
+"""What the chart adds where the API server evaluates CEL, and `exemptions`: Kubernetes 1.30 and
+newer."""
 
 import asyncio
 import json
@@ -44,7 +45,8 @@ def cel(cluster: Cluster, webhook: Webhook) -> Cluster:
 
 @pytest.fixture
 def unheard(cel: Cluster, webhook: Webhook) -> Iterator[None]:
-    """The chart's match conditions, and no webhook: an object that it must be asked about is refused."""
+    """The chart's match conditions, and no webhook: an object that it must be asked about is
+    refused."""
     kind = "ValidatingWebhookConfiguration"
     conditions = only(PLAIN, kind)["webhooks"][0]["matchConditions"]
     asked = [{"op": "add", "path": "/webhooks/0/matchConditions", "value": conditions}]
@@ -52,7 +54,9 @@ def unheard(cel: Cluster, webhook: Webhook) -> Iterator[None]:
     webhook.kill_all()
     try:
         ignored = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]
-        cel.do("patch", "mutatingwebhookconfiguration", NAME, "--type=json", "-p", json.dumps(ignored))
+        cel.do(
+            "patch", "mutatingwebhookconfiguration", NAME, "--type=json", "-p", json.dumps(ignored)
+        )
         yield
     finally:
         webhook.start()
@@ -70,7 +74,11 @@ def test_the_webhook_is_asked_about_what_could_break_a_rule_and_about_no_other_p
         assert creator.create(deployment("plain", pod("plain"))).is_admitted
         assert _CALLED in creator.create(deployment("asks", pod("asks", gpu=True))).message
         answers = [(case, creator.ask_for(case)) for case in admission_cases(tmp_path)]
-    broken = [answer for case, answer in answers if found(case) and (answer.is_admitted or _CALLED in answer.message)]
+    broken = [
+        answer
+        for case, answer in answers
+        if found(case) and (answer.is_admitted or _CALLED in answer.message)
+    ]
     assert len(broken) > 250
     assert [answer.thing for answer in broken if answer.is_admitted] == []
     spared = sum(answer.is_admitted for _case, answer in answers)
@@ -80,7 +88,8 @@ def test_the_webhook_is_asked_about_what_could_break_a_rule_and_about_no_other_p
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """Two nodes, each with a pod of a user; tokens: kubeconfigs of the first one's agent, and of no node's."""
+    """Two nodes, each with a pod of a user; tokens: kubeconfigs of the first one's agent, and of no
+    node's."""
 
     cluster: Cluster
     namespace: str
@@ -113,7 +122,12 @@ def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
     with cel.namespace(exempt=True) as namespace:
         try:
             for node in nodes:
-                cel.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+                cel.do(
+                    "create",
+                    "-f",
+                    "-",
+                    given={"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}},
+                )
                 cel.do("create", "-n", namespace, "-f", "-", given=pod(node, nodeName=node))
             agent = pod(first, nodeName=first, serviceAccountName="mpsd-agent")
             cel.do("create", "-n", SYSTEM, "-f", "-", given=agent)
@@ -126,7 +140,16 @@ def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
             yield there
         finally:
             cel.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)
-            cel.kubectl("delete", "pod", first, "-n", SYSTEM, "--ignore-not-found", "--force", "--grace-period=0")
+            cel.kubectl(
+                "delete",
+                "pod",
+                first,
+                "-n",
+                SYSTEM,
+                "--ignore-not-found",
+                "--force",
+                "--grace-period=0",
+            )
             cel.kubectl("delete", "node,mpsnode", *nodes, "--ignore-not-found")
 
 
@@ -135,16 +158,22 @@ Write = Callable[[Kube], Awaitable[object]]
 
 def _annotate(there: Agents, node: str) -> Write:
     patch: Object = {"metadata": {"annotations": {"mpsd.io/gpu": "GPU-1"}}}
-    return lambda kube: kube.patch(PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status")
+    return lambda kube: kube.patch(
+        PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status"
+    )
 
 
 def _label(there: Agents, node: str) -> Write:
     patch: Object = {"metadata": {"labels": {"app": "payments"}}}
-    return lambda kube: kube.patch(PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status")
+    return lambda kube: kube.patch(
+        PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status"
+    )
 
 
 def _condition(there: Agents, node: str) -> Write:
-    patch = node_status_patch({"type": "MPSReady", "status": "True"}, "mpsd.io/x", 2, "2026-01-01T00:00:00Z", "")
+    patch = node_status_patch(
+        {"type": "MPSReady", "status": "True"}, "mpsd.io/x", 2, "2026-01-01T00:00:00Z", ""
+    )
     return lambda kube: kube.patch(NODES, node, patch, PatchKind.STRATEGIC, subresource="status")
 
 
@@ -159,11 +188,15 @@ def _make_mpsnode(there: Agents, node: str) -> Write:
 
 
 def _report(there: Agents, node: str) -> Write:
-    return lambda kube: kube.patch(MPS_NODES, node, {"status": {"driver": "580"}}, PatchKind.MERGE, "", "status")
+    return lambda kube: kube.patch(
+        MPS_NODES, node, {"status": {"driver": "580"}}, PatchKind.MERGE, "", "status"
+    )
 
 
 def _event(there: Agents, node: str) -> Write:
-    thing = event_object(EventCount(Event(node_subject(node), Reason.EVICTED, "x"), 1.0, 1.0, 1), node)
+    thing = event_object(
+        EventCount(Event(node_subject(node), Reason.EVICTED, "x"), 1.0, 1.0, 1), node
+    )
     return lambda kube: kube.create(EVENTS, thing, thing["metadata"].get("namespace", "default"))
 
 
@@ -189,40 +222,62 @@ def test_of_a_pod_on_its_node_the_agents_token_writes_annotations_alone(agents: 
 
 
 @pytest.mark.parametrize("label", ["mpsd.io/share", "ack.node.gpu.schedule", "pool"])
-def test_of_its_node_the_agents_token_writes_no_label_but_its_own(agents: Agents, label: str) -> None:
+def test_of_its_node_the_agents_token_writes_no_label_but_its_own(
+    agents: Agents, label: str
+) -> None:
     patch = {"metadata": {"labels": {label: "mps"}}}
     own = agents.nodes[0]
-    denied = agents.denied(lambda kube: kube.patch(NODES, own, patch, PatchKind.MERGE, subresource="status"))
+    denied = agents.denied(
+        lambda kube: kube.patch(NODES, own, patch, PatchKind.MERGE, subresource="status")
+    )
     assert denied == "own-node"
 
 
-def test_the_agents_token_evicts_a_pod_by_its_uid_and_none_of_the_cluster_itself(agents: Agents) -> None:
+def test_the_agents_token_evicts_a_pod_by_its_uid_and_none_of_the_cluster_itself(
+    agents: Agents,
+) -> None:
     """On which node the pod of an eviction is, no expression can look up."""
     own = agents.nodes[0]
     uid = agents.cluster.get("pod", own, "-n", agents.namespace)["metadata"]["uid"]
     assert agents.denied(lambda kube: kube.evict(own, agents.namespace)) == "eviction"
     assert agents.denied(lambda kube: kube.evict(own, SYSTEM, "1-2")) == "eviction"
-    assert agents.denied(lambda kube: kube.evict(own, agents.namespace, uid), agents.loose) == "token-node"
+    assert (
+        agents.denied(lambda kube: kube.evict(own, agents.namespace, uid), agents.loose)
+        == "token-node"
+    )
     assert agents.denied(lambda kube: kube.evict(own, agents.namespace, uid)) == ""
 
 
 _STARTUP = "mpsd.io/not-ready"
-_TAINTS = [{"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": _STARTUP, "effect": "NoSchedule"}]
+_TAINTS = [
+    {"key": "team", "value": "a", "effect": "NoSchedule"},
+    {"key": _STARTUP, "effect": "NoSchedule"},
+]
 
 
 @pytest.fixture(scope="module")
 def startup_taint(agents: Agents) -> Iterator[None]:
-    """The policy and rights of agent.startupTaint: both Nodes have the taint, and one of somebody else."""
+    """The policy and rights of agent.startupTaint: both Nodes have the taint, and one of somebody
+    else."""
     cluster, right = agents.cluster, f"e2e-{uuid4().hex[:8]}"
     policy = _policy("startup-taint", "mpsd-agent-taints")
     try:
         cluster.do("create", "clusterrole", right, "--verb=patch", "--resource=nodes")
-        cluster.do("create", "clusterrolebinding", right, f"--clusterrole={right}", f"--serviceaccount={_AGENT}")
+        cluster.do(
+            "create",
+            "clusterrolebinding",
+            right,
+            f"--clusterrole={right}",
+            f"--serviceaccount={_AGENT}",
+        )
         cluster.do("apply", "-f", "-", given=policy)
         for node in agents.nodes:
             cluster.do("patch", "node", node, "-p", json.dumps({"spec": {"taints": _TAINTS}}))
         own = agents.nodes[0]
-        eventually(lambda: agents.denied(_node_patch(own, {"metadata": {"labels": {"x": "y"}}})), "the policy in force")
+        eventually(
+            lambda: agents.denied(_node_patch(own, {"metadata": {"labels": {"x": "y"}}})),
+            "the policy in force",
+        )
         yield
     finally:
         cluster.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)
@@ -250,19 +305,25 @@ _NOT_ITS_OWN: dict[str, Object] = {
     "a cordon": {"spec": {"unschedulable": True}},
     "another's taint": {"spec": {"taints": _TAINTS[1:]}},
     "a new taint": {"spec": {"taints": [*_TAINTS, {"key": "late", "effect": "NoExecute"}]}},
-    "its taint as another": {"spec": {"taints": [_TAINTS[0], _TAINTS[1] | {"effect": "NoExecute"}]}},
+    "its taint as another": {
+        "spec": {"taints": [_TAINTS[0], _TAINTS[1] | {"effect": "NoExecute"}]}
+    },
     "a finalizer": {"metadata": {"finalizers": ["example.com/keep"]}},
 }
 
 
-@pytest.mark.parametrize("patch", [pytest.param(patch, id=name) for name, patch in _NOT_ITS_OWN.items()])
+@pytest.mark.parametrize(
+    "patch", [pytest.param(patch, id=name) for name, patch in _NOT_ITS_OWN.items()]
+)
 def test_of_its_node_the_agents_token_writes_nothing_but_the_startup_taint(
     agents: Agents, startup_taint: None, patch: Object
 ) -> None:
     assert agents.denied(_node_patch(agents.nodes[0], patch)) == "own-taint"
 
 
-def test_the_agents_token_removes_the_startup_taint_of_its_own_node_alone(agents: Agents, startup_taint: None) -> None:
+def test_the_agents_token_removes_the_startup_taint_of_its_own_node_alone(
+    agents: Agents, startup_taint: None
+) -> None:
     own, other = agents.nodes
     assert agents.denied(_remove_startup_taint(other)) == "own-node"
     assert agents.denied(_remove_startup_taint(own), agents.loose) == "own-node"
@@ -274,14 +335,20 @@ def test_the_agents_token_removes_the_startup_taint_of_its_own_node_alone(agents
 
 @pytest.fixture
 def exemptions(cel: Cluster) -> Iterator[str]:
-    """The policy, and a user who may create and label namespaces; gives the name of both user and role."""
+    """The policy, and a user who may create and label namespaces; gives the name of both user and
+    role."""
     user = f"e2e-{uuid4().hex[:8]}"
     policy = _policy("hostile-tenants", "mpsd-exemptions")
     try:
-        cel.do("create", "clusterrole", user, "--verb=create,get,patch,update", "--resource=namespaces")
+        cel.do(
+            "create", "clusterrole", user, "--verb=create,get,patch,update", "--resource=namespaces"
+        )
         cel.do("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
         cel.do("apply", "-f", "-", given=policy)
-        eventually(lambda: not _labelled(cel, user, "default", "mpsd.io/exempt=true"), "the policy in force")
+        eventually(
+            lambda: not _labelled(cel, user, "default", "mpsd.io/exempt=true"),
+            "the policy in force",
+        )
         yield user
     finally:
         cel.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)
@@ -290,12 +357,16 @@ def exemptions(cel: Cluster) -> Iterator[str]:
 
 def _labelled(cluster: Cluster, user: str, namespace: str, *labels: str) -> bool:
     """Whether this user may; nothing stays."""
-    said = cluster.kubectl("label", "namespace", namespace, *labels, "--overwrite", "--as", user, "--dry-run=server")
+    said = cluster.kubectl(
+        "label", "namespace", namespace, *labels, "--overwrite", "--as", user, "--dry-run=server"
+    )
     assert said.ok or "mpsd-exemptions" in said.err, said.err
     return said.ok
 
 
-def test_a_namespace_is_exempted_by_whoever_has_the_verb_for_it(cel: Cluster, exemptions: str) -> None:
+def test_a_namespace_is_exempted_by_whoever_has_the_verb_for_it(
+    cel: Cluster, exemptions: str
+) -> None:
     with cel.namespace() as name, cel.namespace(exempt=True) as exempt:
         assert _labelled(cel, exemptions, name, "team=a")
         assert _labelled(cel, exemptions, exempt, "team=a")
@@ -304,13 +375,19 @@ def test_a_namespace_is_exempted_by_whoever_has_the_verb_for_it(cel: Cluster, ex
         assert not _labelled(cel, exemptions, exempt, "mpsd.io/exempt-")
         for new in ("gpu-operator", name):
             thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": new}}
-            said = cel.kubectl("create", "--dry-run=server", "--as", exemptions, "-f", "-", given=thing)
+            said = cel.kubectl(
+                "create", "--dry-run=server", "--as", exemptions, "-f", "-", given=thing
+            )
             assert ("mpsd-exemptions" in said.err) is (new == "gpu-operator"), said.err
         webhook = f"system:serviceaccount:{SYSTEM}:{NAME}"
-        assert _labelled(cel, webhook, SYSTEM, "mpsd.io/exempt=false"), "the webhook exempts its own"
+        assert _labelled(cel, webhook, SYSTEM, "mpsd.io/exempt=false"), (
+            "the webhook exempts its own"
+        )
         right = [{"op": "add", "path": "/rules/-", "value": _EXEMPTING}]
         cel.do("patch", "clusterrole", exemptions, "--type=json", "-p", json.dumps(right))
-        eventually(lambda: _labelled(cel, exemptions, name, "mpsd.io/exempt=true"), "the right seen")
+        eventually(
+            lambda: _labelled(cel, exemptions, name, "mpsd.io/exempt=true"), "the right seen"
+        )
 
 
 _EXEMPTING = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["exempt"]}

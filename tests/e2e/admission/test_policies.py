@@ -20,7 +20,8 @@ _PLACE = "policies-mutating"
 _BY_CLASS = f"{BY_CLASS}mps.mpsd.io"  # whose it is stands in the policy too
 # The webhook is asked there too, but neither refuses nor warns nor changes anything.
 _LEFT = {"mpsd.io/enforce": "none", "mpsd.io/warn": "none"}
-_UNSAID = {str(RuleId.GPUS_NOT_TOGETHER)}  # it depends on the domains in the policy, which CEL does not see
+# it depends on the domains in the policy, which CEL does not see
+_UNSAID = {str(RuleId.GPUS_NOT_TOGETHER)}
 
 
 # Without that on what agents write, which is of no pod.
@@ -44,23 +45,33 @@ class Asked:
     policies: Answer
 
     def __str__(self) -> str:
-        return f"{self.case}: {self.webhook.message or 'admitted'}; policies: {self.policies.message or 'admitted'}"
+        return (
+            f"{self.case}: {self.webhook.message or 'admitted'}; policies:"
+            f" {self.policies.message or 'admitted'}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Judges:
-    """asked: every case of tests/admission. creator: in a namespace where only the policies judge."""
+    """asked: every case of tests/admission. creator: in a namespace where only the policies
+    judge."""
 
     asked: tuple[Asked, ...]
     creator: Creator
 
 
 @pytest.fixture(scope="module")
-def judges(cluster: Cluster, webhook: Webhook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judges]:
+def judges(
+    cluster: Cluster, webhook: Webhook, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Judges]:
     if not cluster.serves("mutatingadmissionpolicies"):
         pytest.skip("the cluster serves no MutatingAdmissionPolicy: Kubernetes 1.36 and newer do")
     classes = [_runtime_class(name) for name in ("nvidia", "kata")]
-    cases = [case for case in admission_cases(tmp_path_factory.mktemp("cases")) if _BY_CLASS not in str(case)]
+    cases = [
+        case
+        for case in admission_cases(tmp_path_factory.mktemp("cases"))
+        if _BY_CLASS not in str(case)
+    ]
     with cluster.namespace() as ours, cluster.namespace(labels=_LEFT) as theirs:
         try:
             for one in classes:
@@ -75,17 +86,27 @@ def judges(cluster: Cluster, webhook: Webhook, tmp_path_factory: pytest.TempPath
         finally:
             cluster.kubectl("delete", "-f", "-", "--ignore-not-found", given=listed(_POLICIES))
             for one in classes:
-                cluster.kubectl("delete", "runtimeclass", one["metadata"]["name"], "--ignore-not-found")
+                cluster.kubectl(
+                    "delete", "runtimeclass", one["metadata"]["name"], "--ignore-not-found"
+                )
 
 
 def _runtime_class(name: str) -> Object:
-    return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": name}
+    return {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": name},
+        "handler": name,
+    }
 
 
 def _are_in_force(creator: Creator) -> bool:
     """Every binding has been seen: one broken rule of each."""
     plain, asking = pod("plain"), pod("asks", gpu=True)
-    privileged = pod("plain", containers=[{"name": "main", "image": "x", "securityContext": {"privileged": True}}])
+    privileged = pod(
+        "plain",
+        containers=[{"name": "main", "image": "x", "securityContext": {"privileged": True}}],
+    )
     placed = asking | {"metadata": {"name": "placed", "annotations": PLACED}}
     seen = creator.create(plain)
     return (
@@ -100,15 +121,22 @@ def _are_in_force(creator: Creator) -> bool:
 
 
 def test_the_policies_admit_and_refuse_what_the_webhook_does(judges: Judges) -> None:
-    differ = [str(one) for one in judges.asked if one.webhook.is_admitted is not one.policies.is_admitted]
+    differ = [
+        str(one) for one in judges.asked if one.webhook.is_admitted is not one.policies.is_admitted
+    ]
     assert differ == []
     judged = [one for one in judges.asked if one.webhook.is_judged]
     refused = [one for one in judged if not one.webhook.is_admitted]
-    print(f"\n{len(judges.asked)} cases, {len(judged)} that are sound to an API server, {len(refused)} of them refused")
+    print(
+        f"\n{len(judges.asked)} cases, {len(judged)} that are sound to an API server,"
+        f" {len(refused)} of them refused"
+    )
     assert len(refused) > 250
     assert len(judged) - len(refused) > 250
     for one in refused:
-        assert one.policies.rule_broken in {str(finding.rule) for finding in found(one.case)}, str(one)
+        assert one.policies.rule_broken in {str(finding.rule) for finding in found(one.case)}, str(
+            one
+        )
 
 
 def test_the_policies_warn_of_what_the_webhook_warns_of(judges: Judges) -> None:
@@ -118,15 +146,25 @@ def test_the_policies_warn_of_what_the_webhook_warns_of(judges: Judges) -> None:
 
 
 def test_every_rule_of_the_policies_has_refused_or_warned(judges: Judges) -> None:
-    seen = {rule for one in judges.asked for rule in {one.policies.rule_broken, *one.policies.rules_warned}} - {""}
-    said = {one["message"].partition(":")[0] for policy in _validating() for one in policy["spec"]["validations"]}
+    seen = {
+        rule
+        for one in judges.asked
+        for rule in {one.policies.rule_broken, *one.policies.rules_warned}
+    } - {""}
+    said = {
+        one["message"].partition(":")[0]
+        for policy in _validating()
+        for one in policy["spec"]["validations"]
+    }
     assert seen == said & set(map(str, RuleId))
 
 
 def test_the_mutating_policy_changes_what_the_webhook_changes(judges: Judges) -> None:
     pods = [one for one in judges.asked if one.case["kind"] == "Pod" and one.webhook.is_admitted]
     for one in pods:
-        by_webhook, by_policies = (_without_grace(answer.thing["spec"]) for answer in (one.webhook, one.policies))
+        by_webhook, by_policies = (
+            _without_grace(answer.thing["spec"]) for answer in (one.webhook, one.policies)
+        )
         assert by_policies == by_webhook, str(one)
     assert sum("'value': 'void'" in str(one.policies.thing) for one in pods) > 100
 
@@ -137,13 +175,21 @@ def _without_grace(spec: Object) -> Object:
 
 
 def test_a_pod_without_containers_is_refused_in_the_words_of_the_api_server(judges: Judges) -> None:
-    assert "spec.containers: Required value" in judges.creator.create(pod("empty", containers=[])).message
+    assert (
+        "spec.containers: Required value"
+        in judges.creator.create(pod("empty", containers=[])).message
+    )
 
 
 @pytest.mark.parametrize("writer", ["ann", *POLICY.admission.placement_accounts])
-def test_only_those_who_place_pods_change_what_says_where_they_are(judges: Judges, writer: str) -> None:
+def test_only_those_who_place_pods_change_what_says_where_they_are(
+    judges: Judges, writer: str
+) -> None:
     name = f"placed-{writer.rpartition(':')[2]}"
-    for thing in (pod(name, gpu=True), deployment(name, pod(name, gpu=True)) | {"spec": _paused(name)}):
+    for thing in (
+        pod(name, gpu=True),
+        deployment(name, pod(name, gpu=True)) | {"spec": _paused(name)},
+    ):
         made = judges.creator.create(thing, dry=False)
         assert made.is_admitted, made.message
         placed = made.thing
@@ -161,19 +207,34 @@ def _paused(name: str) -> Object:
     return spec
 
 
-def test_an_old_bad_object_can_be_labelled_and_cannot_be_made_worse(judges: Judges, cluster: Cluster) -> None:
+def test_an_old_bad_object_can_be_labelled_and_cannot_be_made_worse(
+    judges: Judges, cluster: Cluster
+) -> None:
     creator = judges.creator
     bad = deployment("old", pod("old", gpu=True, hostIPC=False))
     with cluster.namespace(exempt=True) as name, creating(cluster, name) as unwatched:
         made = unwatched.create(bad | {"spec": bad["spec"] | {"replicas": 0}}, dry=False).thing
-        cluster.do("label", "namespace", name, "mpsd.io/exempt-", *(f"{key}={value}" for key, value in _LEFT.items()))
+        cluster.do(
+            "label",
+            "namespace",
+            name,
+            "mpsd.io/exempt-",
+            *(f"{key}={value}" for key, value in _LEFT.items()),
+        )
         worse = made | {"spec": made["spec"] | {"minReadySeconds": 1}}
-        eventually(lambda: unwatched.replace(worse).rule_broken == "host-ipc-missing", "the policies asked again")
-        assert unwatched.replace(made | {"metadata": made["metadata"] | {"labels": {"still": "here"}}}).is_admitted
+        eventually(
+            lambda: unwatched.replace(worse).rule_broken == "host-ipc-missing",
+            "the policies asked again",
+        )
+        assert unwatched.replace(
+            made | {"metadata": made["metadata"] | {"labels": {"still": "here"}}}
+        ).is_admitted
     assert creator.create(bad).rule_broken == "host-ipc-missing"
 
 
-def test_the_api_server_finds_nothing_wrong_with_the_types_in_the_policies(judges: Judges, cluster: Cluster) -> None:
+def test_the_api_server_finds_nothing_wrong_with_the_types_in_the_policies(
+    judges: Judges, cluster: Cluster
+) -> None:
     for policy in _validating():
         name = policy["metadata"]["name"]
 

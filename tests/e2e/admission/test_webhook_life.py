@@ -12,7 +12,8 @@ from tests.e2e.webhook import KINDS, NAME, Webhook
 def test_new_certificates_and_new_authorities_fail_no_request(
     cluster: Cluster, webhook: Webhook, namespace: str
 ) -> None:
-    """Certificates live for 15 s here and authorities for 45 s, so everything is new within a minute."""
+    """Certificates live for 15 s here and authorities for 45 s, so everything is new within a
+    minute."""
     first = {part: webhook.fingerprint(part) for part in ("tls", "authority")}
     seen = {part: {value} for part, value in first.items()}
 
@@ -30,7 +31,9 @@ def test_new_certificates_and_new_authorities_fail_no_request(
     print(f"\n{load.asked} pods while certificates changed, slowest {load.slowest_s:.3f} s")
 
 
-def test_replacing_every_replica_fails_no_request(cluster: Cluster, webhook: Webhook, namespace: str) -> None:
+def test_replacing_every_replica_fails_no_request(
+    cluster: Cluster, webhook: Webhook, namespace: str
+) -> None:
     with loading(cluster, namespace) as load:
         eventually(lambda: load.asked > 20, "load")
         webhook.roll()
@@ -55,22 +58,38 @@ def test_without_the_webhook_gpu_pods_wait_and_exempt_namespaces_work(
             cluster.do("apply", "-n", exempt, "-f", "-", given=pod("e2e-exempt", gpu=True))
             cluster.do("delete", "pod", "e2e-exempt", "-n", exempt, "--wait=false")
         cluster.do("delete", "pod", "before", "-n", namespace, "--wait=false")
-        eventually(lambda: not cluster.get("pods", "-n", namespace)["items"], "the old pod gone, webhook or not")
+        eventually(
+            lambda: not cluster.get("pods", "-n", namespace)["items"],
+            "the old pod gone, webhook or not",
+        )
     finally:
         webhook.start()
         webhook.start()
     webhook.wait_until_registered()
-    eventually(lambda: "hostIPC" in cluster.apply(WITHOUT_HOST_IPC, namespace).err, "the rules kept again")
+    eventually(
+        lambda: "hostIPC" in cluster.apply(WITHOUT_HOST_IPC, namespace).err, "the rules kept again"
+    )
     cluster.do("apply", "-n", namespace, "-f", "-", given=SAMPLE)
     cluster.do("apply", "-n", namespace, "-f", "-", given=pod("plain"))
-    assert environment(cluster.get("pod", "plain", "-n", namespace)) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert environment(cluster.get("pod", "plain", "-n", namespace)) == {
+        "NVIDIA_VISIBLE_DEVICES": "void"
+    }
 
 
-def test_a_lost_secret_is_put_back_and_fails_no_request(cluster: Cluster, webhook: Webhook, namespace: str) -> None:
+def test_a_lost_secret_is_put_back_and_fails_no_request(
+    cluster: Cluster, webhook: Webhook, namespace: str
+) -> None:
     with loading(cluster, namespace) as load:
         eventually(lambda: load.asked > 20, "load")
         cluster.do("delete", "secret", "mpsd-webhook-certificates", "-n", "mpsd-system")
-        eventually(lambda: cluster.kubectl("get", "secret", "mpsd-webhook-certificates", "-n", "mpsd-system").ok, "it")
+        eventually(
+            lambda: (
+                cluster.kubectl(
+                    "get", "secret", "mpsd-webhook-certificates", "-n", "mpsd-system"
+                ).ok
+            ),
+            "it",
+        )
         before = load.asked
         eventually(lambda: load.asked > before + 50, "load after it")
     assert load.failed == []
@@ -92,12 +111,18 @@ def test_a_port_that_is_closed_to_the_api_server_keeps_nobody_from_creating_pods
     finally:
         webhook.is_closed = False
     webhook.wait_until_registered()
-    eventually(lambda: "hostIPC" in cluster.apply(WITHOUT_HOST_IPC, namespace).err, "the rules kept again")
+    eventually(
+        lambda: "hostIPC" in cluster.apply(WITHOUT_HOST_IPC, namespace).err, "the rules kept again"
+    )
 
 
-def test_a_registration_that_somebody_spoiled_is_repaired(cluster: Cluster, webhook: Webhook) -> None:
+def test_a_registration_that_somebody_spoiled_is_repaired(
+    cluster: Cluster, webhook: Webhook
+) -> None:
     patch = '[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]'
-    cluster.do("patch", "validatingwebhookconfiguration", "mpsd-webhook", "--type=json", "-p", patch)
+    cluster.do(
+        "patch", "validatingwebhookconfiguration", "mpsd-webhook", "--type=json", "-p", patch
+    )
     webhook.wait_until_registered()
 
 

@@ -1,4 +1,5 @@
-"""The Helm chart on an API server: over what kubectl applied, over its previous version, back, and away."""
+"""The Helm chart on an API server: over what kubectl applied, over its previous version, back, and
+away."""
 
 import json
 import shutil
@@ -18,7 +19,11 @@ from tests.e2e.waiting import eventually
 from tests.manifests.helm import CHART, files_by_helm, rendered_by_helm
 
 _NOWHERE = {"mpsd.io/e2e": "nowhere"}  # there is no image on the nodes: tests/e2e/node has pods
-_VALUES: Object = {"image": {"repository": "mpsd"}, "nodeSelector": _NOWHERE, "webhook": {"nodeSelector": _NOWHERE}}
+_VALUES: Object = {
+    "image": {"repository": "mpsd"},
+    "nodeSelector": _NOWHERE,
+    "webhook": {"nodeSelector": _NOWHERE},
+}
 _OWNER = "meta.helm.sh/release-name"
 _WEBHOOKS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
 _CRD = "mpsnodes.mpsd.io"
@@ -29,7 +34,13 @@ _BUNDLE = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="
 def helm(cluster: Cluster) -> Iterator[Helm]:
     """With the namespace as docs/install.md has it made, and nothing else of mpsd."""
     cluster.do("create", "namespace", SYSTEM)
-    cluster.do("label", "namespace", SYSTEM, "mpsd.io/exempt=true", "pod-security.kubernetes.io/enforce=privileged")
+    cluster.do(
+        "label",
+        "namespace",
+        SYSTEM,
+        "mpsd.io/exempt=true",
+        "pod-security.kubernetes.io/enforce=privileged",
+    )
     release = Helm(cluster.kubeconfig)
     try:
         yield release
@@ -43,7 +54,9 @@ def helm(cluster: Cluster) -> Iterator[Helm]:
 def _workloads(cluster: Cluster) -> dict[str, tuple[str, Object]]:
     """The uid of each and what its pods are made of: new pods come where one of them is another."""
     found = cluster.get("daemonsets,deployments", "-n", SYSTEM)["items"]
-    return {one["metadata"]["name"]: (one["metadata"]["uid"], one["spec"]["template"]) for one in found}
+    return {
+        one["metadata"]["name"]: (one["metadata"]["uid"], one["spec"]["template"]) for one in found
+    }
 
 
 def _serve(cluster: Cluster) -> None:
@@ -58,7 +71,10 @@ def _serve(cluster: Cluster) -> None:
 
 def _is_serving(cluster: Cluster) -> list[bool]:
     webhooks = [cluster.get(kind, "mpsd-webhook")["webhooks"][0] for kind in _WEBHOOKS]
-    return [(one["failurePolicy"], one["clientConfig"].get("caBundle")) == ("Fail", _BUNDLE) for one in webhooks]
+    return [
+        (one["failurePolicy"], one["clientConfig"].get("caBundle")) == ("Fail", _BUNDLE)
+        for one in webhooks
+    ]
 
 
 def _placement(cluster: Cluster) -> str:
@@ -90,11 +106,16 @@ def test_what_kubectl_applied_becomes_helms_and_kubectls_again_and_no_pod_is_mad
     assert _workloads(cluster) == before
 
 
-def test_an_upgrade_changes_what_its_values_change_and_a_rollback_puts_it_back(cluster: Cluster, helm: Helm) -> None:
+def test_an_upgrade_changes_what_its_values_change_and_a_rollback_puts_it_back(
+    cluster: Cluster, helm: Helm
+) -> None:
     helm.install(_VALUES)
     _serve(cluster)
     first = _workloads(cluster)
-    changed = {"policy": {"placement": "spread"}, "agent": {"resources": {"limits": {"memory": "512Mi"}}}}
+    changed = {
+        "policy": {"placement": "spread"},
+        "agent": {"resources": {"limits": {"memory": "512Mi"}}},
+    }
     helm.upgrade(_VALUES | changed)
     second = _workloads(cluster)
     assert [name for name in first if first[name] != second[name]] == [AGENT]
@@ -115,11 +136,15 @@ def test_an_upgrade_from_an_earlier_chart_brings_the_crd_and_the_policys_new_fie
     crd = chart / "templates/crd/mpsnode.yaml"
     old = [line for line in crd.read_text().splitlines() if "name: Driver" not in line]
     crd.write_text("\n".join(old) + "\n")
-    (chart / "templates/gone.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mpsd-gone}\n")
+    (chart / "templates/gone.yaml").write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mpsd-gone}\n"
+    )
     for name in ("Chart.yaml", "files/policy.yaml", "values.schema.json"):
         text = (chart / name).read_text()
         (chart / name).write_text(
-            text.replace(f"version: {mpsd.__version__}", "version: 0.0.9").replace("too_many_clients", "many")
+            text.replace(f"version: {mpsd.__version__}", "version: 0.0.9").replace(
+                "too_many_clients", "many"
+            )
         )
     helm.install({**_VALUES, "image": {"repository": "mpsd", "tag": mpsd.__version__}}, chart=chart)
     assert "Driver" not in _columns(cluster)
@@ -128,15 +153,22 @@ def test_an_upgrade_from_an_earlier_chart_brings_the_crd_and_the_policys_new_fie
     assert "Driver" in _columns(cluster)
     assert _workloads(cluster) == before
     assert not cluster.kubectl("get", "configmap", "mpsd-gone", "-n", SYSTEM).ok
-    policy = yaml.safe_load(cluster.get("configmap", "mpsd-limits", "-n", SYSTEM)["data"]["policy.yaml"])
+    policy = yaml.safe_load(
+        cluster.get("configmap", "mpsd-limits", "-n", SYSTEM)["data"]["policy.yaml"]
+    )
     assert "too_many_clients" in policy["violations"]
 
 
 def _columns(cluster: Cluster) -> list[str]:
-    return [one["name"] for one in cluster.get("crd", _CRD)["spec"]["versions"][0]["additionalPrinterColumns"]]
+    return [
+        one["name"]
+        for one in cluster.get("crd", _CRD)["spec"]["versions"][0]["additionalPrinterColumns"]
+    ]
 
 
-def test_an_uninstallation_leaves_the_nodes_status_and_can_be_taken_back(cluster: Cluster, helm: Helm) -> None:
+def test_an_uninstallation_leaves_the_nodes_status_and_can_be_taken_back(
+    cluster: Cluster, helm: Helm
+) -> None:
     helm.install(_VALUES)
     node = {
         "apiVersion": "mpsd.io/v1alpha1",
@@ -158,7 +190,9 @@ def test_an_uninstallation_leaves_the_nodes_status_and_can_be_taken_back(cluster
     assert cluster.get("mpsnode", "kept")["spec"] == {"cordoned": ["all"]}
 
 
-def test_every_object_that_the_chart_can_make_is_taken_by_the_api_server(cluster: Cluster, helm: Helm) -> None:
+def test_every_object_that_the_chart_can_make_is_taken_by_the_api_server(
+    cluster: Cluster, helm: Helm
+) -> None:
     needs(cluster, 30, "ValidatingAdmissionPolicy")
     more = {
         "scheduler": {"enabled": True, "nodeSelector": _NOWHERE},
@@ -182,8 +216,14 @@ def test_kinds_that_the_cluster_does_not_have_are_refused_before_anything_is_wri
     cluster: Cluster, helm: Helm
 ) -> None:
     more = {"prometheus": {"serviceMonitor": True, "rules": True}}
-    given = {**_VALUES, **more, "webhook": {**_VALUES["webhook"], "tls": {"source": "cert-manager"}}}
-    with pytest.raises(helm_python.HelmError, match=r"2 problems(.|\n)*prometheus\.(.|\n)*webhook\.tls\.source is"):
+    given = {
+        **_VALUES,
+        **more,
+        "webhook": {**_VALUES["webhook"], "tls": {"source": "cert-manager"}},
+    }
+    with pytest.raises(
+        helm_python.HelmError, match=r"2 problems(.|\n)*prometheus\.(.|\n)*webhook\.tls\.source is"
+    ):
         helm.install(given)
     assert not cluster.kubectl("get", "crd", _CRD).ok
     assert not cluster.get("all", "-n", SYSTEM)["items"]

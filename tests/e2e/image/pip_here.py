@@ -1,7 +1,8 @@
 """This machine's pip configuration, for a build that must ask the same indexes: `pip_here.py FILE`.
 
-Writes FILE, a pip.conf with what the machine's files and PIP_* variables say together, and prints the folders that it
-names (wheels, indexes as file://…), one a line, for the builder to mount. A CA is the builder's own business.
+Writes FILE, a pip.conf with what the machine's files and PIP_* variables say together, and prints
+the folders that it names (wheels, indexes as file://…), one a line, for the builder to mount. A CA
+is the builder's own business.
 """
 
 import configparser
@@ -11,11 +12,19 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-_ABOUT_INDEXES = ("index-url", "extra-index-url", "find-links", "trusted-host", "no-index", "default-timeout")
+_ABOUT_INDEXES = (
+    "index-url",
+    "extra-index-url",
+    "find-links",
+    "trusted-host",
+    "no-index",
+    "default-timeout",
+)
 
 
 def configured(listed: str) -> dict[str, list[str]]:
-    """The settings about indexes in what `pip config list` prints; a variable of the environment beats a file."""
+    """The settings about indexes in what `pip config list` prints; a variable of the environment
+    beats a file."""
     found: dict[str, list[str]] = {}
     for line in listed.splitlines():
         key, equals, value = line.partition("=")
@@ -30,7 +39,12 @@ def configured(listed: str) -> dict[str, list[str]]:
 
 def folders(settings: Mapping[str, Iterable[str]]) -> list[Path]:
     """The folders of this machine that the settings name: each once, the outermost only."""
-    named = {Path(value.removeprefix("file://")) for values in settings.values() for value in values if "/" in value}
+    named = {
+        Path(value.removeprefix("file://"))
+        for values in settings.values()
+        for value in values
+        if "/" in value
+    }
     here = {path.resolve() for path in named if path.is_absolute() and path.is_dir()}
     # an index's pages link to files beside its own folder
     roots = {path.parent if path.name == "simple" else path for path in here}

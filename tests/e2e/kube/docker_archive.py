@@ -17,20 +17,27 @@ def add(tar: tarfile.TarFile, name: str, data: bytes = b"", *, mode: int = 0o644
     tar.addfile(entry, io.BytesIO(data))
 
 
-def special(tar: tarfile.TarFile, name: str, kind: bytes, target: str = "", *, mode: int = 0o755) -> None:
+def special(
+    tar: tarfile.TarFile, name: str, kind: bytes, target: str = "", *, mode: int = 0o755
+) -> None:
     entry = tarfile.TarInfo(name)
     entry.type, entry.linkname, entry.mode = kind, target, mode
     tar.addfile(entry)
 
 
-def write(path: Path, tag: str, layer: bytes, command: Sequence[str], environment: Mapping[str, str]) -> None:
+def write(
+    path: Path, tag: str, layer: bytes, command: Sequence[str], environment: Mapping[str, str]
+) -> None:
     """layer: a tar. command: what runs unless a pod says otherwise."""
     digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
     config = {
         "architecture": "amd64",
         "os": "linux",
         "rootfs": {"type": "layers", "diff_ids": [digest]},
-        "config": {"Cmd": list(command), "Env": [f"{name}={value}" for name, value in environment.items()]},
+        "config": {
+            "Cmd": list(command),
+            "Env": [f"{name}={value}" for name, value in environment.items()],
+        },
     }
     manifest = [{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]
     with tarfile.open(path, "w") as image:

@@ -1,4 +1,5 @@
-"""Writes an image of one static program as a docker archive: `program_image.py FILE.tar TAG NAME PROGRAM`.
+"""Writes an image of one static program as a docker archive: `program_image.py FILE.tar TAG NAME
+PROGRAM`.
 
 The program is /usr/local/bin/NAME there, as in the images of Kubernetes.
 """

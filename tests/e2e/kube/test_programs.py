@@ -1,4 +1,5 @@
-"""A Kubernetes that cannot be tested with is refused in one sentence, before anything is installed or started."""
+"""A Kubernetes that cannot be tested with is refused in one sentence, before anything is installed
+or started."""
 
 import os
 import subprocess
@@ -22,7 +23,11 @@ def _programs(folder: Path, content: bytes, names: tuple[str, ...] = _PROGRAMS) 
 def _refusal(**environment: str) -> str:
     """The one line that it says."""
     done = subprocess.run(
-        [str(_WITH_CLUSTER), "true"], env=os.environ | environment, capture_output=True, text=True, check=False
+        [str(_WITH_CLUSTER), "true"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2, done
     (line,) = done.stderr.splitlines()
@@ -66,13 +71,19 @@ def modern(tmp_path: Path) -> str:
 
 def test_a_containerd_that_does_not_run_here_is_refused(tmp_path: Path, modern: str) -> None:
     _programs(tmp_path, _FOREIGN, _CONTAINERD)
-    assert f"CONTAINERD={tmp_path}: no containerd" in _refusal(KUBE_PROGRAMS=modern, CONTAINERD=str(tmp_path))
+    assert f"CONTAINERD={tmp_path}: no containerd" in _refusal(
+        KUBE_PROGRAMS=modern, CONTAINERD=str(tmp_path)
+    )
     (tmp_path / "ctr").unlink()
     assert "lacks ctr" in _refusal(KUBE_PROGRAMS=modern, CONTAINERD=str(tmp_path))
 
 
-def test_a_containerd_that_cannot_be_fetched_is_refused_after_the_programs(tmp_path: Path, modern: str) -> None:
+def test_a_containerd_that_cannot_be_fetched_is_refused_after_the_programs(
+    tmp_path: Path, modern: str
+) -> None:
     _programs(tmp_path, b"#!/bin/sh\nexit 1\n", ("apt-get",))
     nothing = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path)}
-    assert "CONTAINERD=sid: not fetched" in _refusal(KUBE_PROGRAMS=modern, CONTAINERD="sid", **nothing)
+    assert "CONTAINERD=sid: not fetched" in _refusal(
+        KUBE_PROGRAMS=modern, CONTAINERD="sid", **nothing
+    )
     assert "KUBE_PROGRAMS" in _refusal(KUBE_PROGRAMS=str(tmp_path), CONTAINERD="sid", **nothing)

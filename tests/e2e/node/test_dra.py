@@ -1,4 +1,5 @@
-"""Pods that get their part of a GPU by resource claims: real scheduler, kubelet and containerd, simulated GPUs.
+"""Pods that get their part of a GPU by resource claims: real scheduler, kubelet and containerd,
+simulated GPUs.
 
 The file turns the installation into one that serves claims, and back.
 """
@@ -40,12 +41,16 @@ def _start_s(pods: Pods, name: str, thing: Object) -> float:
     """Seconds from the creation of a pod of this name until its container runs."""
     began = time.monotonic()
     pods.create(thing)
-    eventually(lambda: "running" in pods.status(name).get("state", {}), f"{name} runs", within_s=60.0)
+    eventually(
+        lambda: "running" in pods.status(name).get("state", {}), f"{name} runs", within_s=60.0
+    )
     return time.monotonic() - began
 
 
 def _put_agent(cluster: Cluster, node_labels: dict[str, str]) -> None:
-    patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}])
+    patch = json.dumps(
+        [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}]
+    )
     cluster.do("patch", "daemonset", AGENT, "-n", SYSTEM, "--type=json", "-p", patch)
 
 
@@ -98,7 +103,9 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
-def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: Pods, claims: Claims) -> None:
+def test_the_published_sample_runs_unchanged_by_a_claim(
+    cluster: Cluster, pods: Pods, claims: Claims
+) -> None:
     with claims_for_requests(cluster, pods):
         cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(pods.image))
         job = ("pods", "-n", pods.namespace, "-l", "app=mps-sample")
@@ -112,18 +119,31 @@ def test_the_published_sample_runs_unchanged_by_a_claim(cluster: Cluster, pods: 
         (template,) = cluster.get("resourceclaimtemplates", "-n", pods.namespace)["items"]
         assert template["metadata"]["labels"]["app.kubernetes.io/name"] == "mpsd-webhook"
         cluster.do("delete", "job", "-n", pods.namespace, "--all")
-        eventually(lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"], "its claim gone with it")
+        eventually(
+            lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"],
+            "its claim gone with it",
+        )
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
 
 
-def test_helms_sample_job_gets_its_share_by_a_claim(cluster: Cluster, mpsd: Installation, claims: Claims) -> None:
+def test_helms_sample_job_gets_its_share_by_a_claim(
+    cluster: Cluster, mpsd: Installation, claims: Claims
+) -> None:
     given = {**mpsd.values, "dra": {"enabled": True}, "test": {"command": [*CLIENT, "alloc=9000"]}}
     things = files_by_helm(given)["templates/tests/sample.yaml"]
     cluster.do("apply", "-f", "-", given=things)
     job = ("job/mps-sample", "-n", SYSTEM)
-    eventually(lambda: cluster.get(*job)["status"].get("succeeded") == 1, "the sample Job's end", within_s=120.0)
+    eventually(
+        lambda: cluster.get(*job)["status"].get("succeeded") == 1,
+        "the sample Job's end",
+        within_s=120.0,
+    )
     logs = cluster.do("logs", *job).out
-    assert 7168 - CONTEXT_MIB < refused_at([json.loads(line) for line in logs.splitlines() if line[0] == "{"]) <= 7168
+    assert (
+        7168 - CONTEXT_MIB
+        < refused_at([json.loads(line) for line in logs.splitlines() if line[0] == "{"])
+        <= 7168
+    )
     cluster.do("delete", "-f", "-", given=things)
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
 
@@ -142,13 +162,16 @@ def test_a_pod_with_a_claim_starts_as_soon_as_one_of_the_device_plugin(
     claims.end(*names)
 
 
-def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(pods: Pods, claims: Claims) -> None:
+def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
+    pods: Pods, claims: Claims
+) -> None:
     for name in ("first", "second"):
         claims.start(name, 20)
     claims.create("third", 20)
     pods.create(pod_with(pods, "third", "third", "hold"))
     (event,) = eventually(
-        lambda: [one for one in pods.events("third") if one["reason"] == "FailedScheduling"][:1], "why it waits"
+        lambda: [one for one in pods.events("third") if one["reason"] == "FailedScheduling"][:1],
+        "why it waits",
     )
     print(f"\n{event['message']}")
     assert pods.phase("third") == "Pending"
@@ -158,7 +181,9 @@ def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(pods: Pods,
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
-def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(pods: Pods, claims: Claims) -> None:
+def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(
+    pods: Pods, claims: Claims
+) -> None:
     claims.create("greedy", 2)
     pods.create(pod_with(pods, "greedy", "greedy", "alloc=12000", "hold", before=_LIFTED))
 
@@ -167,7 +192,8 @@ def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why
 
     assert eventually(ended, "greedy ended", within_s=90.0)["exitCode"] == 137
     (event,) = eventually(
-        lambda: [one for one in pods.events("greedy") if one["reason"] == "GPUMemoryExceeded"][:1], "why it was ended"
+        lambda: [one for one in pods.events("greedy") if one["reason"] == "GPUMemoryExceeded"][:1],
+        "why it was ended",
     )
     print(f"\n{event['message']}")
     claims.end("greedy")
@@ -197,7 +223,9 @@ def test_a_claim_with_parameters_of_another_version_is_refused_with_the_remedy(
     for thing in (newer, template):
         create = ("create", "--dry-run=server", "-n", pods.namespace, "-f", "-")
         said = eventually(
-            lambda thing=thing, create=create: None if (one := cluster.kubectl(*create, given=thing)).ok else one,
+            lambda thing=thing, create=create: (
+                None if (one := cluster.kubectl(*create, given=thing)).ok else one
+            ),
             "the policy is in force",
         )
         assert "config-version" in said.err
@@ -212,7 +240,9 @@ def test_a_cordoned_gpu_is_tainted_until_it_is_not(cluster: Cluster, claims: Cla
     assert claims.start("before", UNITS)[0]["uuid"] == first
     _cordon(claims, first)
     eventually(lambda: taints() == ["draining"], "the GPU is tainted")
-    assert {health for _device, health in claims.health("before")} == {"Healthy"}, "a cordon is no sickness"
+    assert {health for _device, health in claims.health("before")} == {"Healthy"}, (
+        "a cordon is no sickness"
+    )
     claims.end("before")
     eventually(lambda: taints() == ["drained"], "it is empty")
     assert claims.start("beside", UNITS)[0]["uuid"] == second
@@ -226,13 +256,17 @@ def test_pods_are_deleted_from_a_gpu_in_a_state_that_the_policy_names(
 ) -> None:
     first, _second = _uuids(cluster)
     words = ("evict_claims_when: []", "evict_claims_when: [draining]")
-    with policy_with(cluster, *words, f"daemonset/{AGENT}", lambda _new: claims.mpsd.is_ready("agent")):
+    with policy_with(
+        cluster, *words, f"daemonset/{AGENT}", lambda _new: claims.mpsd.is_ready("agent")
+    ):
         assert claims.start("evicted", UNITS)[0]["uuid"] == first
         claims.start("beside", UNITS)
         _cordon(claims, first)
         try:
             gone = ("get", "pod", "-n", pods.namespace, "--ignore-not-found", "evicted")
-            eventually(lambda: not cluster.do(*gone).out, "Kubernetes has deleted it", within_s=60.0)
+            eventually(
+                lambda: not cluster.do(*gone).out, "Kubernetes has deleted it", within_s=60.0
+            )
             assert pods.phase("beside") == "Running"
         finally:
             _cordon(claims)
@@ -260,7 +294,11 @@ def test_a_label_moves_the_node_from_claims_to_the_device_plugins_and_back(
             assert not devices(cluster)
             for name in ("first", "second"):
                 pods.delete(name)
-            eventually(lambda: len(devices(cluster)) == GPUS, "the GPUs are offered to claims", within_s=60.0)
+            eventually(
+                lambda: len(devices(cluster)) == GPUS,
+                "the GPUs are offered to claims",
+                within_s=60.0,
+            )
             claims.start("third", 4)
         finally:
             label("mpsd.io/claims-")
@@ -270,7 +308,9 @@ def test_a_label_moves_the_node_from_claims_to_the_device_plugins_and_back(
         eventually(lambda: not devices(cluster), "no GPU is offered to claims")
 
 
-def test_a_claim_outlives_kubelet_and_agent(cluster: Cluster, pods: Pods, claims: Claims, machine: Machine) -> None:
+def test_a_claim_outlives_kubelet_and_agent(
+    cluster: Cluster, pods: Pods, claims: Claims, machine: Machine
+) -> None:
     claims.start("witness", 5, "alloc=2000", restartPolicy="Always")
     before, files = claims.uid("witness"), claims.files()
     assert files == {before}
@@ -291,7 +331,12 @@ def test_a_claim_outlives_kubelet_and_agent(cluster: Cluster, pods: Pods, claims
     assert status["restartCount"] == 0
     eventually(
         lambda: (
-            claims.mpsd.granted_mib(pods.namespace) == {"witness": 5120, "after-agent": 2048, "after-kubelet": 2048}
+            claims.mpsd.granted_mib(pods.namespace)
+            == {
+                "witness": 5120,
+                "after-agent": 2048,
+                "after-kubelet": 2048,
+            }
         ),
         "the grants of all",
     )
@@ -301,14 +346,18 @@ def test_a_claim_outlives_kubelet_and_agent(cluster: Cluster, pods: Pods, claims
     eventually(lambda: len(devices(cluster)) == GPUS, "one slice with every GPU", within_s=60.0)
 
 
-def test_a_pod_that_ends_while_the_agent_is_away_leaves_nothing(cluster: Cluster, pods: Pods, claims: Claims) -> None:
+def test_a_pod_that_ends_while_the_agent_is_away_leaves_nothing(
+    cluster: Cluster, pods: Pods, claims: Claims
+) -> None:
     claims.start("orphan", 3)
     _put_agent(cluster, {"mpsd.io/e2e": "nowhere"})
     eventually(lambda: not claims.mpsd.pods("agent"), "no agent", within_s=60.0)
     pods.delete("orphan")
     _put_agent(cluster, {"ack.node.gpu.schedule": "mps"})
     claims.end("orphan")
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it", within_s=90.0)
+    eventually(
+        lambda: not claims.files() and not claims.grants(), "nothing left of it", within_s=90.0
+    )
 
 
 @pytest.mark.timeout(600)
@@ -345,15 +394,21 @@ def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave
             assert most_of_one_gpu(held) <= UNITS * 1024, held
         if made >= _RANDOM:
             break
-    for name in sorted(living):  # kubelet waits up to two minutes between two tries of a socket that did not answer
+    # kubelet waits up to two minutes between two tries of a socket that did not answer
+    for name in sorted(living):
         pods.wait_until_holding(name, within_s=180.0)
     uids = {claims.uid(name) for name in living}
     eventually(lambda: claims.files() == uids, "a file for each claim")
-    eventually(lambda: claims.journal() == claims.allocated(), "the journal has what the scheduler allocated")
+    eventually(
+        lambda: claims.journal() == claims.allocated(),
+        "the journal has what the scheduler allocated",
+    )
     assert claims.journal().keys() == uids
     eventually(lambda: len(claims.grants()) == len(living), "a grant for each claim")
     claims.end(*living)
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them", within_s=60.0)
+    eventually(
+        lambda: not claims.files() and not claims.grants(), "nothing left of them", within_s=60.0
+    )
     eventually(lambda: not claims.journal(), "nothing of them in the journal", within_s=60.0)
     eventually(lambda: len(slices(cluster)) == 1, "one slice, as before")
 

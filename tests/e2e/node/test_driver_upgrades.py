@@ -1,4 +1,5 @@
-"""NVIDIA's GPU operator replaces the driver of a node with two pods on its GPUs: a real kubelet, simulated GPUs."""
+"""NVIDIA's GPU operator replaces the driver of a node with two pods on its GPUs: a real kubelet,
+simulated GPUs."""
 
 from collections.abc import Iterator
 
@@ -42,7 +43,9 @@ def test_two_pods_are_evicted_where_the_policy_says_so_and_not_before_the_operat
         for name in ("evicted-first", "evicted-second"):
             pods.start(name, 3, "alloc=1000")
         operator.reaches("cordon-required")
-        eventually(lambda: "/evicted-first" in operator.condition(), "the node says who is waited for")
+        eventually(
+            lambda: "/evicted-first" in operator.condition(), "the node says who is waited for"
+        )
         for name in ("evicted-first", "evicted-second"):
             pods.assert_holds(name)
         operator.begins()

@@ -34,7 +34,11 @@ def test_a_program_runs_on_while_helm_takes_over_and_upgrades_and_helms_test_has
     command = [*CLIENT, "alloc=9000"]
     values = {**mpsd.values, "test": {"command": command}}
     helm.install(values, take_ownership=True, force_conflicts=True)
-    assert (pods.status("runs-on")["containerID"], _pods(mpsd, "control"), _pods(mpsd, "agent")) == before
+    assert (
+        pods.status("runs-on")["containerID"],
+        _pods(mpsd, "control"),
+        _pods(mpsd, "agent"),
+    ) == before
     more = {"resources": {"limits": {"memory": "320Mi"}}}
     helm.upgrade({**values, "agent": {**values["agent"], **more}}, force_conflicts=True)
     eventually(lambda: _pods(mpsd, "agent") not in ([], before[2]), "a new agent", within_s=120.0)

@@ -19,7 +19,9 @@ from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
 
 
-def test_the_daemon_is_found_as_the_published_guide_finds_it(cluster: Cluster, mpsd: Installation) -> None:
+def test_the_daemon_is_found_as_the_published_guide_finds_it(
+    cluster: Cluster, mpsd: Installation
+) -> None:
     found = cluster.get("po", "-l", "app.aliyun.com/name=mps-control-daemon", "-A")["items"]
     assert [pod["spec"]["nodeName"] for pod in found] == [mpsd.node]
     assert found[0]["spec"]["priorityClassName"] == "system-node-critical"
@@ -28,20 +30,30 @@ def test_the_daemon_is_found_as_the_published_guide_finds_it(cluster: Cluster, m
 def test_what_runs_is_the_built_image_alone(cluster: Cluster, mpsd: Installation) -> None:
     for name in ("control", "agent", "webhook"):
         for pod in mpsd.pods(name):
-            assert [status["image"] for status in pod["status"]["containerStatuses"]] == [mpsd.image]
+            assert [status["image"] for status in pod["status"]["containerStatuses"]] == [
+                mpsd.image
+            ]
     for owner in (f"daemonset/{CONTROL}", f"daemonset/{AGENT}", "deployment/mpsd-webhook"):
-        where = cluster.do("exec", owner, "-n", SYSTEM, "--", "python", "-c", "import mpsd; print(mpsd.__file__)").out
+        where = cluster.do(
+            "exec", owner, "-n", SYSTEM, "--", "python", "-c", "import mpsd; print(mpsd.__file__)"
+        ).out
         assert where.startswith("/opt/mpsd/"), "not a mount of the checkout"
 
 
 def test_the_node_offers_whole_units_of_each_gpu(mpsd: Installation) -> None:
     """A GPU of 24 062 MiB is 23 units: the rest of a card is never promised."""
     offered = mpsd.allocatable()
-    assert (offered[MEMORY], offered[PERCENT], offered[COUNT]) == (str(GPUS * UNITS), str(100 * GPUS), str(GPUS))
+    assert (offered[MEMORY], offered[PERCENT], offered[COUNT]) == (
+        str(GPUS * UNITS),
+        str(100 * GPUS),
+        str(GPUS),
+    )
 
 
 def test_kubectl_get_mps_is_the_first_look(cluster: Cluster, mpsd: Installation) -> None:
-    eventually(lambda: mpsd.told().get("conditions", [{}])[0].get("status") == "True", "a node that serves")
+    eventually(
+        lambda: mpsd.told().get("conditions", [{}])[0].get("status") == "True", "a node that serves"
+    )
     header, line = cluster.do("get", "mps").out.splitlines()
     assert header.split()[:2] == ["NAME", "READY"]
     assert line.split()[:2] == [mpsd.node, "True"]
@@ -62,7 +74,9 @@ def test_the_webhook_is_asked_through_its_service_and_fails_closed(
     assert "hostIPC" in said.err
 
 
-def test_rolling_the_webhook_fails_no_request(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
+def test_rolling_the_webhook_fails_no_request(
+    cluster: Cluster, mpsd: Installation, pods: Pods
+) -> None:
     before = {pod["metadata"]["name"] for pod in mpsd.pods("webhook")}
     with loading(cluster, pods.namespace, threads=1) as load:
         eventually(lambda: load.asked > 10, "load")
@@ -72,11 +86,15 @@ def test_rolling_the_webhook_fails_no_request(cluster: Cluster, mpsd: Installati
         eventually(lambda: load.asked > asked + 10, "load after the last replica")
     assert load.failed == []
     assert not before & {pod["metadata"]["name"] for pod in mpsd.pods("webhook")}
-    print(f"\n{load.asked} pods while both pods of the webhook were replaced, slowest {load.slowest_s:.3f} s")
+    print(
+        f"\n{load.asked} pods while both pods of the webhook were replaced, slowest"
+        f" {load.slowest_s:.3f} s"
+    )
 
 
 def test_nobody_lacks_a_right_or_a_privilege(mpsd: Installation) -> None:
-    """After the webhook was rolled: those before may have lived through API servers that had just started."""
+    """After the webhook was rolled: those before may have lived through API servers that had just
+    started."""
     for name in ("control", "agent", "webhook"):
         logs = mpsd.logs(name)
         assert not [line for line in logs.splitlines() if "right" in line and "lacks" in line]

@@ -1,4 +1,5 @@
-"""`kubectl mps drain`, `upgrade` and `uninstall` against a real control daemon, agent, kubelet and controller."""
+"""`kubectl mps drain`, `upgrade` and `uninstall` against a real control daemon, agent, kubelet and
+controller."""
 
 import json
 from uuid import uuid4
@@ -24,14 +25,19 @@ def test_gpus_are_emptied_and_put_back(cluster: Cluster, mpsd: Installation, pod
     pods.start("after-undrain", 2)
 
 
-def test_the_control_daemon_is_replaced_once_nobody_is_left(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
+def test_the_control_daemon_is_replaced_once_nobody_is_left(
+    cluster: Cluster, mpsd: Installation, pods: Pods
+) -> None:
     pods.start("held", 3, "alloc=1000")
     (before,) = mpsd.pods("control")
     change = {"spec": {"template": {"metadata": {"annotations": {"mpsd.io/e2e": uuid4().hex}}}}}
     cluster.do("patch", "daemonset", CONTROL, "-n", SYSTEM, "-p", json.dumps(change))
     stopped = kubectl_mps(cluster, "upgrade", "--timeout", "5s")
     assert stopped.code == 1, stopped.err
-    assert "the old control pod still runs; still cordoned by this upgrade: gpu0, gpu1\n" in stopped.err
+    assert (
+        "the old control pod still runs; still cordoned by this upgrade: gpu0, gpu1\n"
+        in stopped.err
+    )
     assert "running" in pods.status("held")["state"]
     assert mpsd.pods("control")[0]["metadata"]["uid"] == before["metadata"]["uid"]
     done = kubectl_mps(cluster, "upgrade", "--evict", "--timeout", "2m")
@@ -46,7 +52,9 @@ def test_the_control_daemon_is_replaced_once_nobody_is_left(cluster: Cluster, mp
 
 def test_what_is_in_use_is_not_taken_away(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
     pods.start("in-use", 2)
-    eventually(lambda: "in-use" in mpsd.granted_mib(pods.namespace), "its grant in the report of the node")
+    eventually(
+        lambda: "in-use" in mpsd.granted_mib(pods.namespace), "its grant in the report of the node"
+    )
     said = kubectl_mps(cluster, "uninstall", "--dry-run")
     assert said.code == 1
     assert f"{mpsd.node}: pod {pods.namespace}/in-use (2 GiB of gpu" in said.err
@@ -54,4 +62,7 @@ def test_what_is_in_use_is_not_taken_away(cluster: Cluster, mpsd: Installation, 
     assert lines[-1] == "CustomResourceDefinition mpsnodes.mpsd.io"
     assert f"DaemonSet {SYSTEM}/{CONTROL}" in lines
     assert f"Secret {SYSTEM}/mpsd-webhook-certificates" in lines
-    assert not any(line.startswith(("Pod ", "MPSNode ", "ReplicaSet ", "ControllerRevision ")) for line in lines)
+    assert not any(
+        line.startswith(("Pod ", "MPSNode ", "ReplicaSet ", "ControllerRevision "))
+        for line in lines
+    )

@@ -1,4 +1,5 @@
-"""What becomes of a program that lifts its own limit, and of a GPU after a fault, on a real kubelet."""
+"""What becomes of a program that lifts its own limit, and of a GPU after a fault, on a real
+kubelet."""
 
 import pytest
 
@@ -6,7 +7,8 @@ from tests.e2e.installation import Installation
 from tests.e2e.shares import Pods, container, share
 from tests.e2e.waiting import eventually
 
-_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"  # within the container, where no webhook looks
+# within the container, where no webhook looks
+_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
 _OUTSIDE = "export CUDA_MPS_PIPE_DIRECTORY=/nowhere"
 _GIB = 2
 
@@ -22,7 +24,9 @@ def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
     try:
         return pods.exit_code(name)
     except AssertionError as error:
-        raise AssertionError(f"{error}\n{pods.said(name)}\n{mpsd.status_text()}\n{mpsd.logs('agent')}") from None
+        raise AssertionError(
+            f"{error}\n{pods.said(name)}\n{mpsd.status_text()}\n{mpsd.logs('agent')}"
+        ) from None
 
 
 def test_a_program_that_lifts_its_limit_is_ended_alone_and_its_pod_hears_why(
@@ -49,6 +53,8 @@ def test_a_fault_whose_victims_linger_heals_by_itself(mpsd: Installation, pods: 
     eventually(lambda: pods.phase("faulty") == "Failed", "its process ended", within_s=30.0)
     print(f"\n{pods.event('faulty', 'MPSFault')}")
     pods.delete("faulty")
-    pods.create(share("next", container(mpsd.image, 20, "alloc=100", "hold"), restartPolicy="OnFailure"))
+    pods.create(
+        share("next", container(mpsd.image, 20, "alloc=100", "hold"), restartPolicy="OnFailure")
+    )
     pods.wait_until_holding("next")
     pods.assert_holds("neighbour")

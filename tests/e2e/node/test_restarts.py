@@ -1,4 +1,5 @@
-"""Everything that may be restarted is, while a program holds memory on a GPU: the same one through all of it."""
+"""Everything that may be restarted is, while a program holds memory on a GPU: the same one through
+all of it."""
 
 import threading
 from collections.abc import Iterator
@@ -19,13 +20,15 @@ _WITNESS, _GIB = "witness", 5
 
 @pytest.fixture(scope="module")
 def witness(pods: Pods) -> str:
-    """The name of a pod that holds a GPU before anything is restarted. Its kubelet would start it again."""
+    """The name of a pod that holds a GPU before anything is restarted. Its kubelet would start it
+    again."""
     pods.start(_WITNESS, _GIB, "alloc=9000", restartPolicy="Always")
     return _WITNESS
 
 
 def _assert_noticed_nothing(pods: Pods, mpsd: Installation) -> None:
-    """The very same process, whose context never broke (`hold` ends where its context does), and its grant."""
+    """The very same process, whose context never broke (`hold` ends where its context does), and
+    its grant."""
     pods.assert_holds(_WITNESS)
     assert pods.status(_WITNESS)["restartCount"] == 0
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(_WITNESS) == _GIB * 1024, "its grant")
@@ -42,10 +45,14 @@ def test_the_agent_deleted_costs_no_program_anything(
     _assert_noticed_nothing(pods, mpsd)
 
 
-def test_rolling_the_agent_while_pods_come(cluster: Cluster, mpsd: Installation, pods: Pods, witness: str) -> None:
-    """A pod that comes to a node without a plugin is refused for good, and its Job makes another: how many were?
+def test_rolling_the_agent_while_pods_come(
+    cluster: Cluster, mpsd: Installation, pods: Pods, witness: str
+) -> None:
+    """A pod that comes to a node without a plugin is refused for good, and its Job makes another:
+    how many were?
 
-    One that kubelet accepted without devices, or with those of another (1.20 may while a pod ends), is evicted.
+    One that kubelet accepted without devices, or with those of another (1.20 may while a pod ends),
+    is evicted.
     """
     agent = mpsd.agent()
     with _coming(pods) as names:
@@ -57,16 +64,24 @@ def test_rolling_the_agent_while_pods_come(cluster: Cluster, mpsd: Installation,
 
     def ended() -> dict[str, Object]:
         listed = cluster.get("pods", "-n", pods.namespace)["items"]
-        found = {pod["metadata"]["name"]: pod["status"] for pod in listed if pod["metadata"]["name"] in names}
+        found = {
+            pod["metadata"]["name"]: pod["status"]
+            for pod in listed
+            if pod["metadata"]["name"] in names
+        }
         assert all(status["phase"] in {"Succeeded", "Failed"} for status in found.values()), found
         return found
 
     found = eventually(ended, "all of them done", within_s=90.0)
     failed = [status.get("message") for status in found.values() if status["phase"] == "Failed"]
     evicted = {
-        name: {event["reason"]: event["message"] for event in pods.events(name)} for name in names - found.keys()
+        name: {event["reason"]: event["message"] for event in pods.events(name)}
+        for name in names - found.keys()
     }
-    print(f"\n{len(failed)} of {len(names)} pods failed that came while the agent was rolled, evicted: {evicted}")
+    print(
+        f"\n{len(failed)} of {len(names)} pods failed that came while the agent was rolled,"
+        f" evicted: {evicted}"
+    )
     assert len(failed) <= 1, failed
     assert all("LimitsMismatch" in events for events in evicted.values()), evicted
     _assert_noticed_nothing(pods, mpsd)
@@ -93,7 +108,9 @@ def _coming(pods: Pods) -> Iterator[set[str]]:
         working.join(timeout=30)
 
 
-def test_the_control_container_killed_costs_no_program_anything(mpsd: Installation, pods: Pods, witness: str) -> None:
+def test_the_control_container_killed_costs_no_program_anything(
+    mpsd: Installation, pods: Pods, witness: str
+) -> None:
     """Its daemons are in no cgroup of the container, and the next one adopts them."""
     daemons = mpsd.daemons()
     mpsd.kill_control()
@@ -124,7 +141,8 @@ def test_a_container_that_is_started_again_has_its_limit_again(pods: Pods, witne
 def test_after_a_reboot_no_container_starts_before_its_domain_serves(
     cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine, witness: str
 ) -> None:
-    """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices in its checkpoint."""
+    """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices
+    in its checkpoint."""
     first = pods.status(witness)["containerID"]
     outlives = pods_outlive_reboot(cluster)
     machine.kubelet("kill")
@@ -132,7 +150,11 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
     try:
         machine.reboot()
         machine.kubelet("start")
-        eventually(lambda: not mpsd.pods("control") and not mpsd.pods("agent"), "neither of the two", within_s=90.0)
+        eventually(
+            lambda: not mpsd.pods("control") and not mpsd.pods("agent"),
+            "neither of the two",
+            within_s=90.0,
+        )
 
         def runs() -> bool:
             status = pods.status(witness)
@@ -141,14 +163,17 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
         def is_held_back() -> str:
             assert not runs(), "it runs without MPS and without a limit"
             ended = pods.get(witness)["status"].get("message", "")
-            return str(ended or pods.status(witness).get("state", {}).get("waiting", {}).get("message", ""))
+            return str(
+                ended or pods.status(witness).get("state", {}).get("waiting", {}).get("message", "")
+            )
 
         print(f"\nkubelet meanwhile: {eventually(is_held_back, 'held back', within_s=60.0)}")
         never(runs, "it runs without MPS and without a limit", for_s=3.0)
     finally:
         mpsd.put_where(_HERE)
     if pods.phase(witness) != "Failed":
-        eventually(runs, "the container", within_s=150.0)  # kubelet tries again more and more seldom
+        # kubelet tries again more and more seldom
+        eventually(runs, "the container", within_s=150.0)
         back = witness
     else:
         assert not outlives
@@ -160,5 +185,6 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
     assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) <= _GIB * 1024
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(back) == _GIB * 1024, "its grant")
     eventually(
-        lambda: {back} == {witness, back} & mpsd.granted_mib(pods.namespace).keys(), "nothing for one that ended"
+        lambda: {back} == {witness, back} & mpsd.granted_mib(pods.namespace).keys(),
+        "nothing for one that ended",
     )

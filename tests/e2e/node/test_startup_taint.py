@@ -1,4 +1,5 @@
-"""No pod comes to a new node before its GPUs are served: a real kubelet, scheduler and agent, simulated GPUs."""
+"""No pod comes to a new node before its GPUs are served: a real kubelet, scheduler and agent,
+simulated GPUs."""
 
 from collections.abc import Iterator
 
@@ -39,7 +40,11 @@ def _taints(cluster: Cluster, node: str) -> set[str]:
 def _became(cluster: Cluster, kind: str, name: str, condition: str, *where: str) -> str:
     """When this condition became true, RFC 3339."""
     conditions = cluster.get(kind, name, *where)["status"]["conditions"]
-    (when,) = (one["lastTransitionTime"] for one in conditions if (one["type"], one["status"]) == (condition, "True"))
+    (when,) = (
+        one["lastTransitionTime"]
+        for one in conditions
+        if (one["type"], one["status"]) == (condition, "True")
+    )
     return str(when)
 
 
@@ -49,7 +54,11 @@ def test_no_pod_comes_before_the_gpus_are_served_and_then_the_agent_removes_its_
     """The node as a node group makes it: with the taint, and before anything of mpsd is there."""
     node = removing.node
     removing.put_where(_NOWHERE)
-    eventually(lambda: not removing.pods("control") and not removing.pods("agent"), "neither of the two", within_s=90.0)
+    eventually(
+        lambda: not removing.pods("control") and not removing.pods("agent"),
+        "neither of the two",
+        within_s=90.0,
+    )
     cluster.do("taint", "node", node, f"{_OURS}=:NoSchedule", f"{_OTHER}=:PreferNoSchedule")
     plain = {"name": "main", "image": removing.image, "command": ["sleep", "600"]}
     pods.create(share("asks", pods.asks(2, "hold")), share("plain", plain))

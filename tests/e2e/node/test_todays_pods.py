@@ -1,4 +1,5 @@
-"""What pods can be today: with sidecars, users of their own and devices by CDI, resized, looked into, static."""
+"""What pods can be today: with sidecars, users of their own and devices by CDI, resized, looked
+into, static."""
 
 import json
 from collections.abc import Iterator
@@ -26,13 +27,17 @@ def test_a_sidecar_keeps_its_memory_beside_that_of_the_main_container(
 ) -> None:
     needs(cluster, 29, "sidecars")
     side = container(mpsd.image, 2, "alloc=9000", "hold", name="side") | {"restartPolicy": "Always"}
-    pods.create(share("sidecar", container(mpsd.image, 3, "alloc=9000", "hold"), initContainers=[side]))
+    pods.create(
+        share("sidecar", container(mpsd.image, 3, "alloc=9000", "hold"), initContainers=[side])
+    )
     assert 3072 - CONTEXT_MIB < refused_at(pods.wait_until_holding("sidecar")) <= 3072
     assert 2048 - CONTEXT_MIB < refused_at(pods.said("sidecar", "side")) <= 2048
     eventually(lambda: mpsd.granted_mib(pods.namespace).get("sidecar") == 5120, "one grant of both")
 
 
-def test_a_running_pod_is_resized_and_its_program_notices_nothing(cluster: Cluster, pods: Pods) -> None:
+def test_a_running_pod_is_resized_and_its_program_notices_nothing(
+    cluster: Cluster, pods: Pods
+) -> None:
     needs(cluster, 33, "resize")
     asks = container(pods.image, 2, "hold")
     asks["resources"]["limits"]["cpu"] = "100m"
@@ -46,15 +51,32 @@ def test_a_running_pod_is_resized_and_its_program_notices_nothing(cluster: Clust
 
     asked = ("patch", "pod", "resized", "-n", pods.namespace, "--subresource=resize", "-p")
     cluster.do(*asked, json.dumps(resize(cpu="200m")))
-    eventually(lambda: pods.status("resized")["resources"]["limits"]["cpu"] == "200m", "the new amount in its status")
-    assert (pods.status("resized")["containerID"], pods.status("resized")["restartCount"]) == (before, 0)
-    assert not cluster.kubectl(*asked, json.dumps(resize(**{"aliyun.com/gpu-mem": "9"}))).ok, "devices cannot be"
+    eventually(
+        lambda: pods.status("resized")["resources"]["limits"]["cpu"] == "200m",
+        "the new amount in its status",
+    )
+    assert (pods.status("resized")["containerID"], pods.status("resized")["restartCount"]) == (
+        before,
+        0,
+    )
+    assert not cluster.kubectl(*asked, json.dumps(resize(**{"aliyun.com/gpu-mem": "9"}))).ok, (
+        "devices cannot be"
+    )
 
 
-def test_who_looks_into_a_pod_by_kubectl_debug_gets_no_gpu_and_no_way_round(cluster: Cluster, pods: Pods) -> None:
+def test_who_looks_into_a_pod_by_kubectl_debug_gets_no_gpu_and_no_way_round(
+    cluster: Cluster, pods: Pods
+) -> None:
     needs(cluster, 30, "kubectl debug with profiles")
     pods.start("looked-into", 2)
-    debug = ("debug", "looked-into", "-n", pods.namespace, "--image=local/busybox:1", "--image-pull-policy=Never")
+    debug = (
+        "debug",
+        "looked-into",
+        "-n",
+        pods.namespace,
+        "--image=local/busybox:1",
+        "--image-pull-policy=Never",
+    )
     refused = cluster.kubectl(*debug, "--profile=general", "-c", "general", "--", "sleep", "60")
     assert not refused.ok
     assert "SYS_PTRACE" in refused.err
@@ -68,8 +90,11 @@ def test_who_looks_into_a_pod_by_kubectl_debug_gets_no_gpu_and_no_way_round(clus
     assert not [name for name in seen if name.startswith("CUDA_")]
 
 
-def test_the_status_of_a_pod_names_its_sick_devices(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
-    """From what the device plugin tells kubelet; a GPU that takes nobody new counts as sick there."""
+def test_the_status_of_a_pod_names_its_sick_devices(
+    cluster: Cluster, mpsd: Installation, pods: Pods
+) -> None:
+    """From what the device plugin tells kubelet; a GPU that takes nobody new counts as sick
+    there."""
     needs(cluster, 36, "allocatedResourcesStatus")
     pods.start("healthy", 2)
 
@@ -87,14 +112,19 @@ def test_the_status_of_a_pod_names_its_sick_devices(cluster: Cluster, mpsd: Inst
     assert pods.status("healthy")["restartCount"] == 0
 
 
-def test_a_pod_in_a_user_namespace_has_its_limit(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
-    """Without hostIPC, which Kubernetes forbids there: so in a namespace that admission leaves alone."""
+def test_a_pod_in_a_user_namespace_has_its_limit(
+    cluster: Cluster, mpsd: Installation, pods: Pods
+) -> None:
+    """Without hostIPC, which Kubernetes forbids there: so in a namespace that admission leaves
+    alone."""
     handlers = cluster.get("node", mpsd.node)["status"].get("runtimeHandlers", ())
     if not any(handler.get("features", {}).get("userNamespaces") for handler in handlers):
         pytest.skip("the node's container runtime knows no user namespaces")
     with cluster.namespace(exempt=True) as exempt:
         inside = Pods(cluster, exempt, mpsd.image)
-        pod = share("mapped", container(mpsd.image, 3, "alloc=9000", "hold"), hostUsers=False, hostIPC=False)
+        pod = share(
+            "mapped", container(mpsd.image, 3, "alloc=9000", "hold"), hostUsers=False, hostIPC=False
+        )
         inside.create(pod)
         assert 3072 - CONTEXT_MIB < refused_at(inside.wait_until_holding("mapped")) <= 3072
         mapped = inside.run_in("mapped", "cat", "/proc/self/uid_map").split()
@@ -138,31 +168,46 @@ def _strategy(cluster: Cluster, mpsd: Installation, strategy: str) -> Iterator[N
 def test_kubelet_says_of_one_pod_what_it_says_of_it_among_all(
     cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine
 ) -> None:
-    """PodResources' `Get`, beside the `List` that the agent reads. On the wire what it asks with is a PodResources of
-    a name and a namespace, and its answer a list of one."""
+    """PodResources' `Get`, beside the `List` that the agent reads. On the wire what it asks with is
+    a PodResources of a name and a namespace, and its answer a list of one."""
     needs(cluster, 34, "PodResources Get")
     pods.start("listed", 2)
-    with grpc.insecure_channel(_POD_RESOURCES, options=[("grpc.default_authority", "localhost")]) as channel:
+    with grpc.insecure_channel(
+        _POD_RESOURCES, options=[("grpc.default_authority", "localhost")]
+    ) as channel:
         get = channel.unary_unary(
             "/v1.PodResourcesLister/Get",
             request_serializer=api.PodResources.SerializeToString,
             response_deserializer=api.ListPodResourcesResponse.FromString,
         )
-        (found,) = get(api.PodResources(name="listed", namespace=pods.namespace), timeout=10).pod_resources
-        every = PodResourcesListerStub(channel).List(api.ListPodResourcesRequest(), timeout=10).pod_resources
+        (found,) = get(
+            api.PodResources(name="listed", namespace=pods.namespace), timeout=10
+        ).pod_resources
+        every = (
+            PodResourcesListerStub(channel)
+            .List(api.ListPodResourcesRequest(), timeout=10)
+            .pod_resources
+        )
     (listed,) = [pod for pod in every if (pod.namespace, pod.name) == (found.namespace, found.name)]
     assert _held(found) == _held(listed)
     ((_container, devices),) = _held(found).items()
     assert len(devices) == 2
-    assert {device.partition("/")[0] for device in devices} <= {gpu["uuid"] for gpu in mpsd.told()["gpus"]}
+    assert {device.partition("/")[0] for device in devices} <= {
+        gpu["uuid"] for gpu in mpsd.told()["gpus"]
+    }
 
 
 def _held(pod: api.PodResources) -> dict[str, set[str]]:
     """By container, its devices, of which kubelet keeps no order."""
-    return {one.name: {device for resource in one.devices for device in resource.device_ids} for one in pod.containers}
+    return {
+        one.name: {device for resource in one.devices for device in resource.device_ids}
+        for one in pod.containers
+    }
 
 
-def test_a_node_with_swap_gives_the_same_limits(mpsd: Installation, pods: Pods, machine: Machine) -> None:
+def test_a_node_with_swap_gives_the_same_limits(
+    mpsd: Installation, pods: Pods, machine: Machine
+) -> None:
     with machine.swap():
         mpsd.restart_kubelet(machine)
         pods.start("with-swap", 3, "alloc=9000")
@@ -179,12 +224,17 @@ def test_a_static_pod_has_its_limit_and_is_known_by_its_name(
     file.write_text(json.dumps(pod))
     name = f"fixed-{mpsd.node}"
     try:
-        eventually(lambda: cluster.kubectl("get", "pod", name, "-n", pods.namespace).ok, "its copy in the API")
+        eventually(
+            lambda: cluster.kubectl("get", "pod", name, "-n", pods.namespace).ok,
+            "its copy in the API",
+        )
         assert 3072 - CONTEXT_MIB < refused_at(pods.wait_until_holding(name)) <= 3072
 
         def clients() -> int:
             grants = mpsd.told().get("grants", ())
-            found: int = sum(grant["clients"] for grant in grants if grant["pod"] == f"{pods.namespace}/{name}")
+            found: int = sum(
+                grant["clients"] for grant in grants if grant["pod"] == f"{pods.namespace}/{name}"
+            )
             return found
 
         eventually(lambda: clients() == 1, "its program counted for it")

@@ -1,7 +1,7 @@
 """A Job of more pods than fit at once, watched from its beginning to its end.
 
-Kubelet 1.20 may give a device twice where a pod ends meanwhile. Such a pod never starts: mpsd has it made anew. No pod
-may fail in any other way.
+Kubelet 1.20 may give a device twice where a pod ends meanwhile. Such a pod never starts: mpsd has
+it made anew. No pod may fail in any other way.
 """
 
 import json
@@ -20,8 +20,8 @@ _MADE_ANEW = "LimitsMismatch: "  # the event on such a pod
 
 @dataclass(slots=True)
 class WatchedJob:
-    """Pods of so many GiB, all at once. running: the most that ran together. too_much: what a GPU once had given away
-    beyond what it has. failed: how, by the pod's name.
+    """Pods of so many GiB, all at once. running: the most that ran together. too_much: what a GPU
+    once had given away beyond what it has. failed: how, by the pod's name.
     """
 
     mpsd: Installation
@@ -38,9 +38,16 @@ class WatchedJob:
         """actions: what each pod does."""
         pod = shared(self.pods, self.name, self.gib, *actions)
         template = {"metadata": {"labels": {"e2e": self.name}}, "spec": pod["spec"]}
-        spec = {"completions": self.times, "parallelism": self.times, "backoffLimit": self.times, "template": template}
+        spec = {
+            "completions": self.times,
+            "parallelism": self.times,
+            "backoffLimit": self.times,
+            "template": template,
+        }
         metadata = {"name": self.name}
-        self.pods.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+        self.pods.create(
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
+        )
         self._began = time.monotonic()
 
     def wait_until_running(self, pods: int) -> None:
@@ -52,7 +59,9 @@ class WatchedJob:
 
     def wait_until_over(self) -> float:
         """Until all have succeeded; gives the seconds since the start."""
-        eventually(lambda: self.look().get("succeeded") == self.times, f"{self.name} over", within_s=240.0)
+        eventually(
+            lambda: self.look().get("succeeded") == self.times, f"{self.name} over", within_s=240.0
+        )
         return time.monotonic() - self._began
 
     def look(self) -> Object:
@@ -62,9 +71,15 @@ class WatchedJob:
         for pod in pods:
             if pod["status"]["phase"] == "Failed":
                 name, status = pod["metadata"]["name"], json.dumps(pod["status"])
-                self.failed[name] = f"{status}, {[_said(event) for event in self.pods.events(name)]}"
-        self.too_much += [gpu for gpu in self.mpsd.told()["gpus"] if gpu["grantedMiB"] > UNITS * _UNIT_MIB]
-        counts: Object = self.pods.cluster.get("job", self.name, "-n", self.pods.namespace)["status"]
+                self.failed[name] = (
+                    f"{status}, {[_said(event) for event in self.pods.events(name)]}"
+                )
+        self.too_much += [
+            gpu for gpu in self.mpsd.told()["gpus"] if gpu["grantedMiB"] > UNITS * _UNIT_MIB
+        ]
+        counts: Object = self.pods.cluster.get("job", self.name, "-n", self.pods.namespace)[
+            "status"
+        ]
         return counts
 
     def assert_none_failed(self) -> None:
@@ -74,9 +89,9 @@ class WatchedJob:
         assert self.too_much == []
 
     def _listed(self) -> list[Object]:
-        found: list[Object] = self.pods.cluster.get("pods", "-n", self.pods.namespace, "-l", f"e2e={self.name}")[
-            "items"
-        ]
+        found: list[Object] = self.pods.cluster.get(
+            "pods", "-n", self.pods.namespace, "-l", f"e2e={self.name}"
+        )["items"]
         return found
 
 

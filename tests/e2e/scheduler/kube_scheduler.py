@@ -11,7 +11,8 @@ from tests.e2e.cluster import Object
 
 
 def configuration(name: str, extender: Object) -> Object:
-    """For the pods that name this scheduler. As Kubernetes 1.20 to 1.22 read it; there is one of it, so it leads."""
+    """For the pods that name this scheduler. As Kubernetes 1.20 to 1.22 read it; there is one of
+    it, so it leads."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
         "kind": "KubeSchedulerConfiguration",

@@ -1,4 +1,5 @@
-"""Records what a real kube-scheduler asks an extender, as tests/data/extender has it. From the top of the checkout:
+"""Records what a real kube-scheduler asks an extender, as tests/data/extender has it. From the top
+of the checkout:
 
 PATH="$PWD/.venv/bin:$PATH" tests/e2e/kube/with-cluster.sh --control-plane \
     python -m tests.e2e.scheduler.record tests/data/extender/1.20.2
@@ -25,16 +26,39 @@ REASON = "gpu0 has 4 of 7 GiB free, gpu1 3"
 def _prepare(cluster: Cluster) -> None:
     cluster.do("create", "namespace", NAMESPACE)
     cluster.wait_until_it_takes_pods(NAMESPACE)
-    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}}
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "urgent"},
+    }
     cluster.do("create", "-f", "-", given=priority | {"value": 1000})
-    amounts = {"cpu": "8", "memory": "16Gi", "pods": "110", MEMORY: "46", PERCENT: "200", COUNT: "2"}
+    amounts = {
+        "cpu": "8",
+        "memory": "16Gi",
+        "pods": "110",
+        MEMORY: "46",
+        PERCENT: "200",
+        COUNT: "2",
+    }
     for name in NODES:
-        cluster.do("create", "-f", "-", given={"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        cluster.do(
+            "create",
+            "-f",
+            "-",
+            given={"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}},
+        )
         status = {"status": {"capacity": amounts, "allocatable": amounts}}
         cluster.do("patch", "node", name, "--subresource=status", "-p", json.dumps(status))
 
 
-def _pod(name: str, gib: int, *, percent: int = 0, labels: Mapping[str, str] | None = None, **spec: object) -> Object:
+def _pod(
+    name: str,
+    gib: int,
+    *,
+    percent: int = 0,
+    labels: Mapping[str, str] | None = None,
+    **spec: object,
+) -> Object:
     limits = {MEMORY: str(gib)} | ({PERCENT: str(percent)} if percent else {})
     fields: Object = {
         "schedulerName": SCHEDULER,
@@ -73,15 +97,17 @@ def _refused(recorder: Recorder) -> None:
 
     def said() -> str:
         selector = "involvedObject.name=refused,reason=FailedScheduling"
-        return recorder.cluster.do("get", "events", "-n", NAMESPACE, "--field-selector", selector).out
+        return recorder.cluster.do(
+            "get", "events", "-n", NAMESPACE, "--field-selector", selector
+        ).out
 
     eventually(lambda: REASON in said(), "what a person reads")
     _remove(recorder, "refused")
 
 
 def _preempting(recorder: Recorder) -> None:
-    """Once where the node's sum is too small, so that the scheduler proposes victims, and once where it is not: then it
-    proposes none, and the extender must name them, or nothing comes of it.
+    """Once where the node's sum is too small, so that the scheduler proposes victims, and once
+    where it is not: then it proposes none, and the extender must name them, or nothing comes of it.
     """
     for node in NODES:
         _create(recorder, _pod(f"low-{node}", 30, nodeName=node))
@@ -124,16 +150,27 @@ def main(target: Path) -> None:
         with recording(cluster) as recorder, tempfile.TemporaryDirectory() as work:
             verbs = {f"{verb}Verb": verb for verb in ("filter", "prioritize", "bind", "preempt")}
             managed = [{"name": MEMORY, "ignoredByScheduler": False}]
-            extender: Object = {"urlPrefix": f"http://127.0.0.1:{recorder.port}", "weight": 1, **verbs}
-            said = configuration(SCHEDULER, extender | {"nodeCacheCapable": cached, "managedResources": managed})
+            extender: Object = {
+                "urlPrefix": f"http://127.0.0.1:{recorder.port}",
+                "weight": 1,
+                **verbs,
+            }
+            said = configuration(
+                SCHEDULER, extender | {"nodeCacheCapable": cached, "managedResources": managed}
+            )
             with kube_scheduler(programs / "kube-scheduler", cluster.kubeconfig, said, Path(work)):
                 _scheduled(recorder)
                 _refused(recorder)
-            with kube_scheduler(programs / "kube-scheduler-preempting", cluster.kubeconfig, said, Path(work)):
+            with kube_scheduler(
+                programs / "kube-scheduler-preempting", cluster.kubeconfig, said, Path(work)
+            ):
                 _preempting(recorder)
         _remove(recorder, "one", "percent", "two-gpus")
         _write(recorder, target / kind)
-        print(f"{target / kind}: {len(list((target / kind).iterdir()))} requests of {len(recorder.asked)}")
+        print(
+            f"{target / kind}: {len(list((target / kind).iterdir()))} requests of"
+            f" {len(recorder.asked)}"
+        )
 
 
 if __name__ == "__main__":

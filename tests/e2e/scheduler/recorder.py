@@ -18,8 +18,9 @@ Answer = Callable[[Object], Any]
 
 @dataclass(slots=True)
 class Recorder:
-    """refused: from a pod's name to what is said of every node. victims: from a pod's name to the names of the pods
-    that are to go in its favour, in place of those that the scheduler proposes. asked: verb, pod's name and request.
+    """refused: from a pod's name to what is said of every node. victims: from a pod's name to the
+    names of the pods that are to go in its favour, in place of those that the scheduler proposes.
+    asked: verb, pod's name and request.
     """
 
     cluster: Cluster
@@ -68,7 +69,10 @@ class Recorder:
         wanted = self.victims.get(body["Pod"]["metadata"]["name"])
         if wanted is None:
             return {"NodeNameToMetaVictims": _met(body)}
-        found = [self.cluster.get("pod", name, "-n", body["Pod"]["metadata"]["namespace"]) for name in wanted]
+        found = [
+            self.cluster.get("pod", name, "-n", body["Pod"]["metadata"]["namespace"])
+            for name in wanted
+        ]
         node = found[0]["spec"]["nodeName"]
         pods = [{"UID": pod["metadata"]["uid"]} for pod in found]
         return {"NodeNameToMetaVictims": {node: {"Pods": pods, "NumPDBViolations": 0}}}
@@ -76,7 +80,11 @@ class Recorder:
 
 def _names(body: Object) -> list[str]:
     names: list[str] | None = body["NodeNames"]
-    return names if names is not None else [node["metadata"]["name"] for node in body["Nodes"]["items"]]
+    return (
+        names
+        if names is not None
+        else [node["metadata"]["name"] for node in body["Nodes"]["items"]]
+    )
 
 
 def _met(body: Object) -> Object:

@@ -8,7 +8,9 @@ from tests.e2e.waiting import eventually
 _GIB, _TIMES = 7, 20
 
 
-def test_as_many_run_as_fit_and_the_others_wait_and_then_run(mpsd: Installation, pods: Pods) -> None:
+def test_as_many_run_as_fit_and_the_others_wait_and_then_run(
+    mpsd: Installation, pods: Pods
+) -> None:
     eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
     job = WatchedJob(mpsd, pods, "twenty", _GIB, _TIMES)
     job.start("alloc=1000", "hold=1")
@@ -16,5 +18,6 @@ def test_as_many_run_as_fit_and_the_others_wait_and_then_run(mpsd: Installation,
     job.assert_none_failed()
     assert 1 < job.running <= GPUS * (UNITS // _GIB)
     print(
-        f"\n{_TIMES} pods of {_GIB} GiB in {took_s:.1f} s, at most {job.running} at once, {len(job.failed)} made anew"
+        f"\n{_TIMES} pods of {_GIB} GiB in {took_s:.1f} s, at most {job.running} at once,"
+        f" {len(job.failed)} made anew"
     )

@@ -1,4 +1,5 @@
-"""A pod of 7 GiB, and a node with 4 + 3 GiB free: with mpsd's scheduler it waits and says why, without it fails."""
+"""A pod of 7 GiB, and a node with 4 + 3 GiB free: with mpsd's scheduler it waits and says why,
+without it fails."""
 
 import time
 
@@ -27,19 +28,25 @@ def test_large_pods_get_a_gpu_each(mpsd: Installation, pods: Pods) -> None:
     for gpu, left in _LEFT.items():
         pods.create(shared(pods, f"on-{gpu}", UNITS - left))
         pods.wait_until_holding(f"on-{gpu}")
-    eventually(lambda: placed(mpsd, pods) == {f"on-{gpu}": (gpu,) for gpu in _LEFT}, "a GPU for each")
+    eventually(
+        lambda: placed(mpsd, pods) == {f"on-{gpu}": (gpu,) for gpu in _LEFT}, "a GPU for each"
+    )
 
 
 def test_a_pod_that_fits_no_single_gpu_waits_and_says_why(cluster: Cluster, pods: Pods) -> None:
     pods.create(shared(pods, "seven", _GIB))
     wanted = f"gpu0 has 4 of {_GIB} GiB free, gpu1 3"
-    eventually(lambda: any(wanted in said for said in said_of(pods, "seven", "FailedScheduling")), wanted)
+    eventually(
+        lambda: any(wanted in said for said in said_of(pods, "seven", "FailedScheduling")), wanted
+    )
     assert pods.phase("seven") == "Pending"
     described = cluster.do("describe", "pod", "seven", "-n", pods.namespace).out
     print(f"\n{described[described.index('Events:') :]}")
 
 
-def test_the_tables_and_the_sentence_say_the_same(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
+def test_the_tables_and_the_sentence_say_the_same(
+    cluster: Cluster, mpsd: Installation, pods: Pods
+) -> None:
     table = inspect_cgpu(cluster)
     (line,) = [line for line in table.out.splitlines() if line.startswith(mpsd.node)]
     assert line.split()[2:] == ["19/23", "20/23", "39/46"], table
@@ -48,17 +55,20 @@ def test_the_tables_and_the_sentence_say_the_same(cluster: Cluster, mpsd: Instal
     print(f"\n{table.out}{why.out}")
 
 
-def test_without_the_extender_such_a_pod_is_sent_to_the_node_and_fails_there(cluster: Cluster, pods: Pods) -> None:
+def test_without_the_extender_such_a_pod_is_sent_to_the_node_and_fails_there(
+    cluster: Cluster, pods: Pods
+) -> None:
     """What the README says of a cluster without it."""
     pods.create(share("unlucky", container(pods.image, _GIB, "hold")))
     eventually(lambda: pods.phase("unlucky") == "Failed", "kubelet's no")
     assert pods.get("unlucky")["status"]["reason"] == "UnexpectedAdmissionError"
-    print(
-        f"\n{cluster.do('get', 'pod', 'unlucky', '-n', pods.namespace).out}{pods.get('unlucky')['status']['message']}"
-    )
+    listed = cluster.do("get", "pod", "unlucky", "-n", pods.namespace).out
+    print(f"\n{listed}{pods.get('unlucky')['status']['message']}")
 
 
-def test_it_runs_when_a_pod_ends_on_the_gpu_that_was_written_on_it(mpsd: Installation, pods: Pods) -> None:
+def test_it_runs_when_a_pod_ends_on_the_gpu_that_was_written_on_it(
+    mpsd: Installation, pods: Pods
+) -> None:
     pods.delete("on-gpu0")
     began = time.monotonic()
     pods.wait_until_holding("seven", within_s=120.0)
@@ -75,6 +85,12 @@ def test_nobody_lacks_a_right(cluster: Cluster, mpsd: Installation) -> None:
     for name in ("kube-scheduler", "scheduler"):
         for pod in mpsd.pods("scheduler"):
             logs = cluster.do("logs", pod["metadata"]["name"], "-n", SYSTEM, "-c", name).out
-            for trouble in ("forbidden", "Permission denied", "Read-only file system", "Traceback", "panic"):
+            for trouble in (
+                "forbidden",
+                "Permission denied",
+                "Read-only file system",
+                "Traceback",
+                "panic",
+            ):
                 assert trouble not in logs, [line for line in logs.splitlines() if trouble in line]
     assert cluster.get("lease", SCHEDULER, "-n", SYSTEM)["spec"]["holderIdentity"]

@@ -1,5 +1,5 @@
-"""Both replicas are killed while pods wait, are bound and start. The last file: a scheduler that finds promises to pods
-that it never saw counts them for a minute.
+"""Both replicas are killed while pods wait, are bound and start. The last file: a scheduler that
+finds promises to pods that it never saw counts them for a minute.
 """
 
 from tests.e2e.cluster import Cluster
@@ -25,5 +25,6 @@ def test_schedulers_killed_in_the_middle_give_nothing_away_twice(
     job.assert_none_failed()
     assert not set(before) & {pod["metadata"]["name"] for pod in mpsd.pods("scheduler")}
     print(
-        f"\nboth replicas killed in the middle: {job.times} pods done after {took_s:.1f} s, {len(job.failed)} made anew"
+        f"\nboth replicas killed in the middle: {job.times} pods done after {took_s:.1f} s,"
+        f" {len(job.failed)} made anew"
     )

@@ -1,7 +1,9 @@
-"""A profiler in every Python that starts with this folder on PYTHONPATH: the modules of mpsd that run for each way.
+"""A profiler in every Python that starts with this folder on PYTHONPATH: the modules of mpsd that
+run for each way.
 
-HOUSE_ENTRIES: entries as `way=qualified.name`, with commas between. HOUSE_FOLDER: where each process writes its lines,
-`way module`. What an entry calls belongs to its way, and so do the tasks that it starts, however long they live.
+HOUSE_ENTRIES: entries as `way=qualified.name`, with commas between. HOUSE_FOLDER: where each
+process writes its lines, `way module`. What an entry calls belongs to its way, and so do the tasks
+that it starts, however long they live.
 """
 
 import os
@@ -10,7 +12,10 @@ import threading
 from contextvars import ContextVar
 from pathlib import Path
 
-_ENTRIES = {entry: way for way, _, entry in (one.partition("=") for one in os.environ["HOUSE_ENTRIES"].split(","))}
+_ENTRIES = {
+    entry: way
+    for way, _, entry in (one.partition("=") for one in os.environ["HOUSE_ENTRIES"].split(","))
+}
 _way = ContextVar("way", default="")
 _written = set()
 _file = Path(os.environ["HOUSE_FOLDER"], str(os.getpid())).open("a", buffering=1)  # noqa: SIM115 - until its end

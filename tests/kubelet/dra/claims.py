@@ -10,12 +10,16 @@ from tests.model.worlds import GPUS, POLICY, UUIDS
 
 Object = dict[str, Any]
 DRIVER, NODE = "gpu.mpsd.io", "node1"
-APART = ClaimNode(DRIVER, NODE, GPUS, (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:])), "a-boot")
+APART = ClaimNode(
+    DRIVER, NODE, GPUS, (Domain("gpu0", UUIDS[:1]), Domain("gpu1", UUIDS[1:])), "a-boot"
+)
 TOGETHER = ClaimNode(DRIVER, NODE, GPUS, (Domain("gpu0-1", UUIDS),), "a-boot")
 UID = "uid-of-share"
 
 
-def result(gpu: int = 0, memory: str = "7Gi", threads: str = "30", clients: str = "2", **fields: Any) -> Object:
+def result(
+    gpu: int = 0, memory: str = "7Gi", threads: str = "30", clients: str = "2", **fields: Any
+) -> Object:
     return {
         "request": "gpu",
         "driver": DRIVER,
@@ -28,15 +32,24 @@ def result(gpu: int = 0, memory: str = "7Gi", threads: str = "30", clients: str 
 
 
 def config(parameters: object, source: str = "FromClaim", driver: str = DRIVER) -> Object:
-    return {"requests": ["gpu"], "source": source, "opaque": {"driver": driver, "parameters": parameters}}
+    return {
+        "requests": ["gpu"],
+        "source": source,
+        "opaque": {"driver": driver, "parameters": parameters},
+    }
 
 
 def parameters(**fields: object) -> Object:
     return {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSConfig", **fields}
 
 
-def claim_object(*results: Object, configs: tuple[Object, ...] = (), name: str = "share", pods: int = 1) -> Object:
-    reserved = [{"resource": "pods", "name": f"{name}-{n}", "uid": f"uid-of-{name}-{n}"} for n in range(pods)]
+def claim_object(
+    *results: Object, configs: tuple[Object, ...] = (), name: str = "share", pods: int = 1
+) -> Object:
+    reserved = [
+        {"resource": "pods", "name": f"{name}-{n}", "uid": f"uid-of-{name}-{n}"}
+        for n in range(pods)
+    ]
     devices: Object = {"results": [deepcopy(each) for each in results or (result(),)]}
     return {
         "apiVersion": "resource.k8s.io/v1",

@@ -71,28 +71,46 @@ def test_a_claim_that_reserves_no_threads_may_use_as_many_as_the_policy_says() -
     assert prepared(result(threads="0")).thread_percent == POLICY.requests.default_thread_percent
 
 
-@pytest.mark.parametrize(("threads", "cap", "percent"), [("30", 60, 60), ("0", 50, 50), ("30", 30, 30)])
-def test_parameters_raise_the_cap_above_what_is_reserved(threads: str, cap: int, percent: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "cap", "percent"), [("30", 60, 60), ("0", 50, 50), ("30", 30, 30)]
+)
+def test_parameters_raise_the_cap_above_what_is_reserved(
+    threads: str, cap: int, percent: int
+) -> None:
     claim = prepared(result(threads=threads), configs=(config(parameters(threadCap=cap)),))
     assert (claim.thread_percent, claim.reserved_percent) == (percent, int(threads))
 
 
-@pytest.mark.parametrize(("field", "remedy"), [("clients", "capacity.requests"), ("speed", "threadCap")])
-def test_what_is_a_capacity_and_no_parameter_is_said_where_it_belongs(field: str, remedy: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "remedy"), [("clients", "capacity.requests"), ("speed", "threadCap")]
+)
+def test_what_is_a_capacity_and_no_parameter_is_said_where_it_belongs(
+    field: str, remedy: str
+) -> None:
     (problem,) = config_problems(parameters(**{field: 4}), "parameters", POLICY)
     assert (problem.rule, problem.where) == ("field-unknown", f"parameters.{field}")
     assert remedy in problem.remedy
 
 
 def test_what_a_claim_says_goes_before_what_its_class_says() -> None:
-    configs = (config(parameters(threadCap=60), "FromClass"), config(parameters(threadCap=80), "FromClaim"))
+    configs = (
+        config(parameters(threadCap=60), "FromClass"),
+        config(parameters(threadCap=80), "FromClaim"),
+    )
     assert prepared(result(), configs=configs).thread_percent == 80
     assert prepared(result(), configs=configs[::-1]).thread_percent == 80
 
 
 def test_what_other_drivers_allocated_and_were_told_is_passed_over() -> None:
-    others = (result(driver="nic.example.com", consumedCapacity=None), result(pool="node2", device="gone"))
-    claim = prepared(*others, result(memory="2Gi"), configs=(config({"kind": "NicConfig"}, driver="nic.example.com"),))
+    others = (
+        result(driver="nic.example.com", consumedCapacity=None),
+        result(pool="node2", device="gone"),
+    )
+    claim = prepared(
+        *others,
+        result(memory="2Gi"),
+        configs=(config({"kind": "NicConfig"}, driver="nic.example.com"),),
+    )
     assert (claim.memory_mib, claim.gpus) == (2048, UUIDS[:1])
 
 
@@ -124,7 +142,10 @@ def test_gpus_of_one_domain_are_one_grant_in_the_domain_s_order() -> None:
         (claim_object(configs=(config(parameters(memory="2Gi")),)), "field-unknown"),
         (claim_object(configs=(config(parameters(priority="low")),)), "priority-unknown"),
         (claim_object(configs=(config(parameters(priority=1)),)), "priority-unknown"),
-        (claim_object(configs=(config({**parameters(), "apiVersion": "mpsd.io/v2"}),)), "config-version"),
+        (
+            claim_object(configs=(config({**parameters(), "apiVersion": "mpsd.io/v2"}),)),
+            "config-version",
+        ),
         (claim_object(configs=(config("threadCap: 60"),)), "wrong-type"),
         ({**claim_object(), "status": {"allocation": {"devices": "gpu0"}}}, "claim-not-allocated"),
     ],
@@ -157,13 +178,17 @@ def test_a_claim_of_the_same_name_is_not_the_one_that_kubelet_means() -> None:
 
 
 def test_every_problem_is_reported_at_once() -> None:
-    thing = claim_object(result(device="gone", adminAccess=True), configs=(config(parameters(speed=9)),))
+    thing = claim_object(
+        result(device="gone", adminAccess=True), configs=(config(parameters(speed=9)),)
+    )
     assert refused(thing) == {"device-gone", "admin-access", "field-unknown"}
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 HOSTILE = st.dictionaries(
@@ -179,7 +204,9 @@ def test_parameters_are_right_or_refused_whatever_they_are(found: object) -> Non
         refused(thing)
 
 
-@given(st.dictionaries(st.sampled_from(["device", "consumedCapacity", "request", "adminAccess"]), JSON))
+@given(
+    st.dictionaries(st.sampled_from(["device", "consumedCapacity", "request", "adminAccess"]), JSON)
+)
 def test_an_allocation_is_read_or_refused_whatever_it_is(changed: dict[str, object]) -> None:
     thing = claim_object({**result(), **changed})
     try:
@@ -190,7 +217,7 @@ def test_an_allocation_is_read_or_refused_whatever_it_is(changed: dict[str, obje
     assert 0 < claim.memory_mib <= GPUS[0].memory_mib
 
 
-# -- beside other grants -----------------------------------------------------------------------------------------------
+# -- beside other grants -------------------------------------------------------------------------
 
 
 def test_a_claim_has_no_room_beside_grants_that_the_scheduler_does_not_know() -> None:
@@ -262,7 +289,10 @@ def test_a_pod_with_a_claim_of_the_name_of_one_that_has_left_has_the_new_one() -
 
 def test_what_was_prepared_before_is_a_fact_whatever_the_policy_says_today() -> None:
     thing = claim_object(result(threads="5"), configs=(config(parameters(threadCap=10)),))
-    strict = replace(POLICY, requests=replace(POLICY.requests, minimum_thread_percent=50, default_thread_percent=100))
+    strict = replace(
+        POLICY,
+        requests=replace(POLICY.requests, minimum_thread_percent=50, default_thread_percent=100),
+    )
     with pytest.raises(InvalidInput):
         read_claim(thing, UID, APART, strict, 1.0)
     kept = read_claim(thing, UID, APART, strict, 1.0, started=10)
@@ -297,7 +327,7 @@ def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:
     assert (started_with(below, "CUDA_MPS_CLIENT_PRIORITY"), started_with(below)) == (1, None)
 
 
-# -- priorities --------------------------------------------------------------------------------------------------------
+# -- priorities ----------------------------------------------------------------------------------
 
 BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
 
@@ -305,7 +335,10 @@ BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
 def rows(*written: str | None) -> list[NodePod]:
     """The pods share-0, share-1, … with these annotations."""
     names = [PodName("default", f"share-{n}", f"uid-of-share-{n}") for n in range(len(written))]
-    return [NodePod(name, (), (), PodPriority(written=one)) for name, one in zip(names, written, strict=True)]
+    return [
+        NodePod(name, (), (), PodPriority(written=one))
+        for name, one in zip(names, written, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +382,9 @@ def test_parameters_lower_a_claim_s_priority_and_never_raise_it(
 
 
 @pytest.mark.parametrize("priority", [None, 0, 1])
-def test_the_variable_of_a_claim_s_programs_is_set_where_a_priority_was_given(priority: int | None) -> None:
+def test_the_variable_of_a_claim_s_programs_is_set_where_a_priority_was_given(
+    priority: int | None,
+) -> None:
     given = replace(prepared(), priority=priority).allocation
     answer = memory_answer(given, NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {}))
     assert started_with(spec_of(DRIVER, prepared(), answer), "CUDA_MPS_CLIENT_PRIORITY") == priority
@@ -367,21 +402,27 @@ def test_any_cdi_file_is_read(spec: object) -> None:
     assert started_with(spec) is None or isinstance(started_with(spec), int)
 
 
-# -- CDI ---------------------------------------------------------------------------------------------------------------
+# -- CDI -----------------------------------------------------------------------------------------
 
 
 def test_a_cdi_device_gives_a_container_what_the_device_plugin_would() -> None:
     gate = DeviceNode("/run/mpsd/gpu0/gate", "/run/mpsd/gpu0/gate", "r")
     mount = HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True)
     claim = prepared(result(1), result(0), node=TOGETHER)
-    spec = spec_of(DRIVER, claim, Answer({"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"}, (mount,), (gate,)))
+    spec = spec_of(
+        DRIVER, claim, Answer({"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"}, (mount,), (gate,))
+    )
     assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "gpu.mpsd.io/claim")
     for device in spec["devices"]:
         assert device["containerEdits"] == {
             "env": ["CUDA_MPS_PIPE_DIRECTORY=/run/mpsd/client"],
             "deviceNodes": [{"path": gate.inside, "hostPath": gate.source, "permissions": "r"}],
             "mounts": [
-                {"hostPath": mount.source, "containerPath": mount.inside, "options": ["rbind", "rprivate", "ro"]}
+                {
+                    "hostPath": mount.source,
+                    "containerPath": mount.inside,
+                    "options": ["rbind", "rprivate", "ro"],
+                }
             ],
         }
     names = {f"{spec['kind']}={device['name']}" for device in spec["devices"]}

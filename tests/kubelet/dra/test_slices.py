@@ -1,4 +1,5 @@
-"""The node's slice offers what the ledger can still promise to claims, and says which GPUs take none."""
+"""The node's slice offers what the ledger can still promise to claims, and says which GPUs take
+none."""
 
 from dataclasses import replace
 from itertools import product
@@ -29,7 +30,9 @@ from tests.model.worlds import GPUS, POLICY, UUIDS, grant, record, view
 
 @pytest.mark.parametrize("now", ServedBy)
 def test_a_node_changes_how_it_serves_only_while_nobody_holds_a_gpu(now: ServedBy) -> None:
-    for label, claims, devices_held in product(("true", "false", "", None), (True, False), (True, False, None)):
+    for label, claims, devices_held in product(
+        ("true", "false", "", None), (True, False), (True, False, None)
+    ):
         found = next_serving(now, WayKnown(label, claims, devices_held))
         if claims:
             assert found is ServedBy.CLAIMS, "kubelet ends claims through the driver alone"
@@ -68,11 +71,17 @@ def test_a_gpu_is_a_device_that_claims_share() -> None:
             },
             "threads": {
                 "value": "100",
-                "requestPolicy": {"default": "0", "validRange": {"min": "0", "max": "100", "step": "5"}},
+                "requestPolicy": {
+                    "default": "0",
+                    "validRange": {"min": "0", "max": "100", "step": "5"},
+                },
             },
             "clients": {
                 "value": "48",
-                "requestPolicy": {"default": "8", "validRange": {"min": "1", "max": "48", "step": "1"}},
+                "requestPolicy": {
+                    "default": "8",
+                    "validRange": {"min": "1", "max": "48", "step": "1"},
+                },
             },
         },
     }
@@ -81,7 +90,9 @@ def test_a_gpu_is_a_device_that_claims_share() -> None:
 def test_where_a_gpu_is_has_kubernetes_own_names_and_what_is_unknown_has_none() -> None:
     placed = replace(view(), gpus=(replace(GPUS[0], pci_bus="0000:06:00.0", numa_node=0), GPUS[1]))
     first, second = ({**one["attributes"]} for one in devices(placed, (), POLICY))
-    standard = {name: value for name, value in first.items() if name.startswith("resource.kubernetes.io/")}
+    standard = {
+        name: value for name, value in first.items() if name.startswith("resource.kubernetes.io/")
+    }
     assert standard == {
         "resource.kubernetes.io/pciBusID": {"string": "0000:06:00.0"},
         "resource.kubernetes.io/numaNode": {"int": 0},
@@ -92,7 +103,9 @@ def test_where_a_gpu_is_has_kubernetes_own_names_and_what_is_unknown_has_none() 
 def test_what_claims_hold_is_counted_by_the_scheduler_alone() -> None:
     """A capacity that sank with each claim would count every claim twice."""
     claim = prepared()
-    assert devices(view(grants=held(claim.grant(claim.pods))), [claim.uid], POLICY) == devices(view(), (), POLICY)
+    assert devices(view(grants=held(claim.grant(claim.pods))), [claim.uid], POLICY) == devices(
+        view(), (), POLICY
+    )
 
 
 def test_what_others_hold_is_no_capacity() -> None:
@@ -107,11 +120,16 @@ def test_one_claim_gets_no_more_than_a_card_has_though_more_is_promised() -> Non
     memory = devices(view(), (), twice)[0]["capacity"]["memory"]
     whole = f"{23 * 1024}Mi"
     assert memory["value"] == f"{46 * 1024}Mi"
-    assert (memory["requestPolicy"]["default"], memory["requestPolicy"]["validRange"]["max"]) == (whole, whole)
+    assert (memory["requestPolicy"]["default"], memory["requestPolicy"]["validRange"]["max"]) == (
+        whole,
+        whole,
+    )
 
 
 def test_a_gpu_that_others_fill_is_no_device() -> None:
-    assert [one["name"] for one in devices(view(grants=held(grant("a", 23))), (), POLICY)] == [UUIDS[1].lower()]
+    assert [one["name"] for one in devices(view(grants=held(grant("a", 23))), (), POLICY)] == [
+        UUIDS[1].lower()
+    ]
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
@@ -122,13 +140,15 @@ def test_a_gpu_that_takes_no_client_is_tainted_with_the_reason(state: State) -> 
 
 
 @pytest.mark.parametrize("state", get_args(EvictingState))
-def test_pods_are_evicted_by_a_taint_only_in_the_states_that_the_policy_names(state: EvictingState) -> None:
+def test_pods_are_evicted_by_a_taint_only_in_the_states_that_the_policy_names(
+    state: EvictingState,
+) -> None:
     seen = view(records=(record(0, State(state)), record(1)))
     first, second = devices(seen, (), replace(POLICY, evict_claims_when=(state,)))
     assert first["taints"] == [{"key": "mpsd.io/gpu", "value": state, "effect": "NoExecute"}]
     assert "taints" not in second
     others = tuple(other for other in get_args(EvictingState) if other != state)
-    (kept, _second) = devices(seen, (), replace(POLICY, evict_claims_when=others))
+    kept, _second = devices(seen, (), replace(POLICY, evict_claims_when=others))
     assert kept["taints"][0]["effect"] == "NoSchedule"
 
 
@@ -138,7 +158,9 @@ def test_no_state_evicts_as_shipped() -> None:
 
 def test_a_gpu_without_a_daemon_or_with_an_unknown_grant_is_tainted() -> None:
     assert taint_of(GPUS[1], view(records=(record(0),))) == "no-daemon"
-    unreadable = replace(view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),))
+    unreadable = replace(
+        view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),)
+    )
     assert taint_of(GPUS[0], unreadable) == "withheld"
     assert taint_of(GPUS[1], unreadable) == ""
 
@@ -153,7 +175,9 @@ def test_a_gpu_is_sick_only_where_its_programs_cannot_run(state: State) -> None:
 
 def test_a_gpu_without_a_daemon_is_sick_and_one_with_an_unknown_grant_is_not() -> None:
     assert NO_DAEMON in trouble_of(GPUS[1], view(records=(record(0),)))
-    unreadable = replace(view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),))
+    unreadable = replace(
+        view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),)
+    )
     assert trouble_of(GPUS[0], unreadable) == ""
 
 
@@ -163,14 +187,20 @@ def test_a_device_is_named_by_a_label_whatever_the_uuid_is() -> None:
 
 @given(st.text(max_size=20), st.integers(0, 40), st.integers(0, 100))
 def test_every_capacity_is_one_that_kubernetes_takes(driver: str, gib: int, percent: int) -> None:
-    """The default, the least and the most lie in the range, and are whole steps from its beginning."""
+    """The default, the least and the most lie in the range, and are whole steps from its
+    beginning."""
     seen = replace(view(grants=held(grant("a", gib, reserved_percent=percent))), driver=driver)
     for device in devices(seen, (), POLICY):
         for capacity in device["capacity"].values():
             ranged = capacity["requestPolicy"]["validRange"]
             least, most, default, value = (
                 int(text.removesuffix("Mi"))
-                for text in (ranged["min"], ranged["max"], capacity["requestPolicy"]["default"], capacity["value"])
+                for text in (
+                    ranged["min"],
+                    ranged["max"],
+                    capacity["requestPolicy"]["default"],
+                    capacity["value"],
+                )
             )
             assert least <= default <= most <= value
             if "step" in ranged:
@@ -188,4 +218,8 @@ def test_the_slice_belongs_to_its_node() -> None:
         {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "uid-of-node1"}
     ]
     assert made["spec"]["pool"] == {"name": NODE, "generation": 3, "resourceSliceCount": 1}
-    assert (made["spec"]["driver"], made["spec"]["nodeName"], len(made["spec"]["devices"])) == (DRIVER, NODE, 2)
+    assert (made["spec"]["driver"], made["spec"]["nodeName"], len(made["spec"]["devices"])) == (
+        DRIVER,
+        NODE,
+        2,
+    )

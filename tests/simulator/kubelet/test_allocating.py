@@ -1,4 +1,5 @@
-"""Which devices a pod gets, what its containers see of them, and what becomes of a pod that gets none."""
+"""Which devices a pod gets, what its containers see of them, and what becomes of a pod that gets
+none."""
 
 from collections.abc import Callable
 
@@ -16,7 +17,9 @@ ALL = tuple(f"{MEMORY}/{number}" for number in range(4))
 
 
 def refusal() -> InvalidInput:
-    return InvalidInput("container", [Problem("two-gpus", "devices", "", "lie on two GPUs", "ask for less")])
+    return InvalidInput(
+        "container", [Problem("two-gpus", "devices", "", "lie on two GPUs", "ask for less")]
+    )
 
 
 def test_kubelet_follows_what_the_plugin_prefers(tell: Tell) -> None:
@@ -71,9 +74,14 @@ def test_resources_are_asked_for_in_any_order_and_what_they_answer_is_merged(tel
         for _ in range(40):
             world.calls.clear()
             uid = world.pod({MEMORY: 1, PERCENT: 30}, "exit 0")
-            await world.until(lambda: len([call for call in world.calls if call[0] == "allocate"]) == 2, "both asked")
+            await world.until(
+                lambda: len([call for call in world.calls if call[0] == "allocate"]) == 2,
+                "both asked",
+            )
             orders.add(tuple(call[1] for call in world.calls if call[0] == "allocate"))
-            await world.until(lambda uid=uid: world.kubelet.containers.all_runs(uid), "it was started")
+            await world.until(
+                lambda uid=uid: world.kubelet.containers.all_runs(uid), "it was started"
+            )
             environment = world.kubelet.containers.spec(world.run_of(uid))["environment"]
             assert (environment["LIMIT"], environment["SHARE"]) == ("1", "30")
             assert environment["BOTH"] in {MEMORY, PERCENT}
@@ -95,7 +103,10 @@ def test_a_refused_allocate_ends_the_pod_for_good_with_the_plugin_s_words(tell: 
         del plugin.refuses["allocate"]
         status = world.pods.status(uid)
         assert status["reason"] == "UnexpectedAdmissionError"
-        words = "rpc error: code = InvalidArgument desc = container: devices: lie on two GPUs; ask for less"
+        words = (
+            "rpc error: code = InvalidArgument desc = container: devices: lie on two GPUs; ask for"
+            " less"
+        )
         assert f"Allocate failed due to {words}, which is unexpected" in status["message"]
         other = world.pod({MEMORY: 4})
         await world.phase(other, "Running")
@@ -125,7 +136,9 @@ def test_more_than_there_is_ends_the_pod() -> None:
     play(NEWEST, story)
 
 
-def test_a_pod_that_is_deleted_while_allocate_runs_gets_its_devices_first_and_gives_them_back(tell: Tell) -> None:
+def test_a_pod_that_is_deleted_while_allocate_runs_gets_its_devices_first_and_gives_them_back(
+    tell: Tell,
+) -> None:
     async def story(world: World) -> None:
         plugin = await world.plugin(MEMORY, 4)
         plugin.may_answer.clear()
@@ -153,7 +166,9 @@ def test_a_pod_that_has_ended_gives_its_devices_back(tell: Tell) -> None:
     tell(story)
 
 
-def test_init_containers_run_first_on_devices_that_their_successors_get_and_are_not_listed(tell: Tell) -> None:
+def test_init_containers_run_first_on_devices_that_their_successors_get_and_are_not_listed(
+    tell: Tell,
+) -> None:
     async def story(world: World) -> None:
         await world.plugin(MEMORY, 4)
         uid = world.pod({MEMORY: 4}, initContainers=[container("first", {MEMORY: 3}, "exit 0")])
@@ -168,7 +183,9 @@ def test_init_containers_run_first_on_devices_that_their_successors_get_and_are_
     tell(story)
 
 
-def test_a_container_sees_its_mounts_its_devices_and_its_variables_which_beat_the_plugin_s() -> None:
+def test_a_container_sees_its_mounts_its_devices_and_its_variables_which_beat_the_plugin_s() -> (
+    None
+):
     async def story(world: World) -> None:
         plugin = await world.plugin()
         client, gate = world.folder / "client", world.folder / "gate"
@@ -181,7 +198,10 @@ def test_a_container_sees_its_mounts_its_devices_and_its_variables_which_beat_th
             (DeviceNode(str(gate), str(gate), "r"),),
         )
         own = container(
-            "main", {MEMORY: 1}, 'cat "$PIPE/control" && echo "$LIMIT"', env=[{"name": "LIMIT", "value": "mine"}]
+            "main",
+            {MEMORY: 1},
+            'cat "$PIPE/control" && echo "$LIMIT"',
+            env=[{"name": "LIMIT", "value": "mine"}],
         )
         uid = world.pod({}, containers=[own])
         await world.phase(uid, "Succeeded")

@@ -1,4 +1,5 @@
-"""The generated messages are those of the .proto files beside them: `make proto` was not forgotten."""
+"""The generated messages are those of the .proto files beside them: `make proto` was not
+forgotten."""
 
 import re
 from pathlib import Path
@@ -36,10 +37,13 @@ def written(text: str) -> set[str]:
 
 def generated(file: FileDescriptor) -> set[str]:
     fields = {
-        f"{message.name}: {shown(field)}" for message in file.message_types_by_name.values() for field in message.fields
+        f"{message.name}: {shown(field)}"
+        for message in file.message_types_by_name.values()
+        for field in message.fields
     }
     calls = {
-        f"{service.name}: rpc {call.name}({call.input_type.name}) returns ({stream(call)}{call.output_type.name})"
+        f"{service.name}: rpc {call.name}({call.input_type.name}) returns"
+        f" ({stream(call)}{call.output_type.name})"
         for service in file.services_by_name.values()
         for call in service.methods
     }
@@ -55,4 +59,6 @@ def shown(field: FieldDescriptor) -> str:
     if message is not None and message.GetOptions().map_entry:
         return f"map<string, string> {field.name} = {field.number}"
     repeated = "repeated " if field.is_repeated else ""
-    return f"{repeated}{message.name if message else TYPES[field.type]} {field.name} = {field.number}"
+    return (
+        f"{repeated}{message.name if message else TYPES[field.type]} {field.name} = {field.number}"
+    )

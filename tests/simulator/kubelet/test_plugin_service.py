@@ -15,7 +15,9 @@ Tell = Callable[[Story], None]
 
 @asynccontextmanager
 async def service(world: World, plugin: Plugin) -> AsyncIterator[PluginService]:
-    kept = PluginService(MEMORY, world.folder / "device-plugins", plugin.endpoint, plugin, lambda *_call: None)
+    kept = PluginService(
+        MEMORY, world.folder / "device-plugins", plugin.endpoint, plugin, lambda *_call: None
+    )
     running = asyncio.create_task(kept.run())
     try:
         await all_can_be_had(world)

@@ -1,4 +1,5 @@
-"""The simulated kubelet as a program: pods come from an API server, and outlive the kubelet that started them."""
+"""The simulated kubelet as a program: pods come from an API server, and outlive the kubelet that
+started them."""
 
 import signal
 import subprocess
@@ -74,7 +75,11 @@ class Asked(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         body, found = self._body(), self.server.objects.get(self.path)
-        if found and body["preconditions"]["uid"] == found["metadata"]["uid"] and body["gracePeriodSeconds"] == 0:
+        if (
+            found
+            and body["preconditions"]["uid"] == found["metadata"]["uid"]
+            and body["gracePeriodSeconds"] == 0
+        ):
             del self.server.objects[self.path]
         self._answer(200 if found else 404, {})
 
@@ -103,7 +108,9 @@ def api() -> Iterator[Api]:
 @contextmanager
 def kubelet(folder: Path, api: Api) -> Iterator[subprocess.Popen[bytes]]:
     arguments = ["--dir", str(folder), "--node", NODE, "--api", api.url]
-    with subprocess.Popen([sys.executable, "-P", "-m", "mpsd.simulator.kubelet.kubelet", *arguments]) as program:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "mpsd.simulator.kubelet.kubelet", *arguments]
+    ) as program:
         try:
             yield program
         finally:
@@ -111,7 +118,9 @@ def kubelet(folder: Path, api: Api) -> Iterator[subprocess.Popen[bytes]]:
             assert program.wait(DEADLINE_S) == 0
 
 
-def test_a_pod_of_the_api_runs_outlives_the_kubelet_and_is_gone_when_it_is_deleted(api: Api) -> None:
+def test_a_pod_of_the_api_runs_outlives_the_kubelet_and_is_gone_when_it_is_deleted(
+    api: Api,
+) -> None:
     with tempfile.TemporaryDirectory(prefix="kubelet-") as made:
         pod = api.pod("echo $$; exec sleep 60")
         with kubelet(Path(made), api):
@@ -119,7 +128,10 @@ def test_a_pod_of_the_api_runs_outlives_the_kubelet_and_is_gone_when_it_is_delet
             assert api.objects[f"/api/v1/nodes/{NODE}"]["status"]["capacity"] == {}
         pid = int(next(Path(made).glob("containers/*/main/0/log")).read_text())
         assert lives(pid)
-        api.objects[pod]["metadata"] |= {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 5}
+        api.objects[pod]["metadata"] |= {
+            "deletionTimestamp": "now",
+            "deletionGracePeriodSeconds": 5,
+        }
         with kubelet(Path(made), api):
             wait_until(lambda: pod not in api.objects, DEADLINE_S, "it is gone")
         assert not lives(pid)

@@ -62,14 +62,18 @@ def test_a_kubelet_that_starts_again_deletes_our_socket_and_has_a_new_one(tell: 
     tell(story)
 
 
-def test_a_socket_that_somebody_deletes_is_served_again_beside_a_kubelet_that_runs(tell: Tell) -> None:
+def test_a_socket_that_somebody_deletes_is_served_again_beside_a_kubelet_that_runs(
+    tell: Tell,
+) -> None:
     async def story(world: World) -> None:
         plugin = await world.plugin()
         [server] = world.servers
         (world.plugins_folder / plugin.endpoint).unlink()
         assert not server.reachable
         await server.stop()
-        await world.until(lambda: world.pods.allocatable == {MEMORY: 0}, "kubelet saw the end of the stream")
+        await world.until(
+            lambda: world.pods.allocatable == {MEMORY: 0}, "kubelet saw the end of the stream"
+        )
         await server.start()
         await register(world.plugins_folder, plugin.endpoint, MEMORY)
         await world.until(lambda: world.pods.allocatable == {MEMORY: 4}, "all can be had again")
@@ -80,13 +84,16 @@ def test_a_socket_that_somebody_deletes_is_served_again_beside_a_kubelet_that_ru
 
 
 def test_an_old_plugin_that_ends_late_takes_a_new_one_with_it_which_can_be_noticed() -> None:
-    """Kubernetes issues 121994 and 127803: kubelet finds plugins by the name of their resource alone."""
+    """Kubernetes issues 121994 and 127803: kubelet finds plugins by the name of their resource
+    alone."""
 
     async def story(world: World) -> None:
         await world.plugin()
         [old] = world.servers
         await world.serve(Plugin(MEMORY, 5, world.calls), "another.sock")
-        await world.until(lambda: world.pods.allocatable == {MEMORY: 5}, "kubelet has the new one's list")
+        await world.until(
+            lambda: world.pods.allocatable == {MEMORY: 5}, "kubelet has the new one's list"
+        )
         await old.stop()
         await world.until(lambda: world.pods.allocatable == {MEMORY: 0}, "nothing can be had")
         uid = world.pod({MEMORY: 1})

@@ -1,4 +1,5 @@
-"""A container without a kubelet: where it may not mount, its variables lead it to the host's paths."""
+"""A container without a kubelet: where it may not mount, its variables lead it to the host's
+paths."""
 
 import json
 import os
@@ -28,18 +29,31 @@ kubelet_shim.main()
 def run(folder: Path, command: list[str], shim_uid: int = 0, **spec: object) -> ContainerRun:
     """One container, at its end. shim_uid: another than root may not mount."""
     (folder / "root").mkdir()
-    told = {"command": command, "environment": {}, "mounts": [], "devices": [], "cgroup": "", "uid": None, **spec}
+    told = {
+        "command": command,
+        "environment": {},
+        "mounts": [],
+        "devices": [],
+        "cgroup": "",
+        "uid": None,
+        **spec,
+    }
     (folder / "spec.json").write_text(json.dumps({**told, "root": str(folder / "root")}))
     if shim_uid:
         for each in (folder, folder / "root", folder / "spec.json"):
             os.chown(each, shim_uid, shim_uid)
-    subprocess.run([sys.executable, "-P", "-c", IMPORT_FIRST, str(folder), str(shim_uid)], timeout=30, check=False)
+    subprocess.run(
+        [sys.executable, "-P", "-c", IMPORT_FIRST, str(folder), str(shim_uid)],
+        timeout=30,
+        check=False,
+    )
     return ContainerRun(folder)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="shim-") as made:  # pytest's own are below one that only root may enter
+    # pytest's own are below one that only root may enter
+    with tempfile.TemporaryDirectory(prefix="shim-") as made:
         Path(made).chmod(0o755)
         yield Path(made)
 
@@ -47,14 +61,26 @@ def folder() -> Iterator[Path]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 def test_a_container_of_a_user_who_may_not_mount_is_led_to_the_host_s_paths(folder: Path) -> None:
     mounts = [{"source": "/srv/client", "inside": "/run/mpsd/client", "read_only": True}]
-    environment = {"AT": "/run/mpsd/client", "BELOW": "/run/mpsd/client/control", "NOT": "/run/mpsd/clients"}
-    ran = run(folder, ["/bin/sh", "-c", 'echo "$AT $BELOW $NOT"'], NOBODY, mounts=mounts, environment=environment)
+    environment = {
+        "AT": "/run/mpsd/client",
+        "BELOW": "/run/mpsd/client/control",
+        "NOT": "/run/mpsd/clients",
+    }
+    ran = run(
+        folder,
+        ["/bin/sh", "-c", 'echo "$AT $BELOW $NOT"'],
+        NOBODY,
+        mounts=mounts,
+        environment=environment,
+    )
     assert isinstance(ran.state(), Ended)
     assert ran.log.read_text() == "/srv/client /srv/client/control /run/mpsd/clients\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
-def test_a_container_runs_as_the_user_that_is_asked_for_and_ends_with_all_of_its_processes(folder: Path) -> None:
+def test_a_container_runs_as_the_user_that_is_asked_for_and_ends_with_all_of_its_processes(
+    folder: Path,
+) -> None:
     command = ["/bin/sh", "-c", "id -u; sleep 60 & echo $!; exit 3"]
     ran = run(folder, command, environment={"PATH": os.environ["PATH"]}, uid=NOBODY)
     uid, left = map(int, ran.log.read_text().split())

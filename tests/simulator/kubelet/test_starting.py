@@ -1,4 +1,5 @@
-"""What is asked before a container starts, again and again; and what a restarted kubelet does not ask."""
+"""What is asked before a container starts, again and again; and what a restarted kubelet does not
+ask."""
 
 from collections.abc import Callable
 
@@ -49,13 +50,18 @@ def test_a_container_that_restarts_is_asked_about_and_not_allocated_for(tell: Te
         uid = world.pod({MEMORY: 1}, "sleep 0.05; exit 1", restartPolicy="Always")
         await world.until(lambda: plugin.times("pre_start") > 2, "it was started three times")
         assert plugin.times("allocate") == 1
-        assert world.pods.status(uid)["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 1
+        assert (
+            world.pods.status(uid)["containerStatuses"][0]["lastState"]["terminated"]["exitCode"]
+            == 1
+        )
 
     tell(story)
 
 
 @pytest.mark.parametrize("restart", ["Never", "Always"])
-def test_a_kubelet_that_starts_again_leaves_what_runs_alone_and_keeps_its_devices(tell: Tell, restart: str) -> None:
+def test_a_kubelet_that_starts_again_leaves_what_runs_alone_and_keeps_its_devices(
+    tell: Tell, restart: str
+) -> None:
     async def story(world: World) -> None:
         plugin = await world.plugin()
         uid = world.pod({MEMORY: 2}, restartPolicy=restart)
@@ -73,10 +79,11 @@ def test_a_kubelet_that_starts_again_leaves_what_runs_alone_and_keeps_its_device
     tell(story)
 
 
-def test_after_a_restart_of_kubelet_a_container_starts_unasked_until_the_plugin_registers_so_it_needs_its_gate(
+def test_after_a_restart_of_kubelet_a_container_starts_unasked_at_first(
     tell: Tell,
 ) -> None:
-    """PreStartContainer is skipped for a plugin that has not said its options yet; Allocate is not called again."""
+    """PreStartContainer is skipped for a plugin that has not said its options yet; Allocate is not
+    called again."""
 
     async def story(world: World) -> None:
         plugin = await world.plugin()
@@ -102,8 +109,11 @@ def test_after_a_restart_of_kubelet_a_container_starts_unasked_until_the_plugin_
     tell(story)
 
 
-def test_a_kubelet_that_has_just_started_lists_nothing_until_it_has_heard_of_its_pods(tell: Tell) -> None:
-    """It answers from its list of pods, which comes from the API server; its checkpoint has only their uids."""
+def test_a_kubelet_that_has_just_started_lists_nothing_until_it_has_heard_of_its_pods(
+    tell: Tell,
+) -> None:
+    """It answers from its list of pods, which comes from the API server; its checkpoint has only
+    their uids."""
 
     async def story(world: World) -> None:
         await world.plugin()
@@ -135,7 +145,7 @@ def test_a_pod_that_comes_while_its_plugin_is_away_has_failed_for_good(tell: Tel
     tell(story)
 
 
-def test_a_pod_that_did_not_run_when_kubelet_started_again_is_let_in_by_the_oldest_and_refused_by_the_newest() -> None:
+def test_a_pod_that_waited_at_a_restart_is_let_in_by_the_oldest_kubelet_alone() -> None:
     async def after_a_reboot(world: World) -> str:
         await world.plugin()
         uid = world.pod({MEMORY: 1}, restartPolicy="Always")
@@ -145,7 +155,10 @@ def test_a_pod_that_did_not_run_when_kubelet_started_again_is_let_in_by_the_olde
 
     async def oldest(world: World) -> None:
         uid = await after_a_reboot(world)
-        await world.until(lambda: world.pods.status(uid)["containerStatuses"][0]["restartCount"] == 1, "it runs again")
+        await world.until(
+            lambda: world.pods.status(uid)["containerStatuses"][0]["restartCount"] == 1,
+            "it runs again",
+        )
 
     async def newest(world: World) -> None:
         uid = await after_a_reboot(world)
@@ -156,7 +169,9 @@ def test_a_pod_that_did_not_run_when_kubelet_started_again_is_let_in_by_the_olde
     play(NEWEST, newest)
 
 
-def test_a_pod_that_was_let_in_without_devices_never_starts_once_its_plugin_is_there(tell: Tell) -> None:
+def test_a_pod_that_was_let_in_without_devices_never_starts_once_its_plugin_is_there(
+    tell: Tell,
+) -> None:
     async def story(world: World) -> None:
         uid = world.pod({MEMORY: 1}, restartPolicy="Always")
         await world.phase(uid, "Running")

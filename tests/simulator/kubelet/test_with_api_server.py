@@ -49,11 +49,16 @@ async def cluster(folder: Path) -> AsyncIterator[OneNode]:
     await server.start()
     access = read_kubeconfig(write_kubeconfig(server, folder))
     source = ApiServerSource(access, "gpu-1", {"gpu": "yes"})
-    kubelet = Kubelet(SimulatedKubeletSettings(folder, pace=KubeletPace(retry_s=0.1, list_s=0.02, look_s=0.02)), source)
+    kubelet = Kubelet(
+        SimulatedKubeletSettings(folder, pace=KubeletPace(retry_s=0.1, list_s=0.02, look_s=0.02)),
+        source,
+    )
     await kubelet.start()
     stopping = asyncio.Event()
     running = asyncio.create_task(kubelet.run(stopping))
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.token}"}) as session:
+    async with aiohttp.ClientSession(
+        headers={"Authorization": f"Bearer {server.token}"}
+    ) as session:
         try:
             yield OneNode(access, session, folder)
         finally:
@@ -66,10 +71,18 @@ async def cluster(folder: Path) -> AsyncIterator[OneNode]:
 
 def test_a_job_waits_for_devices_runs_on_them_and_is_complete() -> None:
     async def story(here: OneNode) -> None:
-        await here.until("/api/v1/nodes/gpu-1", lambda node: node["metadata"].get("labels", {}).get("gpu"))
+        await here.until(
+            "/api/v1/nodes/gpu-1", lambda node: node["metadata"].get("labels", {}).get("gpu")
+        )
         main = container("main", {MEMORY: 2}, 'echo "$GOT"')
-        spec = {"restartPolicy": "Never", "nodeSelector": {"gpu": "yes"}, "containers": [main | {"image": "x"}]}
-        await here.ask("POST", JOBS, {"metadata": {"name": "train"}, "spec": {"template": {"spec": spec}}})
+        spec = {
+            "restartPolicy": "Never",
+            "nodeSelector": {"gpu": "yes"},
+            "containers": [main | {"image": "x"}],
+        }
+        await here.ask(
+            "POST", JOBS, {"metadata": {"name": "train"}, "spec": {"template": {"spec": spec}}}
+        )
         await here.until(PODS, lambda pods: any(is_unschedulable(pod) for pod in pods["items"]))
         plugin = Plugin(MEMORY, 4, [])
         server = PluginServer(here.folder / "device-plugins", plugin.endpoint, plugin)
@@ -92,4 +105,6 @@ def test_a_job_waits_for_devices_runs_on_them_and_is_complete() -> None:
 
 
 def is_unschedulable(pod: dict[str, Any]) -> bool:
-    return any(each.get("reason") == "Unschedulable" for each in pod["status"].get("conditions") or ())
+    return any(
+        each.get("reason") == "Unschedulable" for each in pod["status"].get("conditions") or ()
+    )

@@ -55,7 +55,9 @@ class Plugin:
             async with self._changed:
                 await self._changed.wait()
 
-    async def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+    async def preferred(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
         self.calls.append(("preferred", self.resource, *sorted(must_include)))
         await self._obey("preferred")
         return self.prefers
@@ -76,7 +78,8 @@ class Plugin:
 
 
 class World:
-    """A node. Its kubelet looks for pods all the time; `calls` is what all plugins were asked, in order."""
+    """A node. Its kubelet looks for pods all the time; `calls` is what all plugins were asked, in
+    order."""
 
     def __init__(self, folder: Path, version: Version) -> None:
         self.folder = folder
@@ -119,7 +122,10 @@ class World:
         """One that is served, and whose devices kubelet knows."""
         made = Plugin(resource, count, self.calls)
         await self.serve(made)
-        await self.until(lambda: self.pods.capacity.get(resource) == count, f"kubelet knows {count} of {resource}")
+        await self.until(
+            lambda: self.pods.capacity.get(resource) == count,
+            f"kubelet knows {count} of {resource}",
+        )
         return made
 
     async def serve(self, plugin: Plugin, endpoint: str = "") -> PluginServer:
@@ -131,12 +137,15 @@ class World:
         return server
 
     def pod(self, limits: Mapping[str, int], command: str = "exec sleep 60", **spec: Any) -> str:
-        """Its uid. The pod has one container, `main`, that runs `command`; spec: whatever else its spec has."""
+        """Its uid. The pod has one container, `main`, that runs `command`; spec: whatever else its
+        spec has."""
         uid = str(uuid.uuid4())
         main = container("main", limits, command)
         name = f"pod-{uid[:8]}"
         metadata = {"namespace": "default", "name": name, "uid": uid}
-        self.pods.add({"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": [main], **spec}})
+        self.pods.add(
+            {"metadata": metadata, "spec": {"restartPolicy": "Never", "containers": [main], **spec}}
+        )
         return uid
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
@@ -150,7 +159,9 @@ class World:
 
     def state(self, uid: str) -> dict[str, Any]:
         """The state of the container `main`."""
-        state: dict[str, Any] = self.pods.status(uid).get("containerStatuses", [{"state": {}}])[0]["state"]
+        state: dict[str, Any] = self.pods.status(uid).get("containerStatuses", [{"state": {}}])[0][
+            "state"
+        ]
         return state
 
     async def waits(self, uid: str, reason: str) -> str:
@@ -162,7 +173,8 @@ class World:
     def run_of(self, uid: str) -> ContainerRun:
         """The newest run of a container of the pod."""
         return max(
-            self.kubelet.containers.all_runs(uid), key=lambda run: (run.folder.parent.name == "main", run.attempt)
+            self.kubelet.containers.all_runs(uid),
+            key=lambda run: (run.folder.parent.name == "main", run.attempt),
         )
 
     def pid(self, uid: str) -> int:
@@ -198,7 +210,12 @@ class World:
 
 def container(name: str, limits: Mapping[str, int], command: str, **more: Any) -> dict[str, Any]:
     amounts = {resource: str(amount) for resource, amount in limits.items()}
-    return {"name": name, "command": ["sh", "-c", command], "resources": {"limits": amounts}, **more}
+    return {
+        "name": name,
+        "command": ["sh", "-c", command],
+        "resources": {"limits": amounts},
+        **more,
+    }
 
 
 def lives(pid: int) -> bool:
@@ -209,7 +226,8 @@ def play(version: Version, story: Callable[[World], Coroutine[Any, Any, None]]) 
     """Runs a story in a world with a kubelet of this version."""
 
     async def played() -> None:
-        with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:  # short: a socket's path ends at 107 characters
+        # short: a socket's path ends at 107 characters
+        with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:
             world = World(Path(folder), version)
             await world.start_kubelet()
             try:

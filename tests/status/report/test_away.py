@@ -15,10 +15,14 @@ from tests.status.report.test_telling import BUSY, told
 from tests.status.report.world import NODE, World, eventually, log_to_stderr, logged, run
 from tests.whole.machine.promises import is_kept_within
 
-DOWN = replace(node(state=State.DOWN, daemon=None, restarts_total=1), grants=BUSY.grants, clients=())
+DOWN = replace(
+    node(state=State.DOWN, daemon=None, restarts_total=1), grants=BUSY.grants, clients=()
+)
 
 
-def test_reporting_takes_no_time_whatever_the_api_server_does(api: SimulatedApi, tmp_path: Path) -> None:
+def test_reporting_takes_no_time_whatever_the_api_server_does(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await asyncio.to_thread(api.stop)
 
@@ -53,7 +57,9 @@ def test_on_return_the_state_of_then_is_told_and_what_happened_in_between_once(
         await asyncio.to_thread(api.stop)
         for number in range(1, 500):  # an hour of a daemon that ends again and again
             clients = (client("train", number),)
-            world.report.report(replace(node(restarts_total=number), grants=BUSY.grants, clients=clients))
+            world.report.report(
+                replace(node(restarts_total=number), grants=BUSY.grants, clients=clients)
+            )
         world.report.report(replace(DOWN, driver="of the end"))
         await eventually(lambda: is_away(world), "noticed that the server is away")
         await asyncio.to_thread(api.start)
@@ -103,7 +109,11 @@ def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_told(
 
     log_to_stderr()
     run(api, tmp_path, test)
-    said = [line for line in logged(capfd.readouterr().err, "not reported") if line["what"] == "the MPSNode"]
+    said = [
+        line
+        for line in logged(capfd.readouterr().err, "not reported")
+        if line["what"] == "the MPSNode"
+    ]
     assert len(said) == 1
     assert "docs/install.md" in said[0]["reason"]
 
@@ -116,7 +126,9 @@ def test_a_busy_node_is_written_at_most_once_a_second(api: SimulatedApi, tmp_pat
         number = 0
         while time.monotonic() - began < 2.2:
             number += 1
-            world.report.report(replace(BUSY, grants=(held(f"pod{number}"),), now=BUSY.now + number))
+            world.report.report(
+                replace(BUSY, grants=(held(f"pod{number}"),), now=BUSY.now + number)
+            )
             await asyncio.sleep(0.01)
 
         async def last() -> bool:

@@ -14,7 +14,13 @@ FIRST = Fault(NOW, (FaultHit(identity(1), "train", pod("train").uid),))
 
 
 def seen(*faults: Fault, state: State = State.READY, later_s: float = 0.0) -> NodeView:
-    return node(grants=(held("train"),), state=state, faults=faults, faults_total=len(faults), now=NOW + later_s)
+    return node(
+        grants=(held("train"),),
+        state=state,
+        faults=faults,
+        faults_total=len(faults),
+        now=NOW + later_s,
+    )
 
 
 async def told(world: World, *expected: tuple[str, str, int]) -> None:
@@ -47,5 +53,9 @@ def test_a_fault_is_told_once_and_a_second_one_again_though_agents_come_and_go(
         both = [(NODE, "MPSFault", 1), (NODE, "MPSFault", 1)]
         await told(world, *both, (NODE, "MPSReady", 1), ("train", "MPSFault", 1), again)
 
-    for agent in (one_agent, the_next_finds_it_open_and_sees_it_heal, a_third_finds_it_healed_and_sees_another):
+    for agent in (
+        one_agent,
+        the_next_finds_it_open_and_sees_it_heal,
+        a_third_finds_it_healed_and_sees_another,
+    ):
         run(api, tmp_path, agent)

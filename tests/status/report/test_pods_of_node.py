@@ -40,22 +40,30 @@ async def make(world: World, name: str, gib: int = 7, **spec: Any) -> None:
     await world.kube.create(PODS, pod(gib, spec=spec, metadata={"name": name}), "default")
 
 
-def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(api: SimulatedApi, tmp_path: Path) -> None:
+def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await make(world, "ours", nodeName=NODE)
         await make(world, "theirs", nodeName="another")
         await make(world, "nobodys")
         await make(world, "without-gpu", gib=0, nodeName=NODE)
         async with read(world) as pods:
-            await eventually(pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of")
+            await eventually(
+                pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of"
+            )
             assert not pods.changed.is_set()
             await make(world, "another", nodeName=NODE)
             await until(pods.changed.is_set, DEADLINE_S, "the new one is heard of")
             both = ["default/another", "default/ours"]
             await eventually(pods, lambda here: names(here) == both, "both are known")
             runs = {"status": {"phase": "Running"}}
-            await world.kube.patch(PODS, "ours", runs, PatchKind.MERGE, "default", subresource="status")
-            await eventually(pods, lambda here: names(here) == ["default/another"], "what runs waits no more")
+            await world.kube.patch(
+                PODS, "ours", runs, PatchKind.MERGE, "default", subresource="status"
+            )
+            await eventually(
+                pods, lambda here: names(here) == ["default/another"], "what runs waits no more"
+            )
             await world.kube.delete(PODS, "another", "default")
             await eventually(pods, lambda here: not here.cards, "nor does what is being deleted")
 
@@ -78,18 +86,24 @@ def test_pods_whose_claim_is_for_a_gpu_of_mpsd_are_listed_with_what_it_asks_for(
             for name in ("ours", "theirs"):
                 entry = {"name": "gpu", "resourceClaimName": name}
                 await make(world, name, gib=0, nodeName=NODE, resourceClaims=[entry])
-            here = await eventually(pods, lambda here: names(here) == ["default/ours"], "the one of mpsd is known")
+            here = await eventually(
+                pods, lambda here: names(here) == ["default/ours"], "the one of mpsd is known"
+            )
             assert here.cards[0].memory_mib == 7 * 1024
 
     run(api, tmp_path, test)
 
 
-def test_an_api_server_that_was_never_heard_holds_nobody_up_and_is_said(api: SimulatedApi, tmp_path: Path) -> None:
+def test_an_api_server_that_was_never_heard_holds_nobody_up_and_is_said(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await make(world, "ours", nodeName=NODE)
         await asyncio.to_thread(api.stop)
         async with read(world) as pods:
-            here = await eventually(pods, lambda here: "refused" in here.heard.away, "it is said why")
+            here = await eventually(
+                pods, lambda here: "refused" in here.heard.away, "it is said why"
+            )
             assert (here.cards, here.heard.since) == ((), None)
             await asyncio.to_thread(api.start)
             here = await eventually(pods, lambda here: here.heard == PodsHeard(), "it is heard of")
@@ -98,13 +112,19 @@ def test_an_api_server_that_was_never_heard_holds_nobody_up_and_is_said(api: Sim
     run(api, tmp_path, test)
 
 
-def test_what_was_heard_last_stays_with_since_when_nothing_newer_is_known(api: SimulatedApi, tmp_path: Path) -> None:
+def test_what_was_heard_last_stays_with_since_when_nothing_newer_is_known(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await make(world, "ours", nodeName=NODE)
         async with read(world) as pods:
-            await eventually(pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of")
+            await eventually(
+                pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of"
+            )
             await asyncio.to_thread(api.stop)
-            here = await eventually(pods, lambda here: bool(here.heard.away), "it is said that it is away")
+            here = await eventually(
+                pods, lambda here: bool(here.heard.away), "it is said that it is away"
+            )
             assert names(here) == ["default/ours"]
             assert here.heard.since is not None
 

@@ -71,7 +71,9 @@ class World:
 
     def versions(self, plural: str) -> int:
         """How often objects of this kind have been written."""
-        return self.api.do(lambda: sum(change.key.plural == plural for change in self.api.cluster.store.since(1)))
+        return self.api.do(
+            lambda: sum(change.key.plural == plural for change in self.api.cluster.store.since(1))
+        )
 
 
 def run(

@@ -1,7 +1,7 @@
 """Each group of the benchmark measures what it says, on simulated GPUs, and leaves nothing behind.
 
-The figures are played by the simulator from what was measured on real ones, so the shares that come out are real claims
-about how programs are started and what is read of them, and none about a GPU.
+The figures are played by the simulator from what was measured on real ones, so the shares that come
+out are real claims about how programs are started and what is read of them, and none about a GPU.
 """
 
 import os
@@ -24,8 +24,8 @@ from mpsd.bench.testbeds import BenchContext, BenchShare, CannotMeasure, gather
 from mpsd.platform.limits_files import load_limits
 
 WINDOW_S = 0.05
-# A simulated program looks every 50 ms who else computes. In one of so many windows both do for most of the time,
-# whoever else wants the processors.
+# A simulated program looks every 50 ms who else computes. In one of so many windows both do for
+# most of the time, whoever else wants the processors.
 LONG_WINDOW_S, WINDOWS = 0.3, 4
 OURS = f"mpsd-bench-{os.getpid()}-"  # other tests may run beside these
 
@@ -77,12 +77,20 @@ def test_two_programs_with_20_and_40_percent_do_one_to_two(context: BenchContext
 
 
 def test_a_large_grant_is_measured_right_after_the_small_one() -> None:
-    alone = [(wanted[0].percent, wanted[0].memory_gib) for _work, wanted in cases(104) if len(wanted) == 1]
-    assert [alone.index((percent, 104)) - alone.index((percent, 2)) for percent in (10, 50, 100)] == [1, 1, 1]
+    alone = [
+        (wanted[0].percent, wanted[0].memory_gib)
+        for _work, wanted in cases(104)
+        if len(wanted) == 1
+    ]
+    assert [
+        alone.index((percent, 104)) - alone.index((percent, 2)) for percent in (10, 50, 100)
+    ] == [1, 1, 1]
     assert {percent for percent, _gib in alone} == {*range(10, 101, 10)}
 
 
-def test_a_program_is_refused_what_exceeds_its_grant_and_has_all_within(context: BenchContext) -> None:
+def test_a_program_is_refused_what_exceeds_its_grant_and_has_all_within(
+    context: BenchContext,
+) -> None:
     with context.under_mpsd() as testbed:
         under, over = need(context, testbed)
     assert (under.limit_mib, under.result) == (3072, "2:CUDA_ERROR_OUT_OF_MEMORY")
@@ -90,30 +98,39 @@ def test_a_program_is_refused_what_exceeds_its_grant_and_has_all_within(context:
     assert (over.limit_mib, over.result, over.got_mib) == (8192, "0:CUDA_SUCCESS", over.needs_mib)
 
 
-def test_the_same_programs_are_measured_under_mps_alone_and_under_mpsd(context: BenchContext, steps: list[str]) -> None:
+def test_the_same_programs_are_measured_under_mps_alone_and_under_mpsd(
+    context: BenchContext, steps: list[str]
+) -> None:
     rows: list[CostRow] = list(cost(context))
     assert [(row.work, row.programs, row.pair) for row in rows] == [
         (WorkKind.ARITHMETIC, 1, 0),
         (WorkKind.ARITHMETIC, 4, 0),
         (WorkKind.SMALL, 4, 0),
     ]
-    assert all(min(row.mps_per_s, row.mpsd_per_s, row.mps_p99_ms, row.mpsd_p99_ms) > 0 for row in rows)
+    assert all(
+        min(row.mps_per_s, row.mpsd_per_s, row.mps_p99_ms, row.mpsd_p99_ms) > 0 for row in rows
+    )
     assert len(steps) == GROUPS[BenchGroup.COST].steps(context)
 
 
-def test_without_mps_programs_take_turns_and_with_it_they_run_at_once(context: BenchContext) -> None:
+def test_without_mps_programs_take_turns_and_with_it_they_run_at_once(
+    context: BenchContext,
+) -> None:
     done = {}
     for mode in SharingMode:
         with context.testbed(mode) as testbed:
             group = gather(testbed, WorkKind.SMALL, [None] * 2, LONG_WINDOW_S, WINDOWS)
             windows = [group.window() for _ in range(WINDOWS)]
             done[mode] = min(sum(one.launches_per_s for one in window) for window in windows)
-    # Less than a third where both compute all the time; as much where one begins when the other has ended.
+    # Less than a third where both compute all the time; as much where one begins when the other has
+    # ended.
     assert done[SharingMode.TIME_SLICED] < 0.75 * done[SharingMode.MPS]
     assert done[SharingMode.TIME_SLICED] < 0.75 * done[SharingMode.MPSD]
 
 
-def test_programs_that_never_come_are_reported_and_nothing_of_the_testbed_is_left(context: BenchContext) -> None:
+def test_programs_that_never_come_are_reported_and_nothing_of_the_testbed_is_left(
+    context: BenchContext,
+) -> None:
     with context.under_mpsd() as testbed, pytest.raises(EOFError, match="GiB"):
         gather(testbed, WorkKind.SMALL, [BenchShare(4000)], WINDOW_S)
 
@@ -125,5 +142,7 @@ def test_where_gpus_differ_the_one_that_mpsd_fills_first_is_measured_and_no_prog
         (first,) = gather(testbed, WorkKind.SMALL, [BenchShare(2)], WINDOW_S).first
         assert (testbed.gpu.name, first["uuid"]) == ("Tesla T4", testbed.gpu.uuid)
         testbed.end_programs()
-        with pytest.raises(CannotMeasure, match="gpu1 is measured, but a program was placed on gpu0"):
+        with pytest.raises(
+            CannotMeasure, match="gpu1 is measured, but a program was placed on gpu0"
+        ):
             gather(testbed, WorkKind.SMALL, [BenchShare(20)], WINDOW_S)

@@ -1,4 +1,5 @@
-"""What the part of `mpsd bench` that times reactions does, on the simulator: once around, and where it cannot go on."""
+"""What the part of `mpsd bench` that times reactions does, on the simulator: once around, and where
+it cannot go on."""
 
 import os
 from collections import Counter
@@ -25,7 +26,9 @@ class Timed:
 
 
 def context_with(steps: list[str]) -> BenchContext:
-    return BenchContext(simulate="A30", facts=load_limits(None).facts, window_s=0.1, rounds=1, step=steps.append)
+    return BenchContext(
+        simulate="A30", facts=load_limits(None).facts, window_s=0.1, rounds=1, step=steps.append
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,11 @@ def test_nobody_is_left_behind(timed: Timed) -> None:
     assert not timed.left_behind
 
 
-def test_a_program_that_was_never_over_its_grant_is_told_of_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_was_never_over_its_grant_is_told_of_and_not_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reactions, "LIFTS", ("0=100T",))  # no context is made with it
-    with pytest.raises(LimitBroken, match=r"0=100T ended before it was seen over its grant: .*OUT_OF_MEMORY"):
+    with pytest.raises(
+        LimitBroken, match=r"0=100T ended before it was seen over its grant: .*OUT_OF_MEMORY"
+    ):
         next(reactions.measure(context_with([])))

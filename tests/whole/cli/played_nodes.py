@@ -1,7 +1,9 @@
-"""Nodes for tests of the verbs that drain and upgrade: kubelets, control pods and agents, played in one thread.
+"""Nodes for tests of the verbs that drain and upgrade: kubelets, control pods and agents, played in
+one thread.
 
-As on a real node: a pod that ends leaves the API and gives its grant back; a cordoned domain drains and is drained once
-nobody holds anything of it; a new control pod starts its domains anew; and the MPSNode says so a moment later.
+As on a real node: a pod that ends leaves the API and gives its grant back; a cordoned domain drains
+and is drained once nobody holds anything of it; a new control pod starts its domains anew; and the
+MPSNode says so a moment later.
 """
 
 import copy
@@ -27,9 +29,9 @@ CONTROL_LABELS = {"app.kubernetes.io/name": "mpsd-control", "app.kubernetes.io/p
 
 @dataclass
 class PlayedNodes:
-    """refused: by image, the reason of its domains, as a canary that fails gives it. stuck: images whose pods never
-    become ready. silent: nodes whose agent has stopped. undying: how the names of pods begin that do not end. history:
-    what happened, in its order.
+    """refused: by image, the reason of its domains, as a canary that fails gives it. stuck: images
+    whose pods never become ready. silent: nodes whose agent has stopped. undying: how the names of
+    pods begin that do not end. history: what happened, in its order.
     """
 
     world: ClusterWorld
@@ -64,24 +66,44 @@ class PlayedNodes:
         image = pod["spec"]["containers"][0]["image"]
         if image in self.stuck:
             waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"cannot pull {image}"}}
-            pod["status"] |= {"phase": "Pending", "containerStatuses": [{"name": "main", "state": waiting}]}
+            pod["status"] |= {
+                "phase": "Pending",
+                "containerStatuses": [{"name": "main", "state": waiting}],
+            }
         elif pod["status"]["phase"] != "Running":
-            running = {"name": "main", "ready": True, "state": {"running": {"startedAt": stamp(time.time())}}}
+            running = {
+                "name": "main",
+                "ready": True,
+                "state": {"running": {"startedAt": stamp(time.time())}},
+            }
             ready = [{"type": "Ready", "status": "True"}]
-            pod["status"] |= {"phase": "Running", "conditions": ready, "containerStatuses": [running]}
+            pod["status"] |= {
+                "phase": "Running",
+                "conditions": ready,
+                "containerStatuses": [running],
+            }
 
     def _agent(self, thing: Object, pods: list[Object]) -> None:
         name, status = thing["metadata"]["name"], thing["status"]
         here = [pod for pod in pods if pod["spec"].get("nodeName") == name]
-        controls = [pod for pod in here if (pod["metadata"].get("labels") or {}).items() >= CONTROL_LABELS.items()]
+        controls = [
+            pod
+            for pod in here
+            if (pod["metadata"].get("labels") or {}).items() >= CONTROL_LABELS.items()
+        ]
         uids = {pod["metadata"]["uid"] for pod in here}
-        status["grants"] = [grant for grant in status.get("grants", ()) if not uids.isdisjoint(_holders(grant))]
+        status["grants"] = [
+            grant for grant in status.get("grants", ()) if not uids.isdisjoint(_holders(grant))
+        ]
         cordoned = set(thing["spec"].get("cordoned", ()))
         held = {uuid for grant in status["grants"] for uuid in grant["gpus"]}
         for gpu in status["gpus"]:
             gpu["clients"] = int(gpu["uuid"] in held)
         for domain in status["domains"]:
-            drains, used = cordoned.intersection(("all", *domain["gpus"])), held.intersection(domain["gpus"])
+            drains, used = (
+                cordoned.intersection(("all", *domain["gpus"])),
+                held.intersection(domain["gpus"]),
+            )
             state = ("draining" if used else "drained") if drains else "ready"
             self._enter(name, domain, state, controls)
         status["reportedAt"] = stamp(time.time())
@@ -110,7 +132,11 @@ def _holders(grant: Object) -> list[str]:
 
 
 def _called(pod: Object) -> str:
-    return "control pod" if "mps-control" in pod["metadata"]["name"] else f"pod {pod['metadata']['name']}"
+    return (
+        "control pod"
+        if "mps-control" in pod["metadata"]["name"]
+        else f"pod {pod['metadata']['name']}"
+    )
 
 
 @contextmanager
@@ -128,7 +154,8 @@ def played_nodes(world: ClusterWorld, counted_s: float = 0.0) -> Iterator[Played
 
 
 def run_control(world: ClusterWorld, image: str, *nodes: str) -> None:
-    """Applies the DaemonSet as shipped with this image, and waits until its pods run on these nodes."""
+    """Applies the DaemonSet as shipped with this image, and waits until its pods run on these
+    nodes."""
 
     def apply() -> None:
         objects = world.api.cluster.objects
@@ -138,7 +165,9 @@ def run_control(world: ClusterWorld, image: str, *nodes: str) -> None:
         objects.create(DAEMON_SETS, NAMESPACE, shipped)
 
     world.api.do(apply)
-    eventually(lambda: control_images(world) == dict.fromkeys(nodes, image), "control pods everywhere")
+    eventually(
+        lambda: control_images(world) == dict.fromkeys(nodes, image), "control pods everywhere"
+    )
 
 
 def control_images(world: ClusterWorld) -> dict[str, str]:
@@ -148,7 +177,8 @@ def control_images(world: ClusterWorld) -> dict[str, str]:
 
 
 def run_pods(world: ClusterWorld, *nodes: str, **metadata: Any) -> dict[str, str]:
-    """Makes the Nodes, and the pods of the grants that their MPSNodes tell of; gives the pods' uids by name.
+    """Makes the Nodes, and the pods of the grants that their MPSNodes tell of; gives the pods' uids
+    by name.
 
     metadata: more of it, for all these pods.
     """
@@ -166,13 +196,20 @@ def run_pods(world: ClusterWorld, *nodes: str, **metadata: Any) -> dict[str, str
             for grant in thing["status"]["grants"]:
                 namespace, name = grant["pod"].split("/")
                 spec = {"nodeName": node, "containers": [{"name": "main", "image": "train"}]}
-                pod = {"metadata": {"name": name, "labels": {"app": name}, **metadata}, "spec": spec}
+                pod = {
+                    "metadata": {"name": name, "labels": {"app": name}, **metadata},
+                    "spec": spec,
+                }
                 made = objects.create(PODS, namespace, pod)
                 objects.change(
-                    objects.key(PODS, namespace, name), lambda changed: changed.update(status=dict(_RUNNING))
+                    objects.key(PODS, namespace, name),
+                    lambda changed: changed.update(status=dict(_RUNNING)),
                 )
                 uids[grant["pod"]] = grant["uid"] = made["metadata"]["uid"]
-            objects.change(objects.key(kind, "", node), lambda changed, to=thing: changed.update(status=to["status"]))
+            objects.change(
+                objects.key(kind, "", node),
+                lambda changed, to=thing: changed.update(status=to["status"]),
+            )
         return uids
 
     return world.api.do(make)

@@ -19,10 +19,15 @@ SOON_S = 60.0
 
 
 class Screen:
-    """lines: what is seen now, from top to bottom. before: how the terminal was set when the program began."""
+    """lines: what is seen now, from top to bottom. before: how the terminal was set when the
+    program began."""
 
     def __init__(
-        self, argv: Sequence[object], environment: Mapping[str, str], columns: int = 100, rows: int = 24
+        self,
+        argv: Sequence[object],
+        environment: Mapping[str, str],
+        columns: int = 100,
+        rows: int = 24,
     ) -> None:
         self._near, self._far = pty.openpty()
         self._screen = pyte.Screen(columns, rows)

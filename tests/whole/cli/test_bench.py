@@ -24,7 +24,16 @@ from mpsd.simulator.nvml import SimulatedNvml
 FACTS = load_limits(None).facts
 BENCH = [sys.executable, "-m", "mpsd", "bench"]
 MACHINE = MachineRow(
-    "2026-11-22T05:00:00Z", "0.1.0", "NVIDIA H200", 143155, 132, "580", "13.0", 2, "3.11", simulated=True
+    "2026-11-22T05:00:00Z",
+    "0.1.0",
+    "NVIDIA H200",
+    143155,
+    132,
+    "580",
+    "13.0",
+    2,
+    "3.11",
+    simulated=True,
 )
 
 
@@ -52,9 +61,25 @@ def processes_of(pid: int) -> list[str]:
 
 def test_a_run_on_simulated_gpus_is_kept_judged_and_leaves_nothing(tmp_path: Path) -> None:
     kept = tmp_path / "cost.json"
-    words = ["cost", "--simulate", "H200", "--window", "0.1", "--rounds", "1", "-o", "json", "--save", str(kept)]
+    words = [
+        "cost",
+        "--simulate",
+        "H200",
+        "--window",
+        "0.1",
+        "--rounds",
+        "1",
+        "-o",
+        "json",
+        "--save",
+        str(kept),
+    ]
     with subprocess.Popen(
-        [*BENCH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        [*BENCH, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
     ) as process:
         answer, progress = process.communicate(timeout=150)
     assert process.returncode == 0, progress
@@ -75,12 +100,17 @@ def test_a_run_on_simulated_gpus_is_kept_judged_and_leaves_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("signum", "group", "step"), [(signal.SIGINT, "shares", "1/21 shares"), (signal.SIGTERM, "sharing", "1/3")]
+    ("signum", "group", "step"),
+    [(signal.SIGINT, "shares", "1/21 shares"), (signal.SIGTERM, "sharing", "1/3")],
 )
-def test_a_signal_in_the_middle_leaves_nothing(signum: signal.Signals, group: str, step: str, tmp_path: Path) -> None:
+def test_a_signal_in_the_middle_leaves_nothing(
+    signum: signal.Signals, group: str, step: str, tmp_path: Path
+) -> None:
     """Of a window of 5 s, under mpsd and without it."""
     words = [group, "--simulate", "H200", "--window", "5", "--save", str(tmp_path / "kept.json")]
-    with subprocess.Popen([*BENCH, *words], stderr=subprocess.PIPE, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        [*BENCH, *words], stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         assert process.stderr is not None
         assert step in process.stderr.readline()
         assert folders_of(process.pid)
@@ -91,7 +121,7 @@ def test_a_signal_in_the_middle_leaves_nothing(signum: signal.Signals, group: st
     assert (folders_of(process.pid), processes_of(process.pid)) == ([], [])
 
 
-# -- others --------------------------------------------------------------------------------------------------------
+# -- others --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -104,12 +134,16 @@ def machine(tmp_path: Path) -> Iterator[tuple[Nvml, CardView]]:
     nvml.close()
 
 
-def test_who_uses_a_gpu_is_named_with_the_remedy(machine: tuple[Nvml, CardView], tmp_path: Path) -> None:
+def test_who_uses_a_gpu_is_named_with_the_remedy(
+    machine: tuple[Nvml, CardView], tmp_path: Path
+) -> None:
     nvml, card = machine
     gpus = nvml.gpus(FACTS)
     require_alone(nvml, gpus, tmp_path / "mpsd.sock")
     card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB))
-    with pytest.raises(CannotBegin, match=rf"gpu0: pid {os.getpid()}: .*py.*\n.*end them, or .* --beside-others"):
+    with pytest.raises(
+        CannotBegin, match=rf"gpu0: pid {os.getpid()}: .*py.*\n.*end them, or .* --beside-others"
+    ):
         require_alone(nvml, gpus, None)
 
 
@@ -118,17 +152,21 @@ def test_without_the_control_daemons_program_nothing_begins(tmp_path: Path) -> N
         require_mps({"PATH": str(tmp_path)})
 
 
-def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(machine: tuple[Nvml, CardView]) -> None:
+def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(
+    machine: tuple[Nvml, CardView],
+) -> None:
     nvml, card = machine
     gpu = nvml.gpus(FACTS)[0]
     require_turns(nvml, gpu)
     card.compute_mode = EXCLUSIVE_PROCESS
-    with pytest.raises(CannotBegin, match=r"gpu0 is in compute mode EXCLUSIVE_PROCESS.*nvidia-smi -i 0 -c DEFAULT"):
+    with pytest.raises(
+        CannotBegin, match=r"gpu0 is in compute mode EXCLUSIVE_PROCESS.*nvidia-smi -i 0 -c DEFAULT"
+    ):
         require_turns(nvml, gpu)
     assert card.compute_mode == EXCLUSIVE_PROCESS
 
 
-# -- what ends a run -----------------------------------------------------------------------------------------------
+# -- what ends a run -----------------------------------------------------------------------------
 
 
 def failing(error: Exception) -> Group:
@@ -142,7 +180,9 @@ def failing(error: Exception) -> Group:
     return Group(lambda _context: 2, measure)
 
 
-def test_what_was_measured_before_an_error_is_there_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_before_an_error_is_there_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[str] = []
     here = BenchContext("H200", FACTS, 0.1, 1, told.append)
     monkeypatch.setitem(GROUPS, BenchGroup.SHARING, failing(CannotMeasure("the card is too small")))

@@ -55,7 +55,9 @@ def test_a_namespace_and_nodes_are_chosen_as_kubectl_chooses_them(world: Cluster
     assert all(row["sm_percent"] is None for row in (*looks[()]["gpus"], *looks[()]["users"]))
 
 
-def test_a_wrong_question_is_answered_as_status_answers_it(world: ClusterWorld, bare_world: ClusterWorld) -> None:
+def test_a_wrong_question_is_answered_as_status_answers_it(
+    world: ClusterWorld, bare_world: ClusterWorld
+) -> None:
     world.put("gpu-a1")
     missing = world.kubectl_mps("top", "gpu-a9", "--once")
     assert (missing.code, missing.output) == (2, "")
@@ -92,7 +94,11 @@ def test_keys_scroll_and_sort(world: ClusterWorld) -> None:
 
     def first_pod(screen: Screen) -> str:
         return next(
-            (line for line in screen.lines if "/" in line and "GiB" in line and " gpu" in line and "default" in line),
+            (
+                line
+                for line in screen.lines
+                if "/" in line and "GiB" in line and " gpu" in line and "default" in line
+            ),
             "",
         )
 

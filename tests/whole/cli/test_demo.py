@@ -13,7 +13,9 @@ from mpsd.simulator import own_mpsd
 from tests.whole.machine.machine import MPSD
 
 Step = dict[str, Any]
-MAY_MAKE_CGROUPS = any(os.access(f"/sys/fs/cgroup/{top}/cgroup.procs", os.W_OK) for top in (".", "unified", "pids"))
+MAY_MAKE_CGROUPS = any(
+    os.access(f"/sys/fs/cgroup/{top}/cgroup.procs", os.W_OK) for top in (".", "unified", "pids")
+)
 
 # In the order in which they are told. A user who may make no cgroups is told one more.
 _STEPS = [
@@ -28,7 +30,10 @@ _STEPS = [
 
 def start(*options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [MPSD, "demo", "--json", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [MPSD, "demo", "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -64,7 +69,10 @@ def test_ctrl_c_in_the_middle_leaves_nothing() -> None:
             if json.loads(line)["step"] == "limits":
                 break
         if MAY_MAKE_CGROUPS:
-            assert any((cgroup / "cgroup.procs").read_text() for cgroup in own_mpsd.cgroups(Path(folder).name))
+            assert any(
+                (cgroup / "cgroup.procs").read_text()
+                for cgroup in own_mpsd.cgroups(Path(folder).name)
+            )
         started = psutil.Process(demo.pid).children(recursive=True)
         demo.send_signal(signal.SIGINT)
         demo.send_signal(signal.SIGINT)  # of somebody impatient

@@ -1,4 +1,5 @@
-"""`kubectl mps` and `mpsd status --cluster`: a cluster's GPUs, for people and for machines, and what may go wrong."""
+"""`kubectl mps` and `mpsd status --cluster`: a cluster's GPUs, for people and for machines, and
+what may go wrong."""
 
 import io
 import json
@@ -85,7 +86,12 @@ def test_machines_read_the_same_in_json_and_yaml(world: ClusterWorld) -> None:
     assert read["nodes"] == other["nodes"]
     assert (as_json.code, as_yaml.code) == (1, 1)
     gpu, pod = read["nodes"][0]["gpus"][0], read["nodes"][0]["pods"][0]
-    assert (gpu["node"], gpu["label"], gpu["state"], gpu["grantedMiB"]) == ("gpu-a1", "gpu0", "ready", 27648)
+    assert (gpu["node"], gpu["label"], gpu["state"], gpu["grantedMiB"]) == (
+        "gpu-a1",
+        "gpu0",
+        "ready",
+        27648,
+    )
     assert (pod["pod"], pod["usedMiB"]) == ("default/mps-sample-7xk2p", 4608)
     assert read["nodes"][1]["gpus"][1]["usedMiB"] is None
 
@@ -98,10 +104,12 @@ def test_wide_adds_what_identifies_things(world: ClusterWorld) -> None:
     assert "1b6b7f0e-5c3e-4b0a-9a51-2f6b0c8d1e04" in said.row("gpu-a2", "default/train-1")
 
 
-# -- what may go wrong ---------------------------------------------------------------------------------------------
+# -- what may go wrong ---------------------------------------------------------------------------
 
 
-def test_a_node_that_is_not_there_is_a_wrong_question_answered_with_those_that_are(world: ClusterWorld) -> None:
+def test_a_node_that_is_not_there_is_a_wrong_question_answered_with_those_that_are(
+    world: ClusterWorld,
+) -> None:
     world.put("gpu-a1", "gpu-b1")
     said = world.kubectl_mps("gpu-a1", "gpu-b7")
     assert (said.code, said.output) == (2, "")
@@ -112,8 +120,8 @@ def test_a_cluster_without_mpsnodes_says_where_to_look(world: ClusterWorld) -> N
     said = world.kubectl_mps()
     assert said.code == 1
     assert (
-        "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run: kubectl"
-        in said.errors
+        "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
+        " kubectl" in said.errors
     )
 
 
@@ -121,14 +129,19 @@ def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) 
     for words in ((), ("gpu-a1",), ("-w",), ("cordon", "gpu-a1")):
         said = bare_world.kubectl_mps(*words)
         assert said.code == 1
-        assert "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: " in said.errors
+        assert (
+            "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: "
+            in said.errors
+        )
 
 
 def test_an_api_server_that_is_away_is_said(world: ClusterWorld) -> None:
     world.api.stop()
     said = world.kubectl_mps()
     assert (said.code, said.output) == (1, "")
-    assert said.errors.startswith("kubectl mps: list mpsnodes: the Kubernetes API does not answer: ")
+    assert said.errors.startswith(
+        "kubectl mps: list mpsnodes: the Kubernetes API does not answer: "
+    )
     assert "see whether `kubectl version` gets an answer" in said.errors
 
 
@@ -153,7 +166,10 @@ def test_a_missing_right_is_named_with_the_way_to_it(tmp_path: Path, world: Clus
 def test_a_wrong_context_is_answered_with_those_that_are(world: ClusterWorld) -> None:
     said = world.kubectl_mps("--context", "nowhere")
     assert said.code == 2
-    assert '--context is "nowhere": is in no kubeconfig; name one with --context: simulated\n' in said.errors
+    assert (
+        '--context is "nowhere": is in no kubeconfig; name one with --context: simulated\n'
+        in said.errors
+    )
 
 
 def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: ClusterWorld) -> None:
@@ -166,20 +182,34 @@ def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: Cluster
 def test_a_missing_module_is_answered_with_the_extra_that_brings_it(
     module: str, world: ClusterWorld, tmp_path: Path
 ) -> None:
-    code = f"import sys; sys.modules[{module!r}] = None; from mpsd.cli.kubectl_mps import main; main()"
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; from mpsd.cli.kubectl_mps import main; main()"
+    )
     kubeconfig = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     kubeconfig["clusters"][0]["cluster"]["extensions"] = []  # more than is read without the package
     (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
-    environment = os.environ | {"PATH": str(BIN / "nothing"), "KUBECONFIG": str(tmp_path / "config")}  # no kubectl
+    # no kubectl
+    environment = os.environ | {
+        "PATH": str(BIN / "nothing"),
+        "KUBECONFIG": str(tmp_path / "config"),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "kubectl mps" in done.stderr
-    assert f"needs the module {module}: pip install '.[kubectl]' in a checkout of mpsd\n" in done.stderr
+    assert (
+        f"needs the module {module}: pip install '.[kubectl]' in a checkout of mpsd\n"
+        in done.stderr
+    )
 
 
-# -- the program ---------------------------------------------------------------------------------------------------
+# -- the program ---------------------------------------------------------------------------------
 
 
 def test_kubectl_finds_it_and_it_does_without_a_nodes_libraries(world: ClusterWorld) -> None:
@@ -197,10 +227,13 @@ def test_kubectl_finds_it_and_it_does_without_a_nodes_libraries(world: ClusterWo
     assert "default/mps-sample-7xk2p" in done.stdout
     heavy = ["aiohttp", "grpc", "psutil", "pynvml", "cryptography", "prometheus_client"]
     code = (
-        "import sys\nfrom mpsd.cli.kubectl_mps import main\nsys.argv = ['kubectl-mps', '-o', 'json']\n"
-        f"try: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in sys.modules], 'end')\n"
+        "import sys\nfrom mpsd.cli.kubectl_mps import main\nsys.argv = ['kubectl-mps', '-o',"
+        f" 'json']\ntry: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in"
+        " sys.modules], 'end')\n"
     )
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    asked = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
     assert asked.stdout.splitlines()[-1].strip() == "end"
 
 
@@ -247,7 +280,9 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
         (["cordon", "--help"], ["cordon", "--help"]),
     ],
 )
-def test_options_may_stand_before_the_verb_and_no_verb_is_status(words: list[str], read: list[str]) -> None:
+def test_options_may_stand_before_the_verb_and_no_verb_is_status(
+    words: list[str], read: list[str]
+) -> None:
     assert KUBECTL_MPS.arranged(words) == read
 
 
@@ -259,13 +294,19 @@ def test_which_options_have_a_value_is_known_before_any_verb_is_loaded() -> None
 def test_help_teaches_by_example(world: ClusterWorld) -> None:
     assert "kubectl mps cordon gpu-a1 gpu0" in world.kubectl_mps("--help").output
     assert "kubectl mps drain gpu-a1 --evict" in world.kubectl_mps("drain", "--help").output
-    assert "kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h" in world.kubectl_mps("drain", "--help").output
+    assert (
+        "kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h"
+        in world.kubectl_mps("drain", "--help").output
+    )
     assert "kubectl mps undrain gpu-a1 --gpu gpu0" in world.kubectl_mps("undrain", "--help").output
     assert "kubectl mps upgrade --dry-run" in world.kubectl_mps("upgrade", "--help").output
-    assert "kubectl mps uninstall --yes --timeout 20m" in world.kubectl_mps("uninstall", "--help").output
+    assert (
+        "kubectl mps uninstall --yes --timeout 20m"
+        in world.kubectl_mps("uninstall", "--help").output
+    )
 
 
-# -- watching ------------------------------------------------------------------------------------------------------
+# -- watching ------------------------------------------------------------------------------------
 
 
 def watching(world: ClusterWorld, tmp_path: Path, *words: str) -> Program:
@@ -280,14 +321,22 @@ def test_a_watch_shows_every_change_outlives_the_api_server_and_ends_at_ctrl_c(
     watch = watching(world, tmp_path, "gpu-a1", "-o", "json")
 
     def pictures() -> list[Any]:
-        return [json.loads(line) for line in watch.output.splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in watch.output.splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     eventually(lambda: len(pictures()) == 1, "the first picture")
     world.api.stop()
     eventually(lambda: pictures()[-1]["away"], "that the API server is away")
     assert pictures()[-1]["nodes"] == pictures()[0]["nodes"]
     world.api.start()
-    world.ask(lambda kube: kube.patch(MPS_NODES, "gpu-a1", {"spec": {"cordoned": ["all"]}}, PatchKind.MERGE))
+    world.ask(
+        lambda kube: kube.patch(
+            MPS_NODES, "gpu-a1", {"spec": {"cordoned": ["all"]}}, PatchKind.MERGE
+        )
+    )
     eventually(lambda: pictures()[-1]["nodes"][0]["cordoned"] == ["all"], "the change")
     watch.process.send_signal(signal.SIGINT)
     assert watch.exit_code() == 130
@@ -301,11 +350,13 @@ def test_a_watch_of_a_node_that_is_not_there_does_not_begin(world: ClusterWorld)
     assert 'node "gpu-a2": has no MPSNode; name one of gpu-a1\n' in said.errors
 
 
-# -- any JSON ------------------------------------------------------------------------------------------------------
+# -- any JSON ------------------------------------------------------------------------------------
 
 
 @given(st.lists(damaged(), max_size=2), st.booleans())
-def test_whatever_nodes_tell_can_be_shown_and_no_terminal_obeys_it(things: list[Any], wide: bool) -> None:
+def test_whatever_nodes_tell_can_be_shown_and_no_terminal_obeys_it(
+    things: list[Any], wide: bool
+) -> None:
     shown = io.StringIO()
     to = Console(file=shown, width=1000, markup=False, highlight=False)
     for part in cluster_parts(cluster_status(things, NOW), wide=wide):

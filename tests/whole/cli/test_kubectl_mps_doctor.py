@@ -1,4 +1,5 @@
-"""`kubectl mps doctor` of a whole cluster: the first line of its answer names what is broken, and what to do."""
+"""`kubectl mps doctor` of a whole cluster: the first line of its answer names what is broken, and
+what to do."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +46,7 @@ def checks(cluster: DoctoredCluster) -> list[dict[str, Any]]:
     return found
 
 
-# -- what is broken, as the API server has it: each kind of object that is read ---------------------
+# -- what is broken, as the API server has it: each kind of object that is read ------------------
 
 Break = Callable[[DoctoredCluster], None]
 ROWS: dict[str, Break] = {}
@@ -80,7 +81,10 @@ def _(cluster: DoctoredCluster) -> None:
 @row("pods-not-ready")
 def _(cluster: DoctoredCluster) -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
-    cluster.of_pod("mpsd-agent", containerStatuses=[{"name": "mpsd-agent", "restartCount": 0, "state": waiting}])
+    cluster.of_pod(
+        "mpsd-agent",
+        containerStatuses=[{"name": "mpsd-agent", "restartCount": 0, "state": waiting}],
+    )
 
 
 @row("no-node-labelled")
@@ -91,7 +95,12 @@ def _(cluster: DoctoredCluster) -> None:
 @row("node-not-ready")
 def _(cluster: DoctoredCluster) -> None:
     message = "no control daemon has reported gpu0"
-    condition = {"type": "MPSReady", "status": "False", "reason": "ControlAbsent", "message": message}
+    condition = {
+        "type": "MPSReady",
+        "status": "False",
+        "reason": "ControlAbsent",
+        "message": message,
+    }
     cluster.told(conditions=[condition | {"lastTransitionTime": "2026-01-01T00:00:00Z"}])
 
 
@@ -118,7 +127,9 @@ def _(cluster: DoctoredCluster) -> None:
 
 @row("policy-missing")
 def _(cluster: DoctoredCluster) -> None:
-    cluster.hooks(lambda one: one.update(matchConditions=[{"name": "asks", "expression": "true"}]), VALIDATING)
+    cluster.hooks(
+        lambda one: one.update(matchConditions=[{"name": "asks", "expression": "true"}]), VALIDATING
+    )
 
 
 @row("slice-stale")
@@ -135,17 +146,23 @@ def _(cluster: DoctoredCluster) -> None:
 
 
 @pytest.mark.parametrize("check", ROWS)
-def test_the_first_line_names_what_is_broken_and_what_to_do(cluster: DoctoredCluster, check: str) -> None:
+def test_the_first_line_names_what_is_broken_and_what_to_do(
+    cluster: DoctoredCluster, check: str
+) -> None:
     ROWS[check](cluster)
     said = ask(cluster)
     first = checks(cluster)[0]
     assert (first["id"], first["verdict"]) == (check, CheckVerdict.FOUND)
-    assert said.output.partition("\n")[0] == f"{first['wrong'][0]['what']}; {first['wrong'][0]['remedy']}"
+    assert (
+        said.output.partition("\n")[0]
+        == f"{first['wrong'][0]['what']}; {first['wrong'][0]['remedy']}"
+    )
     assert (said.code, said.errors) == (0 if first["severity"] == "note" else 1, "")
 
 
 @pytest.mark.parametrize(
-    ("metrics", "verdict"), [(b"kubelet_cgroup_version 1\n", "found"), (b"up 1\n", "does not apply")]
+    ("metrics", "verdict"),
+    [(b"kubelet_cgroup_version 1\n", "found"), (b"up 1\n", "does not apply")],
 )
 def test_the_kubelets_own_metrics_tell_its_cgroup(
     cluster: DoctoredCluster, monkeypatch: pytest.MonkeyPatch, metrics: bytes, verdict: str
@@ -154,14 +171,18 @@ def test_the_kubelets_own_metrics_tell_its_cgroup(
 
     def answer(access: Access, asked: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         if asked.subresource == "proxy/metrics":
-            return urllib3.HTTPResponse(b"# TYPE kubelet_cgroup_version gauge\n" + metrics, status=200)
+            return urllib3.HTTPResponse(
+                b"# TYPE kubelet_cgroup_version gauge\n" + metrics, status=200
+            )
         return send(access, asked, deadline_s)
 
     monkeypatch.setattr(Access, "send", answer)
     assert {one["id"]: one["verdict"] for one in checks(cluster)}["cgroup-v1"] == verdict
 
 
-def test_a_kubernetes_that_is_too_old(cluster: DoctoredCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kubernetes_that_is_too_old(
+    cluster: DoctoredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(requests._VERSION, "gitVersion", "v1.19.16-gke.100")
     assert ask(cluster).output.startswith(
         "Kubernetes 1.19 is older than 1.20, the oldest that mpsd runs on; upgrade it"
@@ -181,7 +202,9 @@ def test_where_nothing_is_wrong_all_is_well(cluster: DoctoredCluster) -> None:
 
 def test_a_cluster_without_mpsd_is_told_so(bare_world: ClusterWorld) -> None:
     said = bare_world.kubectl_mps("doctor")
-    assert said.output.startswith("the namespace mpsd-system does not exist: mpsd is not installed; install it")
+    assert said.output.startswith(
+        "the namespace mpsd-system does not exist: mpsd is not installed; install it"
+    )
     assert said.code == 1
 
 
@@ -197,7 +220,9 @@ def test_with_names_only_those_nodes_are_looked_at(cluster: DoctoredCluster) -> 
     assert ask(cluster).code == 1
     silent = ask(cluster, "gpu-c1")
     assert silent.code == 1
-    assert silent.output.startswith("gpu-c1 is labelled for mpsd but has not reported yet (MPSNode)")
+    assert silent.output.startswith(
+        "gpu-c1 is labelled for mpsd but has not reported yet (MPSNode)"
+    )
 
 
 def test_an_api_server_that_does_not_answer_is_said_once(cluster: DoctoredCluster) -> None:
@@ -210,10 +235,18 @@ def test_an_api_server_that_does_not_answer_is_said_once(cluster: DoctoredCluste
 
 def test_an_event_tells_of_a_webhook_that_cannot_be_asked(cluster: DoctoredCluster) -> None:
     message = (
-        'Error creating: Internal error occurred: failed calling webhook "validate.mpsd.io": context deadline exceeded'
+        'Error creating: Internal error occurred: failed calling webhook "validate.mpsd.io":'
+        " context deadline exceeded"
     )
-    event = {"metadata": {"name": "a"}, "type": "Warning", "reason": "FailedCreate", "message": message}
-    cluster.create(Resource("v1", "events"), {**event, "involvedObject": {"namespace": "default"}}, "default")
+    event = {
+        "metadata": {"name": "a"},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": message,
+    }
+    cluster.create(
+        Resource("v1", "events"), {**event, "involvedObject": {"namespace": "default"}}, "default"
+    )
     assert ask(cluster).output.startswith(
         "an API server cannot call the webhook: Error creating: Internal error occurred: "
     )
@@ -227,14 +260,22 @@ def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(
     def refuse(access: Access, asked: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         """As an API server does for who lacks these rights."""
         if asked.resource.plural in {"nodes", "subjectaccessreviews", "pods"} and not asked.place:
-            return urllib3.HTTPResponse(json.dumps({"message": "forbidden: no such right"}).encode(), status=403)
+            return urllib3.HTTPResponse(
+                json.dumps({"message": "forbidden: no such right"}).encode(), status=403
+            )
         return send(access, asked, deadline_s)
 
     monkeypatch.setattr(Access, "send", refuse)
     said = ask(cluster)
     told: dict[str, Any] = json.loads(ask(cluster, "-o", "json").output)
-    unknown = {check["id"]: check["why"] for check in told["checks"] if check["verdict"] == CheckVerdict.UNKNOWN}
-    assert said.output.startswith("nothing wrong was found, but not known is whether every part has its rights: ")
+    unknown = {
+        check["id"]: check["why"]
+        for check in told["checks"]
+        if check["verdict"] == CheckVerdict.UNKNOWN
+    }
+    assert said.output.startswith(
+        "nothing wrong was found, but not known is whether every part has its rights: "
+    )
     assert "lacks the right to create subjectaccessreviews" in unknown["rights-missing"]
     assert "lacks the right to list nodes" in unknown["no-node-labelled"]
     assert {"pods-not-ready", "outside-ledger", "not-asked"} < unknown.keys()

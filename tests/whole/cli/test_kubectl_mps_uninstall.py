@@ -1,4 +1,5 @@
-"""`kubectl mps uninstall`: refused while anybody uses a GPU; then all that is mpsd's goes in order, and no more."""
+"""`kubectl mps uninstall`: refused while anybody uses a GPU; then all that is mpsd's goes in order,
+and no more."""
 
 import io
 from collections.abc import Iterator
@@ -44,28 +45,42 @@ def ours_left(world: ClusterWorld) -> list[str]:
     async def questions(kube: Kube) -> list[str]:
         kinds, _unseen = await deletable_kinds(kube)
         found = [
-            await kube.list(kind.resource, query={"labelSelector": "app.kubernetes.io/part-of=mpsd"}) for kind in kinds
+            await kube.list(
+                kind.resource, query={"labelSelector": "app.kubernetes.io/part-of=mpsd"}
+            )
+            for kind in kinds
         ]
         return [
-            f"{kind.name} {one['metadata']['name']}" for kind, some in zip(kinds, found, strict=True) for one in some
+            f"{kind.name} {one['metadata']['name']}"
+            for kind, some in zip(kinds, found, strict=True)
+            for one in some
         ]
 
     left: list[str] = world.ask(questions)
     return left
 
 
-def test_it_is_refused_while_pods_hold_gpus_and_names_them(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_it_is_refused_while_pods_hold_gpus_and_names_them(
+    bare_world: ClusterWorld, nodes: PlayedNodes
+) -> None:
     before = ours_left(bare_world)
     for words in ((), ("--yes",), ("--dry-run",)):
         said = bare_world.kubectl_mps("uninstall", *words)
         assert said.code == 1
-        assert "kubectl mps uninstall: refused, because GPUs are in use, or may be:\n" in said.errors
+        assert (
+            "kubectl mps uninstall: refused, because GPUs are in use, or may be:\n" in said.errors
+        )
         assert "  gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
-        assert ("CustomResourceDefinition mpsnodes.mpsd.io\n" in said.output) is ("--dry-run" in words)
+        assert ("CustomResourceDefinition mpsnodes.mpsd.io\n" in said.output) is (
+            "--dry-run" in words
+        )
     assert ours_left(bare_world) == before
     unasked = bare_world.kubectl_mps("uninstall", "--force")
     assert unasked.code == 2
-    assert "--yes: is required without a terminal; add --yes, or run it on a terminal" in unasked.errors
+    assert (
+        "--yes: is required without a terminal; add --yes, or run it on a terminal"
+        in unasked.errors
+    )
     assert ours_left(bare_world) == before
 
 
@@ -90,11 +105,15 @@ def test_on_a_terminal_it_asks_and_takes_nothing_but_yes_for_a_yes(
     assert ours_left(bare_world) == [PLACE]
 
 
-def test_everything_goes_in_order_once_nobody_uses_it(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_everything_goes_in_order_once_nobody_uses_it(
+    bare_world: ClusterWorld, nodes: PlayedNodes
+) -> None:
     world = bare_world
     assert world.kubectl_mps("drain", "gpu-a1", "--evict").code == 0
     labels = {"mpsd.io/gpu.count": "2", "mpsd.io/sharing": "mps", "team": "a"}
-    world.ask(lambda kube: kube.patch(NODES, "gpu-a1", {"metadata": {"labels": labels}}, PatchKind.MERGE))
+    world.ask(
+        lambda kube: kube.patch(NODES, "gpu-a1", {"metadata": {"labels": labels}}, PatchKind.MERGE)
+    )
     said = world.kubectl_mps("uninstall", "--yes")
     assert said.code == 0, said.errors
     lines = said.output.splitlines()
@@ -116,10 +135,14 @@ def test_everything_goes_in_order_once_nobody_uses_it(bare_world: ClusterWorld, 
     assert ours_left(world) == [PLACE]
     again = world.kubectl_mps("uninstall")
     assert (again.code, again.errors) == (0, "")
-    assert again.output.startswith("nothing with the label app.kubernetes.io/part-of=mpsd is in this cluster\n")
+    assert again.output.startswith(
+        "nothing with the label app.kubernetes.io/part-of=mpsd is in this cluster\n"
+    )
 
 
-def test_by_force_programs_lose_their_gpu_and_pods_of_others_stay(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_by_force_programs_lose_their_gpu_and_pods_of_others_stay(
+    bare_world: ClusterWorld, nodes: PlayedNodes
+) -> None:
     said = bare_world.kubectl_mps("uninstall", "--force", "--yes")
     assert said.code == 0, said.errors
     assert "loses its GPU: gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
@@ -127,17 +150,26 @@ def test_by_force_programs_lose_their_gpu_and_pods_of_others_stay(bare_world: Cl
     assert left == {"train-0", "mps-sample-7xk2p", "notebook-ada"}
 
 
-def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(
+    bare_world: ClusterWorld, nodes: PlayedNodes
+) -> None:
     world = bare_world
     nodes.undying.add("mpsd-agent")
     said = world.kubectl_mps("uninstall", "--force", "--yes", "--timeout", "0.3s")
     assert said.code == 1
-    assert "kubectl mps uninstall: still there after 0.3 s: pod mpsd-system/mpsd-agent-" in said.errors
-    assert "to continue: run the same command again; what is listed above as deleted is gone\n" in said.errors
+    assert (
+        "kubectl mps uninstall: still there after 0.3 s: pod mpsd-system/mpsd-agent-" in said.errors
+    )
+    assert (
+        "to continue: run the same command again; what is listed above as deleted is gone\n"
+        in said.errors
+    )
     left = ours_left(world)
-    assert {"DaemonSet mps-control-daemon", "ClusterRole mpsd-agent", "CustomResourceDefinition mpsnodes.mpsd.io"} <= {
-        *left
-    }
+    assert {
+        "DaemonSet mps-control-daemon",
+        "ClusterRole mpsd-agent",
+        "CustomResourceDefinition mpsnodes.mpsd.io",
+    } <= {*left}
     assert "MutatingWebhookConfiguration mpsd-webhook" not in left
     nodes.undying.clear()
     assert world.kubectl_mps("uninstall", "--force", "--yes").code == 0
@@ -152,15 +184,21 @@ def test_a_node_that_is_silent_may_be_in_use(bare_world: ClusterWorld, nodes: Pl
         kind = world.api.cluster.objects.kinds.named("mpsd.io/v1alpha1", "MPSNode")
         assert kind
         key = world.api.cluster.objects.key(kind, "", "gpu-a1")
-        world.api.cluster.objects.change(key, lambda thing: thing["status"].update(reportedAt="2026-11-20T00:00:00Z"))
+        world.api.cluster.objects.change(
+            key, lambda thing: thing["status"].update(reportedAt="2026-11-20T00:00:00Z")
+        )
 
     world.api.do(forget)
     said = world.kubectl_mps("uninstall", "--yes")
     assert said.code == 1
-    assert "  the users of the GPUs of gpu-a1 are not known: gpu-a1 has reported nothing for " in said.errors
+    assert (
+        "  the users of the GPUs of gpu-a1 are not known: gpu-a1 has reported nothing for "
+        in said.errors
+    )
     world.ask(lambda kube: kube.delete(Resource("mpsd.io/v1alpha1", "mpsnodes"), "gpu-a1"))
     unknown = world.kubectl_mps("uninstall", "--yes")
     assert unknown.code == 1
     assert (
-        "  gpu-a1 runs a control daemon and has no MPSNode, so the users of its GPUs are not known\n" in unknown.errors
+        "  gpu-a1 runs a control daemon and has no MPSNode, so the users of its GPUs are not"
+        " known\n" in unknown.errors
     )

@@ -1,4 +1,5 @@
-"""`kubectl mps upgrade`: node by node, nobody's GPU and nobody's cordon is lost, and what was given up goes on."""
+"""`kubectl mps upgrade`: node by node, nobody's GPU and nobody's cordon is lost, and what was given
+up goes on."""
 
 import json
 import os
@@ -13,7 +14,14 @@ from mpsd.operations.lifecycle.rules.upgrade import MARK
 from mpsd.platform.kube import MPS_NODES, PatchKind, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import mpsnode
-from tests.whole.cli.played_nodes import NAMESPACE, PlayedNodes, control_images, played_nodes, run_control, run_pods
+from tests.whole.cli.played_nodes import (
+    NAMESPACE,
+    PlayedNodes,
+    control_images,
+    played_nodes,
+    run_control,
+    run_pods,
+)
 from tests.whole.machine.machine import Program, eventually
 
 A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
@@ -37,11 +45,18 @@ def mark(world: ClusterWorld, node: str) -> str | None:
     return str(found[MARK]) if MARK in found else None
 
 
-def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(
+    world: ClusterWorld, nodes: PlayedNodes
+) -> None:
     plan = world.kubectl_mps("upgrade", "--image", NEW, "--dry-run")
     assert plan.code == 1
-    assert f"DaemonSet {NAMESPACE}/mps-control-daemon: the image becomes {NEW}, instead of {OLD}\n" in plan.output
-    assert "gpu-a1: wait for default/mps-sample-7xk2p (7 GiB of gpu0), default/train-0 " in plan.output
+    assert (
+        f"DaemonSet {NAMESPACE}/mps-control-daemon: the image becomes {NEW}, instead of {OLD}\n"
+        in plan.output
+    )
+    assert (
+        "gpu-a1: wait for default/mps-sample-7xk2p (7 GiB of gpu0), default/train-0 " in plan.output
+    )
     assert "put back gpu1, gpu2, gpu3; gpu0 stays cordoned, as others want it\n" in plan.output
     assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
 
@@ -54,19 +69,34 @@ def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(world: Clust
     for node in ("gpu-a1", "gpu-a2"):
         own = [one for one in nodes.history if one.startswith(node)]
         ended = own.index(f"{node}: control pod ended")
-        held = {"gpu-a1": ("train-0", "mps-sample-7xk2p", "notebook-ada"), "gpu-a2": ("train-1", "wide-0")}[node]
+        held = {
+            "gpu-a1": ("train-0", "mps-sample-7xk2p", "notebook-ada"),
+            "gpu-a2": ("train-1", "wide-0"),
+        }[node]
         assert all(own.index(f"{node}: pod {pod} ended") < ended for pod in held)
-    assert nodes.history.index("gpu-a1: gpu1 ready") < nodes.history.index("gpu-a2: control pod ended")
+    assert nodes.history.index("gpu-a1: gpu1 ready") < nodes.history.index(
+        "gpu-a2: control pod ended"
+    )
     again = world.kubectl_mps("upgrade")
     assert (again.code, again.errors) == (0, "")
 
 
-def test_who_is_still_there_stops_it_and_the_same_command_goes_on(world: ClusterWorld, nodes: PlayedNodes) -> None:
-    stopped = world.kubectl_mps("upgrade", "gpu-a1", "--image", NEW, "--timeout", "1s", "-o", "json")
+def test_who_is_still_there_stops_it_and_the_same_command_goes_on(
+    world: ClusterWorld, nodes: PlayedNodes
+) -> None:
+    stopped = world.kubectl_mps(
+        "upgrade", "gpu-a1", "--image", NEW, "--timeout", "1s", "-o", "json"
+    )
     read = json.loads(stopped.output)
     assert (stopped.code, read["stopped"]["step"]) == (1, "drain")
-    assert "gpu-a1: drain: gpu0 draining (clients: 1), gpu1 drained; left: default/mps-sample" in stopped.errors
-    assert "gpu-a1: the old control pod still runs; still cordoned by this upgrade: gpu0, gpu1\n" in stopped.errors
+    assert (
+        "gpu-a1: drain: gpu0 draining (clients: 1), gpu1 drained; left: default/mps-sample"
+        in stopped.errors
+    )
+    assert (
+        "gpu-a1: the old control pod still runs; still cordoned by this upgrade: gpu0, gpu1\n"
+        in stopped.errors
+    )
     assert "same command again; to go back: kubectl mps undrain gpu-a1\n" in stopped.errors
     assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
     assert mark(world, "gpu-a1") == ",".join(sorted(A1))
@@ -77,15 +107,20 @@ def test_who_is_still_there_stops_it_and_the_same_command_goes_on(world: Cluster
     assert world.cordoned("gpu-a1") == [A1[1]]
 
 
-def test_a_refused_domain_stops_everything_with_its_reason(world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_a_refused_domain_stops_everything_with_its_reason(
+    world: ClusterWorld, nodes: PlayedNodes
+) -> None:
     nodes.refused[NEW] = "the canary was let over its limit"
     said = world.kubectl_mps("upgrade", "--image", NEW, "--evict")
     assert said.code == 1
     assert (
-        "kubectl mps upgrade: gpu-a1: stopped at: wait for the new pod: gpu0 is refused: the canary was let over "
+        "kubectl mps upgrade: gpu-a1: stopped at: wait for the new pod: gpu0 is refused: the canary"
+        " was let over " in said.errors
+    )
+    assert (
+        "to go back: kubectl -n mpsd-system rollout undo daemonset/mps-control-daemon && "
         in said.errors
     )
-    assert "to go back: kubectl -n mpsd-system rollout undo daemonset/mps-control-daemon && " in said.errors
     assert control_images(world)["gpu-a2"] == OLD
     assert world.cordoned("gpu-a2") == [A2[0]]
     assert sorted(world.cordoned("gpu-a1")) == sorted(A1)
@@ -98,30 +133,49 @@ def test_a_refused_domain_stops_everything_with_its_reason(world: ClusterWorld, 
     assert world.cordoned("gpu-a1") == []
 
 
-def test_a_pod_that_does_not_come_up_says_what_kubelet_says(world: ClusterWorld, nodes: PlayedNodes) -> None:
+def test_a_pod_that_does_not_come_up_says_what_kubelet_says(
+    world: ClusterWorld, nodes: PlayedNodes
+) -> None:
     nodes.stuck.add(NEW)
     said = world.kubectl_mps("upgrade", "gpu-a1", "--image", NEW, "--evict", "--timeout", "1s")
     assert said.code == 1
-    assert "stopped at: wait for the new pod: it took longer than 1 s: ImagePullBackOff: " in said.errors
+    assert (
+        "stopped at: wait for the new pod: it took longer than 1 s: ImagePullBackOff: "
+        in said.errors
+    )
 
 
 def begun(tmp_path: Path) -> Program:
     """An upgrade that waits for the pods on gpu-a1."""
-    argv = [str(Path(sys.executable).parent / "kubectl-mps"), "upgrade", "--image", NEW, "--context", "simulated"]
+    argv = [
+        str(Path(sys.executable).parent / "kubectl-mps"),
+        "upgrade",
+        "--image",
+        NEW,
+        "--context",
+        "simulated",
+    ]
     upgrade = Program(argv, {**os.environ, "PYTHONUNBUFFERED": "1"}, tmp_path / "upgrade")
     eventually(lambda: "gpu-a1: drain: gpu0 draining" in upgrade.errors, "the drain under way")
     return upgrade
 
 
-def test_ctrl_c_says_where_it_was_and_how_to_go_on(world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path) -> None:
+def test_ctrl_c_says_where_it_was_and_how_to_go_on(
+    world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path
+) -> None:
     upgrade = begun(tmp_path)
     upgrade.process.send_signal(signal.SIGINT)
     assert upgrade.exit_code() == 130
-    assert "kubectl mps upgrade: interrupted\ngpu-a1: the old control pod still runs; still cordoned" in upgrade.errors
+    assert (
+        "kubectl mps upgrade: interrupted\ngpu-a1: the old control pod still runs; still cordoned"
+        in upgrade.errors
+    )
     assert "to go back: kubectl mps undrain gpu-a1 --context simulated\n" in upgrade.errors
 
 
-def test_whoever_puts_gpus_back_meanwhile_stops_it(world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path) -> None:
+def test_whoever_puts_gpus_back_meanwhile_stops_it(
+    world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path
+) -> None:
     upgrade = begun(tmp_path)
     assert world.kubectl_mps("uncordon", "gpu-a1", "gpu1").code == 0
     assert upgrade.exit_code() == 1
@@ -129,7 +183,9 @@ def test_whoever_puts_gpus_back_meanwhile_stops_it(world: ClusterWorld, nodes: P
     assert world.cordoned("gpu-a1") == [A1[0]]
 
 
-def test_a_node_that_is_gone_meanwhile_holds_nobody_up(world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path) -> None:
+def test_a_node_that_is_gone_meanwhile_holds_nobody_up(
+    world: ClusterWorld, nodes: PlayedNodes, tmp_path: Path
+) -> None:
     upgrade = begun(tmp_path)
     world.ask(lambda kube: kube.delete(MPS_NODES, "gpu-a1"))
     eventually(lambda: "gpu-a2: drain: " in upgrade.errors, "the next node's drain")
@@ -175,13 +231,18 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
         for words in ((), ("--dry-run",)):
             silent = world.kubectl_mps("upgrade", "--image", NEW, *words)
             assert silent.code == 1
-            assert "gpu-b1 last reported 87 min ago, so it is not known whether its GPUs are empty; " in silent.errors
+            assert (
+                "gpu-b1 last reported 87 min ago, so it is not known whether its GPUs are empty; "
+                in silent.errors
+            )
         strange = world.kubectl_mps("upgrade", "gpu-b9")
         assert strange.code == 2
         assert 'node "gpu-b9": has no MPSNode; name one of gpu-b1' in strange.errors
         at_once = world.kubectl_mps("upgrade", "--timeout", "0")
         assert at_once.code == 2
-        assert '--timeout is "0": cannot be used; write a time over 0, such as 10m' in at_once.errors
+        assert (
+            '--timeout is "0": cannot be used; write a time over 0, such as 10m' in at_once.errors
+        )
         for image in ("", "mpsd:2 mpsd:3"):
             none = world.kubectl_mps("upgrade", "--image", image)
             assert (none.code, "is no image; name one, such as " in none.errors) == (2, True)
@@ -194,14 +255,16 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(world: Clust
         world.ask(lambda kube: kube.patch(*patch))
         said = world.kubectl_mps("upgrade", "--image", NEW)
         assert (
-            "updateStrategy is RollingUpdate, so its pods are replaced while programs run on them; set it"
-            in said.errors
+            "updateStrategy is RollingUpdate, so its pods are replaced while programs run on them;"
+            " set it" in said.errors
         )
         assert control_images(world) == {"gpu-b1": OLD}
         assert world.cordoned("gpu-b1") == []
 
 
-def test_an_mpsnode_that_is_left_of_a_node_without_a_control_pod_is_nobodys_upgrade(world: ClusterWorld) -> None:
+def test_an_mpsnode_that_is_left_of_a_node_without_a_control_pod_is_nobodys_upgrade(
+    world: ClusterWorld,
+) -> None:
     world.put("gpu-b1")
     run_control(world, OLD)
     said = world.kubectl_mps("upgrade", "--image", NEW)

@@ -52,7 +52,10 @@ class Shell:
         (folder / "mpsd").symlink_to(ROOT / "mpsd")
         self.folder = folder
         self.run_directory = tempfile.mkdtemp(prefix="mpsd-")  # short: sockets are below it
-        environment = {"PATH": f"{MPSD.parent}:{os.environ['PATH']}", "MPSD_RUN_DIR": self.run_directory}
+        environment = {
+            "PATH": f"{MPSD.parent}:{os.environ['PATH']}",
+            "MPSD_RUN_DIR": self.run_directory,
+        }
         self.bash = subprocess.Popen(
             ["bash"],
             cwd=folder,
@@ -79,7 +82,8 @@ class Shell:
         return log.exists() and "alloc_MiB" in log.read_text()
 
     def end(self) -> None:
-        """Programs first, then mpsd, as the page says; whatever is left then has no deadline to wait for."""
+        """Programs first, then mpsd, as the page says; whatever is left then has no deadline to
+        wait for."""
         self.says("kill %2 %3 %4; wait %2 %3 %4; kill %1; wait %1")
         self.bash.communicate(timeout=SOON_S)
         shutil.rmtree(self.run_directory)
@@ -95,7 +99,9 @@ def test_the_page_shows_what_happens(tmp_path: Path) -> None:
         for told in commands():
             if background := _BACKGROUND.search(told.line):
                 assert shell.says(told.line) == []
-                eventually(partial(shell.settled, tmp_path / background["log"], told.line), told.line)
+                eventually(
+                    partial(shell.settled, tmp_path / background["log"], told.line), told.line
+                )
             elif told.line == "mpsd status":  # what is used is seen at the next look
                 eventually(partial(shows, shell, told), f"{told.place}: {told.line}")
             else:

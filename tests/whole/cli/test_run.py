@@ -52,17 +52,23 @@ def test_the_exit_code_is_the_commands(machine: Machine, code: int) -> None:
 
 
 def test_a_signal_to_mpsd_run_is_one_to_the_command(machine: Machine) -> None:
-    program = machine.run("--gpu-mem 1", "sh", "-c", "trap 'exit 9' INT; echo '{\"trapped\": 1}'; while :; do :; done")
+    program = machine.run(
+        "--gpu-mem 1", "sh", "-c", "trap 'exit 9' INT; echo '{\"trapped\": 1}'; while :; do :; done"
+    )
     program.heard("trapped")
     program.send(signal.SIGINT)
     assert program.exit_code() == 9
 
 
 def test_a_command_that_dies_of_a_signal_says_so(machine: Machine) -> None:
-    assert machine.run("--gpu-mem 1", "sh", "-c", "kill -TERM $$").exit_code() == 128 + signal.SIGTERM
+    assert (
+        machine.run("--gpu-mem 1", "sh", "-c", "kill -TERM $$").exit_code() == 128 + signal.SIGTERM
+    )
 
 
-def test_a_command_that_is_not_there_or_cannot_be_run_says_so_as_a_shell_does(machine: Machine, tmp_path: Path) -> None:
+def test_a_command_that_is_not_there_or_cannot_be_run_says_so_as_a_shell_does(
+    machine: Machine, tmp_path: Path
+) -> None:
     missing = machine.run("--gpu-mem 1", "no-such-command")
     assert missing.exit_code() == 127
     assert missing.errors == "mpsd run: no-such-command: no such command\n"
@@ -89,11 +95,16 @@ def test_the_limits_replace_whatever_the_caller_had(machine: Machine) -> None:
     assert wanted.items() <= seen.items()
 
 
-def test_a_program_for_which_there_is_no_room_is_refused_with_the_reason_and_the_remedy(machine: Machine) -> None:
+def test_a_program_for_which_there_is_no_room_is_refused_with_the_reason_and_the_remedy(
+    machine: Machine,
+) -> None:
     machine.client(20)
     refused = machine.run("--gpu-mem 7", "true")
     assert refused.exit_code() == 1
-    assert "no single GPU has 7 GiB: gpu0 has 3.4 of 23.4 GiB free; use --wait to join the queue" in refused.errors
+    assert (
+        "no single GPU has 7 GiB: gpu0 has 3.4 of 23.4 GiB free; use --wait to join the queue"
+        in refused.errors
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +119,9 @@ def test_a_program_for_which_there_is_no_room_is_refused_with_the_reason_and_the
         ("--gpu-mem 8 --gpus 2", "no domain here has 2 GPUs"),
     ],
 )
-def test_what_can_never_be_is_refused_at_once_even_by_who_would_wait(machine: Machine, options: str, said: str) -> None:
+def test_what_can_never_be_is_refused_at_once_even_by_who_would_wait(
+    machine: Machine, options: str, said: str
+) -> None:
     refused = machine.run(f"{options} --wait", "true")
     assert refused.exit_code() == 2
     assert said in refused.errors.replace('"', "")
@@ -120,7 +133,9 @@ def test_every_problem_of_a_request_is_named_at_once(machine: Machine) -> None:
     assert all(option in refused.errors for option in ("--gpu-mem", "--gpu-core", "--gpus"))
 
 
-def test_a_command_whose_name_and_arguments_are_no_unicode_runs_and_is_shown(machine: Machine, tmp_path: Path) -> None:
+def test_a_command_whose_name_and_arguments_are_no_unicode_runs_and_is_shown(
+    machine: Machine, tmp_path: Path
+) -> None:
     strange = tmp_path / os.fsdecode(b"caf\xe9")
     strange.symlink_to("/bin/sh")
     runs = machine.run("--gpu-mem 1", str(strange), "-c", "sleep 60", os.fsdecode(b"\xff\xfe"))
@@ -148,8 +163,8 @@ def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
     eventually(lambda: waits.errors and machine.queue == [waits.pid], "it waits, and has said so")
     waits.send(signal.SIGINT)
     assert waits.exit_code() == 128 + signal.SIGINT
-    assert waits.errors == (
-        "mpsd run: waiting for room, at most 3600 s (Ctrl-C to give up): "
+    assert (
+        waits.errors == "mpsd run: waiting for room, at most 3600 s (Ctrl-C to give up): "
         "no single GPU has 7 GiB: gpu0 has 3.4 of 23.4 GiB free\n"
     )
     eventually(lambda: machine.queue == [], "it waits no more")
@@ -159,6 +174,8 @@ def test_without_mpsd_the_remedy_is_said(machine: Machine) -> None:
     elsewhere = machine.run_directory.parent / "x"
     alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(elsewhere)})
     assert alone.exit_code() == 1
-    assert alone.errors == (
-        f"mpsd run: mpsd does not run here: no process answers on {elsewhere}/mpsd.sock; start it with `mpsd up`\n"
+    assert (
+        alone.errors
+        == f"mpsd run: mpsd does not run here: no process answers on {elsewhere}/mpsd.sock; start"
+        " it with `mpsd up`\n"
     )

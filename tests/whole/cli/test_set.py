@@ -1,4 +1,5 @@
-"""`mpsd set`: another size for what a program holds while it runs. Containers: tests/host/test_b_state.py."""
+"""`mpsd set`: another size for what a program holds while it runs. Containers:
+tests/host/test_b_state.py."""
 
 import json
 import os
@@ -48,21 +49,30 @@ def test_what_was_and_what_is_are_told_and_whom_it_reaches(served: Machine) -> N
     client = served.client(6, "alloc=500")
     question = asked(served, client, "--mem", "8GiB", "--percent", "40")
     assert question.exit_code() == 0, question
-    assert "gpu0: memory 6144 MiB -> 8192 MiB, compute limit none -> 40 %, reserved 0 % -> 40 %" in question.output
+    assert (
+        "gpu0: memory 6144 MiB -> 8192 MiB, compute limit none -> 40 %, reserved 0 % -> 40 %"
+        in question.output
+    )
     assert "running processes keep the values that they were started with" in question.output
     assert ledger(served, client) == (8192, 40)
 
 
 def test_more_memory_is_let_in_by_the_server_before_it_is_answered(served: Machine) -> None:
     client = served.client(6)
-    eventually(lambda: served.limit_mib() == 6144, "the server lets in no more than the largest grant")
+    eventually(
+        lambda: served.limit_mib() == 6144, "the server lets in no more than the largest grant"
+    )
     done(served, client, "--mem", "9GiB")
     assert served.limit_mib() == 9 * 1024
 
 
-def test_less_memory_is_on_disk_at_the_answer_and_the_server_lets_in_less_soon_after(served: Machine) -> None:
+def test_less_memory_is_on_disk_at_the_answer_and_the_server_lets_in_less_soon_after(
+    served: Machine,
+) -> None:
     client = served.client(6)
-    eventually(lambda: served.limit_mib() == 6144, "the server lets in no more than the largest grant")
+    eventually(
+        lambda: served.limit_mib() == 6144, "the server lets in no more than the largest grant"
+    )
     done(served, client, "--mem", "4GiB")
     (kept,) = (served.run_directory / "grants").glob("*.json")
     assert [part["memory_mib"] for part in json.loads(kept.read_text())["parts"]] == [4096]
@@ -113,7 +123,9 @@ def test_less_memory_than_is_used_by_force_ends_what_is_over_as_it_said(served: 
     assert client.exit_code() != 0
 
 
-def test_a_process_that_began_with_more_is_no_escape_after_its_grant_was_made_less(served: Machine) -> None:
+def test_a_process_that_began_with_more_is_no_escape_after_its_grant_was_made_less(
+    served: Machine,
+) -> None:
     client = served.client(6, "alloc=500")
     done(served, client, "--mem", "3GiB", "--percent", "50")
     over = served.client(4)  # a look that sees both
@@ -121,7 +133,10 @@ def test_a_process_that_began_with_more_is_no_escape_after_its_grant_was_made_le
     before = served.node().violations
     assert before is not None
     looks = before.looks
-    eventually(lambda: (now := served.node().violations) is not None and now.looks > looks + 1, "it was looked at")
+    eventually(
+        lambda: (now := served.node().violations) is not None and now.looks > looks + 1,
+        "it was looked at",
+    )
     after = served.node().violations
     assert after is not None
     assert [one for one in after.last if one.pid == client.pid] == []
@@ -202,10 +217,11 @@ def test_who_waits_in_the_queue_gets_what_a_change_set_free(served: Machine) -> 
 def test_another_user_changes_nothing(served: Machine) -> None:
     client = served.client(6)
     script = (
-        "import os, socket, sys; there = socket.socket(socket.AF_UNIX); os.chdir(sys.argv[1]);"
-        "os.setresuid(65534, 65534, 65534); there.connect('mpsd.sock'); said = '{\"percent\": 10}';"
-        "there.sendall(f'POST /v1/grants/{sys.argv[2]} HTTP/1.0\\r\\nContent-Length: 15\\r\\n\\r\\n{said}'.encode());"
-        "print(there.recv(4096).decode())"
+        "import os, socket, sys; there = socket.socket(socket.AF_UNIX);"
+        " os.chdir(sys.argv[1]);os.setresuid(65534, 65534, 65534); there.connect('mpsd.sock'); said"
+        " = '{\"percent\": 10}';there.sendall(f'POST /v1/grants/{sys.argv[2]}"
+        " HTTP/1.0\\r\\nContent-Length:"
+        " 15\\r\\n\\r\\n{said}'.encode());print(there.recv(4096).decode())"
     )
     words = [sys.executable, "-c", script, str(served.run_directory), served.grant_of(client).id]
     said = served.start(words)
@@ -215,7 +231,9 @@ def test_another_user_changes_nothing(served: Machine) -> None:
 
 
 def test_an_unknown_grant_is_not_there_for_the_interface(served: Machine) -> None:
-    code, body = local_api.ask(served.run_directory / "mpsd.sock", "POST", "/v1/grants/none", {"memory_mib": 1})
+    code, body = local_api.ask(
+        served.run_directory / "mpsd.sock", "POST", "/v1/grants/none", {"memory_mib": 1}
+    )
     assert (code, json.loads(body)["for_ever"]) == (404, False)
 
 

@@ -45,17 +45,25 @@ def rows(text: str, first: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.split()[:1] == [first]]
 
 
-def test_of_two_grants_on_a_gpu_nobody_can_say_which_computes_and_alone_it_is_busy(served: Machine) -> None:
+def test_of_two_grants_on_a_gpu_nobody_can_say_which_computes_and_alone_it_is_busy(
+    served: Machine,
+) -> None:
     idle = served.client(6, "alloc=500")
     assert use(served)["grants"][0]["cards"][0]["smPercent"] == 0
     busy = served.run("--gpu-mem 8 --gpu-core 50", "sim-cuda", "alloc=1000", "work")
     busy.heard("launches")
 
     def seen() -> Mapping[int, Any]:
-        """Once it computes: between two of the simulator's measurements it does nothing for a moment."""
+        """Once it computes: between two of the simulator's measurements it does nothing for a
+        moment."""
         told = use(served)
         grants = {grant["holderPid"]: grant for grant in told["grants"]}
-        return grants if told["gpus"][0]["smPercent"] and grants[busy.pid]["cards"][0].get("smPercent") is None else {}
+        return (
+            grants
+            if told["gpus"][0]["smPercent"]
+            and grants[busy.pid]["cards"][0].get("smPercent") is None
+            else {}
+        )
 
     found = eventually(seen, "the GPU computes")
     (of_busy,), (of_idle,) = found[busy.pid]["cards"], found[idle.pid]["cards"]
@@ -65,7 +73,10 @@ def test_of_two_grants_on_a_gpu_nobody_can_say_which_computes_and_alone_it_is_bu
     assert (of_busy["memoryMiB"], of_busy["reservedPercent"]) == (8 * 1024, 50)
     idle.send(signal.SIGTERM)
     eventually(lambda: served.holders == {busy.pid}, "it is alone")
-    assert eventually(lambda: use(served)["grants"][0]["cards"][0]["smPercent"], "it is the only one") == 100
+    assert (
+        eventually(lambda: use(served)["grants"][0]["cards"][0]["smPercent"], "it is the only one")
+        == 100
+    )
 
 
 def test_a_program_that_is_not_on_the_gpu_is_unknown_and_never_idle(served: Machine) -> None:
@@ -98,9 +109,26 @@ def test_what_is_left_of_each_gpu_is_told_with_its_compute_policy(served: Machin
     assert (first["label"], first["computePolicy"], first["smPercent"]) == ("gpu0", 5, 0)
     assert (first["freeMiB"], first["freePercent"]) == (total - 8 * 1024, 70)
     assert {"maxInst", "freeWeight"}.isdisjoint(first)
-    assert (second["computePolicy"], second["maxInst"], second["freeWeight"], second["freePercent"]) == (3, 20, 20, 100)
+    assert (
+        second["computePolicy"],
+        second["maxInst"],
+        second["freeWeight"],
+        second["freePercent"],
+    ) == (3, 20, 20, 100)
     text = answered(smi(served))
-    assert rows(text, "gpu0")[-1] == ["gpu0", "0", "%", "5", "native", "-", "-", str(total - 8192), "MiB", "70", "%"]
+    assert rows(text, "gpu0")[-1] == [
+        "gpu0",
+        "0",
+        "%",
+        "5",
+        "native",
+        "-",
+        "-",
+        str(total - 8192),
+        "MiB",
+        "70",
+        "%",
+    ]
     assert rows(text, "gpu1")[-1] == [
         "gpu1",
         "0",
@@ -117,7 +145,9 @@ def test_what_is_left_of_each_gpu_is_told_with_its_compute_policy(served: Machin
     ]
 
 
-def test_one_is_shown_by_its_id_and_for_a_word_that_means_none_those_there_are_are_named(served: Machine) -> None:
+def test_one_is_shown_by_its_id_and_for_a_word_that_means_none_those_there_are_are_named(
+    served: Machine,
+) -> None:
     first, second = served.client(2), served.client(3)
     ids = {served.grant_of(first).id, served.grant_of(second).id}
     one = served.grant_of(first).id
@@ -154,7 +184,9 @@ def test_tab_offers_who_holds_a_grant(served: Machine, verb: str) -> None:
     assert completions(served, verb, f"{held}x") == []
 
 
-def test_tab_offers_nothing_and_complains_of_nothing_where_mpsd_does_not_run(machine: Machine) -> None:
+def test_tab_offers_nothing_and_complains_of_nothing_where_mpsd_does_not_run(
+    machine: Machine,
+) -> None:
     assert completions(machine, "smi", "a") == []
 
 

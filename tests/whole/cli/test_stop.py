@@ -1,4 +1,5 @@
-"""`mpsd stop`: how programs of `mpsd run` end by it, who may do that, and what is said of those that are not there."""
+"""`mpsd stop`: how programs of `mpsd run` end by it, who may do that, and what is said of those
+that are not there."""
 
 import json
 import os
@@ -25,7 +26,8 @@ AGAIN = "trap '' TERM; while :; do sim-cuda kernel=100 launch=600; done"
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Machine]:
-    """On which a client is stopped for as long as a test needs to see it, where a neighbour computes."""
+    """On which a client is stopped for as long as a test needs to see it, where a neighbour
+    computes."""
     yield from serving_on("A30", graces={"end_drain_s": 1})
 
 
@@ -68,13 +70,20 @@ def test_a_program_that_handles_sigterm_ends_by_itself(served: Machine) -> None:
     client = served.client(2)
     grant = served.grant_of(client).id
     (one,) = answer(served, client)
-    assert (one["grant"], one["outcome"], one["processes"], one["reasons"]) == (grant, "terminated", 1, [])
+    assert (one["grant"], one["outcome"], one["processes"], one["reasons"]) == (
+        grant,
+        "terminated",
+        1,
+        [],
+    )
     assert client.exit_code() == 0
     assert client.pid not in stopped(served)
     assert not served.node().grants, "its grant has ended at the answer"
 
 
-def test_a_program_that_would_die_of_it_is_stopped_first(served: Machine, neighbour: Program) -> None:
+def test_a_program_that_would_die_of_it_is_stopped_first(
+    served: Machine, neighbour: Program
+) -> None:
     client = running(served, *UNHANDLED)
     (one,) = answer(served, client)
     assert (one["outcome"], one["processes"]) == ("killed", 1)
@@ -100,7 +109,9 @@ def test_what_a_program_has_started_ends_with_it(served: Machine, neighbour: Pro
     assert not [pid for pid, command in served.processes_left().items() if command == "sleep 600"]
 
 
-def test_a_program_that_starts_others_again_and_again_ends(served: Machine, neighbour: Program) -> None:
+def test_a_program_that_starts_others_again_and_again_ends(
+    served: Machine, neighbour: Program
+) -> None:
     program = running(served, "sh", "-c", AGAIN)
     (one,) = answer(served, program, "--grace", "0")
     assert one["outcome"] == "killed"
@@ -128,13 +139,18 @@ def test_a_grant_that_has_ended_is_not_there(served: Machine) -> None:
     assert (question.exit_code(), question.output) == (1, "")
     assert grant in question.errors
     code, body = local_api.ask(
-        served.run_directory / "mpsd.sock", "POST", "/v1/programs/stop", {"grants": [grant], "grace_s": 0}
+        served.run_directory / "mpsd.sock",
+        "POST",
+        "/v1/programs/stop",
+        {"grants": [grant], "grace_s": 0},
     )
     (one,) = json.loads(body)
     assert (code, one["outcome"], one["processes"]) == (200, "refused", 0)
 
 
-@pytest.mark.parametrize("words", [[], ["--grace", "5"], ["x", "--grace", "-1"], ["x", "--grace", "soon"]])
+@pytest.mark.parametrize(
+    "words", [[], ["--grace", "5"], ["x", "--grace", "-1"], ["x", "--grace", "soon"]]
+)
 def test_a_wrong_question_is_told_from_a_no(served: Machine, words: list[str]) -> None:
     assert asked(served, *words).exit_code() == 2
 
@@ -143,7 +159,9 @@ def test_a_grace_that_is_none_is_refused_by_the_interface(served: Machine) -> No
     client = served.client(2)
     for grace_s in (-1, 3601, None, "3"):
         asks = {"grants": [served.grant_of(client).id], "grace_s": grace_s}
-        code, body = local_api.ask(served.run_directory / "mpsd.sock", "POST", "/v1/programs/stop", asks)
+        code, body = local_api.ask(
+            served.run_directory / "mpsd.sock", "POST", "/v1/programs/stop", asks
+        )
         assert (code, json.loads(body)["for_ever"]) == (400, True)
     assert client.running
 
@@ -155,7 +173,8 @@ os.chdir(sys.argv[1])
 os.setresuid(65534, 65534, 65534)
 there, said = socket.socket(socket.AF_UNIX), sys.argv[2].encode()
 there.connect("mpsd.sock")
-there.sendall(b"POST /v1/programs/stop HTTP/1.0\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(said) + said)
+head = b"POST /v1/programs/stop HTTP/1.0\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(said)
+there.sendall(head + said)
 while piece := there.recv(4096):
     sys.stdout.buffer.write(piece)
 """
@@ -182,17 +201,26 @@ def test_a_user_ends_programs_of_its_own_and_no_others(served: Machine) -> None:
     in_part = served.run("--gpu-mem 2", "sh", "-c", '"$@" & wait', "sh", *AS_NOBODY)
     for program in (own, in_part):
         eventually(lambda program=program: nobodys(served, program), "it has changed its user")  # type: ignore[misc]
-    assert [asked_by_nobody(served, program) for program in (roots, in_part, own)] == ["refused", "refused", "killed"]
+    assert [asked_by_nobody(served, program) for program in (roots, in_part, own)] == [
+        "refused",
+        "refused",
+        "killed",
+    ]
     assert own.exit_code() == KILLED
     assert roots.running
     assert in_part.running
-    assert [one["outcome"] for one in answer(served, roots, in_part)] == ["terminated", "killed"], "root ends all"
+    assert [one["outcome"] for one in answer(served, roots, in_part)] == [
+        "terminated",
+        "killed",
+    ], "root ends all"
 
 
 def nobodys(machine: Machine, program: Program) -> bool:
     """Whether the program, or what it has started, is that user's."""
     pids = (program.pid, *processes.descendants_of(program.pid))
-    return any(processes.user_of(pid) == 65534 and processes.command_of(pid) == "sleep 600" for pid in pids)
+    return any(
+        processes.user_of(pid) == 65534 and processes.command_of(pid) == "sleep 600" for pid in pids
+    )
 
 
 def test_what_has_begun_goes_on_after_ctrl_c(served: Machine, neighbour: Program) -> None:
@@ -206,8 +234,15 @@ def test_what_has_begun_goes_on_after_ctrl_c(served: Machine, neighbour: Program
 
 
 @pytest.mark.parametrize(("is_terminal", "lines"), [(True, 1), (False, 0)])
-def test_on_a_terminal_it_says_once_what_it_waits_for(served: Machine, is_terminal: bool, lines: int) -> None:
-    program = served.run("--gpu-mem 2", "sh", "-c", "trap : TERM; echo '{\"trapped\": 1}'; while :; do sleep 600; done")
+def test_on_a_terminal_it_says_once_what_it_waits_for(
+    served: Machine, is_terminal: bool, lines: int
+) -> None:
+    program = served.run(
+        "--gpu-mem 2",
+        "sh",
+        "-c",
+        "trap : TERM; echo '{\"trapped\": 1}'; while :; do sleep 600; done",
+    )
     program.heard("trapped")
     words = [MPSD, "stop", served.grant_of(program).id, "--grace", "2"]
     reading, writing = pty.openpty() if is_terminal else os.pipe()
@@ -224,7 +259,9 @@ def test_on_a_terminal_it_says_once_what_it_waits_for(served: Machine, is_termin
     assert program.exit_code() == KILLED
 
 
-def test_a_client_that_an_end_was_begun_for_is_killed_by_the_next_mpsd(served: Machine, neighbour: Program) -> None:
+def test_a_client_that_an_end_was_begun_for_is_killed_by_the_next_mpsd(
+    served: Machine, neighbour: Program
+) -> None:
     client = running(served, *UNHANDLED)
     question = asked(served, client)
     eventually(lambda: client.pid in stopped(served), "it is stopped")
@@ -243,6 +280,8 @@ def test_tab_offers_programs_that_are_not_named_yet(served: Machine) -> None:
 
 
 def test_without_mpsd_the_remedy_is_said(served: Machine) -> None:
-    alone = served.start([MPSD, "stop", "x"], {"MPSD_RUN_DIR": str(served.run_directory.parent / "x")})
+    alone = served.start(
+        [MPSD, "stop", "x"], {"MPSD_RUN_DIR": str(served.run_directory.parent / "x")}
+    )
     assert alone.exit_code() == 1
     assert "start it with `mpsd up`" in alone.errors

@@ -39,9 +39,12 @@ def test_it_shows_who_uses_what_and_sorts_by_what_is_asked(served: Machine) -> N
     small, large = "alloc=500", "alloc=2000"
     with on_screen([MPSD, "top", "--interval", "0.2"], served.environment, 150) as screen:
         screen.until(
-            lambda seen: place_of(seen, large) > 0 and "?" not in row_of(seen, "gpu0  ")[4:6], "both, measured"
+            lambda seen: place_of(seen, large) > 0 and "?" not in row_of(seen, "gpu0  ")[4:6],
+            "both, measured",
         )
-        screen.until(lambda seen: 0 < place_of(seen, large) < place_of(seen, small), "the larger one first")
+        screen.until(
+            lambda seen: 0 < place_of(seen, large) < place_of(seen, small), "the larger one first"
+        )
         assert row_of(screen, "A30")[:3] == ["gpu0", "A30", "ready"]
         assert row_of(screen, "A30")[3].startswith("14/")
         screen.press("n")
@@ -59,8 +62,13 @@ def test_who_is_over_its_limit_comes_first_whatever_the_order(served: Machine) -
     served.client(8, "alloc=4000")
     outside = {"MPSD_SIMULATION": str(served.simulation.folder), "CUDA_VISIBLE_DEVICES": "0"}
     served.start([served.program("sim-cuda"), "alloc=100", "hold"], outside).heard("ready")
-    with on_screen([MPSD, "top", "--sort", "name", "--interval", "0.2"], served.environment, 150) as screen:
-        screen.until(lambda seen: 0 < place_of(seen, "beside MPS") < place_of(seen, "alloc=4000"), "it comes first")
+    with on_screen(
+        [MPSD, "top", "--sort", "name", "--interval", "0.2"], served.environment, 150
+    ) as screen:
+        screen.until(
+            lambda seen: 0 < place_of(seen, "beside MPS") < place_of(seen, "alloc=4000"),
+            "it comes first",
+        )
         assert "no grant" in screen.text
         screen.press("\x03")
         assert screen.ended() == 130
@@ -68,7 +76,9 @@ def test_who_is_over_its_limit_comes_first_whatever_the_order(served: Machine) -
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_it_and_the_terminal_is_as_it_was(signum: signal.Signals, served: Machine) -> None:
+def test_a_signal_ends_it_and_the_terminal_is_as_it_was(
+    signum: signal.Signals, served: Machine
+) -> None:
     with on_screen([MPSD, "top"], served.environment) as screen:
         screen.shows("q quit")
         screen.send(signum)
@@ -93,7 +103,9 @@ def test_a_narrow_terminal_shows_fewer_columns_and_a_wide_one_all(served: Machin
         screen.resize(64, 20)
         screen.until(lambda seen: "MODEL" not in seen.text and "USED" in seen.text, "what fits")
         screen.resize(150, 24)
-        screen.until(lambda seen: "THREADS" in seen.text and "MODEL" in seen.text, "all columns again")
+        screen.until(
+            lambda seen: "THREADS" in seen.text and "MODEL" in seen.text, "all columns again"
+        )
         screen.press("q")
         assert screen.ended() == 0
 
@@ -106,16 +118,21 @@ def test_an_agent_that_is_gone_is_said_since_when_and_is_waited_for(machine: Mac
         screen.shows("alloc=500")
         agent.kill()
         screen.shows("nothing newer is known since")
-        assert re.search(r"since \d\d:\d\d:\d\d \(\d+ s\): mpsd (does not run here|closed the connection)", screen.text)
+        assert re.search(
+            r"since \d\d:\d\d:\d\d \(\d+ s\): mpsd (does not run here|closed the connection)",
+            screen.text,
+        )
         assert "alloc=500" in screen.text, "what was seen last stays"
         machine.service("agent")
-        screen.until(lambda seen: "nothing newer" not in seen.text and "alloc=500" in seen.text, "it goes on")
+        screen.until(
+            lambda seen: "nothing newer" not in seen.text and "alloc=500" in seen.text, "it goes on"
+        )
         screen.press("q")
         assert screen.ended() == 0
         assert screen.is_as_it_was()
 
 
-# -- elsewhere -------------------------------------------------------------------------------------------------------
+# -- elsewhere -----------------------------------------------------------------------------------
 
 
 def test_in_a_pipe_it_is_one_look_without_control_codes(served: Machine) -> None:
@@ -151,7 +168,9 @@ def test_in_a_pipe_an_agent_that_is_gone_is_an_object_too(machine: Machine) -> N
     asked = machine.start([MPSD, "top", "--interval", "0.2", "-o", "json"])
     eventually(lambda: asked.output, "a look")
     agent.kill()
-    eventually(lambda: any(json.loads(line)["away"] for line in asked.output.splitlines()), "it is away")
+    eventually(
+        lambda: any(json.loads(line)["away"] for line in asked.output.splitlines()), "it is away"
+    )
     machine.service("agent")
     eventually(lambda: not json.loads(asked.output.splitlines()[-1])["away"], "it is back")
     asked.send(signal.SIGINT)

@@ -43,11 +43,16 @@ def test_a_second_agent_in_one_run_directory_leaves_the_first_alone(served: Mach
     client = served.client(7)
     second = served.service("agent")
     assert second.exit_code() == 1
-    assert second.errors == f"mpsd: mpsd runs here already: it answers on {served.run_directory}/mpsd.sock\n"
+    assert (
+        second.errors
+        == f"mpsd: mpsd runs here already: it answers on {served.run_directory}/mpsd.sock\n"
+    )
     assert served.holders == {client.pid}
 
 
-def test_every_fault_of_a_malformed_policy_is_named_and_nothing_is_started(machine: Machine) -> None:
+def test_every_fault_of_a_malformed_policy_is_named_and_nothing_is_started(
+    machine: Machine,
+) -> None:
     machine.set_policy(placement="heap", domains=[[0]], surprise=1)
     service = machine.service("up")
     assert service.exit_code() == 2
@@ -65,11 +70,15 @@ def test_a_policy_that_goes_bad_is_not_taken_and_one_that_is_good_again_is(serve
     assert "v2" in line["reason"]
     assert served.run("--gpu-mem 12", "true").exit_code() == 0
     served.set_policy(oversubscription={"memory_percent": 50})
-    eventually(lambda: served.node().gpus[0].promised_mib < 12 * 1024, "the good policy is in force")
+    eventually(
+        lambda: served.node().gpus[0].promised_mib < 12 * 1024, "the good policy is in force"
+    )
     assert served.run("--gpu-mem 7", "true").exit_code() == 1
     served.end_programs()
     served.set_policy()
-    eventually(lambda: served.node().gpus[0].promised_mib > 12 * 1024, "the first policy is in force again")
+    eventually(
+        lambda: served.node().gpus[0].promised_mib > 12 * 1024, "the first policy is in force again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,9 @@ def test_a_policy_that_goes_bad_is_not_taken_and_one_that_is_good_again_is(serve
         (["--limits", "/nowhere"], "/nowhere/policy.yaml"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_with_the_remedy(machine: Machine, arguments: list[str], said: str) -> None:
+def test_settings_that_cannot_be_are_refused_with_the_remedy(
+    machine: Machine, arguments: list[str], said: str
+) -> None:
     refused = machine.start([MPSD, "up", *arguments])
     assert refused.exit_code() == 2
     assert said in refused.errors

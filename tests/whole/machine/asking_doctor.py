@@ -22,7 +22,8 @@ def untried() -> Iterator[Machine]:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A folder that stands for /, of a machine with docker, the runtime mpsd, the toolkit and nothing wrong."""
+    """A folder that stands for /, of a machine with docker, the runtime mpsd, the toolkit and
+    nothing wrong."""
     write(tmp_path / "dev/nvidia-uvm", "")
     write(tmp_path / "etc/docker/daemon.json", json.dumps(DOCKER))
     write(tmp_path / "opt/python", "#!/bin/sh\n")

@@ -28,20 +28,23 @@ def serving() -> Iterator[Machine]:
 
 @pytest.fixture
 def served(serving: Machine) -> Iterator[Machine]:
-    """The same for all tests of a file that leave mpsd running; without programs at their beginning."""
+    """The same for all tests of a file that leave mpsd running; without programs at their
+    beginning."""
     yield serving
     as_before(serving)
 
 
 @pytest.fixture(scope="module")
 def parted() -> Iterator[Machine]:
-    """One A30, on which `mpsd control` and `mpsd agent` run. A file that needs another has its own of this name."""
+    """One A30, on which `mpsd control` and `mpsd agent` run. A file that needs another has its own
+    of this name."""
     yield from parted_on("A30")
 
 
 @pytest.fixture
 def apart(parted: Machine) -> Iterator[Machine]:
-    """The same for all tests of a file that start again what they kill; without programs at their beginning."""
+    """The same for all tests of a file that start again what they kill; without programs at their
+    beginning."""
     yield parted
     as_before(parted)
 
@@ -70,7 +73,8 @@ def as_before(shared: Machine) -> None:
 
 
 def on_machine(gpus: str, *, tried: bool = True) -> Iterator[Machine]:
-    """One with nothing running; the end of the test is its own, and fails where anything is left."""
+    """One with nothing running; the end of the test is its own, and fails where anything is
+    left."""
     made = Machine(gpus, tried=tried)
     try:
         yield made

@@ -1,9 +1,11 @@
 """What may befall a node, in an order left to chance, and who must not notice.
 
-One rule: nothing is waited for after a deed, so that the next one may come in the midst of what follows from it.
+One rule: nothing is waited for after a deed, so that the next one may come in the midst of what
+follows from it.
 
-`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A seed is one sequence: a failing one
-is repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat anything.
+`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A seed is one sequence: a
+failing one is repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat
+anything.
 """
 
 import os
@@ -28,7 +30,8 @@ from mpsd.platform import processes, records
 from tests.whole.machine.machine import CONTROL, Machine, Service, eventually
 
 STEPS = 20  # of one sequence
-IN_THE_END_S = 60.0  # the longest way back: from wedged over restarts and their back-off, with other work here
+# the longest way back: from wedged over restarts and their back-off, with other work here
+IN_THE_END_S = 60.0
 _QUIET_S = 0.5  # a kubelet that was started anew, for one, has not said anything yet
 _BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
 
@@ -42,8 +45,12 @@ Deed = Callable[[], None]
 
 
 def seeds(steps: int) -> range:
-    """Of the sequences that make so many steps together, where nobody asked for another number of them."""
-    first, asked = int(os.environ.get("MPSD_SOAK_SEED", "0")), int(os.environ.get("MPSD_SOAK", steps))
+    """Of the sequences that make so many steps together, where nobody asked for another number of
+    them."""
+    first, asked = (
+        int(os.environ.get("MPSD_SOAK_SEED", "0")),
+        int(os.environ.get("MPSD_SOAK", steps)),
+    )
     return range(first, first + -(-asked // STEPS))
 
 
@@ -54,7 +61,12 @@ class Fate(ABC):
     """
 
     def __init__(
-        self, machine: Machine, chance: random.Random, doomed: Sequence[str], control: Service, agent: Service
+        self,
+        machine: Machine,
+        chance: random.Random,
+        doomed: Sequence[str],
+        control: Service,
+        agent: Service,
     ) -> None:
         self.machine = machine
         self.chance = chance
@@ -123,11 +135,14 @@ class Fate(ABC):
         self.control = self.machine.service("control")
 
     def kill_amid_an_end(self) -> None:
-        """Agent, control or both, once who takes too much is stopped; or after a while, as where there is no room."""
+        """Agent, control or both, once who takes too much is stopped; or after a while, as where
+        there is no room."""
         self.escape()
         with suppress(AssertionError):
             eventually(self.recorded_ends, "a client is stopped", within_s=_END_SEEN_S)
-        whom = self.chance.choice([(self.kill_agent,), (self.kill_control,), (self.kill_control, self.kill_agent)])
+        whom = self.chance.choice(
+            [(self.kill_agent,), (self.kill_control,), (self.kill_control, self.kill_agent)]
+        )
         for kill in whom:
             kill()
 
@@ -135,14 +150,19 @@ class Fate(ABC):
     def escape(self) -> None:
         """Somebody takes more than granted, sooner or later."""
 
-    # -- ends of clients -----------------------------------------------------------------------------------------
+    # -- ends of clients --------------------------------------------------------------------------
 
     def recorded_ends(self) -> list[Path]:
         return [*(self.machine.run_directory / ends.FOLDER).glob("*")]
 
     def look(self) -> None:
-        """What holds at any time: whoever is stopped has a record, by which the next agent goes on."""
-        eventually(lambda: not self.stopped_without_record(), "no client is stopped without a record", _END_SEEN_S)
+        """What holds at any time: whoever is stopped has a record, by which the next agent goes
+        on."""
+        eventually(
+            lambda: not self.stopped_without_record(),
+            "no client is stopped without a record",
+            _END_SEEN_S,
+        )
 
     def stopped_without_record(self) -> list[int]:
         stopped = self.stopped_clients()
@@ -152,7 +172,9 @@ class Fate(ABC):
     def stopped_clients(self) -> list[int]:
         """Their pids; daemons are stopped by fate."""
         found = (
-            pid for pid, line in self.machine.processes_left().items() if "cuda_client" in line or "sim-cuda" in line
+            pid
+            for pid, line in self.machine.processes_left().items()
+            if "cuda_client" in line or "sim-cuda" in line
         )
         known = (processes.identity_of(pid) for pid in found)
         return [one.pid for one in known if one and processes.is_stopped(one)]
@@ -162,8 +184,8 @@ class Fate(ABC):
         return [*self.recorded_ends(), *self.stopped_clients()]
 
     def check_ends(self, due: Callable[[int], bool]) -> None:
-        """None was stopped that was not due, and by no second agent, and none was ended twice. due: of a client's pid;
-        true where nobody knows whose that was."""
+        """None was stopped that was not due, and by no second agent, and none was ended twice. due:
+        of a client's pid; true where nobody knows whose that was."""
         stopped_by = Counter[int]()
         ended = Counter[int]()
         for agent in self.agents:
@@ -178,7 +200,11 @@ class Fate(ABC):
     @property
     def control_has_looked(self) -> bool:
         """Whether what is on disk is this control's word, and of every domain."""
-        looked_at = {ordinal for line in self.control.logged("state") for ordinal in _ordinals(line["domain"])}
+        looked_at = {
+            ordinal
+            for line in self.control.logged("state")
+            for ordinal in _ordinals(line["domain"])
+        }
         return len(looked_at) == len(self.machine.simulation.gpus)
 
     def gpu(self) -> str:
@@ -191,12 +217,16 @@ class Fate(ABC):
         return next((name for name in sorted(found) if _ordinals(gpu) <= _ordinals(name)), gpu)
 
     def daemons_left(self) -> str:
-        """What is wrong with the number of control daemons, in words; a question to one of them has no -f, and the
-        simulated servers, which are their children, have the same command line."""
-        found = {pid for pid, line in self.machine.processes_left().items() if f"{CONTROL} -f" in line}
+        """What is wrong with the number of control daemons, in words; a question to one of them has
+        no -f, and the simulated servers, which are their children, have the same command line."""
+        found = {
+            pid for pid, line in self.machine.processes_left().items() if f"{CONTROL} -f" in line
+        }
         left = [pid for pid in found if processes.parent_of(pid) not in found]
         domains = self.machine.node().domains
-        return "" if len(left) == len(domains) else f"{left} for {[domain.name for domain in domains]}"
+        return (
+            "" if len(left) == len(domains) else f"{left} for {[domain.name for domain in domains]}"
+        )
 
     def _record(self) -> DomainRecord | None:
         with suppress(records.UnreadableRecord):
@@ -215,7 +245,8 @@ def _ordinals(domain: str) -> set[str]:
 
 
 class Bystander:
-    """A process that every stale record of this machine names: its pid, with the start time of another."""
+    """A process that every stale record of this machine names: its pid, with the start time of
+    another."""
 
     def __init__(self, machine: Machine) -> None:
         """Before mpsd is started there."""
@@ -245,7 +276,10 @@ class Bystander:
         records.write(folder.record, DomainRecord(*past))
         grants = machine.run_directory / "grants"
         grants.mkdir()
-        records.write(grants / "old.json", Grant("old", "gpu0", evenly((gpu,), 20480, 0), 100, 8, stale, "gone"))
+        records.write(
+            grants / "old.json",
+            Grant("old", "gpu0", evenly((gpu,), 20480, 0), 100, 8, stale, "gone"),
+        )
 
     @property
     def is_well(self) -> bool:
@@ -253,7 +287,8 @@ class Bystander:
 
 
 def until_quiet(trouble: Callable[[], str]) -> None:
-    """Until there is no trouble any more, and none that comes back; fails with what it still is at the end."""
+    """Until there is no trouble any more, and none that comes back; fails with what it still is at
+    the end."""
     deadline = time.monotonic() + IN_THE_END_S
     quiet_since: float | None = None  # None while it is not
     while quiet_since is None or time.monotonic() < quiet_since + _QUIET_S:

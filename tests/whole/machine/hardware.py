@@ -1,4 +1,5 @@
-"""The machine that the tests of times run on: a simulated one, or with `--gpu` this machine's GPUs and driver.
+"""The machine that the tests of times run on: a simulated one, or with `--gpu` this machine's GPUs
+and driver.
 
 One rule: nothing of a GPU's settings is changed here, whatever the policy that is shipped says.
 """
@@ -31,12 +32,20 @@ class RealMachine(Machine):
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            pytest.exit(f"--gpu: this machine has no NVIDIA driver that answers: {error}", returncode=1)
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+            pytest.exit(
+                f"--gpu: this machine has no NVIDIA driver that answers: {error}", returncode=1
+            )
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(number)
+            for number in range(pynvml.nvmlDeviceGetCount())
+        ]
         for handle in handles:
             busy = [use.pid for use in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
             if busy or pynvml.nvmlDeviceGetComputeMode(handle) != pynvml.NVML_COMPUTEMODE_DEFAULT:
-                pytest.fail(f"a GPU is in use by {busy}, or not in compute mode Default; the tests never change it")
+                pytest.fail(
+                    f"a GPU is in use by {busy}, or not in compute mode Default; the tests never"
+                    " change it"
+                )
         total_mib = sum(pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles) // MIB
         assert total_mib, "the driver shows no GPU"
         self.nvml: Any = pynvml
@@ -95,11 +104,18 @@ def cuda(machine: AnyMachine, gib: int, *actions: str) -> Program:
 
 
 def used_mib(machine: AnyMachine, pid: int) -> int:
-    """What this process uses, on all GPUs together: what NVML says, and the managed memory that it maps."""
+    """What this process uses, on all GPUs together: what NVML says, and the managed memory that it
+    maps."""
     nvml = machine.nvml
-    handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-    listed = [use for handle in handles for use in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-    return int(sum(use.usedGpuMemory for use in listed if use.pid == pid) + _managed_bytes(pid)) // MIB
+    handles = [
+        nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())
+    ]
+    listed = [
+        use for handle in handles for use in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    ]
+    return (
+        int(sum(use.usedGpuMemory for use in listed if use.pid == pid) + _managed_bytes(pid)) // MIB
+    )
 
 
 def _managed_bytes(pid: int) -> int:
@@ -107,10 +123,11 @@ def _managed_bytes(pid: int) -> int:
 
 
 def seconds_over(most_mib: int, used_mib: Callable[[], int], is_over: Callable[[], bool]) -> float:
-    """How long more than that is used, from the first byte over until it is not: looked at every 2 ms.
+    """How long more than that is used, from the first byte over until it is not: looked at every 2
+    ms.
 
-    is_over: whether whoever was to use it has been ended. That may come between two looks, as far apart as others want
-    the processors; then it is less than the time between them.
+    is_over: whether whoever was to use it has been ended. That may come between two looks, as far
+    apart as others want the processors; then it is less than the time between them.
     """
     looked, began = time.monotonic(), 0.0
     deadline = looked + SOON_S

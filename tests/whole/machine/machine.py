@@ -1,7 +1,9 @@
-"""A machine with simulated GPUs on which the real programs run: `mpsd up`, `control`, `agent`, `run`.
+"""A machine with simulated GPUs on which the real programs run: `mpsd up`, `control`, `agent`,
+`run`.
 
-One rule: nobody waits by sleeping; what is waited for is asked until it is so or the deadline says it never was. When
-the machine is stopped nothing of it may be left: no process, no socket, no record.
+One rule: nobody waits by sleeping; what is waited for is asked until it is so or the deadline says
+it never was. When the machine is stopped nothing of it may be left: no process, no socket, no
+record.
 """
 
 import json
@@ -37,7 +39,8 @@ from mpsd.simulator.nvml import SimulatedNvml
 from tests.world.fork import MPSD, started
 
 CONTROL = "nvidia-cuda-mps-control"
-SOON_S = 60.0  # far above what anything takes, however busy the machine; only a failing test waits so long
+# far above what anything takes, however busy the machine; only a failing test waits so long
+SOON_S = 60.0
 
 # The shipped policy with deadlines that a test can wait for.
 _QUICK: Mapping[str, Any] = {
@@ -61,7 +64,8 @@ def quick(policy: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def eventually(look: Callable[[], Value], what: str, within_s: float = SOON_S) -> Value:
     """Looks until what it sees is true, and gives that; fails at the deadline.
 
-    The longer it has waited, the longer its pauses: a look may cost the agent an answer, and others want the processor.
+    The longer it has waited, the longer its pauses: a look may cost the agent an answer, and others
+    want the processor.
     """
     began = time.monotonic()
     while not (seen := look()):
@@ -72,7 +76,8 @@ def eventually(look: Callable[[], Value], what: str, within_s: float = SOON_S) -
 
 
 class Program:
-    """A process that a test started; what it says goes into files, so that it never waits for a reader."""
+    """A process that a test started; what it says goes into files, so that it never waits for a
+    reader."""
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
         self._output, self._errors = said.with_suffix(".out"), said.with_suffix(".err")
@@ -80,7 +85,10 @@ class Program:
             self.process = started(argv, environment, output, errors)
 
     def __str__(self) -> str:
-        return f"pid {self.pid}, exit code {self.process.poll()}, said {self.output!r} and {self.errors!r}"
+        return (
+            f"pid {self.pid}, exit code {self.process.poll()}, said {self.output!r} and"
+            f" {self.errors!r}"
+        )
 
     @property
     def pid(self) -> int:
@@ -101,10 +109,15 @@ class Program:
     @property
     def lines(self) -> list[Line]:
         """What it said, one JSON object a line; a line that is not whole yet is left out."""
-        return [json.loads(line) for line in self.output.splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in self.output.splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def heard(self, key: str) -> Any:
-        """The value of `key` in the first line that has it, waiting for that; fails when it ends without one."""
+        """The value of `key` in the first line that has it, waiting for that; fails when it ends
+        without one."""
 
         def look() -> list[Any]:
             ended = not self.running
@@ -136,22 +149,32 @@ class Service(Program):
 
     @property
     def log(self) -> list[Line]:
-        return [json.loads(line) for line in self.errors.splitlines(keepends=True) if line.endswith("}\n")]
+        return [
+            json.loads(line)
+            for line in self.errors.splitlines(keepends=True)
+            if line.endswith("}\n")
+        ]
 
     def logged(self, event: str, **fields: object) -> list[Line]:
         """The lines of this event that have these fields."""
-        return [line for line in self.log if line["event"] == event and fields.items() <= line.items()]
+        return [
+            line for line in self.log if line["event"] == event and fields.items() <= line.items()
+        ]
 
 
 class Machine:
     """One run directory, its limits and its simulated GPUs, with nothing running yet."""
 
-    def __init__(self, gpus: str = "A30", *, tried: bool = True, cards: Sequence[Mapping[str, Any]] = ()) -> None:
-        """tried: whether a canary passed there earlier in this boot, which saves each first start some processes.
+    def __init__(
+        self, gpus: str = "A30", *, tried: bool = True, cards: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """tried: whether a canary passed there earlier in this boot, which saves each first start
+        some processes.
 
         cards: rows that gpus.yaml has here beside its own.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix="mpsd-", dir="/tmp"))  # short: sockets are in it
+        # short: sockets are in it
+        self._folder = Path(tempfile.mkdtemp(prefix="mpsd-", dir="/tmp"))
         self._limits = self._folder / "limits"
         self._gpus = gpus
         self._programs: list[Program] = []
@@ -163,14 +186,20 @@ class Machine:
         self.run_directory = self._folder / "run"
         self.facts = load_limits(self._limits).facts
         self.simulation = create_node(
-            self.run_directory / "simulation", cards_asked(gpus, self.facts), self.facts.capabilities
+            self.run_directory / "simulation",
+            cards_asked(gpus, self.facts),
+            self.facts.capabilities,
         )
         self._tried = tried
 
     @property
     def environment(self) -> dict[str, str]:
         """What mpsd's programs are started with here."""
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "MPSD_", "NVIDIA_"))}
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CUDA_", "MPSD_", "NVIDIA_"))
+        }
         return ours | {
             "MPSD_RUN_DIR": str(self.run_directory),
             "MPSD_LIMITS": str(self._limits),
@@ -197,25 +226,33 @@ class Machine:
         beside.write_text(text)
         beside.replace(self._limits / "policy.yaml")
 
-    # -- programs ------------------------------------------------------------------------------------------------
+    # -- programs ---------------------------------------------------------------------------------
 
-    def start(self, argv: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Program:
+    def start(
+        self, argv: Sequence[str | Path], environment: Mapping[str, str] | None = None
+    ) -> Program:
         """Any program, in mpsd's environment with these changes."""
         return self._started(
-            Program([str(word) for word in argv], self.environment | dict(environment or {}), self._said)
+            Program(
+                [str(word) for word in argv], self.environment | dict(environment or {}), self._said
+            )
         )
 
     def service(self, verb: str, environment: Mapping[str, str] | None = None) -> Service:
         """`mpsd up`, `control` or `agent`, not waited for."""
         if self._tried and self._plain and verb in {"up", "control"}:
             self._write_canaries()
-        service = self._started(Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said))
+        service = self._started(
+            Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said)
+        )
         self._services.append((verb, service))
         return service
 
     def part(self, verb: str) -> Service:
         """The one that runs."""
-        (running,) = (service for started, service in self._services if started == verb and service.running)
+        (running,) = (
+            service for started, service in self._services if started == verb and service.running
+        )
         return running
 
     def _write_canaries(self) -> None:
@@ -231,7 +268,10 @@ class Machine:
             past = (RECORD_VERSION, name, gpus, State.DOWN, 0.0, "", None, (), 0, 0, 0.0)
             if joined.isdisjoint(gpus) and not self.folder_of(name).record.exists():
                 self.folder_of(name).make()
-                records.write(self.folder_of(name).record, DomainRecord(*past, {}, canary=passed, boot_id=boot_id))
+                records.write(
+                    self.folder_of(name).record,
+                    DomainRecord(*past, {}, canary=passed, boot_id=boot_id),
+                )
 
     def _domains_of(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """The names of the domains, and their GPUs."""
@@ -239,7 +279,8 @@ class Machine:
 
     @property
     def shared(self) -> tuple[SimulatedGpu, ...]:
-        """The GPUs that programs can have a part of: MIG instances, and in their place no whole GPU."""
+        """The GPUs that programs can have a part of: MIG instances, and in their place no whole
+        GPU."""
         divided = {gpu.parent for gpu in self.simulation.gpus}
         return tuple(gpu for gpu in self.simulation.gpus if gpu.uuid not in divided)
 
@@ -255,7 +296,9 @@ class Machine:
         rows = {row.profile: row for row in self.facts.profiles(card)}
         capability = self.facts.capability(card.compute_capability)
         assert capability is not None
-        self.simulation = self.simulation.divide(ordinal, [rows[profile] for profile in profiles], capability)
+        self.simulation = self.simulation.divide(
+            ordinal, [rows[profile] for profile in profiles], capability
+        )
         return tuple(label_of(gpu) for gpu in self.simulation.gpus if gpu.parent == whole.uuid)
 
     def up(self) -> Service:
@@ -270,12 +313,15 @@ class Machine:
         self.until_ready()
         return control, agent
 
-    def run(self, options: str, *command: str, environment: Mapping[str, str] | None = None) -> Program:
+    def run(
+        self, options: str, *command: str, environment: Mapping[str, str] | None = None
+    ) -> Program:
         """`mpsd run OPTIONS -- COMMAND`."""
         return self.start([MPSD, "run", *shlex.split(options), "--", *command], environment)
 
     def client(self, gib: int, *actions: str) -> Program:
-        """sim-cuda under a grant of so many GiB, once it has done its actions and holds its context."""
+        """sim-cuda under a grant of so many GiB, once it has done its actions and holds its
+        context."""
         program = self.run(f"--gpu-mem {gib}", "sim-cuda", *actions, "hold")
         program.heard("ready")
         return program
@@ -288,7 +334,7 @@ class Machine:
         self._programs.append(program)
         return program
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- what is seen -----------------------------------------------------------------------------
 
     def node(self) -> NodeReport:
         """What the agent says; local_api.NotRunning where none does."""
@@ -337,7 +383,9 @@ class Machine:
 
     def new_daemon(self, old: int, name: str = "gpu0") -> int:
         """The pid of the daemon that serves in place of an older one."""
-        eventually(lambda: self.domain(name).daemon_pid not in {None, old}, f"{name} has another daemon")
+        eventually(
+            lambda: self.domain(name).daemon_pid not in {None, old}, f"{name} has another daemon"
+        )
         self.in_state(State.READY, name)
         return self.daemon(name)
 
@@ -393,12 +441,18 @@ class Machine:
         }
         asked = [self.program(CONTROL)]
         done = subprocess.run(
-            asked, input=f"{command}\n", env=environment, capture_output=True, text=True, timeout=SOON_S
+            asked,
+            input=f"{command}\n",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SOON_S,
         )
         return done.stdout.strip()
 
     def until_listed(self, *pids: int, name: str = "gpu0") -> None:
-        """Until the server has named these as its clients, which mpsd asks for soon after they have connected."""
+        """Until the server has named these as its clients, which mpsd asks for soon after they have
+        connected."""
         answer = re.compile(r"^\[[^\]]+ Control +[0-9]+\] ([0-9]+)$", re.MULTILINE)
 
         def are_listed() -> bool:
@@ -415,7 +469,8 @@ class Machine:
         return self.run_directory / "simulation" / "bin" / name
 
     def replace_control_program(self, script: str) -> None:
-        """Puts a shell script in place of nvidia-cuda-mps-control; the real one is beside it, as `real`."""
+        """Puts a shell script in place of nvidia-cuda-mps-control; the real one is beside it, as
+        `real`."""
         there = self.program(CONTROL)
         if not there.with_name("real").exists():
             there.rename(there.with_name("real"))
@@ -434,12 +489,17 @@ class Machine:
         self._cards.append(card)
         return card
 
-    # -- the end -------------------------------------------------------------------------------------------------
+    # -- the end ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ends all programs, then mpsd, as an operator would; fails where anything of it is left."""
+        """Ends all programs, then mpsd, as an operator would; fails where anything of it is
+        left."""
         self.end_programs()
-        services = [program for program in self._programs if isinstance(program, Service) and program.running]
+        services = [
+            program
+            for program in self._programs
+            if isinstance(program, Service) and program.running
+        ]
         if any(self._answers(service) for service in services):
             self.until_no_grants()
             eventually(self._denied, "nobody is let onto a GPU")
@@ -452,7 +512,8 @@ class Machine:
             assert self.files_left() == []
 
     def _denied(self) -> bool:
-        """Whether no domain that serves lets anybody in: the agent has done what followed from the last grant's end."""
+        """Whether no domain that serves lets anybody in: the agent has done what followed from the
+        last grant's end."""
         names = [domain.name for domain in self.node().domains if domain.state == State.READY]
         return all(limit_mib(self.folder_of(name)) == DENY_MIB for name in names)
 
@@ -483,7 +544,11 @@ class Machine:
 
     def files_left(self) -> list[Path]:
         """What is in the run directory beside the daemons' logs: sockets, records, links."""
-        return [path for path in self.run_directory.rglob("*") if not path.is_dir() and path.parent.name != "log"]
+        return [
+            path
+            for path in self.run_directory.rglob("*")
+            if not path.is_dir() and path.parent.name != "log"
+        ]
 
     def destroy(self) -> None:
         """Leaves nothing behind, whatever the test did."""

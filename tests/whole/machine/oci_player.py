@@ -1,7 +1,7 @@
 """What mpsd-runtime and runc do together, played by one process that a test leads step by step.
 
-One rule: it asks as mpsd-runtime does, in its own name, and keeps the state of what it makes as runc does; the
-container is a real process in a real cgroup, without a root of its own.
+One rule: it asks as mpsd-runtime does, in its own name, and keeps the state of what it makes as
+runc does; the container is a real process in a real cgroup, without a root of its own.
 """
 
 import json
@@ -56,14 +56,26 @@ class Played:
         self._runtime: subprocess.Popen[str] | None = None
         self.answer: Mapping[str, Any] = {}
 
-    # -- its runtime -------------------------------------------------------------------------------------------------
+    # -- its runtime ------------------------------------------------------------------------------
 
     def ask(self, environment: Mapping[str, str], **fields: object) -> int:
-        """Starts its runtime, which asks; the status that it is answered, with the answer in `answer`."""
-        asks = {"root": str(self._root), "id": self.name, "name": "", "environment": dict(environment)} | fields
+        """Starts its runtime, which asks; the status that it is answered, with the answer in
+        `answer`."""
+        asks = {
+            "root": str(self._root),
+            "id": self.name,
+            "name": "",
+            "environment": dict(environment),
+        } | fields
         self._forget_runtime()
         self._runtime = subprocess.Popen(
-            [sys.executable, "-m", "tests.whole.machine.oci_player", str(self.machine.run_directory), json.dumps(asks)],
+            [
+                sys.executable,
+                "-m",
+                "tests.whole.machine.oci_player",
+                str(self.machine.run_directory),
+                json.dumps(asks),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -75,10 +87,14 @@ class Played:
         return int(told["status"])
 
     def make(self, *command: str, **changed: str) -> int:
-        """The runtime makes the container, which runs this under its grant: its first process. changed: variables that
-        the tenant has put in place of mpsd's."""
+        """The runtime makes the container, which runs this under its grant: its first process.
+        changed: variables that the tenant has put in place of mpsd's."""
         words = [str(self.machine.program("sim-cuda")), *command]
-        made = {"command": words, "changed": changed, "procs": str(self.cgroup.folder / "cgroup.procs")}
+        made = {
+            "command": words,
+            "changed": changed,
+            "procs": str(self.cgroup.folder / "cgroup.procs"),
+        }
         self._say(made | {"state": str(self.state)})
         return int(self._heard()["first"])
 
@@ -120,7 +136,7 @@ class Played:
         line: Mapping[str, Any] = json.loads(self._runtime.stdout.readline())
         return line
 
-    # -- what others do with it --------------------------------------------------------------------------------------
+    # -- what others do with it -------------------------------------------------------------------
 
     def held(self, environment: Mapping[str, str], *command: str) -> int:
         """Asked for, made, and its runtime gone: its first process, which holds a context."""
@@ -130,7 +146,8 @@ class Played:
         return first
 
     def entered(self, *command: str, **changed: str) -> Program:
-        """As `docker exec`: a program in the container that does not descend from its first process."""
+        """As `docker exec`: a program in the container that does not descend from its first
+        process."""
         there = self.cgroup.folder / "cgroup.procs"
         script = f'echo $$ >{there} && exec "$@"'
         words = ["sh", "-c", script, "sh", str(self.machine.program("sim-cuda")), *command]
@@ -139,7 +156,9 @@ class Played:
     def told(self, what: str) -> tuple[int, Mapping[str, Any]]:
         """What mpsd answers to `over` or `environment` of this container."""
         body = {"root": str(self._root), "id": self.name}
-        status, text = local_api.ask(self.machine.run_directory / "mpsd.sock", "POST", f"/v1/containers/{what}", body)
+        status, text = local_api.ask(
+            self.machine.run_directory / "mpsd.sock", "POST", f"/v1/containers/{what}", body
+        )
         return status, json.loads(text)
 
     def delete(self) -> None:
@@ -148,7 +167,10 @@ class Played:
             found = processes.identity_of(int(pid))
             if found:
                 processes.send_signal(found, signal.SIGKILL)
-        eventually(lambda: not (self.cgroup.folder / "cgroup.procs").read_text(), "its processes have ended")
+        eventually(
+            lambda: not (self.cgroup.folder / "cgroup.procs").read_text(),
+            "its processes have ended",
+        )
         self.state.unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             self.state.parent.rmdir()
@@ -160,8 +182,11 @@ class Played:
 
 
 def variables_of(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Those of a process that sees mpsd's folder where the machine has it, having no root of its own."""
-    (client,) = (mount["source"] for mount in answer["mounts"] if mount["inside"] == answer_pipe(answer))
+    """Those of a process that sees mpsd's folder where the machine has it, having no root of its
+    own."""
+    (client,) = (
+        mount["source"] for mount in answer["mounts"] if mount["inside"] == answer_pipe(answer)
+    )
     return dict(answer["environment"]) | {PIPE_DIRECTORY: client}
 
 
@@ -184,7 +209,9 @@ def played(machine: Machine, root: Path, *names: str) -> Iterator[list[Played]]:
 
 def _main(run_directory: str, asks: str) -> None:
     """The runtime's own process."""
-    status, body = local_api.ask(Path(run_directory) / "mpsd.sock", "POST", "/v1/containers", json.loads(asks))
+    status, body = local_api.ask(
+        Path(run_directory) / "mpsd.sock", "POST", "/v1/containers", json.loads(asks)
+    )
     answer = json.loads(body) if body[:1] == b"{" else {"said": body.decode()}
     print(json.dumps({"status": status, "answer": answer}), flush=True)
     for line in sys.stdin:
@@ -210,7 +237,11 @@ def _main(run_directory: str, asks: str) -> None:
 def _write_state(state: Path, pid: int, start_ticks: int) -> None:
     state.parent.mkdir(parents=True, exist_ok=True)
     beside = state.with_name("state-new")
-    beside.write_text(json.dumps({"id": state.parent.name, "init_process_pid": pid, "init_process_start": start_ticks}))
+    beside.write_text(
+        json.dumps(
+            {"id": state.parent.name, "init_process_pid": pid, "init_process_start": start_ticks}
+        )
+    )
     beside.replace(state)
 
 

@@ -1,4 +1,5 @@
-"""What a second mpsd finds of the first: daemons, records and grants, and what is none of its business."""
+"""What a second mpsd finds of the first: daemons, records and grants, and what is none of its
+business."""
 
 import signal
 from collections.abc import Iterator
@@ -21,7 +22,10 @@ def daemon_by_hand(machine: Machine, gpu: int) -> Program:
     flags = ["-f", "-M"] if control_daemon.multi_user() else ["-f"]
     daemon = machine.start(
         [machine.program(CONTROL), *flags],
-        {"CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), "CUDA_VISIBLE_DEVICES": machine.simulation.gpus[gpu].uuid},
+        {
+            "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe),
+            "CUDA_VISIBLE_DEVICES": machine.simulation.gpus[gpu].uuid,
+        },
     )
     eventually(lambda: control_daemon.listener(folder), "the daemon listens")
     return daemon
@@ -30,7 +34,8 @@ def daemon_by_hand(machine: Machine, gpu: int) -> Program:
 def client_by_hand(machine: Machine) -> Program:
     """A client of whatever daemon listens in the pipe directory of gpu0."""
     client = machine.start(
-        [machine.program("sim-cuda"), "hold"], {"CUDA_MPS_PIPE_DIRECTORY": str(machine.folder_of().pipe)}
+        [machine.program("sim-cuda"), "hold"],
+        {"CUDA_MPS_PIPE_DIRECTORY": str(machine.folder_of().pipe)},
     )
     client.heard("ready")
     return client
@@ -50,9 +55,15 @@ def test_daemons_grants_and_limits_are_found_again_and_no_client_is_lost(served:
     served.up()
 
     after = served.node()
-    assert [domain.daemon_pid for domain in after.domains] == [domain.daemon_pid for domain in before.domains]
-    assert [domain.servers for domain in after.domains] == [domain.servers for domain in before.domains]
-    assert [domain.restarts for domain in after.domains] == [domain.restarts for domain in before.domains]
+    assert [domain.daemon_pid for domain in after.domains] == [
+        domain.daemon_pid for domain in before.domains
+    ]
+    assert [domain.servers for domain in after.domains] == [
+        domain.servers for domain in before.domains
+    ]
+    assert [domain.restarts for domain in after.domains] == [
+        domain.restarts for domain in before.domains
+    ]
     assert after.grants == before.grants
     assert (served.limit_mib("gpu0"), served.limit_mib("gpu1")) == (20 * 1024, 18 * 1024)
     assert all(client.running for client in clients)
@@ -82,7 +93,10 @@ def test_a_daemon_for_other_gpus_is_refused_until_it_is_gone(pair: Machine) -> N
 
     refused = pair.in_state(State.REFUSED)
 
-    assert f"another control daemon (pid {daemon.pid}) listens in {pair.folder_of().pipe}" in refused.reason
+    assert (
+        f"another control daemon (pid {daemon.pid}) listens in {pair.folder_of().pipe}"
+        in refused.reason
+    )
     assert refused.reason.endswith("stop it (quit)")
     assert client.running
     client.kill()
@@ -132,6 +146,6 @@ def test_a_corrupt_record_is_ignored_and_its_daemon_still_found(served: Machine)
 
     service = served.up()
 
-    (ignored, *_) = service.logged("record ignored")
+    ignored, *_ = service.logged("record ignored")
     assert str(served.folder_of().record) in ignored["reason"]
     assert served.daemon() == daemon

@@ -60,11 +60,14 @@ def now(machine: Machine, name: str, *labels: str) -> dict[tuple[str, ...], floa
     return values(read_text(scrape(machine)[1]), name, *labels)
 
 
-def test_the_socket_tells_what_is_granted_and_used_and_no_longer_than_it_is(served: Machine) -> None:
+def test_the_socket_tells_what_is_granted_and_used_and_no_longer_than_it_is(
+    served: Machine,
+) -> None:
     first, _second = served.client(7, "alloc=1024"), served.client(2)
     gpu = served.gpu_of(first)
     eventually(
-        lambda: now(served, "mpsd_grant_clients", "gpu", "holder") == {(gpu, "program"): 2}, "both clients are told"
+        lambda: now(served, "mpsd_grant_clients", "gpu", "holder") == {(gpu, "program"): 2},
+        "both clients are told",
     )
     status = served.node()
     used = {(one.label,): one.used_mib * MIB for one in status.gpus if one.used_mib is not None}
@@ -76,12 +79,16 @@ def test_the_socket_tells_what_is_granted_and_used_and_no_longer_than_it_is(serv
 
     served.end_programs()
 
-    eventually(lambda: not now(served, "mpsd_grant_limit_bytes", "gpu"), "the series end with their grants")
+    eventually(
+        lambda: not now(served, "mpsd_grant_limit_bytes", "gpu"), "the series end with their grants"
+    )
     assert set(now(served, "mpsd_gpu_granted_bytes", "gpu").values()) == {0}
 
 
 @pytest.mark.parametrize("accept", ["", "text/plain", OPENMETRICS])
-def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine, accept: str) -> None:
+def test_each_format_that_is_asked_for_is_read_by_its_own_rules(
+    served: Machine, accept: str
+) -> None:
     served.client(3)
     content_type, text = scrape(served, accept)
     if accept == OPENMETRICS:
@@ -100,15 +107,20 @@ def test_each_format_that_is_asked_for_is_read_by_its_own_rules(served: Machine,
     }
     table = {series for one in exported_by(Exporter.AGENT) for series in one.series}
     assert told <= table
-    assert {name for name in table - told if not name.startswith("mpsd_plugin_")} <= never_here  # no kubelet
-    assert {family.documentation for family in ours} <= {one.help for one in exported_by(Exporter.AGENT)}
+    # no kubelet
+    assert {name for name in table - told if not name.startswith("mpsd_plugin_")} <= never_here
+    assert {family.documentation for family in ours} <= {
+        one.help for one in exported_by(Exporter.AGENT)
+    }
 
 
 def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
     (line,) = served.part("up").logged("serving readers", level="info")
     with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/metrics", timeout=20) as answer:
         text = answer.read().decode()
-    assert values(read_text(text), "mpsd_gpu_memory_bytes", "gpu") == now(served, "mpsd_gpu_memory_bytes", "gpu")
+    assert values(read_text(text), "mpsd_gpu_memory_bytes", "gpu") == now(
+        served, "mpsd_gpu_memory_bytes", "gpu"
+    )
     with urllib.request.urlopen(f"http://127.0.0.1:{line['port']}/v1/node", timeout=20) as answer:
         assert msgspec.json.decode(answer.read(), type=NodeReport).driver == served.node().driver
 
@@ -116,7 +128,9 @@ def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
 def test_the_port_grants_nothing(served: Machine) -> None:
     (line,) = served.part("up").logged("serving readers", level="info")
     for path in ("/v1/grants", "/v1/containers"):
-        asked = urllib.request.Request(f"http://127.0.0.1:{line['port']}{path}", data=b"{}", method="POST")
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{line['port']}{path}", data=b"{}", method="POST"
+        )
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(asked, timeout=20)
 
@@ -128,27 +142,37 @@ def _registering() -> WebhookMetrics:
 
 
 @pytest.mark.parametrize(
-    ("exporter", "served"), [(Exporter.WEBHOOK, _registering()), (Exporter.SCHEDULER, SchedulerMetrics())]
+    ("exporter", "served"),
+    [(Exporter.WEBHOOK, _registering()), (Exporter.SCHEDULER, SchedulerMetrics())],
 )
 def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
     exporter: Exporter, served: ServerMetrics
 ) -> None:
     ours = {(one.family, one.type.value, one.help) for one in exported_by(exporter)}
-    families = [one for one in read_openmetrics(openmetrics(served.registry).decode()) if one.name.startswith("mpsd_")]
+    families = [
+        one
+        for one in read_openmetrics(openmetrics(served.registry).decode())
+        if one.name.startswith("mpsd_")
+    ]
     assert {(one.name, one.type, one.documentation) for one in families} == ours
 
 
 def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
-    service = machine.service("up", {"PYTHONPATH": str(Path.cwd())})  # a Python of its own, for what it has loaded
+    # a Python of its own, for what it has loaded
+    service = machine.service("up", {"PYTHONPATH": str(Path.cwd())})
     machine.until_ready()
     process = psutil.Process(service.pid)
     assert process.net_connections("tcp") == []
-    assert not [one.path for one in process.memory_maps() if "cryptography" in one.path], "who serves nobody needs none"
+    assert not [one.path for one in process.memory_maps() if "cryptography" in one.path], (
+        "who serves nobody needs none"
+    )
     assert now(machine, "mpsd_domain_servers", "domain").keys() == {("gpu0",)}
 
 
 @pytest.mark.parametrize("verb", ["up", "agent"])
-def test_an_address_that_others_reach_is_refused_where_nobody_can_be_asked(machine: Machine, verb: str) -> None:
+def test_an_address_that_others_reach_is_refused_where_nobody_can_be_asked(
+    machine: Machine, verb: str
+) -> None:
     service = machine.service(verb, {LISTEN: "127.0.0.1:0,0.0.0.0:9447"})
     assert service.exit_code() == 2
     assert "ssh -L 9447:127.0.0.1:9447" in service.errors

@@ -1,4 +1,5 @@
-"""`mpsd bundle` on a simulated machine: everything is in it but what is secret, and nothing stays after Ctrl-C."""
+"""`mpsd bundle` on a simulated machine: everything is in it but what is secret, and nothing stays
+after Ctrl-C."""
 
 import json
 import os
@@ -37,7 +38,9 @@ def contents(path: Path) -> dict[str, str]:
 
 def test_all_of_it_is_there_and_nothing_secret(served: Machine, host: Path, tmp_path: Path) -> None:
     beside = {**served.environment, "DB_PASSWORD": SECRETS[1]}
-    program = served.start([MPSD, "run", "--gpu-mem", "4", "--", "sim-cuda", "hold", f"--{SECRETS[0]}"], beside)
+    program = served.start(
+        [MPSD, "run", "--gpu-mem", "4", "--", "sim-cuda", "hold", f"--{SECRETS[0]}"], beside
+    )
     eventually(lambda: served.node().grants, "it has a grant")
     with served.folder_of().log.open("a") as log:
         log.write(f"connecting with password={SECRETS[2]}\n")
@@ -48,8 +51,19 @@ def test_all_of_it_is_there_and_nothing_secret(served: Machine, host: Path, tmp_
     assert (answer.exit_code(), answer.output) == (0, f"{path}\n"), answer
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     found = contents(path)
-    assert {"INDEX.txt", "doctor.json", "node.json", "metrics.txt", "gpus.json", "versions.json"} <= found.keys()
-    assert {"limits/policy.yaml", "run/gpu0/record.json", "run/gpu0/log/control.log"} <= found.keys()
+    assert {
+        "INDEX.txt",
+        "doctor.json",
+        "node.json",
+        "metrics.txt",
+        "gpus.json",
+        "versions.json",
+    } <= found.keys()
+    assert {
+        "limits/policy.yaml",
+        "run/gpu0/record.json",
+        "run/gpu0/log/control.log",
+    } <= found.keys()
     for secret in SECRETS:
         assert [name for name, text in found.items() if secret in text] == []
     assert " server ready: " in found["run/gpu0/log/control.log"]
@@ -76,11 +90,16 @@ def test_where_nothing_runs_it_says_what_could_not_be_had(machine: Machine, tmp_
     answer = bundled(machine, "-o", tmp_path / "out.tar.gz")
     assert answer.exit_code() == 0, answer
     missing = contents(tmp_path / "out.tar.gz")["INDEX.txt"].partition("Not here: ")[2]
-    assert "node.json: what the agent sees, GET /v1/node: mpsd does not run here: no process answers on " in missing
+    assert (
+        "node.json: what the agent sees, GET /v1/node: mpsd does not run here: no process"
+        " answers on " in missing
+    )
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_leaves_nothing_behind(served: Machine, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_an_interrupt_leaves_nothing_behind(
+    served: Machine, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     service = served.part("up")
@@ -100,15 +119,23 @@ def test_a_file_that_is_none_is_a_wrong_question(machine: Machine, tmp_path: Pat
     assert "is not a plain file" in answer.errors
 
 
-def test_a_full_disk_is_named_with_the_file_and_nothing_stays(machine: Machine, tmp_path: Path) -> None:
-    full = ["bash", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "bash"]  # as a disk with 1 KiB of room
+def test_a_full_disk_is_named_with_the_file_and_nothing_stays(
+    machine: Machine, tmp_path: Path
+) -> None:
+    # as a disk with 1 KiB of room
+    full = ["bash", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "bash"]
     program = machine.start([*full, MPSD, "bundle", "-o", str(tmp_path / "out.tar.gz")])
     assert program.exit_code() == 2, program
-    assert f'-o is "{tmp_path}/out.tar.gz"' in program.errors or "cannot be written: File too large" in program.errors
+    assert (
+        f'-o is "{tmp_path}/out.tar.gz"' in program.errors
+        or "cannot be written: File too large" in program.errors
+    )
     assert list(tmp_path.glob("*out.tar.gz*")) == []
 
 
-def test_a_folder_that_is_not_there_is_named_before_anything_is_gathered(machine: Machine, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_named_before_anything_is_gathered(
+    machine: Machine, tmp_path: Path
+) -> None:
     answer = bundled(machine, "-o", tmp_path / "none/out.tar.gz")
     assert (answer.exit_code(), answer.output) == (2, "")
     assert "cannot be written: No such file or directory; name a file where" in answer.errors

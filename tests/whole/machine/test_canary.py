@@ -1,4 +1,5 @@
-"""The canary at the start of a domain: what it lets through, what it refuses, and whom it never disturbs."""
+"""The canary at the start of a domain: what it lets through, what it refuses, and whom it never
+disturbs."""
 
 from collections.abc import Iterator
 
@@ -34,12 +35,15 @@ def canary_of(machine: Machine, name: str = "gpu0") -> Canary:
 def refusal(machine: Machine, name: str = "gpu0") -> str:
     """Why the domain is refused, once it is."""
     path = machine.folder_of(name).record
-    eventually(lambda: path.exists() and machine.record(name).state == State.REFUSED, "it is refused")
+    eventually(
+        lambda: path.exists() and machine.record(name).state == State.REFUSED, "it is refused"
+    )
     return machine.record(name).reason
 
 
 def replace_canary_program(machine: Machine, script: str) -> None:
-    """Puts a shell script in place of the CUDA client; the real one is beside it, as `real-cuda`."""
+    """Puts a shell script in place of the CUDA client; the real one is beside it, as
+    `real-cuda`."""
     there = machine.program("sim-cuda")
     there.rename(there.with_name("real-cuda"))
     there.write_text(f"#!/bin/sh\n{script}\n")
@@ -82,7 +86,9 @@ def test_a_driver_that_does_not_obey_gets_no_programs_until_it_does(machine: Mac
     card = machine.card()
     card.quirks = Quirk.IGNORES_MEMORY_LIMITS
     machine.service("up")
-    assert refusal(machine).startswith("the canary failed under driver 580.159.04: gpu0: a client under a server limit")
+    assert refusal(machine).startswith(
+        "the canary failed under driver 580.159.04: gpu0: a client under a server limit"
+    )
     assert "MiB free: this driver does not enforce memory limits" in refusal(machine)
     assert not (machine.folder_of().client / "control").exists()
     assert not machine.folder_of().gate.exists()
@@ -98,7 +104,9 @@ def test_a_driver_that_does_not_obey_gets_no_programs_until_it_does(machine: Mac
 
 
 def test_a_client_that_hangs_is_contained_and_the_domain_is_tried_again(machine: Machine) -> None:
-    machine.set_policy(graces={"command_s": 1, "start_s": 5, "drain_s": 30}, restarts={"longest_s": 1})
+    machine.set_policy(
+        graces={"command_s": 1, "start_s": 5, "drain_s": 30}, restarts={"longest_s": 1}
+    )
     replace_canary_program(machine, "exec sleep 600")
     service = machine.service("control")
     assert "did not end within 5 s" in refusal(machine)

@@ -88,7 +88,8 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="mpsd-") as folder:  # short: a socket's path ends at 107 characters
+    # short: a socket's path ends at 107 characters
+    with tempfile.TemporaryDirectory(prefix="mpsd-") as folder:
         made = World(Path(folder))
         yield made
         made.process.kill()
@@ -125,7 +126,9 @@ def test_a_gpu_that_is_lost_proves_nothing(world: World) -> None:
     assert world.lives
 
 
-def test_what_shows_something_on_a_display_is_left_alone_unless_it_has_a_grant(world: World) -> None:
+def test_what_shows_something_on_a_display_is_left_alone_unless_it_has_a_grant(
+    world: World,
+) -> None:
     for kind in (OUTSIDE_MPS, GRAPHICS):
         world.put_on_gpu(kind)
     with pytest.raises(NotEnded, match="it shows something on a display"):
@@ -152,7 +155,9 @@ def test_a_process_whose_cgroup_names_another_pod_is_left_alone(world: World) ->
     world.put_on_gpu()
     with pod_cgroup() as pod:
         pod.take_in(world.process.pid)
-        with pytest.raises(NotEnded, match="its cgroup does not name its pod or container any more"):
+        with pytest.raises(
+            NotEnded, match="its cgroup does not name its pod or container any more"
+        ):
             world.end(world.asked(pod="another"), PodProcesses())
         assert world.lives
         world.end(world.asked(pod=pod.uid), PodProcesses())
@@ -227,7 +232,11 @@ def test_a_client_that_is_continued_is_stopped_twice_again(world: World) -> None
     async def ending() -> None:
         end = world.ends().begin(replace(world.asked(), drain_s=5))
         for stops in (1, 2, 3):
-            await until(lambda n=stops: (end.record.stops, end.record.is_held) == (n, True), SOON_S, "it is stopped")
+            await until(
+                lambda n=stops: (end.record.stops, end.record.is_held) == (n, True),
+                SOON_S,
+                "it is stopped",
+            )
             world.process.send_signal(signal.SIGCONT)
         await end.killed()
 
@@ -238,7 +247,20 @@ def test_a_client_that_is_continued_is_stopped_twice_again(world: World) -> None
 def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world: World) -> None:
     world.put_on_gpu()
     hit = FaultHit(world.identity, "sleep", None)
-    record = DomainRecord(RECORD_VERSION, "gpu0", (world.node.gpus[0].uuid,), State.FAULT, 0, "", None, (), 0, 0, 0, {})
+    record = DomainRecord(
+        RECORD_VERSION,
+        "gpu0",
+        (world.node.gpus[0].uuid,),
+        State.FAULT,
+        0,
+        "",
+        None,
+        (),
+        0,
+        0,
+        0,
+        {},
+    )
 
     async def ending() -> None:
         end = world.ends().begin(replace(world.asked(), drain_s=SOON_S * 10))
@@ -263,7 +285,9 @@ def test_two_ends_of_one_client_are_one(world: World) -> None:
 
 
 @pytest.mark.parametrize(("drain_s", "on_mps"), [(0.0, True), (30.0, False)])
-def test_nothing_is_waited_for_without_a_queue_of_mps(world: World, drain_s: float, on_mps: bool) -> None:
+def test_nothing_is_waited_for_without_a_queue_of_mps(
+    world: World, drain_s: float, on_mps: bool
+) -> None:
     world.put_on_gpu()
     asked = world.asked()
     client = replace(asked.client, on_mps=on_mps)

@@ -25,7 +25,9 @@ def listed(*things: Any) -> str:
     return json.dumps({"kind": "MPSNodeList", "items": things})
 
 
-def test_a_glance_holds_every_node_and_one_odd_field_takes_nothing_from_the_others(kubectl: Path) -> None:
+def test_a_glance_holds_every_node_and_one_odd_field_takes_nothing_from_the_others(
+    kubectl: Path,
+) -> None:
     odd = mpsnode("gpu-a1") | {"metadata": {"name": "odd"}}
     odd["status"]["gpus"][0]["usedMiB"] = "much"
     kubectl.write_text(listed(*map(mpsnode, reversed(NAMES)), odd))
@@ -58,5 +60,14 @@ def test_a_list_and_one_object_are_answers_and_nothing_else_is() -> None:
     one = mpsnode("gpu-a1") | {"kind": "MPSNode"}
     assert mpsnodes(json.dumps({"kind": "MPSNodeList", "items": [one, 3]}).encode()) == [one, 3]
     assert mpsnodes(json.dumps(one).encode()) == [one]
-    for other in (b"", b"[", b"{}", b"[]", b"\xff", b'{"kind": "MPSNodeList"}', b'{"kind": 3}', b"[" * 100_000):
+    for other in (
+        b"",
+        b"[",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"kind": "MPSNodeList"}',
+        b'{"kind": 3}',
+        b"[" * 100_000,
+    ):
         assert mpsnodes(other) is None

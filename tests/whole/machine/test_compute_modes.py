@@ -1,4 +1,5 @@
-"""Who puts a compute mode back when mpsd did not end well, or is not wanted to keep it; test_stopping has the rest."""
+"""Who puts a compute mode back when mpsd did not end well, or is not wanted to keep it;
+test_stopping has the rest."""
 
 import json
 import os
@@ -28,7 +29,9 @@ def crash(machine: Machine) -> None:
     eventually(lambda: not machine.processes_left(), "all of it is gone")
 
 
-def test_a_policy_that_wants_it_no_more_puts_it_back_and_another_takes_it_again(machine: Machine) -> None:
+def test_a_policy_that_wants_it_no_more_puts_it_back_and_another_takes_it_again(
+    machine: Machine,
+) -> None:
     card = machine.card()
     card.compute_mode = PROHIBITED
     service = machine.up()
@@ -52,12 +55,17 @@ def test_a_policy_that_wants_it_no_more_puts_it_back_and_another_takes_it_again(
 def test_what_a_crash_left_behind_is_put_back_once_on_request(pair: Machine) -> None:
     pair.card(0).compute_mode = PROHIBITED
     crash(pair)
-    assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (EXCLUSIVE_PROCESS, EXCLUSIVE_PROCESS)
+    assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (
+        EXCLUSIVE_PROCESS,
+        EXCLUSIVE_PROCESS,
+    )
     pair.card(1).compute_mode = DEFAULT  # somebody was faster
 
     first, second = release(pair, "-o", "json"), release(pair)
 
-    rows = [(row["domain"], row["gpu"], row["mode"], row["outcome"]) for row in json.loads(first.output)]
+    rows = [
+        (row["domain"], row["gpu"], row["mode"], row["outcome"]) for row in json.loads(first.output)
+    ]
     uuids = [gpu.uuid for gpu in pair.simulation.gpus]
     assert rows == [
         ("gpu0", uuids[0], "PROHIBITED", "put back"),
@@ -83,10 +91,14 @@ def test_it_is_refused_while_somebody_would_lose_by_it(machine: Machine) -> None
     os.kill(machine.recorded_daemon(), signal.SIGCONT)
 
     assert (used.exit_code(), silent.exit_code()) == (1, 1)
-    assert f"compute mode DEFAULT not restored: its control daemon (pid {machine.recorded_daemon()}) has clients" in (
-        used.output
+    assert (
+        f"compute mode DEFAULT not restored: its control daemon (pid {machine.recorded_daemon()})"
+        " has clients" in (used.output)
     )
-    assert "compute mode DEFAULT not restored: its control daemon does not report its clients" in silent.output
+    assert (
+        "compute mode DEFAULT not restored: its control daemon does not report its clients"
+        in silent.output
+    )
     assert card.compute_mode == EXCLUSIVE_PROCESS
     client.kill()
     eventually(lambda: release(machine).exit_code() == 0, "nobody is left")
@@ -136,7 +148,8 @@ def test_a_record_that_somebody_damages_while_mpsd_runs_is_written_again(machine
 
     def is_seen() -> bool:
         if not service.logged("record ignored"):
-            machine.folder_of().record.write_text("{")  # again, where it was written anew before anybody looked
+            # again, where it was written anew before anybody looked
+            machine.folder_of().record.write_text("{")
         return bool(service.logged("record ignored"))
 
     eventually(is_seen, "it is seen")

@@ -1,4 +1,5 @@
-"""Containers without Kubernetes, as `mpsd up` sees them: who holds a grant, from when, and until when."""
+"""Containers without Kubernetes, as `mpsd up` sees them: who holds a grant, from when, and until
+when."""
 
 import json
 import os
@@ -70,7 +71,7 @@ def given_back(machine: Machine, container: Played, **fields: object) -> bool:
     return bool(machine.part("agent").logged("released", container=container.name, **fields))
 
 
-# -- from create to its end ----------------------------------------------------------------------------------------
+# -- from create to its end ----------------------------------------------------------------------
 
 
 def test_a_container_is_told_what_goes_into_its_bundle(container: Played) -> None:
@@ -81,12 +82,18 @@ def test_a_container_is_told_what_goes_into_its_bundle(container: Played) -> Non
     assert answer["environment"]["NVIDIA_VISIBLE_DEVICES"] == gpu.uuid
     assert "MPSD_GRANT" not in answer["environment"]
     domain = container.machine.run_directory / "gpu0-1"
-    assert {"source": f"{domain}/client", "inside": "/run/mpsd/client", "read_only": True} in answer["mounts"]
+    assert {
+        "source": f"{domain}/client",
+        "inside": "/run/mpsd/client",
+        "read_only": True,
+    } in answer["mounts"]
     gate = {"source": f"{domain}/gate", "inside": f"{domain}/gate", "access": "r"}
     assert answer["devices"] == ([gate] if (domain / "gate").exists() else [])
 
 
-def test_the_grant_goes_from_the_runtime_to_the_first_process_and_ends_with_it(container: Played) -> None:
+def test_the_grant_goes_from_the_runtime_to_the_first_process_and_ends_with_it(
+    container: Played,
+) -> None:
     assert container.ask(TWO_GIB) == 201
     assert known_as(container, container.runtime_pid)()
     first = container.make("hold")
@@ -125,7 +132,9 @@ def test_a_state_that_nobody_can_read_is_not_taken_for_no_container(container: P
     container.state.symlink_to("/etc/passwd")
     container.kill_runtime()
     agent = container.machine.part("agent")
-    eventually(lambda: agent.logged("state of a container unknown", container=container.name), "it is said")
+    eventually(
+        lambda: agent.logged("state of a container unknown", container=container.name), "it is said"
+    )
     assert not grants(container.machine)[container.name].ended
     container.state.unlink()
     until_over(container)
@@ -157,7 +166,7 @@ def _ticks_now() -> int:
         return found.start_ticks
 
 
-# -- the agent is killed -------------------------------------------------------------------------------------------
+# -- the agent is killed -------------------------------------------------------------------------
 
 
 def agent_killed(machine: Machine) -> None:
@@ -178,7 +187,9 @@ def test_a_container_that_was_made_while_the_agent_was_away_is_found(container: 
     eventually(known_as(container, first), "its first process holds it")
 
 
-def test_a_container_that_ended_while_the_agent_was_away_is_given_back(container: Played, other: Played) -> None:
+def test_a_container_that_ended_while_the_agent_was_away_is_given_back(
+    container: Played, other: Played
+) -> None:
     first = container.held(TWO_GIB)
     eventually(known_as(container, first), "its first process holds it")
     assert other.ask(TWO_GIB) == 201
@@ -190,15 +201,20 @@ def test_a_container_that_ended_while_the_agent_was_away_is_given_back(container
     assert on_disk(container.machine) == []
 
 
-# -- whose a process is --------------------------------------------------------------------------------------------
+# -- whose a process is --------------------------------------------------------------------------
 
 
 def grant_of_client(machine: Machine, pid: int) -> str | None:
-    found = eventually(lambda: [one for one in machine.node().clients or () if one.pid == pid], f"pid {pid} is seen")
+    found = eventually(
+        lambda: [one for one in machine.node().clients or () if one.pid == pid],
+        f"pid {pid} is seen",
+    )
     return found[0].grant
 
 
-def test_what_enters_a_container_is_its_own_though_it_does_not_descend_from_it(container: Played) -> None:
+def test_what_enters_a_container_is_its_own_though_it_does_not_descend_from_it(
+    container: Played,
+) -> None:
     container.held(TWO_GIB)
     entered = container.entered("hold")
     entered.heard("ready")
@@ -220,18 +236,23 @@ def test_nobody_outside_gets_a_containers_grant_by_its_mark(container: Played) -
     assert grant_of_client(machine, outside.pid) is None
 
 
-def test_a_process_of_a_container_that_takes_too_much_is_ended_alone(container: Played, other: Played) -> None:
+def test_a_process_of_a_container_that_takes_too_much_is_ended_alone(
+    container: Played, other: Played
+) -> None:
     neighbour = other.held(TWO_GIB)
     container.held(TWO_GIB)
     greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
     assert greedy.exit_code() != 0
     violations = container.machine.node().violations
     assert violations
-    assert (violations.last[-1].kind, violations.last[-1].pid) == (ViolationKind.MEMORY_OVER_GRANT, greedy.pid)
+    assert (violations.last[-1].kind, violations.last[-1].pid) == (
+        ViolationKind.MEMORY_OVER_GRANT,
+        greedy.pid,
+    )
     assert processes.identity_of(neighbour)
 
 
-# -- one name --------------------------------------------------------------------------------------------------------
+# -- one name ------------------------------------------------------------------------------------
 
 
 def test_a_name_that_lives_gets_no_second_grant(container: Played) -> None:
@@ -241,7 +262,9 @@ def test_a_name_that_lives_gets_no_second_grant(container: Played) -> None:
     try:
         assert again.ask(TWO_GIB) == 409
         (reason,) = again.answer["reasons"]
-        assert f"container {container.name} already holds grant {container.answer['grant']}" in reason
+        assert (
+            f"container {container.name} already holds grant {container.answer['grant']}" in reason
+        )
         assert f"its pid {first} is running" in reason
     finally:
         again.kill_runtime()
@@ -256,7 +279,7 @@ def test_a_name_whose_processes_are_gone_gets_another_grant(container: Played) -
     assert container.answer["grant"] != before
 
 
-# -- what its runtime says later -------------------------------------------------------------------------------------
+# -- what its runtime says later -----------------------------------------------------------------
 
 
 def test_over_gives_the_grant_back_before_it_is_answered(container: Played) -> None:
@@ -280,14 +303,16 @@ def test_what_is_started_later_is_told_what_holds_now(container: Played) -> None
     assert (status, answer["environment"]) == (200, container.answer["environment"])
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------
 
 
 def test_a_privileged_container_is_refused(container: Played) -> None:
     assert container.ask(TWO_GIB, capabilities=["CAP_MKNOD", "CAP_KILL"]) == 201
     container.kill_runtime()
     until_over(container)
-    assert container.ask(TWO_GIB, capabilities=["CAP_SYS_ADMIN", "CAP_KILL", "CAP_SYS_PTRACE"]) == 400
+    assert (
+        container.ask(TWO_GIB, capabilities=["CAP_SYS_ADMIN", "CAP_KILL", "CAP_SYS_PTRACE"]) == 400
+    )
     (reason,) = container.answer["reasons"]
     assert "SYS_ADMIN, SYS_PTRACE" in reason
     assert "--privileged" in reason
@@ -298,17 +323,19 @@ def test_another_user_is_refused(container: Played) -> None:
     machine = container.machine
     machine.run_directory.parent.chmod(0o711)
     script = (
-        "import os, socket, sys; os.setresuid(65534, 65534, 65534);"
-        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
-        "s.sendall(b'POST /v1/containers HTTP/1.0\\r\\nContent-Length: 2\\r\\n\\r\\n{}'); print(s.recv(65536).decode())"
+        "import os, socket, sys; os.setresuid(65534, 65534, 65534);s ="
+        " socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);s.sendall(b'POST /v1/containers"
+        " HTTP/1.0\\r\\nContent-Length: 2\\r\\n\\r\\n{}'); print(s.recv(65536).decode())"
     )
     said = subprocess.run(
-        [sys.executable, "-c", script, str(machine.run_directory / "mpsd.sock")], capture_output=True, text=True
+        [sys.executable, "-c", script, str(machine.run_directory / "mpsd.sock")],
+        capture_output=True,
+        text=True,
     )
     assert said.stdout.startswith("HTTP/1.0 403"), said
 
 
-# -- its out-of-memory script ------------------------------------------------------------------------------------------
+# -- its out-of-memory script --------------------------------------------------------------------
 
 
 def test_its_script_is_called_through_its_runtime_before_its_process_is_ended(
@@ -320,7 +347,8 @@ def test_its_script_is_called_through_its_runtime_before_its_process_is_ended(
     assert container.ask(TWO_GIB, oom_script="/oom.sh", runtime=str(runtime)) == 201
     container.make("hold")
     watching = container.machine.part("agent")
-    watching.send(signal.SIGSTOP)  # a program takes memory piece by piece: the watchdog is to see all of it at once
+    # a program takes memory piece by piece: the watchdog is to see all of it at once
+    watching.send(signal.SIGSTOP)
     try:
         greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
         assert greedy.heard("alloc_MiB") == 4000
@@ -346,4 +374,7 @@ def test_a_script_that_never_ends_holds_nothing_up(container: Played, tmp_path: 
     greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
     assert greedy.exit_code() != 0
     agent = container.machine.part("agent")
-    eventually(lambda: agent.logged("script called", outcome="ended at its deadline"), "the script is ended too")
+    eventually(
+        lambda: agent.logged("script called", outcome="ended at its deadline"),
+        "the script is ended too",
+    )

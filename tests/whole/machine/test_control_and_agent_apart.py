@@ -1,4 +1,5 @@
-"""`mpsd control` and `mpsd agent` as two processes: either may die without the other's clients noticing."""
+"""`mpsd control` and `mpsd agent` as two processes: either may die without the other's clients
+noticing."""
 
 from tests.whole.machine.machine import Machine, eventually
 

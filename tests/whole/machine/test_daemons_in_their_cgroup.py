@@ -1,4 +1,5 @@
-"""Daemons outlive the container of `mpsd control`: they are in none of its cgroups when that is killed."""
+"""Daemons outlive the container of `mpsd control`: they are in none of its cgroups when that is
+killed."""
 
 import os
 import signal
@@ -15,7 +16,8 @@ TREE = Path("/sys/fs/cgroup")
 CONTAINER = DaemonCgroup(TREE, f"container{os.getpid()}")
 
 needs_cgroups = pytest.mark.skipif(
-    not os.access(TREE / "cgroup.procs", os.W_OK) and not os.access(TREE / "cpuset" / "cgroup.procs", os.W_OK),
+    not os.access(TREE / "cgroup.procs", os.W_OK)
+    and not os.access(TREE / "cpuset" / "cgroup.procs", os.W_OK),
     reason="needs cgroups that it may change",
 )
 
@@ -28,7 +30,11 @@ def container() -> Iterator[DaemonCgroup]:
 
 
 def members(cgroup: DaemonCgroup) -> set[int]:
-    return {int(pid) for path in TREE.rglob(f"mpsd/{cgroup.name}/cgroup.procs") for pid in path.read_text().split()}
+    return {
+        int(pid)
+        for path in TREE.rglob(f"mpsd/{cgroup.name}/cgroup.procs")
+        for pid in path.read_text().split()
+    }
 
 
 def kill_all(cgroup: DaemonCgroup) -> None:
@@ -55,17 +61,24 @@ def test_a_killed_container_takes_no_daemon_with_it_and_the_next_adopts_them(
     control.process.wait()
     assert client.running
     again = pair.service("control", {"MPSD_DAEMON_CGROUP": str(TREE)})
-    eventually(lambda: len(again.logged("state", state="ready")) == 2, "it has adopted both daemons")
+    eventually(
+        lambda: len(again.logged("state", state="ready")) == 2, "it has adopted both daemons"
+    )
     assert pair.daemon() == daemon
     assert client.running
     assert agent.running
 
 
-def test_where_it_cannot_be_moved_the_daemon_serves_and_the_log_says_what_to_do(machine: Machine) -> None:
+def test_where_it_cannot_be_moved_the_daemon_serves_and_the_log_says_what_to_do(
+    machine: Machine,
+) -> None:
     service = machine.service("up", {"MPSD_DAEMON_CGROUP": "/nonexistent"})
     machine.until_ready()
     old = machine.daemon()
     machine.kill(old)
     machine.new_daemon(old)
     (said,) = service.logged("daemon ends with this container")
-    assert said["reason"] == "/nonexistent has no cgroups; mount the host's /sys/fs/cgroup there, writable"
+    assert (
+        said["reason"]
+        == "/nonexistent has no cgroups; mount the host's /sys/fs/cgroup there, writable"
+    )

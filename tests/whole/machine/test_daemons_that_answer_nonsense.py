@@ -1,4 +1,5 @@
-"""A control daemon that is not understood is never trusted with programs, and leaves nothing behind."""
+"""A control daemon that is not understood is never trusted with programs, and leaves nothing
+behind."""
 
 from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, eventually
@@ -7,11 +8,16 @@ from tests.whole.machine.machine import Machine, eventually
 _NONSENSE = 'case "$1" in -f) exec "${0%/*}/real" "$@";; esac; cat >/dev/null; echo "all is well"'
 
 
-def test_a_daemon_that_answers_nonsense_is_never_ready_and_the_answer_is_shown(machine: Machine) -> None:
+def test_a_daemon_that_answers_nonsense_is_never_ready_and_the_answer_is_shown(
+    machine: Machine,
+) -> None:
     machine.replace_control_program(_NONSENSE)
     service = machine.service("up")
     eventually(lambda: service.logged("state", state="starting"), "it is started")
-    said = 'nvidia-cuda-mps-control answered "all is well" to "set_default_device_pinned_mem_limit 0 8M"'
+    said = (
+        'nvidia-cuda-mps-control answered "all is well" to "set_default_device_pinned_mem_limit'
+        ' 0 8M"'
+    )
     eventually(lambda: said in machine.domain().reason, "the answer is shown")
     refused = machine.run("--gpu-mem 4", "true")
     assert refused.exit_code() == 1
@@ -22,8 +28,15 @@ def test_a_daemon_that_answers_nonsense_is_never_ready_and_the_answer_is_shown(m
 
 def test_a_daemon_that_never_listens_holds_up_neither_the_others_nor_the_end(pair: Machine) -> None:
     uuid = pair.simulation.gpus[0].uuid
-    pair.replace_control_program(f'[ "$CUDA_VISIBLE_DEVICES" = {uuid} ] && exec sleep 600; exec "${{0%/*}}/real" "$@"')
+    pair.replace_control_program(
+        f'[ "$CUDA_VISIBLE_DEVICES" = {uuid} ] && exec sleep 600; exec "${{0%/*}}/real" "$@"'
+    )
     pair.service("up")
-    eventually(lambda: pair.run("--gpu-mem 4 --wait", "true").exit_code() == 0, "the other GPU serves")
-    eventually(lambda: "the control socket listens" in pair.domain("gpu0").reason, "what is waited for is said")
+    eventually(
+        lambda: pair.run("--gpu-mem 4 --wait", "true").exit_code() == 0, "the other GPU serves"
+    )
+    eventually(
+        lambda: "the control socket listens" in pair.domain("gpu0").reason,
+        "what is waited for is said",
+    )
     assert pair.domain("gpu0").state == State.STARTING

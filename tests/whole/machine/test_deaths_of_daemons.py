@@ -57,7 +57,10 @@ def test_the_servers_limit_is_back_before_a_client_can_connect(served: Machine) 
     eventually(lambda: not (client_directory / "control").exists(), "clients are let out")
     eventually((client_directory / "control").exists, "clients are let in")
 
-    lifted = {"CUDA_MPS_PIPE_DIRECTORY": str(client_directory), "MPSD_SIMULATION": str(served.simulation.folder)}
+    lifted = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(client_directory),
+        "MPSD_SIMULATION": str(served.simulation.folder),
+    }
     early = served.start([served.program("sim-cuda"), "alloc=24000"], lifted)
 
     assert early.exit_code() in {0, 3}
@@ -73,7 +76,10 @@ def test_a_crash_loop_is_reported_with_its_delays_and_ends_with_its_cause(machin
 
     def backs_off() -> bool:
         domain = machine.domain()
-        return domain.state == State.DOWN and "3 times in a row, the next start is in 2 s" in domain.reason
+        return (
+            domain.state == State.DOWN
+            and "3 times in a row, the next start is in 2 s" in domain.reason
+        )
 
     eventually(backs_off, "the third death in a row is reported")
     assert 'ended with code 1; its last line: "the licence has expired"' in machine.domain().reason

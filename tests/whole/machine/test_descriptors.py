@@ -1,5 +1,5 @@
-"""Files that a process of mpsd cannot open any more, or programs that it cannot start: it ends nobody, loses nothing,
-and goes on once it can."""
+"""Files that a process of mpsd cannot open any more, or programs that it cannot start: it ends
+nobody, loses nothing, and goes on once it can."""
 
 import os
 import resource
@@ -21,7 +21,8 @@ _GONE_S = 7.0  # longer than each deadline of the machine's policy after which a
 
 @contextmanager
 def no_more_files(*services: Service) -> Iterator[None]:
-    """Whatever these processes open meanwhile is refused; what they have open stays, and what they close is lost."""
+    """Whatever these processes open meanwhile is refused; what they have open stays, and what they
+    close is lost."""
     before = [resource.prlimit(service.pid, resource.RLIMIT_NOFILE) for service in services]
     refused, over = threading.Event(), threading.Event()
     refusing = threading.Thread(target=_refuse, args=(services, refused, over))
@@ -38,7 +39,8 @@ def no_more_files(*services: Service) -> Iterator[None]:
 
 
 def _refuse(services: Sequence[Service], refused: threading.Event, over: threading.Event) -> None:
-    """Keeps the limit of each at the lowest number that it had free at any look. refused: set after some looks."""
+    """Keeps the limit of each at the lowest number that it had free at any look. refused: set after
+    some looks."""
     lowest: dict[int, int] = {}
     for look in count():
         for service in services:
@@ -71,13 +73,19 @@ def test_where_descriptors_run_out_nobody_is_ended_and_all_heals(machine: Machin
         assert all(service.running for service in services), services
         assert stays.running
     comes = machine.client(6)
-    eventually(lambda: machine.holders == {stays.pid, comes.pid}, "the grant of who has gone is back")
+    eventually(
+        lambda: machine.holders == {stays.pid, comes.pid}, "the grant of who has gone is back"
+    )
     assert machine.in_state(State.READY).daemon_pid == daemon
     assert stays.running
     for service in services:
-        said = [(line.get("role"), line.get("domain")) for line in service.logged("tried again later")]
+        said = [
+            (line.get("role"), line.get("domain")) for line in service.logged("tried again later")
+        ]
         assert len(said) == len(set(said)), service  # each part says it once a minute at most
-        assert all("limit of open files" in line["remedy"] for line in service.logged("tried again later"))
+        assert all(
+            "limit of open files" in line["remedy"] for line in service.logged("tried again later")
+        )
         assert not service.logged("not ended")
     assert not services[-1].logged("violation")
 
@@ -99,13 +107,15 @@ def full() -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_where_no_more_processes_can_be_started_no_daemon_counts_as_silent(machine: Machine, full: Path) -> None:
+def test_where_no_more_processes_can_be_started_no_daemon_counts_as_silent(
+    machine: Machine, full: Path
+) -> None:
     machine.set_policy(graces={"wedged_limit_s": 2})
     service, stays = machine.up(), machine.client(4)
     daemon = machine.daemon()
     (full / "cgroup.procs").write_text(str(service.pid))
     (full / "pids.max").write_text((full / "pids.current").read_text())
-    (said, *_) = eventually(lambda: service.logged("tried again later"), "it is said")
+    said, *_ = eventually(lambda: service.logged("tried again later"), "it is said")
     time.sleep(_GONE_S)
     assert service.running
     assert stays.running

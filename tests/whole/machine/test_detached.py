@@ -1,4 +1,5 @@
-"""Programs that detach from `mpsd run` are held to its grant: on the simulator, and with `--gpu` on real GPUs.
+"""Programs that detach from `mpsd run` are held to its grant: on the simulator, and with `--gpu` on
+real GPUs.
 
     pytest -n 0 --gpu tests/whole/machine/test_detached.py
 
@@ -40,8 +41,17 @@ def serving(here: AnyMachine) -> AnyMachine:
 
 @contextmanager
 def detached(here: AnyMachine, *command: str) -> Iterator[tuple[Program, int]]:
-    """The `mpsd run` that has ended, and a child of its own session, forked twice, without MPSD_GRANT."""
-    child = ["env", "-u", "MPSD_GRANT", "setsid", "sh", "-c", f"echo '{{\"child\": '$$'}}'; exec {shlex.join(command)}"]
+    """The `mpsd run` that has ended, and a child of its own session, forked twice, without
+    MPSD_GRANT."""
+    child = [
+        "env",
+        "-u",
+        "MPSD_GRANT",
+        "setsid",
+        "sh",
+        "-c",
+        f"echo '{{\"child\": '$$'}}'; exec {shlex.join(command)}",
+    ]
     left = here.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"( {shlex.join(child)} & ); exit 0")
     assert left.exit_code() == 0
     pid = said(left, "child")
@@ -55,7 +65,11 @@ def detached(here: AnyMachine, *command: str) -> Iterator[tuple[Program, int]]:
 
 def said(left: Program, key: str) -> int:
     """Of a program that has ended, what its child says."""
-    return int(eventually(lambda: [line[key] for line in left.lines if key in line], f"{key} from {left}")[0])
+    return int(
+        eventually(lambda: [line[key] for line in left.lines if key in line], f"{key} from {left}")[
+            0
+        ]
+    )
 
 
 def has_grant(here: AnyMachine, left: Program) -> bool:
@@ -73,7 +87,9 @@ def test_a_detached_child_that_takes_too_much_is_ended(serving: AnyMachine) -> N
         def told() -> bool:
             violations = serving.node().violations
             assert violations is not None
-            found = [one for one in violations.last if one.pid == pid and one.outcome.startswith("ended")]
+            found = [
+                one for one in violations.last if one.pid == pid and one.outcome.startswith("ended")
+            ]
             return [one.kind for one in found] == [ViolationKind.MEMORY_OVER_GRANT]
 
         eventually(told, "it was ended for its memory")
@@ -83,7 +99,9 @@ def test_a_detached_child_that_takes_too_much_is_ended(serving: AnyMachine) -> N
     serving.until_no_grants()
 
 
-def test_a_grant_lasts_while_a_detached_child_lives_that_uses_no_gpu_yet(serving: AnyMachine) -> None:
+def test_a_grant_lasts_while_a_detached_child_lives_that_uses_no_gpu_yet(
+    serving: AnyMachine,
+) -> None:
     with detached(serving, "sleep", "600") as (left, pid):
         until = time.monotonic() + NOT_SOON_S
         eventually(lambda: time.monotonic() > until, "the agent has looked")
@@ -96,8 +114,18 @@ def test_a_grant_lasts_while_a_detached_child_lives_that_uses_no_gpu_yet(serving
 
 
 def test_a_grant_that_was_rebuilt_holds_a_detached_child_to_it(serving: AnyMachine) -> None:
-    child = ["env", "-u", "MPSD_GRANT", "setsid", "sh", "-c", f"{shlex.join(serving.cuda)} alloc=500 hold &"]
-    stays = serving.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{shlex.join(child)}; exec sleep 600")
+    child = [
+        "env",
+        "-u",
+        "MPSD_GRANT",
+        "setsid",
+        "sh",
+        "-c",
+        f"{shlex.join(serving.cuda)} alloc=500 hold &",
+    ]
+    stays = serving.run(
+        f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{shlex.join(child)}; exec sleep 600"
+    )
     pid = said(stays, "ready")
     try:
         grant = serving.grant_of(stays)
@@ -115,14 +143,19 @@ def test_a_grant_that_was_rebuilt_holds_a_detached_child_to_it(serving: AnyMachi
     assert not cgroups(grant.id)
 
 
-def test_a_program_under_another_grant_within_a_grant_is_held_to_its_own(serving: AnyMachine) -> None:
+def test_a_program_under_another_grant_within_a_grant_is_held_to_its_own(
+    serving: AnyMachine,
+) -> None:
     own = [str(MPSD), "run", "--gpu-mem", "3", "--", *serving.cuda, "alloc=2500", "hold"]
     outer = serving.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{shlex.join(own)} & wait")
     inner = outer.heard("ready")
     (grant,) = [one for one in serving.node().grants if one.memory_mib == 3072]
     assert (grant.holder_pid, grant.clients) == (inner, 1)
     outer.kill()
-    eventually(lambda: not has_grant(serving, outer), "the outer grant lasts no longer than its own processes")
+    eventually(
+        lambda: not has_grant(serving, outer),
+        "the outer grant lasts no longer than its own processes",
+    )
     os.kill(inner, signal.SIGKILL)
     serving.until_no_grants()
 

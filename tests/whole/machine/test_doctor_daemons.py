@@ -1,4 +1,5 @@
-"""`mpsd doctor` where daemons do not run as they should: the first line of its answer says why, and what to do."""
+"""`mpsd doctor` where daemons do not run as they should: the first line of its answer says why, and
+what to do."""
 
 import os
 import signal
@@ -22,7 +23,8 @@ def serving() -> Iterator[Machine]:
 
 
 def test_another_control_daemon(served: Machine, tmp_path: Path) -> None:
-    """NVIDIA/k8s-device-plugin#762: one was started by hand, and "Failed to send command to MPS daemon"."""
+    """NVIDIA/k8s-device-plugin#762: one was started by hand, and "Failed to send command to MPS
+    daemon"."""
     pipe = tmp_path / "pipe"
     pipe.mkdir()
     there = {
@@ -32,7 +34,10 @@ def test_another_control_daemon(served: Machine, tmp_path: Path) -> None:
     }
     other = served.start([served.program(CONTROL), "-f"], there)
     eventually((pipe / "control").exists, "it listens")
-    expected = f"another control daemon (pid {other.pid} in {pipe}) runs on this machine; mpsd did not start it; stop"
+    expected = (
+        f"another control daemon (pid {other.pid} in {pipe}) runs on this machine; mpsd did not"
+        " start it; stop"
+    )
     assert first_line(served).startswith(expected)
     other.kill()
 
@@ -49,7 +54,8 @@ def test_a_daemon_that_cannot_stay_up(served: Machine) -> None:
 
 
 def test_a_server_that_ends_as_soon_as_it_is_started(machine: Machine) -> None:
-    """NVIDIA/k8s-device-plugin#1094, #1614: "Server encountered a fatal exception. Shutting down", for ever."""
+    """NVIDIA/k8s-device-plugin#1094, #1614: "Server encountered a fatal exception. Shutting down",
+    for ever."""
     real = machine.program(CONTROL).with_name("real")
     ends = 'case "$asked" in *start_server*) echo "Server exited with status 1"; exit 1;; esac'
     machine.replace_control_program(
@@ -72,7 +78,8 @@ def test_an_agent_without_its_control_daemon(machine: Machine) -> None:
 
 
 def test_a_daemon_on_the_host_before_ours(machine: Machine, tmp_path: Path) -> None:
-    """bottlerocket-os/bottlerocket#4673: the host's own daemon has the GPU, and ours cannot serve."""
+    """bottlerocket-os/bottlerocket#4673: the host's own daemon has the GPU, and ours cannot
+    serve."""
     there = {
         **machine.simulation.environment,
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
@@ -84,7 +91,10 @@ def test_a_daemon_on_the_host_before_ours(machine: Machine, tmp_path: Path) -> N
     quitting = machine.start(["sh", "-c", f"echo quit | {machine.program(CONTROL)}"], there)
     assert (other.exit_code(), quitting.exit_code()) == (0, 0)
     assert line.startswith("another control daemon (pid ")
-    assert f" in {tmp_path}) runs on this machine; mpsd did not start it; stop it (echo quit | " in line
+    assert (
+        f" in {tmp_path}) runs on this machine; mpsd did not start it; stop it (echo quit | "
+        in line
+    )
 
 
 def test_a_daemon_that_is_wedged(served: Machine) -> None:
@@ -109,14 +119,20 @@ def test_a_canary_that_failed(untried: Machine) -> None:
     """NVIDIA/k8s-device-plugin#764: memory is not limited, and nobody looked."""
     untried.card().quirks = Quirk.IGNORES_MEMORY_LIMITS
     untried.service("up")
-    eventually(lambda: untried.folder_of().record.exists() and untried.record().state == State.REFUSED, "it is refused")
+    eventually(
+        lambda: untried.folder_of().record.exists() and untried.record().state == State.REFUSED,
+        "it is refused",
+    )
     assert first_line(untried).startswith("gpu0 is refused: the canary")
 
 
 def test_an_agent_that_does_not_run(machine: Machine) -> None:
     control, agent = machine.apart()
     agent.kill()
-    expected = f"mpsd does not run here as a whole: pid {control.pid} holds its daemons, and no agent answers on "
+    expected = (
+        f"mpsd does not run here as a whole: pid {control.pid} holds its daemons, and no agent"
+        " answers on "
+    )
     assert first_line(machine).startswith(expected)
     machine.service("agent")
     machine.until_ready()
@@ -124,6 +140,9 @@ def test_an_agent_that_does_not_run(machine: Machine) -> None:
 
 def test_daemons_that_nobody_looks_after(served: Machine) -> None:
     served.part("up").kill()
-    expected = "neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of gpu0; start it again: "
+    expected = (
+        "neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of gpu0; start"
+        " it again: "
+    )
     assert first_line(served).startswith(expected)
     served.up()

@@ -1,5 +1,5 @@
-"""Who takes more than granted amid products is stopped, drained and killed, and its neighbour lives every time: on the
-simulator, and with `--gpu` on a real GPU, by PyTorch where this Python has it.
+"""Who takes more than granted amid products is stopped, drained and killed, and its neighbour lives
+every time: on the simulator, and with `--gpu` on a real GPU, by PyTorch where this Python has it.
 
     pytest -n 0 -s --gpu tests/whole/machine/test_ends.py --record FILE
 
@@ -68,12 +68,20 @@ class EndSeen:
 
 
 class Products:
-    """A program that lifts its limit, multiplies, and takes more than it was granted in the midst of it."""
+    """A program that lifts its limit, multiplies, and takes more than it was granted in the midst
+    of it."""
 
     def __init__(self, here: AnyMachine, go: Path) -> None:
         self._go = go
         self.name = "sim-cuda"
-        command = [*here.cuda, "lift=garbage", f"gemm={SIZE}", "work=0.5", f"alloc={TAKEN_MIB}", "work"]
+        command = [
+            *here.cuda,
+            "lift=garbage",
+            f"gemm={SIZE}",
+            "work=0.5",
+            f"alloc={TAKEN_MIB}",
+            "work",
+        ]
         waits = f"until [ -e {go} ]; do sleep 0.01; done; exec {shlex.join(command)}"
         program = ["sh", "-c", waits]
         if isinstance(here, RealMachine):
@@ -94,7 +102,8 @@ class Products:
 
 @dataclass(slots=True)
 class Ends:
-    """The machine, `mpsd up`, and programs, of which the next one starts while another ends: PyTorch takes long."""
+    """The machine, `mpsd up`, and programs, of which the next one starts while another ends:
+    PyTorch takes long."""
 
     here: AnyMachine
     up: Service
@@ -112,7 +121,9 @@ class Ends:
 
 
 @pytest.fixture(scope="module")
-def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ends]:
+def ends(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ends]:
     for machine in hardware.here(request):
         machine.set_policy(canary="skip", exclusive_process=False, graces={"end_drain_s": DRAIN_S})
         yield Ends(machine, machine.up(), tmp_path_factory.mktemp("go"))
@@ -180,5 +191,7 @@ def test_killed_at_once_it_takes_its_neighbour_along(ends: Ends, seen: dict[str,
 def lives(neighbour: Program) -> bool:
     """Whether it computes on."""
     said = len(neighbour.lines)
-    eventually(lambda: not neighbour.running or len(neighbour.lines) > said + 1, f"more of {neighbour}")
+    eventually(
+        lambda: not neighbour.running or len(neighbour.lines) > said + 1, f"more of {neighbour}"
+    )
     return neighbour.running

@@ -1,4 +1,5 @@
-"""How soon a fault is seen, and how soon the GPU serves again: on the simulator, and with `--gpu` on real GPUs.
+"""How soon a fault is seen, and how soon the GPU serves again: on the simulator, and with `--gpu`
+on real GPUs.
 
     pytest -n 0 -s --gpu tests/whole/machine/test_fault_times.py
 
@@ -32,7 +33,9 @@ class Healed:
     ready_s: float
 
 
-def test_a_fault_is_seen_at_once_and_the_gpu_serves_again_right_after_the_grace(here: AnyMachine) -> None:
+def test_a_fault_is_seen_at_once_and_the_gpu_serves_again_right_after_the_grace(
+    here: AnyMachine,
+) -> None:
     graces = {"command_s": 2, "start_s": 30, "fault_grace_s": GRACE_S}
     here.set_policy(canary="skip", graces=graces)
     _control, _agent = here.apart()
@@ -69,8 +72,9 @@ def _faulted(here: AnyMachine) -> Healed:
     assert {hit.process.pid for hit in fault.hit if hit.ended_at} == {bystander.pid, culprit.pid}
     healed_s = fault.healed_at - began
     print(
-        f"\nfault seen after {seen_s:.3f} s; grace {GRACE_S:g} s; server ACTIVE again after {healed_s:.3f} s, "
-        f"domain ready after {ready_s:.3f} s, next client's context {time.time() - began:.3f} s after the fault"
+        f"\nfault seen after {seen_s:.3f} s; grace {GRACE_S:g} s; server ACTIVE again after"
+        f" {healed_s:.3f} s, domain ready after {ready_s:.3f} s, next client's context"
+        f" {time.time() - began:.3f} s after the fault"
     )
     after.kill()
     return Healed(seen_s, ready_s)

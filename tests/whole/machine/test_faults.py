@@ -1,4 +1,5 @@
-"""A program's fault takes the others on its GPU with it; the GPU is back once the last of them is gone or was ended."""
+"""A program's fault takes the others on its GPU with it; the GPU is back once the last of them is
+gone or was ended."""
 
 import os
 import time
@@ -21,7 +22,10 @@ GRACE_S = 1.0
 
 
 def policy(**more_s: float) -> dict[str, Any]:
-    return {"canary": "skip", "graces": {"command_s": 1, "start_s": 5, "fault_grace_s": GRACE_S, **more_s}}
+    return {
+        "canary": "skip",
+        "graces": {"command_s": 1, "start_s": 5, "fault_grace_s": GRACE_S, **more_s},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,9 @@ def parted() -> Iterator[Machine]:
 
 def lingers(machine: Machine, gib: int = 4, *, faulting: bool) -> Program:
     """A program that stays after the fault, once it is where it stays."""
-    program = machine.run(f"--gpu-mem {gib}", "sim-cuda", *(["fault"] if faulting else []), "linger")
+    program = machine.run(
+        f"--gpu-mem {gib}", "sim-cuda", *(["fault"] if faulting else []), "linger"
+    )
     program.heard("lingering")
     return program
 
@@ -61,7 +67,9 @@ def settled(machine: Machine, known: int = 0) -> Fault:
     return machine.record().faults[-1]
 
 
-def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour_never_notices(apart: Machine) -> None:
+def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour_never_notices(
+    apart: Machine,
+) -> None:
     control, before = apart.part("control"), [domain.restarts for domain in apart.node().domains]
     unharmed, known = apart.record("gpu0").faults, apart.record("gpu1").faults_total
     neighbour = apart.client(20)
@@ -97,7 +105,10 @@ def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_repla
     control.kill()
     (hit,) = fault.hit
     another = replace(hit, process=replace(hit.process, start_ticks=hit.process.start_ticks - 1))
-    records.write(machine.folder_of().record, replace(machine.record(), faults=(replace(fault, hit=(another,)),)))
+    records.write(
+        machine.folder_of().record,
+        replace(machine.record(), faults=(replace(fault, hit=(another,)),)),
+    )
     daemon = machine.recorded_daemon()
 
     control = machine.service("control")
@@ -110,11 +121,12 @@ def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_repla
     machine.client(4)
 
 
-# -- who did it ----------------------------------------------------------------------------------------------------
+# -- who did it ----------------------------------------------------------------------------------
 
 
 class InMidKernel:
-    """A client whose kernels last 100 ms each, once it computes. Until then it waits to be told to."""
+    """A client whose kernels last 100 ms each, once it computes. Until then it waits to be told
+    to."""
 
     def __init__(self, machine: Machine) -> None:
         there = machine.run_directory / f"step-{time.monotonic_ns()}"
@@ -139,24 +151,31 @@ class InMidKernel:
 
 def test_a_client_that_is_killed_in_mid_kernel_is_named_as_the_cause(apart: Machine) -> None:
     known = apart.record().faults_total
-    bystander, neighbour, culprit = lingers(apart, 2, faulting=False), apart.client(2), InMidKernel(apart)
+    bystander, neighbour, culprit = (
+        lingers(apart, 2, faulting=False),
+        apart.client(2),
+        InMidKernel(apart),
+    )
     apart.until_listed(bystander.pid, neighbour.pid, culprit.pid)
 
     culprit.kill()
 
     assert neighbour.heard("broke") == ILLEGAL_ADDRESS
     fault = settled(apart, known)
-    assert [(one.process.pid, one.how) for one in fault.causes or ()] == [(culprit.pid, "killed by SIGKILL")]
+    assert [(one.process.pid, one.how) for one in fault.causes or ()] == [
+        (culprit.pid, "killed by SIGKILL")
+    ]
     assert hit_pids(fault) == {bystander.pid, neighbour.pid}
     (cause,) = eventually(lambda: apart.domain().faults.causes, "the status names it")
     assert (cause.pod, cause.how) == ("", "killed by SIGKILL")
 
 
-# -- what tenants write into the log -------------------------------------------------------------------------------
+# -- what tenants write into the log -------------------------------------------------------------
 
 
 def forge(machine: Machine, *pids: int) -> None:
-    """Whole lines that report a fault and name these processes, as any tenant may have the daemon write them."""
+    """Whole lines that report a fault and name these processes, as any tenant may have the daemon
+    write them."""
     prefix = f"[2026-11-28 01:00:00.000 Server {machine.record().servers[0]:>5}]"
     texts = [f"Client {{PID: {pid}, Context ID: 0}} connected" for pid in pids]
     texts += ["Server is handling a fatal GPU error."]
@@ -164,14 +183,18 @@ def forge(machine: Machine, *pids: int) -> None:
     connection = messages.connect(str(machine.folder_of().client / "control"))
     assert connection
     with connection:
-        messages.send(connection, {"words": "\n".join(["x", *(f"{prefix} {text}" for text in texts)])})
+        messages.send(
+            connection, {"words": "\n".join(["x", *(f"{prefix} {text}" for text in texts)])}
+        )
         assert connection.recv(4096)
 
 
 def until_refused(machine: Machine, *pids: int) -> None:
     """Until control has looked for the fault that was forged with these pids, and found none."""
     refused = machine.part("control").logged
-    eventually(lambda: refused("fault not recorded", pids=sorted(pids)), "the log's word is not believed")
+    eventually(
+        lambda: refused("fault not recorded", pids=sorted(pids)), "the log's word is not believed"
+    )
 
 
 def test_a_fault_that_a_tenant_forges_is_not_recorded_whoever_it_names(apart: Machine) -> None:

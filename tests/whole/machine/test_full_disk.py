@@ -1,10 +1,13 @@
-"""What cannot be written down, as on a full /run: supervision goes on, and it is written as soon as it can be."""
+"""What cannot be written down, as on a full /run: supervision goes on, and it is written as soon as
+it can be."""
 
 from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, eventually
 
 
-def test_a_record_that_cannot_be_written_ends_nothing_and_is_written_later(machine: Machine) -> None:
+def test_a_record_that_cannot_be_written_ends_nothing_and_is_written_later(
+    machine: Machine,
+) -> None:
     service = machine.up()
     beside = machine.run_directory / "gpu0" / ".record.json.new"
     beside.mkdir()  # nothing can be written there now, not even by root

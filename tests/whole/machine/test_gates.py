@@ -95,13 +95,16 @@ def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: M
 def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine) -> None:
     """After a reboot a container would else start under the limit of a GPU that nobody holds."""
     machine.service("control")
-    eventually(lambda: machine.folder_of().record.exists() and machine.record().state == State.READY, "it is ready")
+    eventually(
+        lambda: machine.folder_of().record.exists() and machine.record().state == State.READY,
+        "it is ready",
+    )
     assert not is_open(machine)
     machine.service("agent")
     eventually(lambda: is_open(machine), "the gate is open")
 
 
-# -- after the last client was killed ------------------------------------------------------------------------------
+# -- after the last client was killed ------------------------------------------------------------
 
 
 def computes(machine: Machine) -> Program:
@@ -119,14 +122,17 @@ def waits(machine: Machine) -> Iterator[Path]:
     there.rename(there.with_name("real-cuda"))
     waits = there.with_name("waits")
     there.write_text(
-        f'#!/bin/sh\nwhile [ -e {waits} ]; do sleep 0.05; done\nexec {there.with_name("real-cuda")} "$@"\n'
+        f"#!/bin/sh\nwhile [ -e {waits} ]; do sleep 0.05; done\nexec {there.with_name('real-cuda')}"
+        ' "$@"\n'
     )
     there.chmod(0o755)
     yield waits
     waits.unlink(missing_ok=True)
 
 
-def test_after_the_last_client_was_killed_in_mid_kernel_the_next_gets_its_context(machine: Machine) -> None:
+def test_after_the_last_client_was_killed_in_mid_kernel_the_next_gets_its_context(
+    machine: Machine,
+) -> None:
     service = machine.up()
     for times in range(1, 4):
         until_open(machine)
@@ -136,7 +142,9 @@ def test_after_the_last_client_was_killed_in_mid_kernel_the_next_gets_its_contex
 
         assert after.exit_code() == 0, after
         made = service.logged("first context made")
-        assert [line["refused"] for line in made] == [["719:CUDA_ERROR_LAUNCH_FAILED at ctx"]] * times
+        assert [line["refused"] for line in made] == [
+            ["719:CUDA_ERROR_LAUNCH_FAILED at ctx"]
+        ] * times
 
 
 def test_until_then_the_gate_is_shut_and_a_program_waits(machine: Machine, waits: Path) -> None:
@@ -155,7 +163,10 @@ def test_until_then_the_gate_is_shut_and_a_program_waits(machine: Machine, waits
     waits.unlink()
     assert after.exit_code() == 0, after
     until_open(machine)
-    assert [line["state"] for line in service.logged("state", domain="gpu0")] == ["starting", "ready"]
+    assert [line["state"] for line in service.logged("state", domain="gpu0")] == [
+        "starting",
+        "ready",
+    ]
 
 
 def test_the_gate_opens_where_mpsd_gets_no_context(machine: Machine, waits: Path) -> None:

@@ -7,13 +7,17 @@ from mpsd.model.client_limits import DENY_MIB
 from tests.whole.machine.machine import Machine, eventually
 
 # A shell that leaves a program on the GPU and ends.
-_LEAVES_A_CHILD = "sim-cuda hold & while ! grep -q ready /proc/self/fd/1; do sleep 0.01; done; exit 0"
+_LEAVES_A_CHILD = (
+    "sim-cuda hold & while ! grep -q ready /proc/self/fd/1; do sleep 0.01; done; exit 0"
+)
 
 
 def test_the_grant_comes_back_when_the_command_ends(served: Machine) -> None:
     assert served.run("--gpu-mem 20", "true").exit_code() == 0
     served.until_no_grants()
-    assert served.run("--gpu-mem 20", "sh", "-c", "kill -SEGV $$").exit_code() == 128 + signal.SIGSEGV
+    assert (
+        served.run("--gpu-mem 20", "sh", "-c", "kill -SEGV $$").exit_code() == 128 + signal.SIGSEGV
+    )
     served.until_no_grants()
     assert served.run("--gpu-mem 20", "no-such-command").exit_code() == 127
     served.until_no_grants()
@@ -23,7 +27,9 @@ def test_the_grant_comes_back_when_the_command_ends(served: Machine) -> None:
     eventually(lambda: served.limit_mib() == DENY_MIB, "new clients are denied again")
 
 
-def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(served: Machine) -> None:
+def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(
+    served: Machine,
+) -> None:
     parent = served.run("--gpu-mem 20", "sh", "-c", _LEAVES_A_CHILD)
     assert parent.exit_code() == 0
     child = parent.heard("ready")

@@ -1,4 +1,5 @@
-"""GPUs are joined into one domain for a program of several, and divided again: on a machine of its own."""
+"""GPUs are joined into one domain for a program of several, and divided again: on a machine of its
+own."""
 
 from collections.abc import Iterator
 
@@ -26,7 +27,9 @@ def names(machine: Machine) -> set[str]:
     return {domain.name for domain in machine.node().domains}
 
 
-def test_a_program_of_two_gpus_sees_half_of_its_request_on_each_and_a_neighbour_notices_nothing(apart: Machine) -> None:
+def test_a_program_of_two_gpus_sees_half_of_its_request_on_each_and_a_neighbour_notices_nothing(
+    apart: Machine,
+) -> None:
     neighbour = apart.client(3)
     beside = apart.gpu_of(neighbour)
     before = apart.daemon(beside)
@@ -50,7 +53,9 @@ def test_a_gpu_that_is_wanted_alone_is_divided_from_an_empty_domain(apart: Machi
     apart.client(20)
     program.kill()
     apart.until_ready()
-    eventually(lambda: len(apart.node().grants) == 1, "the grant of the program of two has come back")
+    eventually(
+        lambda: len(apart.node().grants) == 1, "the grant of the program of two has come back"
+    )
 
     alone = [apart.client(20), apart.client(20)]
 
@@ -58,7 +63,8 @@ def test_a_gpu_that_is_wanted_alone_is_divided_from_an_empty_domain(apart: Machi
     assert names(apart) == {"gpu0", "gpu1", "gpu2"}
 
 
-# What `mpsd control` logs while it joins gpu0 and gpu1; it is killed at once after each. The soak kills at any moment.
+# What `mpsd control` logs while it joins gpu0 and gpu1; it is killed at once after each. The soak
+# kills at any moment.
 STEPS: tuple[tuple[str, dict[str, str]], ...] = (
     ("domain ended", {"domain": "gpu0"}),
     ("state", {"domain": "gpu0-1", "state": "starting"}),
@@ -66,9 +72,13 @@ STEPS: tuple[tuple[str, dict[str, str]], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("event", "fields"), STEPS, ids=lambda step: "-".join(step.values()) if isinstance(step, dict) else step
+    ("event", "fields"),
+    STEPS,
+    ids=lambda step: "-".join(step.values()) if isinstance(step, dict) else step,
 )
-def test_a_control_that_is_killed_in_a_join_goes_on_with_it(pair: Machine, event: str, fields: dict[str, str]) -> None:
+def test_a_control_that_is_killed_in_a_join_goes_on_with_it(
+    pair: Machine, event: str, fields: dict[str, str]
+) -> None:
     control, _agent = pair.apart()
     program = pair.run("--gpu-mem 12 --gpus 2 --wait", "sim-cuda", "hold")
     eventually(lambda: control.logged(event, **fields), f"{event} {fields}")
@@ -88,7 +98,10 @@ def test_a_control_that_is_killed_in_a_join_goes_on_with_it(pair: Machine, event
 
 def _daemons(machine: Machine) -> list[int]:
     """The control daemons of all domains that have a record."""
-    found = (machine.record(path.parent.name).daemon for path in machine.run_directory.glob("gpu*/record.json"))
+    found = (
+        machine.record(path.parent.name).daemon
+        for path in machine.run_directory.glob("gpu*/record.json")
+    )
     return [daemon.pid for daemon in found if daemon]
 
 
@@ -97,7 +110,9 @@ def test_a_control_that_is_killed_in_a_division_goes_on_with_it(pair: Machine) -
     on_two(pair).kill()
     pair.until_no_grants()
     program = pair.run("--gpu-mem 3 --wait", "sim-cuda", "hold")
-    eventually(lambda: control.logged("domain ended", domain="gpu0-1"), "the joined domain has ended")
+    eventually(
+        lambda: control.logged("domain ended", domain="gpu0-1"), "the joined domain has ended"
+    )
     control.kill()
 
     again = pair.service("control")

@@ -1,5 +1,5 @@
-"""A program that takes more threads than its share is reported, and no other: on a simulated H200, and with `--gpu` on
-real GPUs of compute capability 9.0.
+"""A program that takes more threads than its share is reported, and no other: on a simulated H200,
+and with `--gpu` on real GPUs of compute capability 9.0.
 
     pytest -n 0 -s --gpu tests/whole/machine/test_lifted_threads.py
 
@@ -30,7 +30,9 @@ ALLOCATED_MIB = (0, 32, 200, 390, 700)
 @pytest.fixture(scope="module")
 def here(request: pytest.FixtureRequest) -> Iterator[AnyMachine]:
     for machine in hardware.here(request, "H200"):
-        machine.set_policy(canary="skip", exclusive_process=False, oversubscription={"thread_percent": 2000})
+        machine.set_policy(
+            canary="skip", exclusive_process=False, oversubscription={"thread_percent": 2000}
+        )
         machine.up()
         yield machine
 

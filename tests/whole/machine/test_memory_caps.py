@@ -1,4 +1,5 @@
-"""Memory limits of cgroups as NVIDIA documents them of driver 615: a grant is held in the moment of an allocation.
+"""Memory limits of cgroups as NVIDIA documents them of driver 615: a grant is held in the moment of
+an allocation.
 
 As root, and where cgroups of v2 may be made.
 """
@@ -51,10 +52,13 @@ def is_capped(machine: Machine, program: Program) -> bool:
 
 
 def waiting(machine: Machine) -> tuple[Program, Path]:
-    """A program that has lifted its limit and is held by its cgroup, and the file that lets it allocate."""
+    """A program that has lifted its limit and is held by its cgroup, and the file that lets it
+    allocate."""
     go = machine.run_directory / "go"
     words = f"until test -e {go}; do sleep 0.02; done; exec sim-cuda alloc={TAKEN_MIB} hold"
-    program = machine.run(f"--gpu-mem {GRANTED_GIB}", "env", f"{MEMORY_LIMIT}=garbage", "sh", "-c", words)
+    program = machine.run(
+        f"--gpu-mem {GRANTED_GIB}", "env", f"{MEMORY_LIMIT}=garbage", "sh", "-c", words
+    )
     eventually(lambda: program.pid in machine.holders, "it has its grant")
     return program, go
 
@@ -136,10 +140,14 @@ def test_a_driver_without_memory_limits_works_as_before(machine: Machine) -> Non
     machine.up()
     program, go = waiting(machine)
     why = eventually(lambda: machine.grant_of(program).memory_cap_why, "it is known why")
-    assert why == "driver 580.159.04 has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+    assert (
+        why == "driver 580.159.04 has no memory limits of cgroups, which came with 615 (CUDA 13.4)"
+    )
     assert machine.grant_of(program).memory_cap == "mps"
     go.touch()
-    eventually(lambda: ViolationKind.MEMORY_OVER_GRANT in violations(machine), "the watchdog ends it")
+    eventually(
+        lambda: ViolationKind.MEMORY_OVER_GRANT in violations(machine), "the watchdog ends it"
+    )
     assert limits(machine) == {}
     go.unlink()
 
@@ -150,7 +158,9 @@ def test_a_policy_that_insists_refuses_gpus_of_a_driver_without_them(machine: Ma
     machine.service("up")
     machine.until_known()
     found = machine.in_state(State.REFUSED)
-    assert found.reason.startswith("memory_cap is cgroup, and driver 580.159.04 has no memory limits of cgroups")
+    assert found.reason.startswith(
+        "memory_cap is cgroup, and driver 580.159.04 has no memory limits of cgroups"
+    )
     asked = machine.run("--gpu-mem 4", "true")
     assert asked.exit_code() == 1
     assert "memory_cap is cgroup" in asked.errors

@@ -1,4 +1,5 @@
-"""MIG instances on a machine of its own: each is a GPU with a daemon, and the layout changes while programs run."""
+"""MIG instances on a machine of its own: each is a GPU with a daemon, and the layout changes while
+programs run."""
 
 import signal
 from collections.abc import Iterator
@@ -44,14 +45,17 @@ def divided(machine: Machine, *profiles: str) -> tuple[str, ...]:
 
 
 def on(machine: Machine, label: str) -> Program:
-    """A program with all of that GPU's memory; those that come to others of its size first end again."""
+    """A program with all of that GPU's memory; those that come to others of its size first end
+    again."""
     size = next(gpu.promised_mib // 1024 for gpu in machine.node().gpus if gpu.label == label)
     others: list[Program] = []
     while machine.gpu_of(program := machine.client(size)) != label:
         others.append(program)
     for other in others:
         other.kill()
-    eventually(lambda: machine.holders.isdisjoint(one.pid for one in others), "their grants have come back")
+    eventually(
+        lambda: machine.holders.isdisjoint(one.pid for one in others), "their grants have come back"
+    )
     return program
 
 
@@ -70,12 +74,19 @@ def comes(machine: Machine, state: State, name: str) -> DomainReport:
     return eventually(found, f"{name} comes and is {state}")[0]
 
 
-def test_a_gpu_with_two_instances_and_another_are_three_gpus_with_a_daemon_each(served: Machine) -> None:
+def test_a_gpu_with_two_instances_and_another_are_three_gpus_with_a_daemon_each(
+    served: Machine,
+) -> None:
     first, second, whole = served.node().gpus
 
     assert [gpu.label for gpu in (first, second, whole)] == ["gpu0-mig1", "gpu0-mig2", "gpu1"]
     assert {first.parent, second.parent, whole.parent} == {served.simulation.gpus[0].uuid, None}
-    assert (first.mig_profile, first.memory_mib, first.sms, first.promised_clients) == ("3g.40gb", 40192, 42, 20)
+    assert (first.mig_profile, first.memory_mib, first.sms, first.promised_clients) == (
+        "3g.40gb",
+        40192,
+        42,
+        20,
+    )
     assert (whole.mig_profile, whole.promised_clients) == (None, 48)
     for gpu in (first, second, whole):
         environment = processes.environment_of(served.daemon(gpu.label)) or {}
@@ -119,7 +130,10 @@ def test_an_instance_that_goes_drains_and_its_program_goes_on(served: Machine) -
     drained = served.in_state(State.DRAINING, "gpu0-mig2")
 
     assert drained.reason == GONE
-    eventually(lambda: grant.gpus[0] not in {gpu.uuid for gpu in served.node().gpus}, "it is no GPU any more")
+    eventually(
+        lambda: grant.gpus[0] not in {gpu.uuid for gpu in served.node().gpus},
+        "it is no GPU any more",
+    )
     assert program.running
     kept = served.grant_of(program)
     assert (kept.gpus, kept.memory_mib) == (grant.gpus, grant.memory_mib)
@@ -132,14 +146,17 @@ def test_an_instance_that_goes_drains_and_its_program_goes_on(served: Machine) -
     eventually(lambda: not served.folder_of("gpu0-mig2").record.exists(), "its record is gone")
 
 
-def test_an_instance_with_the_ids_of_one_that_is_still_in_use_waits_for_its_name(served: Machine) -> None:
+def test_an_instance_with_the_ids_of_one_that_is_still_in_use_waits_for_its_name(
+    served: Machine,
+) -> None:
     program = on(served, "gpu0-mig1")
     old = served.daemon("gpu0-mig1")
 
     served.divide("4g.40gb")
     served.in_state(State.DRAINING, "gpu0-mig1")
     (new,) = eventually(
-        lambda: [gpu for gpu in served.node().gpus if gpu.mig_profile == "4g.40gb"], "the new instance is known"
+        lambda: [gpu for gpu in served.node().gpus if gpu.mig_profile == "4g.40gb"],
+        "the new instance is known",
     )
     assert (new.label, new.domain) == ("gpu0-mig1", None)
     assert (program.running, served.daemon("gpu0-mig1")) == (True, old)
@@ -155,7 +172,10 @@ def test_a_gpu_with_mig_on_and_no_instance_serves_nothing_and_says_why(served: M
     served.card(0).mig = True
     refused = comes(served, State.REFUSED, "gpu0")
 
-    assert "which has no instance yet; create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off" in refused.reason
+    assert (
+        "which has no instance yet; create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off"
+        in refused.reason
+    )
     assert first_line(served).startswith("gpu0 is refused: MIG is on for ")
     assert "domain-stopped" in found(served)
     program = served.client(30)
@@ -172,10 +192,14 @@ def test_a_gpu_whose_mig_is_switched_off_is_a_whole_one_again(served: Machine) -
     served.divide("7g.80gb")
     served.until_ready()
     assert names(served) == {"gpu0-mig0", "gpu1"}
-    assert not list((served.run_directory / "compute-modes").glob(f"{served.simulation.gpus[0].uuid}*"))
+    assert not list(
+        (served.run_directory / "compute-modes").glob(f"{served.simulation.gpus[0].uuid}*")
+    )
 
 
-def test_a_layout_that_changes_while_no_mpsd_runs_is_followed_at_the_next_start(apart: Machine) -> None:
+def test_a_layout_that_changes_while_no_mpsd_runs_is_followed_at_the_next_start(
+    apart: Machine,
+) -> None:
     first, second = apart.client(9), apart.client(9)
     by_gpu = {apart.gpu_of(program): program for program in (first, second)}
     before = {name: apart.daemon(name) for name in ("gpu0-mig7", "gpu0-mig8")}
@@ -188,7 +212,10 @@ def test_a_layout_that_changes_while_no_mpsd_runs_is_followed_at_the_next_start(
 
     comes(apart, State.DRAINING, "gpu0-mig8")
     comes(apart, State.READY, "gpu0-mig3")
-    assert (apart.daemon("gpu0-mig7"), apart.daemon("gpu0-mig8")) == (before["gpu0-mig7"], before["gpu0-mig8"])
+    assert (apart.daemon("gpu0-mig7"), apart.daemon("gpu0-mig8")) == (
+        before["gpu0-mig7"],
+        before["gpu0-mig8"],
+    )
     assert first.running
     assert second.running
     by_gpu["gpu0-mig8"].send(signal.SIGKILL)

@@ -16,10 +16,9 @@ from tests.model.worlds import record
 from tests.whole.machine.machine import Machine, eventually
 
 _HOLDS = (
-    "import signal, subprocess, sys; from pathlib import Path; from mpsd.platform import run_directory\n"
-    "with run_directory.held(Path(sys.argv[1])):\n"
-    "    print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n"
-    "    signal.pause()\n"
+    "import signal, subprocess, sys; from pathlib import Path; from mpsd.platform import"
+    " run_directory\nwith run_directory.held(Path(sys.argv[1])):\n   "
+    " print(subprocess.Popen(['sleep', '600']).pid, flush=True)\n    signal.pause()\n"
 )
 
 
@@ -27,10 +26,18 @@ _HOLDS = (
 def stranger() -> Iterator[ProcessIdentity]:
     """A process that does not descend from this one: its parent has ended."""
     started = subprocess.run(
-        ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True
+        ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     pid = int(started.stdout)
-    eventually(lambda: processes.parent_of(pid) != os.getpid() and processes.command_of(pid) == "sleep 600", "it runs")
+    eventually(
+        lambda: (
+            processes.parent_of(pid) != os.getpid() and processes.command_of(pid) == "sleep 600"
+        ),
+        "it runs",
+    )
     found = processes.identity_of(pid)
     assert found
     yield found
@@ -47,7 +54,9 @@ def test_what_descends_from_mpsd_and_what_mpsd_descends_from_are_its_own(
         child.kill()
 
 
-def test_servers_and_what_daemons_start_are_its_own(tmp_path: Path, stranger: ProcessIdentity) -> None:
+def test_servers_and_what_daemons_start_are_its_own(
+    tmp_path: Path, stranger: ProcessIdentity
+) -> None:
     own = OwnProcesses(tmp_path)
     assert own.among([stranger], ()) == frozenset()
     assert own.among([stranger], [record(servers=(stranger.pid,))]) == {stranger}
@@ -55,9 +64,12 @@ def test_servers_and_what_daemons_start_are_its_own(tmp_path: Path, stranger: Pr
     assert OwnProcesses(tmp_path).among([stranger], [daemon]) == {stranger}
 
 
-def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_ends(tmp_path: Path) -> None:
+def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_ends(
+    tmp_path: Path,
+) -> None:
     """`mpsd control` beside an agent, and the client that it tries a driver with."""
-    parents = ["sh", "-c", f'setsid {sys.executable} -c "$0" {tmp_path} &', _HOLDS]  # the shell ends at once
+    # the shell ends at once
+    parents = ["sh", "-c", f'setsid {sys.executable} -c "$0" {tmp_path} &', _HOLDS]
     with subprocess.Popen(parents, stdout=-1, text=True) as shell:
         assert shell.stdout
         child = processes.identity_of(int(shell.stdout.readline()))
@@ -78,7 +90,10 @@ def test_what_a_driver_is_tried_with_is_left_alone_though_whoever_has_no_grant_i
     try:
         machine.set_policy(exclusive_process=False, violations={"in_no_pod": {"action": "kill"}})
         machine.service("agent")
-        eventually(lambda: (machine.run_directory / "mpsd.sock").exists(), "the agent looks before the others start")
+        eventually(
+            lambda: (machine.run_directory / "mpsd.sock").exists(),
+            "the agent looks before the others start",
+        )
         machine.service("control")
         machine.until_ready()
         canary, violations = machine.record().canary, machine.node().violations

@@ -32,7 +32,9 @@ class Site:
         self.source = source
         self.session = session
         self.api = PageApi(source)
-        self._server = Listener(self.api.routes, ListenAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True))
+        self._server = Listener(
+            self.api.routes, ListenAddress("127.0.0.1", 0), ListenerSettings(4096, cancels=True)
+        )
 
     async def start(self) -> None:
         await self._server.start()
@@ -86,7 +88,11 @@ def test_a_reader_is_told_everything_first_and_then_what_has_changed() -> None:
             name, whole = await anext(told)
             assert (name, whole["whole"], len(whole["put"]["gpus"])) == ("page", True, 2)
 
-            site.source.show(page_of(node(GPUS, [granted(GPUS[0], "train", GIB), granted(GPUS[1], "other", 2 * GIB)])))
+            site.source.show(
+                page_of(
+                    node(GPUS, [granted(GPUS[0], "train", GIB), granted(GPUS[1], "other", 2 * GIB)])
+                )
+            )
             name, change = await anext(told)
 
             assert (name, change["whole"], change["gone"]) == ("page", False, {})
@@ -109,7 +115,9 @@ def test_what_is_gone_is_told_by_its_id() -> None:
     on_site(page_of(replace(node(GPUS, []), unknown=("NVML says nothing",))), test)
 
 
-def test_a_view_that_differs_in_nothing_but_the_time_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_differs_in_nothing_but_the_time_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(server, "BEAT_S", 1.0)
     first = page_of(node(GPUS, []))
 
@@ -144,7 +152,9 @@ def test_who_comes_later_is_told_when_it_was_seen_last_though_nothing_has_change
     on_site(first, test)
 
 
-def test_all_readers_share_one_look_and_it_ends_with_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_readers_share_one_look_and_it_ends_with_the_last_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("mpsd.status.page.feed._LINGER_S", 0.1)
 
     async def test(site: Site) -> None:
@@ -174,9 +184,12 @@ def test_one_reader_too_many_is_told_so_and_comes_in_when_another_has_gone() -> 
                 async with site.session.get(site.url(path)) as refused:
                     assert refused.status == 429
                     said = await refused.text()
-                    assert said.startswith(f"this machine reads the page {MOST_READERS} times already, of 32 that may")
+                    assert said.startswith(
+                        f"this machine reads the page {MOST_READERS} times already, of 32 that may"
+                    )
                     assert "close a page that nobody looks at" in said
-                    assert refused.headers["Connection"] == "close"  # its place is for those who read metrics
+                    # its place is for those who read metrics
+                    assert refused.headers["Connection"] == "close"
             last.close()
             while True:
                 async with site.session.get(site.url("/v1/page")) as answer:
@@ -210,7 +223,8 @@ def test_a_reader_who_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) 
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(("127.0.0.1", site.port))
             lazy.sendall(b"GET /v1/page/changes HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            for round_ in range(10_000):  # as fast as it is looked at; megabytes until the kernel takes no more
+            # as fast as it is looked at; megabytes until the kernel takes no more
+            for round_ in range(10_000):
                 site.source.show(page_of(crowd(8, 40, used_mib=round_)))
                 await asyncio.sleep(0.02)
                 if not site.api.readers:
@@ -233,7 +247,9 @@ def test_the_page_is_one_file_that_no_cache_keeps_and_that_may_ask_nobody_else()
             assert "connect-src 'self'" in policy
             assert "unsafe" not in policy
             html = await answer.text()
-        async with site.session.get(site.url("/"), headers={"Accept-Encoding": "identity"}) as plain:
+        async with site.session.get(
+            site.url("/"), headers={"Accept-Encoding": "identity"}
+        ) as plain:
             assert await plain.text() == html
 
     on_site(None, test)

@@ -1,6 +1,8 @@
-"""Whatever happens in whatever order: in the end every domain serves, and the ledger holds exactly the living programs.
+"""Whatever happens in whatever order: in the end every domain serves, and the ledger holds exactly
+the living programs.
 
-On a machine of its own, where programs wait for their grants; tests/whole/node/test_soak.py is about pods.
+On a machine of its own, where programs wait for their grants; tests/whole/node/test_soak.py is
+about pods.
 """
 
 import os
@@ -86,16 +88,23 @@ class ProgramsFate(Fate):
         return [program for program in self.programs if program.running]
 
     def trouble(self) -> str:
-        """Why not every domain serves, or who lives and neither has what it asked for nor waits for room."""
+        """Why not every domain serves, or who lives and neither has what it asked for nor waits for
+        room."""
         if not self.control_has_looked:
             return "control has not looked yet"
         node, living = self.machine.node(), {program.pid for program in self.living}
-        served = {grant.holder_pid for grant in node.grants} | {waiting.holder_pid for waiting in node.waiting}
+        served = {grant.holder_pid for grant in node.grants} | {
+            waiting.holder_pid for waiting in node.waiting
+        }
         if served != living or any(domain.state != State.READY for domain in node.domains):
             return f"{living} live, {node}"
         if sum(len(domain.gpus) for domain in node.domains) != len(node.gpus):
             return f"a GPU is in no domain: {node.domains}"
-        if over := [program.pid for program in self.escapes if program.running and program.pid in self.machine.holders]:
+        if over := [
+            program.pid
+            for program in self.escapes
+            if program.running and program.pid in self.machine.holders
+        ]:
             return f"over their grant: {over}"
         if left := self.ends_left():
             return f"ends under way: {left}"
@@ -103,7 +112,9 @@ class ProgramsFate(Fate):
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs(pair: Machine, seed: int) -> None:
+def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs(
+    pair: Machine, seed: int
+) -> None:
     bystander = Bystander(pair)
     fate = ProgramsFate(pair, random.Random(seed))
     fate.play()
@@ -117,5 +128,8 @@ def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs
     assert len(holders) == len(set(holders))
     assert all(gpu.granted_mib <= gpu.promised_mib for gpu in node.gpus)
     if os.geteuid() == 0:  # who else may make gates
-        eventually(lambda: all(pair.folder_of(one.name).gate.exists() for one in node.domains), "every gate is open")
+        eventually(
+            lambda: all(pair.folder_of(one.name).gate.exists() for one in node.domains),
+            "every gate is open",
+        )
     assert bystander.is_well

@@ -1,4 +1,5 @@
-"""The server's limit of a GPU is its largest grant, whoever is restarted; nobody gets in without one."""
+"""The server's limit of a GPU is its largest grant, whoever is restarted; nobody gets in without
+one."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,7 +10,8 @@ from mpsd.model.client_limits import DENY_MIB
 from tests.whole.machine.conftest import parted_on
 from tests.whole.machine.machine import Machine, eventually
 
-# Each of them after and before another; the second dies before the first is back. The soak plays any order.
+# Each of them after and before another; the second dies before the first is back. The soak plays
+# any order.
 _ORDER = ["control", "daemon", "server", "agent", "control"]
 
 
@@ -40,10 +42,13 @@ class Parts:
             self._machine.service(part)
 
     def in_force(self, name: str = "gpu0") -> set[str]:
-        """What the daemon says of its servers, and of those to come, in its own words; empty without a server."""
+        """What the daemon says of its servers, and of those to come, in its own words; empty
+        without a server."""
         servers = self._machine.ask_daemon("get_server_list", name).split()
         asked = [f"get_device_pinned_mem_limit {server} 0" for server in servers]
-        said = self._machine.ask_daemon("\n".join([*asked, "get_default_device_pinned_mem_limit 0"]), name).splitlines()
+        said = self._machine.ask_daemon(
+            "\n".join([*asked, "get_default_device_pinned_mem_limit 0"]), name
+        ).splitlines()
         return set(said) if len(said) > len(servers) > 0 else set()
 
     def _servers(self) -> Iterator[int]:
@@ -60,7 +65,9 @@ def test_it_survives_restarts_of_every_part(apart: Machine) -> None:
         parts.kill(second)
         parts.start(first)
         parts.start(second)
-        eventually(lambda: parts.in_force() == {"7G"}, f"it is in force again after {first}, {second}")
+        eventually(
+            lambda: parts.in_force() == {"7G"}, f"it is in force again after {first}, {second}"
+        )
 
     apart.until_ready()
     assert apart.holders == {program.pid}

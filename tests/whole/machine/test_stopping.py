@@ -67,7 +67,9 @@ def test_a_stop_gives_up_when_the_drain_time_is_over(machine: Machine) -> None:
     assert client.exit_code() == 4
 
 
-def test_the_compute_mode_that_a_killed_mpsd_found_is_put_back_by_the_next(machine: Machine) -> None:
+def test_the_compute_mode_that_a_killed_mpsd_found_is_put_back_by_the_next(
+    machine: Machine,
+) -> None:
     card = machine.card()
     card.compute_mode = PROHIBITED
     machine.up().kill()
@@ -77,7 +79,9 @@ def test_the_compute_mode_that_a_killed_mpsd_found_is_put_back_by_the_next(machi
     assert card.compute_mode == PROHIBITED
 
 
-def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(pair: Machine) -> None:
+def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(
+    pair: Machine,
+) -> None:
     other = pair.card(1)
     service = pair.up()
     pair.card(0).lost = True
@@ -85,4 +89,5 @@ def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(
     service.exit_code()
     assert other.compute_mode == DEFAULT
     assert pair.processes_left() == {}
-    assert [path.parent.name for path in pair.files_left()] == ["compute-modes"]  # for the next mpsd
+    # for the next mpsd
+    assert [path.parent.name for path in pair.files_left()] == ["compute-modes"]

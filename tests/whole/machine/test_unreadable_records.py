@@ -1,4 +1,5 @@
-"""Records that were damaged while mpsd was away: nothing is granted twice, nobody is ended, and the file is named."""
+"""Records that were damaged while mpsd was away: nothing is granted twice, nobody is ended, and the
+file is named."""
 
 import time
 from pathlib import Path
@@ -15,7 +16,9 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:20])
 
 
-def test_a_truncated_grant_is_rebuilt_from_its_program_and_its_memory_is_not_granted_again(machine: Machine) -> None:
+def test_a_truncated_grant_is_rebuilt_from_its_program_and_its_memory_is_not_granted_again(
+    machine: Machine,
+) -> None:
     service = machine.up()
     client = machine.client(20)
     before, limit_mib = machine.grant_of(client), machine.limit_mib()
@@ -29,14 +32,20 @@ def test_a_truncated_grant_is_rebuilt_from_its_program_and_its_memory_is_not_gra
     refused = machine.run("--gpu-mem 21", "sim-cuda")
     assert refused.exit_code() == 1, refused
     after = machine.grant_of(client)
-    assert (after.id, after.memory_mib, after.thread_percent) == (before.id, 20 * 1024, before.thread_percent)
+    assert (after.id, after.memory_mib, after.thread_percent) == (
+        before.id,
+        20 * 1024,
+        before.thread_percent,
+    )
     assert path.read_bytes() != sound[:20]
     assert again.logged("grant rebuilt", grant=before.id)
     assert machine.limit_mib() == limit_mib
     assert client.running
 
 
-def test_a_grant_that_nobody_can_prove_closes_its_gpu_until_its_file_is_removed(machine: Machine) -> None:
+def test_a_grant_that_nobody_can_prove_closes_its_gpu_until_its_file_is_removed(
+    machine: Machine,
+) -> None:
     service = machine.up()
     client = machine.run("--gpu-mem 20", "env", "-u", "MPSD_GRANT", "sim-cuda", "hold")
     client.heard("ready")

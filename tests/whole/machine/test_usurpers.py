@@ -1,4 +1,5 @@
-"""A process that takes the GPU for itself while its domain has no server, in compute mode EXCLUSIVE_PROCESS."""
+"""A process that takes the GPU for itself while its domain has no server, in compute mode
+EXCLUSIVE_PROCESS."""
 
 import signal
 import time
@@ -9,7 +10,8 @@ from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, Program, Service, eventually
 from tests.whole.machine.promises import is_kept_within
 
-BACK_S = 2.5  # from the usurper's end to a domain that serves; who only looked again would do so every 5 s
+# from the usurper's end to a domain that serves; who only looked again would do so every 5 s
+BACK_S = 2.5
 
 
 @pytest.fixture
@@ -50,7 +52,9 @@ def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_ser
     took = usurper(machine, control, machine.recorded_daemon())
 
     starting = machine.in_state(State.STARTING)
-    eventually(lambda: f"while pid {took.pid} uses " in machine.record().reason, "the usurper is named")
+    eventually(
+        lambda: f"while pid {took.pid} uses " in machine.record().reason, "the usurper is named"
+    )
     assert starting.restarts == 1
     refused = machine.run("--gpu-mem 4", "true")
     assert refused.exit_code() == 1
@@ -69,5 +73,7 @@ def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_ser
         return took_s
 
     is_kept_within(BACK_S, back)
-    named = [line for line in control.logged("no server") if f"pid {took.pid} uses " in line["reason"]]
+    named = [
+        line for line in control.logged("no server") if f"pid {took.pid} uses " in line["reason"]
+    ]
     assert len(named) == 1  # whoever tried before it and was too late may have been seen, too

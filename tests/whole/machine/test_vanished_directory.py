@@ -1,4 +1,5 @@
-"""The run directory removed under a running mpsd: it says so and ends; the programs that run are left alone."""
+"""The run directory removed under a running mpsd: it says so and ends; the programs that run are
+left alone."""
 
 import subprocess
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ from tests.whole.machine.machine import Machine, Service, eventually
 def remove(machine: Machine) -> None:
     """Until rm has nothing to say: mpsd may write while it is at work."""
     there = str(machine.run_directory)
-    eventually(lambda: subprocess.run(["rm", "-rf", there], capture_output=True).returncode == 0, "it is removed")
+    eventually(
+        lambda: subprocess.run(["rm", "-rf", there], capture_output=True).returncode == 0,
+        "it is removed",
+    )
 
 
 def end_what_is_left(machine: Machine) -> None:
@@ -46,7 +50,9 @@ def test_whoever_runs_says_what_vanished_and_ends_and_no_program_notices(
     end_what_is_left(machine)
 
 
-def test_a_directory_of_the_same_name_that_somebody_made_anew_is_not_taken_for_it(machine: Machine) -> None:
+def test_a_directory_of_the_same_name_that_somebody_made_anew_is_not_taken_for_it(
+    machine: Machine,
+) -> None:
     service = machine.up()
     machine.run_directory.rename(machine.run_directory.with_name("aside"))
     machine.run_directory.mkdir()

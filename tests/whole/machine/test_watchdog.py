@@ -1,6 +1,7 @@
 """Programs that take more than they were given are ended, soon and alone, on the simulator.
 
-One machine for all of them, on which processes may run beside MPS, with a neighbour who keeps to its grant.
+One machine for all of them, on which processes may run beside MPS, with a neighbour who keeps to
+its grant.
 """
 
 import os
@@ -21,7 +22,8 @@ from tests.whole.machine.machine import Machine, Program, eventually
 from tests.whole.machine.promises import is_kept_within
 
 LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
-PROMISED_S = 0.8  # from the first byte too many until the memory is back, 0.3 s of it for what was queued
+# from the first byte too many until the memory is back, 0.3 s of it for what was queued
+PROMISED_S = 0.8
 GRANTED_MIB, TOLERANCE_MIB = 2048, 32
 MOST_CLIENTS = 3
 KILLED = 128 + signal.SIGKILL
@@ -47,7 +49,9 @@ class Watched:
         return self.machine.start([self.machine.program("sim-cuda"), *actions], environment)
 
     def used_mib(self, *pids: int) -> int:
-        return sum(holding.all_bytes for holding in self.card.holdings() if holding.pid in pids) // MIB
+        return (
+            sum(holding.all_bytes for holding in self.card.holdings() if holding.pid in pids) // MIB
+        )
 
     def others(self) -> set[int]:
         """Whoever is on the GPU beside the neighbour."""
@@ -56,7 +60,9 @@ class Watched:
 
     def seconds_over(self, program: Program, most_mib: int = GRANTED_MIB + TOLERANCE_MIB) -> float:
         """Of a program that is ended for it."""
-        return seconds_over(most_mib, lambda: self.used_mib(program.pid), lambda: not program.running)
+        return seconds_over(
+            most_mib, lambda: self.used_mib(program.pid), lambda: not program.running
+        )
 
     def end_others(self) -> None:
         for pid in self.others():
@@ -78,7 +84,9 @@ class Watched:
         """What was told of it, once its outcome is known where there is one."""
 
         def look() -> list[ViolationReport]:
-            found = [one for one in self.violations.last if (one.kind, one.pid) == (kind, program.pid)]
+            found = [
+                one for one in self.violations.last if (one.kind, one.pid) == (kind, program.pid)
+            ]
             known = [one for one in found if one.outcome and not one.outcome.startswith("stopped ")]
             return known or [one for one in found if one.action == Response.WARN]
 
@@ -122,7 +130,9 @@ def test_a_program_that_lifts_its_limit_and_uses_it_is_ended_in_time(watched: Wa
     is_kept_within(PROMISED_S, escape)
 
 
-def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer(watched: Watched) -> None:
+def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer(
+    watched: Watched,
+) -> None:
     def escape() -> float:
         go = watched.machine.run_directory.parent / "go"
         go.unlink(missing_ok=True)
@@ -144,14 +154,22 @@ def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer
     is_kept_within(PROMISED_S, escape)
 
 
-def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(watched: Watched) -> None:
+def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(
+    watched: Watched,
+) -> None:
     watched.set_violations(in_no_pod={"action": "kill"})
     try:
         stranger = watched.machine.start(["sleep", "600"])
         shown = watched.card.claim(ContextClaim(stranger.pid, GRAPHICS, MIB))
         watched.card.claim(ContextClaim(stranger.pid, OUTSIDE_MPS, 100 * MIB))
-        goes_on = f"pid {stranger.pid} (sleep) has no grant and uses gpu0, which mpsd shares; it runs beside MPS, "
-        goes_on += "without limits; it continues: it shows something on a display, and such a process is never ended"
+        goes_on = (
+            f"pid {stranger.pid} (sleep) has no grant and uses gpu0, which mpsd shares; it runs"
+            " beside MPS, "
+        )
+        goes_on += (
+            "without limits; it continues: it shows something on a display, and such a process is"
+            " never ended"
+        )
         eventually(lambda: watched.up.logged("violation", message=goes_on), "he is told of")
         assert stranger.running
         watched.card.release(shown, stranger.pid)
@@ -178,7 +196,9 @@ def test_a_process_whose_first_thread_has_ended_is_not_hidden(watched: Watched) 
     )
 
     def escape() -> float:
-        program = watched.machine.run("--gpu-mem 2", "env", f"{LIMIT}=garbage", sys.executable, "-c", script)
+        program = watched.machine.run(
+            "--gpu-mem 2", "env", f"{LIMIT}=garbage", sys.executable, "-c", script
+        )
         took_s = watched.seconds_over(program)
         assert program.exit_code() == KILLED
         return took_s

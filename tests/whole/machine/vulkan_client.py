@@ -1,7 +1,8 @@
-"""A program that takes memory of a GPU through Vulkan, as one that draws does, and keeps it: `vulkan_client.py MIB`.
+"""A program that takes memory of a GPU through Vulkan, as one that draws does, and keeps it:
+`vulkan_client.py MIB`.
 
-It prints one JSON object a line: {"ready": PID, "alloc_MiB": MIB}, or {"error": FUNCTION, "rc": VkResult}. The numbers
-are of the Vulkan specification (VkStructureType, VkMemoryPropertyFlagBits).
+It prints one JSON object a line: {"ready": PID, "alloc_MiB": MIB}, or {"error": FUNCTION, "rc":
+VkResult}. The numbers are of the Vulkan specification (VkStructureType, VkMemoryPropertyFlagBits).
 """
 
 import ctypes
@@ -13,7 +14,8 @@ from typing import Any
 
 _PIECE_MIB = 512
 _DEVICE_LOCAL = 0x1
-_INSTANCE, _QUEUE, _DEVICE, _ALLOCATION = 1, 2, 3, 5  # VK_STRUCTURE_TYPE_…_CREATE_INFO, …_MEMORY_ALLOCATE_INFO
+# VK_STRUCTURE_TYPE_…_CREATE_INFO, …_MEMORY_ALLOCATE_INFO
+_INSTANCE, _QUEUE, _DEVICE, _ALLOCATION = 1, 2, 3, 5
 _HEAD = [("type", ctypes.c_uint32), ("next", ctypes.c_void_p)]
 _NAMES = [
     *(("layers", ctypes.c_uint32), ("layer", ctypes.c_void_p)),
@@ -31,7 +33,11 @@ class _InstanceInfo(ctypes.Structure):
 
 
 class _QueueInfo(ctypes.Structure):
-    _fields_ = [*_HEAD, *((name, ctypes.c_uint32) for name in ("flags", "family", "count")), ("of", ctypes.c_void_p)]
+    _fields_ = [
+        *_HEAD,
+        *((name, ctypes.c_uint32) for name in ("flags", "family", "count")),
+        ("of", ctypes.c_void_p),
+    ]
 
 
 class _DeviceInfo(ctypes.Structure):
@@ -68,9 +74,20 @@ def main() -> None:
             say(error=function, rc=result)
             sys.exit(1)
 
-    instance, device, count, devices = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint32(1), (ctypes.c_void_p * 1)()
-    call("vkCreateInstance", ctypes.byref(_InstanceInfo(type=_INSTANCE)), None, ctypes.byref(instance))
-    vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), devices)  # VK_INCOMPLETE where there are more
+    instance, device, count, devices = (
+        ctypes.c_void_p(),
+        ctypes.c_void_p(),
+        ctypes.c_uint32(1),
+        (ctypes.c_void_p * 1)(),
+    )
+    call(
+        "vkCreateInstance",
+        ctypes.byref(_InstanceInfo(type=_INSTANCE)),
+        None,
+        ctypes.byref(instance),
+    )
+    # VK_INCOMPLETE where there are more
+    vulkan.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), devices)
     gpu = ctypes.c_void_p(devices[0])
     priority = ctypes.c_float(1)
     queue = _QueueInfo(type=_QUEUE, count=1, of=ctypes.addressof(priority))
@@ -78,7 +95,9 @@ def main() -> None:
     call("vkCreateDevice", gpu, ctypes.byref(info), None, ctypes.byref(device))
     memory = _Memory()
     vulkan.vkGetPhysicalDeviceMemoryProperties(gpu, ctypes.byref(memory))
-    local = next(number for number in range(memory.types) if memory.type[2 * number] & _DEVICE_LOCAL)
+    local = next(
+        number for number in range(memory.types) if memory.type[2 * number] & _DEVICE_LOCAL
+    )
     taken_mib, wanted_mib = 0, int(sys.argv[1])
     while taken_mib < wanted_mib:
         piece = _Allocation(type=_ALLOCATION, size=_PIECE_MIB << 20, memory_type=local)

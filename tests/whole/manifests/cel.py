@@ -1,7 +1,8 @@
 """Evaluates the CEL in admission policies with Google's own runtime, as an API server would.
 
-What Kubernetes adds to CEL is here only as far as the manifests use it: the objects of an apply configuration are
-read as plain maps. Types of fields are not known here; what has the wrong type fails when it is evaluated.
+What Kubernetes adds to CEL is here only as far as the manifests use it: the objects of an apply
+configuration are read as plain maps. Types of fields are not known here; what has the wrong type
+fails when it is evaluated.
 """
 
 import re
@@ -22,7 +23,9 @@ _AUTHORIZER = re.compile(r"\bauthorizer(\.\w+\([^()]*\))+")
 @cache
 def _environment() -> Any:
     names = ("object", "oldObject", "request", "variables")
-    return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=[ext_strings.ExtStrings()])
+    return cel.NewEnv(
+        variables=dict.fromkeys(names, cel.Type.DYN), extensions=[ext_strings.ExtStrings()]
+    )
 
 
 @cache
@@ -31,9 +34,13 @@ def _compiled(expression: str) -> Any:
 
 
 def evaluate(expression: str, **given: object) -> Any:
-    """The value as plain Python. Raises whatever the runtime says is wrong. What an API server would ask its authorizer
-    is answered by `request.isAuthorized`."""
-    value = _compiled(_AUTHORIZER.sub("request.isAuthorized", expression)).eval(data=given).plain_value()
+    """The value as plain Python. Raises whatever the runtime says is wrong. What an API server
+    would ask its authorizer is answered by `request.isAuthorized`."""
+    value = (
+        _compiled(_AUTHORIZER.sub("request.isAuthorized", expression))
+        .eval(data=given)
+        .plain_value()
+    )
     if isinstance(value, BaseException):
         raise value
     return value
@@ -49,7 +56,10 @@ def apply_configuration(expression: str, **given: object) -> Object:
 
 def is_asked(policy: Mapping[str, Any], **given: object) -> bool:
     """Whether a policy's, or a webhook's, match conditions hold."""
-    return all(evaluate(condition["expression"], **given) for condition in policy.get("matchConditions", ()))
+    return all(
+        evaluate(condition["expression"], **given)
+        for condition in policy.get("matchConditions", ())
+    )
 
 
 def broken(policy: Object, **given: object) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""From Kubernetes 1.30 on a token of mpsd-agent writes what the agent of its node writes, and nothing else."""
+"""From Kubernetes 1.30 on a token of mpsd-agent writes what the agent of its node writes, and
+nothing else."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,10 @@ from mpsd.status.rules.mpsnode import UPGRADE_LABEL, belonging_patch, mpsnode_fo
 from tests.manifests.rendering import PLAIN, named, of_kind
 from tests.whole.manifests.cel import Object, broken
 
-_AGENT, _CLAIM = "system:serviceaccount:mpsd-system:mpsd-agent", "authentication.kubernetes.io/node-name"
+_AGENT, _CLAIM = (
+    "system:serviceaccount:mpsd-system:mpsd-agent",
+    "authentication.kubernetes.io/node-name",
+)
 _POLICY = named(PLAIN, "ValidatingAdmissionPolicy", "mpsd-agent-writes")
 _POD: Object = {
     "kind": "Pod",
@@ -19,13 +23,30 @@ _POD: Object = {
     "spec": {"nodeName": "node1"},
     "status": {"phase": "Running", "podIP": "10.0.0.7"},
 }
-_NODE: Object = {"kind": "Node", "metadata": {"name": "node1", "labels": {"a": "b"}}, "spec": {}, "status": {}}
-_CORDONED: Object = {"kind": "MPSNode", "metadata": {"name": "node1"}, "spec": {"cordoned": ["all"]}}
-_MARKS = {"mpsd.io/gpu": "GPU-1", "ALIYUN_COM_GPU_MEM_IDX": "0", "scheduler.framework.gpushare.assigned": "true"}
-_LABELS = {"mpsd.io/gpu.product": "NVIDIA-H200", "mpsd.io/gpu.memory": "139", "mpsd.io/gpu.count": "8"} | {
-    "mpsd.io/sharing": "mps"
+_NODE: Object = {
+    "kind": "Node",
+    "metadata": {"name": "node1", "labels": {"a": "b"}},
+    "spec": {},
+    "status": {},
 }
-_EVENT = event_object(EventCount(Event(node_subject("node1"), Reason.EVICTED, "x"), 1.0, 1.0, 1), "node1")
+_CORDONED: Object = {
+    "kind": "MPSNode",
+    "metadata": {"name": "node1"},
+    "spec": {"cordoned": ["all"]},
+}
+_MARKS = {
+    "mpsd.io/gpu": "GPU-1",
+    "ALIYUN_COM_GPU_MEM_IDX": "0",
+    "scheduler.framework.gpushare.assigned": "true",
+}
+_LABELS = {
+    "mpsd.io/gpu.product": "NVIDIA-H200",
+    "mpsd.io/gpu.memory": "139",
+    "mpsd.io/gpu.count": "8",
+} | {"mpsd.io/sharing": "mps"}
+_EVENT = event_object(
+    EventCount(Event(node_subject("node1"), Reason.EVICTED, "x"), 1.0, 1.0, 1), "node1"
+)
 _OPTIONS = {"preconditions": {"uid": "1-2"}}
 _EVICTION: Object = {"kind": "Eviction", "metadata": {"name": "train"}, "deleteOptions": _OPTIONS}
 
@@ -41,7 +62,11 @@ def _annotated(annotations: dict[str, str]) -> Object:
 
 def _patched(thing: Object, patch: Object) -> Object:
     """As a merge patch without null."""
-    inner = {key: _patched(thing.get(key, {}), value) for key, value in patch.items() if isinstance(value, dict)}
+    inner = {
+        key: _patched(thing.get(key, {}), value)
+        for key, value in patch.items()
+        if isinstance(value, dict)
+    }
     return {**thing, **patch, **inner}
 
 
@@ -51,15 +76,24 @@ def _denied(
     """The rules that deny it. node: of the token; empty for one that names none."""
     user: Object = {"username": _AGENT} | ({"extra": {_CLAIM: [node]}} if node else {})
     request = {"userInfo": user, "namespace": namespace}
-    return {message.partition(":")[0] for message in broken(_POLICY, object=thing, oldObject=before, request=request)}
+    return {
+        message.partition(":")[0]
+        for message in broken(_POLICY, object=thing, oldObject=before, request=request)
+    }
 
 
 # What the agent of node1 writes, as it is after the write, and as it was before.
 _WRITES: dict[str, tuple[Object, Object | None]] = {
     "annotations of a pod": (_annotated(_MARKS), _POD),
-    "the status of a node": (_patched(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")), _NODE),
+    "the status of a node": (
+        _patched(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")),
+        _NODE,
+    ),
     "the labels of a node": (_with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS), _NODE),
-    "fewer labels of a node": (_NODE, _with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS)),
+    "fewer labels of a node": (
+        _NODE,
+        _with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS),
+    ),
     "the label of a driver upgrade": (
         _with(_NODE, "metadata", "labels", value={"a": "b", UPGRADE_LABEL: "drained"}),
         _NODE,
@@ -69,11 +103,15 @@ _WRITES: dict[str, tuple[Object, Object | None]] = {
         _with(_NODE, "metadata", "labels", value={"a": "b", UPGRADE_LABEL: "drained"}),
     ),
     "a new MPSNode": (mpsnode_for("node1", "uid"), None),
-    "the owner of an MPSNode": (_patched(_CORDONED, belonging_patch(_CORDONED, "node1", "uid") or {}), _CORDONED),
+    "the owner of an MPSNode": (
+        _patched(_CORDONED, belonging_patch(_CORDONED, "node1", "uid") or {}),
+        _CORDONED,
+    ),
     "the status of an MPSNode": (_CORDONED | {"status": {"driver": "580"}}, _CORDONED),
     "a new event": (_EVENT, None),
     "an event that is counted": (
-        _EVENT | event_patch(EventCount(Event(node_subject("node1"), Reason.EVICTED, "x"), 1.0, 2.0, 2)),
+        _EVENT
+        | event_patch(EventCount(Event(node_subject("node1"), Reason.EVICTED, "x"), 1.0, 2.0, 2)),
         _EVENT,
     ),
     "an eviction": (_EVICTION, None),
@@ -93,7 +131,9 @@ def test_a_token_that_names_no_node_writes_nothing(write: str) -> None:
 @pytest.mark.parametrize("write", _WRITES)
 def test_a_token_of_another_node_writes_nothing_here_but_evictions(write: str) -> None:
     """No expression can look up on which node the pod of an eviction is."""
-    assert _denied(*_WRITES[write], node="node2") == (set() if write == "an eviction" else {"own-node"})
+    assert _denied(*_WRITES[write], node="node2") == (
+        set() if write == "an eviction" else {"own-node"}
+    )
 
 
 def _beyond() -> Iterator[tuple[str, Object, Object | None]]:
@@ -108,13 +148,25 @@ def _beyond() -> Iterator[tuple[str, Object, Object | None]]:
     yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "b", "pool": "system"}), _NODE
     yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "c"} | _LABELS), _NODE
     yield "own-node", _with(_NODE, "metadata", "labels", value=_LABELS), _NODE
-    yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "b", "mpsd.io/share": "mps"}), _NODE
+    yield (
+        "own-node",
+        _with(_NODE, "metadata", "labels", value={"a": "b", "mpsd.io/share": "mps"}),
+        _NODE,
+    )
     yield "own-node", _with(_NODE, "metadata", "labels", value={UPGRADE_LABEL: "drained"}), _NODE
-    yield "own-node", _with(_NODE, "metadata", "labels", value={"a": "c", UPGRADE_LABEL: "drained"}), _NODE
+    yield (
+        "own-node",
+        _with(_NODE, "metadata", "labels", value={"a": "c", UPGRADE_LABEL: "drained"}),
+        _NODE,
+    )
     yield "own-node", _with(_NODE, "metadata", "finalizers", value=["a/b"]), _NODE
     yield "own-node", _with(_NODE, "metadata", "annotations", value={"a": "b"}), _NODE
     yield "own-node", _with(_CORDONED, "spec", "cordoned", value=[]), _CORDONED
-    yield "own-node", _with(_CORDONED, "metadata", "annotations", value={"mpsd.io/reserved": "{}"}), _CORDONED
+    yield (
+        "own-node",
+        _with(_CORDONED, "metadata", "annotations", value={"mpsd.io/reserved": "{}"}),
+        _CORDONED,
+    )
     yield "own-node", _CORDONED, None
     yield "own-node", _with(_EVENT, "source", value={"component": "kubelet", "host": "node1"}), None
     yield "own-node", _EVENT, _with(_EVENT, "source", "host", value="node2")
@@ -125,7 +177,9 @@ def _beyond() -> Iterator[tuple[str, Object, Object | None]]:
 
 
 @pytest.mark.parametrize(("rule", "thing", "before"), [*_beyond()])
-def test_a_stolen_token_changes_nothing_else_on_its_node(rule: str, thing: Object, before: Object | None) -> None:
+def test_a_stolen_token_changes_nothing_else_on_its_node(
+    rule: str, thing: Object, before: Object | None
+) -> None:
     assert _denied(thing, before) == {rule}
 
 
@@ -134,7 +188,9 @@ def test_no_pod_of_the_cluster_itself_is_evicted(namespace: str) -> None:
     assert _denied(_EVICTION, namespace=namespace) == {"eviction"}
 
 
-@pytest.mark.parametrize("writer", ["system:node:node1", "system:serviceaccount:default:mpsd-agent", "kubectl"])
+@pytest.mark.parametrize(
+    "writer", ["system:node:node1", "system:serviceaccount:default:mpsd-agent", "kubectl"]
+)
 def test_nobody_elses_writes_are_judged(writer: str) -> None:
     request: Any = {"userInfo": {"username": writer}}
     assert not list(broken(_POLICY, object=_POD, oldObject=_POD, request=request))
@@ -143,7 +199,10 @@ def test_nobody_elses_writes_are_judged(writer: str) -> None:
 # -- agent.startupTaint --
 
 _TAINTS = named("startup-taint", "ValidatingAdmissionPolicy", "mpsd-agent-taints")
-_OTHERS, _OURS = {"key": "a/b", "effect": "NoSchedule"}, {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
+_OTHERS, _OURS = (
+    {"key": "a/b", "effect": "NoSchedule"},
+    {"key": "mpsd.io/not-ready", "effect": "NoSchedule"},
+)
 _TAINTED = _with(_NODE, "spec", value={"taints": [_OTHERS, _OURS], "podCIDR": "10.0.0.0/24"})
 _FREED = _with(_TAINTED, "spec", "taints", value=[_OTHERS])
 
@@ -157,7 +216,11 @@ def _refused(thing: Object, before: Object | None = _TAINTED, node: str = "node1
 def test_the_agent_removes_its_taint_from_its_own_node_alone() -> None:
     assert _refused(_FREED) == set()
     assert (
-        _refused(_with(_FREED, "spec", "taints", value=[]), _with(_TAINTED, "spec", "taints", value=[_OURS])) == set()
+        _refused(
+            _with(_FREED, "spec", "taints", value=[]),
+            _with(_TAINTED, "spec", "taints", value=[_OURS]),
+        )
+        == set()
     )
     assert _refused(_FREED, node="node2") == {"own-node"}
     assert _refused(_FREED, node="") == {"own-node"}
@@ -169,7 +232,12 @@ def test_the_agent_removes_its_taint_from_its_own_node_alone() -> None:
     [
         _with(_TAINTED, "spec", "taints", value=[_OURS]),
         _with(_TAINTED, "spec", "taints", value=[]),
-        _with(_TAINTED, "spec", "taints", value=[_OTHERS, _OURS, {"key": "c/d", "effect": "NoExecute"}]),
+        _with(
+            _TAINTED,
+            "spec",
+            "taints",
+            value=[_OTHERS, _OURS, {"key": "c/d", "effect": "NoExecute"}],
+        ),
         _with(_FREED, "spec", "taints", value=[_OTHERS | {"effect": "PreferNoSchedule"}]),
         _with(_FREED, "spec", "unschedulable", value=True),
         _with(_FREED, "spec", "podCIDR", value="10.1.0.0/24"),
@@ -198,7 +266,11 @@ def test_it_denies_also_where_it_cannot_be_evaluated_and_covers_every_right_to_w
     assert _POLICY["spec"]["failurePolicy"] == "Fail"
     (binding,) = of_kind(PLAIN, "ValidatingAdmissionPolicyBinding")
     assert binding["spec"] == {"policyName": "mpsd-agent-writes", "validationActions": ["Deny"]}
-    covered = {name for rule in _POLICY["spec"]["matchConstraints"]["resourceRules"] for name in rule["resources"]}
+    covered = {
+        name
+        for rule in _POLICY["spec"]["matchConstraints"]["resourceRules"]
+        for name in rule["resources"]
+    }
     writing = {
         resource
         for rule in named(PLAIN, "ClusterRole", "mpsd-agent")["rules"]

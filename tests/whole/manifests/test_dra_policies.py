@@ -1,4 +1,5 @@
-"""With `dra.enabled` a claim says only what mpsd reads, and a token of mpsd-agent writes its node's slices alone."""
+"""With `dra.enabled` a claim says only what mpsd reads, and a token of mpsd-agent writes its node's
+slices alone."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,11 +23,16 @@ _PLACE = "dra"
 _SLICES = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-agent-slices")
 _CLAIMS = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-claims")
 _TEMPLATES = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-webhook-templates")
-_AGENT, _NODE = "system:serviceaccount:mpsd-system:mpsd-agent", "authentication.kubernetes.io/node-name"
+_AGENT, _NODE = (
+    "system:serviceaccount:mpsd-system:mpsd-agent",
+    "authentication.kubernetes.io/node-name",
+)
 _SLICE = resource_slice(Pool("gpu.mpsd.io", "node1", "uid"), 1, [])
 
 
-def _denied(policy: Object, thing: Object, before: Object | None = None, *, node: str = "node1") -> set[str]:
+def _denied(
+    policy: Object, thing: Object, before: Object | None = None, *, node: str = "node1"
+) -> set[str]:
     """The rules that deny it."""
     request: Any = {"userInfo": {"username": _AGENT} | ({"extra": {_NODE: [node]}} if node else {})}
     found = broken(policy, object=thing, oldObject=before, request=request)
@@ -49,7 +55,11 @@ def test_a_token_makes_no_slice_by_the_name_of_another_nodes() -> None:
 
 @pytest.mark.parametrize(
     "field",
-    [{"driver": "gpu.nvidia.com"}, {"nodeName": "node2"}, {"pool": _SLICE["spec"]["pool"] | {"name": "node2"}}],
+    [
+        {"driver": "gpu.nvidia.com"},
+        {"nodeName": "node2"},
+        {"pool": _SLICE["spec"]["pool"] | {"name": "node2"}},
+    ],
 )
 def test_a_token_neither_takes_nor_makes_the_slice_of_another(field: Object) -> None:
     other = _SLICE | {"spec": _SLICE["spec"] | field}
@@ -57,10 +67,18 @@ def test_a_token_neither_takes_nor_makes_the_slice_of_another(field: Object) -> 
 
 
 def _claim(*configs: Object, template: bool = False, **exactly: object) -> Object:
-    requests = [{"name": "gpu", "exactly": {"deviceClassName": "mps.mpsd.io", **exactly}}, {"name": "any"}]
+    requests = [
+        {"name": "gpu", "exactly": {"deviceClassName": "mps.mpsd.io", **exactly}},
+        {"name": "any"},
+    ]
     spec = {"devices": {"requests": requests, "config": [*configs]}}
     kind, spec = ("ResourceClaimTemplate", {"spec": spec}) if template else ("ResourceClaim", spec)
-    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "a"},
+        "spec": spec,
+    }
 
 
 @pytest.mark.parametrize("template", [False, True])
@@ -80,14 +98,17 @@ def _claim(*configs: Object, template: bool = False, **exactly: object) -> Objec
         ({}, "config-version"),
     ],
 )
-def test_a_claim_is_refused_for_what_kubelet_would_refuse_it_for(found: Object, rule: str, template: bool) -> None:
+def test_a_claim_is_refused_for_what_kubelet_would_refuse_it_for(
+    found: Object, rule: str, template: bool
+) -> None:
     assert _denied(_CLAIMS, _claim(config(found), template=template)) == ({rule} if rule else set())
 
 
 @given(
     st.dictionaries(
         st.sampled_from(["apiVersion", "kind", "threadCap", "priority", "threads"]),
-        st.sampled_from(["mpsd.io/v1alpha1", "MPSConfig", "60", "normal", "below-normal"]) | st.integers(-10, 110),
+        st.sampled_from(["mpsd.io/v1alpha1", "MPSConfig", "60", "normal", "below-normal"])
+        | st.integers(-10, 110),
     )
 )
 def test_policy_and_driver_take_the_same_parameters(found: Object) -> None:
@@ -111,7 +132,9 @@ def _amounts(**amounts: str) -> Object:
 
 
 @given(st.integers(0, 100), st.integers(5, 100))
-def test_policy_and_driver_agree_on_a_cap_beside_the_threads_that_are_reserved(threads: int, cap: int) -> None:
+def test_policy_and_driver_agree_on_a_cap_beside_the_threads_that_are_reserved(
+    threads: int, cap: int
+) -> None:
     parameters_of = config(parameters(threadCap=cap))
     denied = _denied(_CLAIMS, _asking(_amounts(threads=str(threads)), config=[parameters_of]))
     allocated = claim_object(result(threads=str(-(-threads // 5) * 5)), configs=(parameters_of,))
@@ -124,7 +147,7 @@ def test_policy_and_driver_agree_on_a_cap_beside_the_threads_that_are_reserved(t
     assert refused <= {"cap-below-reservation"}
 
 
-def test_a_cap_below_the_threads_of_any_request_is_refused_and_what_is_no_number_is_left_to_the_scheduler() -> None:
+def test_a_cap_below_any_request_is_refused_and_no_number_is_the_schedulers() -> None:
     capped: Any = {"config": [config(parameters(threadCap=40))]}
     assert _denied(_CLAIMS, _asking(_amounts(threads="40"), _amounts(threads="60"), **capped)) >= {
         "cap-below-reservation"
@@ -146,8 +169,14 @@ _WHOLE = {"deviceClassName": "whole-gpu.mpsd.io"}
         (_asking({"allocationMode": "All"}), {"devices-of-domains"}),
         (_asking({"count": 2}, constraints=[_SAME]), set()),
         (_asking({"count": 2}, constraints=[_SAME | {"requests": ["r0"]}]), set()),
-        (_asking({"count": 2}, constraints=[_SAME | {"requests": ["other"]}]), {"devices-of-domains"}),
-        (_asking({"count": 2}, constraints=[{"matchAttribute": "gpu.mpsd.io/uuid"}]), {"devices-of-domains"}),
+        (
+            _asking({"count": 2}, constraints=[_SAME | {"requests": ["other"]}]),
+            {"devices-of-domains"},
+        ),
+        (
+            _asking({"count": 2}, constraints=[{"matchAttribute": "gpu.mpsd.io/uuid"}]),
+            {"devices-of-domains"},
+        ),
         (_asking({"count": 2, "deviceClassName": "gpu.nvidia.com"}), set()),
         (_asking({}, {"deviceClassName": "nic.example.com", "count": 2}), set()),
         (_asking({}, {}), {"devices-of-domains", "device-twice"}),
@@ -155,7 +184,10 @@ _WHOLE = {"deviceClassName": "whole-gpu.mpsd.io"}
         (_asking({}, {}, constraints=[_SAME, _APART]), set()),
         (_asking({}, {}, constraints=[_SAME, _APART | {"requests": ["r1"]}]), {"device-twice"}),
         (_asking(_amounts(memory="4Gi"), {}, constraints=[_SAME, _APART]), {"devices-uneven"}),
-        (_asking(_amounts(memory="4Gi"), _amounts(memory="4Gi"), constraints=[_SAME, _APART]), set()),
+        (
+            _asking(_amounts(memory="4Gi"), _amounts(memory="4Gi"), constraints=[_SAME, _APART]),
+            set(),
+        ),
         (_asking(_WHOLE), set()),
         (_asking(_WHOLE | {"count": 2}), {"devices-of-domains"}),
         (_asking(_WHOLE | _amounts(clients="8")), set()),
@@ -179,7 +211,9 @@ def test_the_claim_that_the_webhook_makes_for_several_gpus_passes() -> None:
 
 
 def test_what_is_for_other_drivers_or_says_nothing_passes() -> None:
-    assert _denied(_CLAIMS, _claim(config({"kind": "NicConfig"}, driver="nic.example.com"))) == set()
+    assert (
+        _denied(_CLAIMS, _claim(config({"kind": "NicConfig"}, driver="nic.example.com"))) == set()
+    )
     assert _denied(_CLAIMS, _claim() | {"spec": {}}) == set()
 
 
@@ -193,13 +227,18 @@ def test_both_deny_also_where_they_cannot_be_evaluated() -> None:
 @pytest.mark.parametrize(
     ("metadata", "is_own"),
     [
-        ({"name": "mpsd-0123456789abcdef", "labels": {"app.kubernetes.io/name": "mpsd-webhook"}}, True),
+        (
+            {"name": "mpsd-0123456789abcdef", "labels": {"app.kubernetes.io/name": "mpsd-webhook"}},
+            True,
+        ),
         ({"name": "mpsd-0123456789abcdef", "labels": {"app.kubernetes.io/name": "train"}}, False),
         ({"name": "mpsd-0123456789abcdef"}, False),
         ({"name": "share", "labels": {"app.kubernetes.io/name": "mpsd-webhook"}}, False),
     ],
 )
-def test_the_webhook_writes_and_deletes_templates_of_its_own_alone(metadata: Object, is_own: bool) -> None:
+def test_the_webhook_writes_and_deletes_templates_of_its_own_alone(
+    metadata: Object, is_own: bool
+) -> None:
     thing = _claim(template=True) | {"metadata": metadata}
     denied = set() if is_own else {"own-templates"}
     for now, before in ((thing, None), (thing, thing), (None, thing)):

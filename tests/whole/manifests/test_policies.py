@@ -1,4 +1,5 @@
-"""The CEL in the manifests says what `admission.rules.admission` says, on any pod that an API server could hand it."""
+"""The CEL in the manifests says what `admission.rules.admission` says, on any pod that an API
+server could hand it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +27,9 @@ _LEFT_OUT = {
     RuleId.OBJECT_MALFORMED: "the API server's own schema refuses it first",
     RuleId.GPUS_NOT_TOGETHER: "depends on the domains in the policy",
     RuleId.HOST_IPC_ADDED: "nothing is injected there",
-    RuleId.HOST_IPC_UNNEEDED: "said only where the policy needs no hostIPC, and the one that is shipped does",
+    RuleId.HOST_IPC_UNNEEDED: (
+        "said only where the policy needs no hostIPC, and the one that is shipped does"
+    ),
 }
 _KINDS = [
     ("v1", "Pod"),
@@ -38,31 +41,113 @@ _KINDS = [
 ]
 
 _NAMES = [
-    *("PATH", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES_", "CUDA_MPS_", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS"),
+    *(
+        "PATH",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES_",
+        "CUDA_MPS_",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS",
+    ),
     *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_GPU_MEMORY_LIMIT"),
-    *("NVIDIA_MPSX", "ALIYUN_COM_GPU_MEM_DEV", "GPU_MEM_PER_DEVICE", "GPU_MEM_PER_DEVICE2", "EGPU", "cuda_mps_x"),
+    *(
+        "NVIDIA_MPSX",
+        "ALIYUN_COM_GPU_MEM_DEV",
+        "GPU_MEM_PER_DEVICE",
+        "GPU_MEM_PER_DEVICE2",
+        "EGPU",
+        "cuda_mps_x",
+    ),
 ]
 _VALUES = [
-    *({"value": "all"}, {"value": "void"}, {"value": "none"}, {"value": ""}, {"value": "compute,utility"}, {}),
+    *(
+        {"value": "all"},
+        {"value": "void"},
+        {"value": "none"},
+        {"value": ""},
+        {"value": "compute,utility"},
+        {},
+    ),
     {"valueFrom": {"fieldRef": {"fieldPath": "x"}}},
 ]
-_PREFIXES = [{}, {"prefix": ""}, {"prefix": "CUDA_"}, {"prefix": "CUDA_MPS_X"}, {"prefix": "APP_"}, {"prefix": "EGPU"}]
+_PREFIXES = [
+    {},
+    {"prefix": ""},
+    {"prefix": "CUDA_"},
+    {"prefix": "CUDA_MPS_X"},
+    {"prefix": "APP_"},
+    {"prefix": "EGPU"},
+]
 _SOURCES = [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}]
 _AMOUNTS = [
-    *({}, {"cpu": "1", "hugepages-2Mi": "2Mi"}, {MEMORY: "8"}, {MEMORY: "8", PERCENT: "30"}, {MEMORY: 8, PERCENT: 100}),
-    *({"nvidia.com/gpu": "1"}, {MEMORY: "8", "nvidia.com/gpu": "1"}, {MEMORY: "8", "nvidia.com/gpu": "0"}),
-    *({"nvidia.com/mig-1g.5gb": "1"}, {"example.com/gpu": "1"}, {PERCENT: "30"}, {MEMORY: "0"}, {MEMORY: "8k"}),
+    *(
+        {},
+        {"cpu": "1", "hugepages-2Mi": "2Mi"},
+        {MEMORY: "8"},
+        {MEMORY: "8", PERCENT: "30"},
+        {MEMORY: 8, PERCENT: 100},
+    ),
+    *(
+        {"nvidia.com/gpu": "1"},
+        {MEMORY: "8", "nvidia.com/gpu": "1"},
+        {MEMORY: "8", "nvidia.com/gpu": "0"},
+    ),
+    *(
+        {"nvidia.com/mig-1g.5gb": "1"},
+        {"example.com/gpu": "1"},
+        {PERCENT: "30"},
+        {MEMORY: "0"},
+        {MEMORY: "8k"},
+    ),
     *({MEMORY: "8", PERCENT: "33"}, {MEMORY: "8", PERCENT: "0"}, {MEMORY: "8", PERCENT: "105"}),
 ]
 _PATHS = [
-    *("/", "/dev", "/dev/nvidia0", "/dev/nvidiactl/", "/dev/shm", "/dev/char/195:0", "/run", "/var/run", "/run/mpsd"),
-    *("/var/run//mpsd/gpu0", "/run/./mpsd", "/run/mpsd2", "/var/lib", "/var/lib/kubelet/device-plugins", "/home"),
-    *("/run/docker.sock", "/run/dockerd", "/run/containerd/containerd.sock", "/var", "/etc", "/etc/ssl", "/proc/1"),
-    *("/sys/fs/cgroup", "/run/systemd", "/etc/crontab", "/var/lib/kubelet/pods/a", "/var/snap", "/var/snap/lxd"),
+    *(
+        "/",
+        "/dev",
+        "/dev/nvidia0",
+        "/dev/nvidiactl/",
+        "/dev/shm",
+        "/dev/char/195:0",
+        "/run",
+        "/var/run",
+        "/run/mpsd",
+    ),
+    *(
+        "/var/run//mpsd/gpu0",
+        "/run/./mpsd",
+        "/run/mpsd2",
+        "/var/lib",
+        "/var/lib/kubelet/device-plugins",
+        "/home",
+    ),
+    *(
+        "/run/docker.sock",
+        "/run/dockerd",
+        "/run/containerd/containerd.sock",
+        "/var",
+        "/etc",
+        "/etc/ssl",
+        "/proc/1",
+    ),
+    *(
+        "/sys/fs/cgroup",
+        "/run/systemd",
+        "/etc/crontab",
+        "/var/lib/kubelet/pods/a",
+        "/var/snap",
+        "/var/snap/lxd",
+    ),
     *("/run/nvidia-container-devices/all", "/run/nvidia", "/data/nvidia", "/opt/mpsd"),
 ]
 _PARTS = [
-    *({}, {"subPath": ""}, {"subPath": "mpsd"}, {"subPath": "run//mpsd/gpu0"}, {"subPath": "var/run/mpsd/"}),
+    *(
+        {},
+        {"subPath": ""},
+        {"subPath": "mpsd"},
+        {"subPath": "run//mpsd/gpu0"},
+        {"subPath": "var/run/mpsd/"},
+    ),
     *({"subPath": "lock"}, {"subPathExpr": "$(NAME)"}),
 ]
 
@@ -73,7 +158,11 @@ def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
 
 
 def _environment() -> st.SearchStrategy[list[Object]]:
-    entry = st.builds(lambda name, value: {"name": name, **value}, st.sampled_from(_NAMES), st.sampled_from(_VALUES))
+    entry = st.builds(
+        lambda name, value: {"name": name, **value},
+        st.sampled_from(_NAMES),
+        st.sampled_from(_VALUES),
+    )
     return st.lists(entry, max_size=2, unique_by=lambda found: found["name"])
 
 
@@ -84,17 +173,27 @@ _SECURITY = _some(
     allowPrivilegeEscalation=st.booleans(),
     capabilities=st.builds(
         lambda added, dropped: {**added, **dropped},
-        st.sampled_from([{}, {"add": ["NET_ADMIN"]}, {"add": ["cap_sys_admin"]}, {"add": ["MKNOD", "cap_setuid"]}]),
+        st.sampled_from(
+            [
+                {},
+                {"add": ["NET_ADMIN"]},
+                {"add": ["cap_sys_admin"]},
+                {"add": ["MKNOD", "cap_setuid"]},
+            ]
+        ),
         st.sampled_from([{}, {"drop": ["NET_RAW"]}, {"drop": ["NET_RAW", "ALL"]}]),
     ),
 )
 _CONTAINER = _some(
     env=_environment(),
     envFrom=st.lists(
-        st.builds(lambda a, b: {**a, **b}, st.sampled_from(_PREFIXES), st.sampled_from(_SOURCES)), max_size=2
+        st.builds(lambda a, b: {**a, **b}, st.sampled_from(_PREFIXES), st.sampled_from(_SOURCES)),
+        max_size=2,
     ),
     resources=_some(
-        limits=st.sampled_from(_AMOUNTS), requests=st.sampled_from(_AMOUNTS), claims=st.just([{"name": "gpu"}])
+        limits=st.sampled_from(_AMOUNTS),
+        requests=st.sampled_from(_AMOUNTS),
+        claims=st.just([{"name": "gpu"}]),
     ),
     securityContext=_SECURITY | st.just(RESTRICTED | {"runAsUser": 1000}),
     volumeMounts=st.lists(
@@ -107,7 +206,8 @@ _CONTAINER = _some(
         max_size=2,
     ),
     volumeDevices=st.lists(
-        st.builds(lambda path: {"name": "v", "devicePath": path}, st.sampled_from(_PATHS)), max_size=1
+        st.builds(lambda path: {"name": "v", "devicePath": path}, st.sampled_from(_PATHS)),
+        max_size=1,
     ),
 )
 
@@ -115,7 +215,9 @@ _CONTAINER = _some(
 def _volumes() -> st.SearchStrategy[list[Object]]:
     host = st.builds(lambda path: {"hostPath": {"path": path}}, st.sampled_from(_PATHS))
     volumes = st.lists(host | st.just({"emptyDir": {}}), max_size=2)
-    return volumes.map(lambda found: [{"name": f"v{number}", **each} for number, each in enumerate(found)])
+    return volumes.map(
+        lambda found: [{"name": f"v{number}", **each} for number, each in enumerate(found)]
+    )
 
 
 @st.composite
@@ -164,7 +266,9 @@ def _by_the_core(thing: Object, writer: str = "someone") -> set[RuleId]:
     return {finding.rule for finding in found}
 
 
-def _by_policies(thing: Object, before: Object | None = None, request: Object = _CREATES) -> set[RuleId]:
+def _by_policies(
+    thing: Object, before: Object | None = None, request: Object = _CREATES
+) -> set[RuleId]:
     return {
         RuleId(message.partition(":")[0])
         for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy")
@@ -179,10 +283,14 @@ def test_policies_find_what_the_core_finds(thing: Object) -> None:
     core, cel = _by_the_core(thing), _by_policies(thing)
     differ = (core ^ cel) - set(_LEFT_OUT)
     assert RuleId.REQUEST_IMPOSSIBLE not in cel - core, "never stricter"
-    assert differ <= {RuleId.REQUEST_IMPOSSIBLE}, f"core alone {core - cel}, policies alone {cel - core}"
+    assert differ <= {RuleId.REQUEST_IMPOSSIBLE}, (
+        f"core alone {core - cel}, policies alone {cel - core}"
+    )
 
 
-@pytest.mark.parametrize("amounts", [{MEMORY: "0"}, {MEMORY: "8k"}, {MEMORY: "8", PERCENT: "33"}, {PERCENT: "30"}])
+@pytest.mark.parametrize(
+    "amounts", [{MEMORY: "0"}, {MEMORY: "8k"}, {MEMORY: "8", PERCENT: "33"}, {PERCENT: "30"}]
+)
 def test_policies_find_the_usual_impossible_requests(amounts: Object) -> None:
     thing = pod(container(limits=amounts), securityContext={"runAsUser": 1})
     assert _by_policies(thing) == _by_the_core(thing) == {RuleId.REQUEST_IMPOSSIBLE}
@@ -197,7 +305,8 @@ def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
             said[RuleId(validation["message"].partition(":")[0])] = policy["metadata"]["name"]
     assert said.keys() | _LEFT_OUT.keys() == set(RuleId)
     bindings = {
-        thing["metadata"]["name"]: thing["spec"] for thing in of_kind(_POLICIES, "ValidatingAdmissionPolicyBinding")
+        thing["metadata"]["name"]: thing["spec"]
+        for thing in of_kind(_POLICIES, "ValidatingAdmissionPolicyBinding")
     }
     for rule, name in said.items():
         wanted = {RuleMode.ENFORCE: "Deny", RuleMode.WARN: "Warn", RuleMode.AUDIT: "Audit"}[
@@ -223,7 +332,9 @@ def _lists(name: str) -> Iterator[object]:
         ("exemptNamespaces", POLICY.admission.exempt_namespaces),
     ],
 )
-def test_lists_in_the_policies_are_those_of_the_shipped_policy(name: str, shipped: tuple[str, ...]) -> None:
+def test_lists_in_the_policies_are_those_of_the_shipped_policy(
+    name: str, shipped: tuple[str, ...]
+) -> None:
     found = list(_lists(name))
     assert found
     assert all(each == list(shipped) for each in found)
@@ -242,22 +353,30 @@ def test_what_was_wrong_before_never_holds_up_an_update(version: str, kind: str)
 
 
 def test_a_running_pod_may_get_a_debugging_container() -> None:
-    running = pod(container(limits={MEMORY: "8"}), nodeName="node1", securityContext={"runAsUser": 1})
+    running = pod(
+        container(limits={MEMORY: "8"}), nodeName="node1", securityContext={"runAsUser": 1}
+    )
     debugged = running | {"spec": running["spec"] | {"ephemeralContainers": [container("debug")]}}
     assert not _by_policies(debugged, running, _CREATES | {"subResource": "ephemeralcontainers"})
 
 
-@pytest.mark.parametrize("name", ["mpsd.io/gpu", "ALIYUN_COM_GPU_MEM_IDX", "gpushare.alibabacloud.com/x", "note"])
+@pytest.mark.parametrize(
+    "name", ["mpsd.io/gpu", "ALIYUN_COM_GPU_MEM_IDX", "gpushare.alibabacloud.com/x", "note"]
+)
 @pytest.mark.parametrize("writer", ["someone", *POLICY.admission.placement_accounts])
 @pytest.mark.parametrize("before", [None, {}, "same", "other"])
 @pytest.mark.parametrize("asks", [True, False])
-@pytest.mark.parametrize(("version", "kind"), [("v1", "Pod"), ("v1", "PodTemplate"), ("batch/v1", "CronJob")])
+@pytest.mark.parametrize(
+    ("version", "kind"), [("v1", "Pod"), ("v1", "PodTemplate"), ("batch/v1", "CronJob")]
+)
 def test_placement_is_written_by_those_who_place(
     version: str, kind: str, name: str, writer: str, before: object, asks: bool
 ) -> None:
     policy = named(_POLICIES, "ValidatingAdmissionPolicy", "mpsd-placement")
     plain = pod(container(limits={MEMORY: "8"} if asks else None), securityContext={"runAsUser": 1})
-    thing = inside(version, kind, plain | {"metadata": {"name": "train", "annotations": {name: "1"}}})
+    thing = inside(
+        version, kind, plain | {"metadata": {"name": "train", "annotations": {name: "1"}}}
+    )
     annotations = {"same": {name: "1"}, "other": {name: "2"}}.get(str(before), {})
     was = plain | {"metadata": {"name": "train", "annotations": annotations}}
     old = None if before is None else inside(version, kind, was)
@@ -296,9 +415,14 @@ def test_who_may_not_exempt_a_namespace_cannot_label_one_so(
     for writer, may in (("ann", False), ("ann", True), (_WEBHOOK, False)):
         request = {"userInfo": {"username": writer}, "isAuthorized": may}
         refused = changes and not may and writer != _WEBHOOK
-        assert bool(list(broken(policy, object=namespace(now), oldObject=old, request=request))) is refused
+        assert (
+            bool(list(broken(policy, object=namespace(now), oldObject=old, request=request)))
+            is refused
+        )
         for name in POLICY.admission.exempt_namespaces if before is None else ():
-            found = list(broken(policy, object=namespace({}, name), oldObject=None, request=request))
+            found = list(
+                broken(policy, object=namespace({}, name), oldObject=None, request=request)
+            )
             assert bool(found) is (not may and writer != _WEBHOOK), "exempt by its name"
 
 
@@ -318,7 +442,11 @@ def test_the_object_by_which_a_webhook_learns_of_its_calls_is_not_kept_from_it()
 @pytest.mark.parametrize(("version", "kind"), _KINDS)
 def test_pods_that_touch_no_gpu_cost_no_call(version: str, kind: str) -> None:
     (webhook,) = only(PLAIN, "ValidatingWebhookConfiguration")["webhooks"]
-    token = {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+    token = {
+        "name": "token",
+        "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
+        "readOnly": True,
+    }
     usual = container(
         env=[{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         envFrom=[{"configMapRef": {"name": "settings"}}],
@@ -327,7 +455,9 @@ def test_pods_that_touch_no_gpu_cost_no_call(version: str, kind: str) -> None:
         volumeMounts=[token, {"name": "data", "mountPath": "/run"}],
     )
     volumes = [{"name": "token", "projected": {}}, {"name": "data", "emptyDir": {}}]
-    assert not is_asked(webhook, object=inside(version, kind, pod(usual, hostIPC=None, volumes=volumes)))
+    assert not is_asked(
+        webhook, object=inside(version, kind, pod(usual, hostIPC=None, volumes=volumes))
+    )
 
 
 def _merged(thing: Object, applied: Object) -> Object:
@@ -336,7 +466,11 @@ def _merged(thing: Object, applied: Object) -> Object:
     for field, entries in applied["spec"].items():
         added = {entry["name"]: entry["env"] for entry in entries}
         spec[field] = [
-            each | {"env": [*each.get("env", ()), *added[each["name"]]]} if each["name"] in added else each
+            (
+                each | {"env": [*each.get("env", ()), *added[each["name"]]]}
+                if each["name"] in added
+                else each
+            )
             for each in spec.get(field, ())
         ]
     return thing | {"spec": {key: value for key, value in spec.items() if value}}
@@ -345,7 +479,8 @@ def _merged(thing: Object, applied: Object) -> Object:
 def _patched(thing: Object, patch: tuple[Any, ...]) -> Object:
     """The core's patch, which only adds variables."""
     spec = {
-        key: [dict(each) for each in value] if "ontainers" in key else value for key, value in thing["spec"].items()
+        key: [dict(each) for each in value] if "ontainers" in key else value
+        for key, value in thing["spec"].items()
     }
     for change in patch:
         _empty, _spec, field, position, *_rest = change["path"].split("/")
@@ -356,7 +491,11 @@ def _patched(thing: Object, patch: tuple[Any, ...]) -> Object:
 
 
 def _mutation(name: str) -> str:
-    (found,) = [thing for thing in of_kind(_MUTATIONS, "MutatingAdmissionPolicy") if thing["metadata"]["name"] == name]
+    (found,) = [
+        thing
+        for thing in of_kind(_MUTATIONS, "MutatingAdmissionPolicy")
+        if thing["metadata"]["name"] == name
+    ]
     expression: str = found["spec"]["mutations"][0]["applyConfiguration"]["expression"]
     return expression
 
@@ -368,9 +507,13 @@ def test_the_mutating_policy_changes_what_the_core_changes(thing: Object) -> Non
     assert read
     without_grace = replace(POLICY, pod_ends=False)  # which is lengthened by the webhook alone
     wanted = _patched(thing, patch_for_pod(thing, read, without_grace, {}, None))
-    changed = _merged(thing, apply_configuration(_mutation("mpsd-void"), object=thing, oldObject=None))
+    changed = _merged(
+        thing, apply_configuration(_mutation("mpsd-void"), object=thing, oldObject=None)
+    )
     assert changed == wanted
-    again = _merged(changed, apply_configuration(_mutation("mpsd-void"), object=changed, oldObject=None))
+    again = _merged(
+        changed, apply_configuration(_mutation("mpsd-void"), object=changed, oldObject=None)
+    )
     assert again == changed, "twice is once"
 
 
@@ -380,10 +523,14 @@ def test_debugging_containers_are_changed_as_the_core_changes_them(
     thing: Object, added: list[Object], running: int
 ) -> None:
     debugging = [container(f"debug{number}", **each) for number, each in enumerate(added)]
-    before = thing | {"spec": thing["spec"] | ({"ephemeralContainers": debugging[:running]} if running else {})}
+    before = thing | {
+        "spec": thing["spec"] | ({"ephemeralContainers": debugging[:running]} if running else {})
+    }
     now = thing | {"spec": thing["spec"] | {"ephemeralContainers": debugging}}
     read, read_before = read_object(now).pod, read_object(before).pod
     assert read
     wanted = _patched(now, patch_for_debugging(now, read, POLICY, read_before))
-    changed = _merged(now, apply_configuration(_mutation("mpsd-void-ephemeral"), object=now, oldObject=before))
+    changed = _merged(
+        now, apply_configuration(_mutation("mpsd-void-ephemeral"), object=now, oldObject=before)
+    )
     assert changed == wanted

@@ -1,7 +1,8 @@
-"""A cluster of one node on this machine: the simulated API server and kubelet, and mpsd's own programs beside them.
+"""A cluster of one node on this machine: the simulated API server and kubelet, and mpsd's own
+programs beside them.
 
-One rule: mpsd is run as on a node, by its command line; a test changes the cluster only as a user of it would, through
-the API, or as fate would, by signals and lost files.
+One rule: mpsd is run as on a node, by its command line; a test changes the cluster only as a user
+of it would, through the API, or as fate would, by signals and lost files.
 """
 
 import json
@@ -56,7 +57,9 @@ class Cluster(Machine):
         config = yaml.safe_load((self._api_folder / "kubeconfig").read_text())
         cluster = config["clusters"][0]["cluster"]
         self._url = cluster["server"]
-        self._trusted = ssl.create_default_context(cadata=b64decode(cluster["certificate-authority-data"]).decode())
+        self._trusted = ssl.create_default_context(
+            cadata=b64decode(cluster["certificate-authority-data"]).decode()
+        )
         self._token = config["users"][0]["user"]["token"]
 
     def simulator(self, module: str, *arguments: object) -> Service:
@@ -85,7 +88,9 @@ class Cluster(Machine):
     def start_agent(self) -> Service:
         """The agent, once kubelet has both resources from it."""
         agent = self.launch_agent()
-        eventually(lambda: agent.logged("registered") or not agent.running, "the agent is registered")
+        eventually(
+            lambda: agent.logged("registered") or not agent.running, "the agent is registered"
+        )
         return agent
 
     @property
@@ -100,12 +105,22 @@ class Cluster(Machine):
     @property
     def agent_words(self) -> list[str]:
         """What follows `mpsd` in the agent's command line."""
-        words = ["agent", "--node", NODE, "--kubelet-dir", str(self.kubelet_folder), "--metrics-port", "0"]
+        words = [
+            "agent",
+            "--node",
+            NODE,
+            "--kubelet-dir",
+            str(self.kubelet_folder),
+            "--metrics-port",
+            "0",
+        ]
         return [*words, "--kubeconfig", str(self.kubeconfig), "--address", "127.0.0.1"]
 
-    # -- the API -------------------------------------------------------------------------------------------------
+    # -- the API ----------------------------------------------------------------------------------
 
-    def ask(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
+    def ask(
+        self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
+    ) -> Object:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
@@ -146,7 +161,12 @@ class Cluster(Machine):
 
     def label(self, labels: Mapping[str, str]) -> None:
         """The Node, as NVIDIA's programs and operators do."""
-        self.ask("PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"labels": labels}}, "application/merge-patch+json")
+        self.ask(
+            "PATCH",
+            f"/api/v1/nodes/{NODE}",
+            {"metadata": {"labels": labels}},
+            "application/merge-patch+json",
+        )
 
     def conditions(self) -> list[Object]:
         """Of the Node, ours among them."""
@@ -164,7 +184,10 @@ class Cluster(Machine):
     def until_offered(self) -> None:
         def is_offered() -> bool:
             with suppress(urllib.error.HTTPError):
-                return self.offered().get(MEMORY, "0") != "0" and self.offered().get(PERCENT, "0") != "0"
+                return (
+                    self.offered().get(MEMORY, "0") != "0"
+                    and self.offered().get(PERCENT, "0") != "0"
+                )
             return False
 
         eventually(is_offered, "kubelet offers both resources")
@@ -174,9 +197,11 @@ class Cluster(Machine):
         found = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
         return [event["message"] for event in found if event["reason"] == reason]
 
-    # -- pods ----------------------------------------------------------------------------------------------------
+    # -- pods -------------------------------------------------------------------------------------
 
-    def running(self, name: str, units: int, percent: int | None = None, **more: Any) -> "PodProgram":
+    def running(
+        self, name: str, units: int, percent: int | None = None, **more: Any
+    ) -> "PodProgram":
         """A pod of one container that holds its GPU, once it does."""
         self.apply(pod(name, units, percent, **more))
         return self.program_of(name)
@@ -184,7 +209,10 @@ class Cluster(Machine):
     def program_of(self, name: str, container: str = "main") -> "PodProgram":
         """The container's program, once it says that it is ready."""
         program = PodProgram(self, name, container)
-        eventually(lambda: program.heard("ready"), f"{name} holds its context: {self.pod(name).get('status')}")
+        eventually(
+            lambda: program.heard("ready"),
+            f"{name} holds its context: {self.pod(name).get('status')}",
+        )
         return program
 
     def phase(self, name: str) -> str:
@@ -193,7 +221,8 @@ class Cluster(Machine):
     def grant(self, name: str) -> GrantReport:
         """The pod's grant, once there is one."""
         return eventually(
-            lambda: [one for one in self.node().grants if one.pod == f"default/{name}"], f"{name} has a grant"
+            lambda: [one for one in self.node().grants if one.pod == f"default/{name}"],
+            f"{name} has a grant",
         )[0]
 
     def empty(self) -> None:
@@ -217,7 +246,10 @@ class Cluster(Machine):
         """Until the ledger is at zero, and nobody is let in any more."""
         self.until_no_grants()
         for domain in self.node().domains:
-            eventually(lambda name=domain.name: self.limit_mib(name) == DENY_MIB, f"{domain.name} lets nobody in")
+            eventually(
+                lambda name=domain.name: self.limit_mib(name) == DENY_MIB,
+                f"{domain.name} lets nobody in",
+            )
 
     def lose_run_directory(self) -> None:
         """As a reboot does: nothing of /run is left."""
@@ -237,7 +269,9 @@ class PodProgram:
 
     @property
     def lines(self) -> list[Mapping[str, Any]]:
-        return [json.loads(line) for line in self.text.splitlines(keepends=True) if line.endswith("}\n")]
+        return [
+            json.loads(line) for line in self.text.splitlines(keepends=True) if line.endswith("}\n")
+        ]
 
     @property
     def runs(self) -> list[Path]:
@@ -255,19 +289,34 @@ class PodProgram:
 
 
 def pod(
-    name: str, units: int, percent: int | None = None, actions: Sequence[str] = ("info", "hold"), **spec: Any
+    name: str,
+    units: int,
+    percent: int | None = None,
+    actions: Sequence[str] = ("info", "hold"),
+    **spec: Any,
 ) -> Object:
     """A pod whose one container runs sim-cuda under this request."""
     labels, annotations = spec.pop("labels", {}), spec.pop("annotations", {})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "labels": labels, "annotations": annotations},
-        "spec": {"restartPolicy": "Never", "containers": [container("main", units, percent, actions)], **spec},
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [container("main", units, percent, actions)],
+            **spec,
+        },
     }
 
 
-def container(name: str, units: int, percent: int | None = None, actions: Sequence[str] = ("info", "hold")) -> Object:
+def container(
+    name: str, units: int, percent: int | None = None, actions: Sequence[str] = ("info", "hold")
+) -> Object:
     asked = {MEMORY: str(units)} | ({} if percent is None else {PERCENT: str(percent)})
     argv = [sys.executable, "-m", "mpsd.simulator.cuda_client", *actions]
     return {"name": name, "image": "none", "command": argv, "resources": {"limits": asked}}

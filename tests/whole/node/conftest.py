@@ -1,4 +1,5 @@
-"""A cluster of one node for each file, empty before each test, stopped as an operator would stop it."""
+"""A cluster of one node for each file, empty before each test, stopped as an operator would stop
+it."""
 
 from collections.abc import Iterator
 from typing import TypeVar

@@ -13,7 +13,10 @@ import pytest
 from mpsd.agent.agent import AgentRole
 from mpsd.kubelet import device_plugins, ledger
 from mpsd.kubelet.api import podresources_pb2 as wire
-from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerServicer, add_PodResourcesListerServicer_to_server
+from mpsd.kubelet.api.podresources_pb2_grpc import (
+    PodResourcesListerServicer,
+    add_PodResourcesListerServicer_to_server,
+)
 from mpsd.kubelet.device_plugins import MemoryPlugin, NodeDevices
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.plugin_server import StartDeferred
@@ -33,13 +36,22 @@ from mpsd.simulator.api_server.kinds import PODS as PODS_KIND
 from mpsd.watchdog.watchdog import ClusterReporter
 from tests.model.worlds import GPUS, POLICY, UUIDS
 from tests.simulated_api import SimulatedApi, simulated_api
-from tests.status.node_worlds import MEM, PERCENT, container, mem_ids, named, percent_ids, pod_object
+from tests.status.node_worlds import (
+    MEM,
+    PERCENT,
+    container,
+    mem_ids,
+    named,
+    percent_ids,
+    pod_object,
+)
 
 DEADLINE_S = 20.0
 
 
 class Kubelet(PodResourcesListerServicer):
-    """Says that one pod holds 7 devices, and counts how often it was asked. late: what its next answer waits for."""
+    """Says that one pod holds 7 devices, and counts how often it was asked. late: what its next
+    answer waits for."""
 
     def __init__(self, socket: Path) -> None:
         self.asked = 0
@@ -75,7 +87,9 @@ class Kubelet(PodResourcesListerServicer):
 class World:
     """Books beside a kubelet and an API server, which have one pod."""
 
-    def __init__(self, api: SimulatedApi, kubelet: Kubelet, ledger: KubeletGrants, pods: Mirror[NodePod]) -> None:
+    def __init__(
+        self, api: SimulatedApi, kubelet: Kubelet, ledger: KubeletGrants, pods: Mirror[NodePod]
+    ) -> None:
         self.api = api
         self.kubelet = kubelet
         self.ledger = ledger
@@ -110,9 +124,13 @@ def tell(story: Callable[[World], Awaitable[None]]) -> None:
 @asynccontextmanager
 async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
     kube, kubelet = open_kube(api.kubeconfig(folder)), Kubelet(folder / "kubelet.sock")
-    pods = Mirror[NodePod](kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY), lambda: None)
+    pods = Mirror[NodePod](
+        kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY), lambda: None
+    )
     domains = NodeDomains(folder, GPUS, POLICY, logger())
-    ledger = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, domains, lambda: POLICY, logger())
+    ledger = KubeletGrants(
+        folder / "kubelet.sock", folder / "agent/journal", pods, domains, lambda: POLICY, logger()
+    )
     world = World(api, kubelet, ledger, pods)
     world.create(pod_object("train-0", container(mem=7)))
     await kubelet.start()
@@ -121,7 +139,11 @@ async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
     assert ledger.view.pods == {}  # the grant is known, and not yet whose processes have it
     mirroring = asyncio.create_task(pods.run())
     try:
-        await until(lambda: pods.synced and pods.out_of_sync_since is None, DEADLINE_S, "the pods are mirrored")
+        await until(
+            lambda: pods.synced and pods.out_of_sync_since is None,
+            DEADLINE_S,
+            "the pods are mirrored",
+        )
         yield world
     finally:
         mirroring.cancel()
@@ -200,7 +222,10 @@ def test_while_nothing_changes_the_books_stay_the_very_same() -> None:
 def test_what_of_a_pod_makes_no_difference_to_grants_has_nothing_counted_again() -> None:
     async def story(world: World) -> None:
         await world.ledger.refresh_now()
-        key, counted = world.api.cluster.objects.key(PODS_KIND, "default", "train-0"), world.ledger.view
+        key, counted = (
+            world.api.cluster.objects.key(PODS_KIND, "default", "train-0"),
+            world.ledger.view,
+        )
 
         async def changed(edit: Callable[[Object], None]) -> None:
             before = world.pods.objects()
@@ -221,7 +246,11 @@ def test_a_pod_that_changes_has_kubelet_asked_again() -> None:
         await world.calm()
         before = world.pods.objects()
         key = world.api.cluster.objects.key(PODS_KIND, "default", "train-0")
-        world.api.do(lambda: world.api.cluster.objects.change(key, lambda pod: pod["status"].update(phase="Succeeded")))
+        world.api.do(
+            lambda: world.api.cluster.objects.change(
+                key, lambda pod: pod["status"].update(phase="Succeeded")
+            )
+        )
         await until(lambda: world.pods.objects() != before, DEADLINE_S, "the change is seen")
         assert await world.asks(1) == 1
 
@@ -231,7 +260,11 @@ def test_a_pod_that_changes_has_kubelet_asked_again() -> None:
 def test_an_answer_to_kubelet_has_it_asked_again() -> None:
     async def story(world: World) -> None:
         await world.calm()
-        world.ledger.note(JournalEntry("memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0))
+        world.ledger.note(
+            JournalEntry(
+                "memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0
+            )
+        )
         assert await world.asks(1) == 1
 
     tell(story)
@@ -256,7 +289,8 @@ def test_a_kubelet_that_is_away_is_asked_at_every_look() -> None:
         await world.calm()
         await world.kubelet.stop()
         await world.ledger.refresh_now()
-        assert [one.grant.memory_mib for one in world.ledger.view.held] == [7 * 1024]  # its last word stands
+        # its last word stands
+        assert [one.grant.memory_mib for one in world.ledger.view.held] == [7 * 1024]
         await world.kubelet.start()
         assert await world.asks(1) == 1
 
@@ -305,24 +339,30 @@ def test_while_the_api_is_away_who_has_none_is_known_and_nobody_else() -> None:
 
 
 def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
-    """Of two pods that ask for as many percent, the older was not the one that kubelet asked for first."""
+    """Of two pods that ask for as many percent, the older was not the one that kubelet asked for
+    first."""
 
     async def story(world: World) -> None:
         world.create(pod_object("older", container(mem=4, percent=60), age=9))
         world.create(pod_object("newer", container(mem=7, percent=60)))
         await until(lambda: len(world.ledger.pods_seen) == 3, DEADLINE_S, "they are seen")
         boot, ids = processes.boot_id(), percent_ids(60)
-        world.ledger.note(JournalEntry("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older"))
-        world.ledger.note(JournalEntry("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer"))
+        world.ledger.note(
+            JournalEntry("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older")
+        )
+        world.ledger.note(
+            JournalEntry("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer")
+        )
         world.kubelet.name, world.kubelet.percent = "newer", ids
         available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
         chosen = await _plugin(world.ledger).preferred(available, (), 4)
-        assert set(map(gpu_of, chosen)) == {UUIDS[1]}  # both on the first would have 120 percent of its threads
+        # both on the first would have 120 percent of its threads
+        assert set(map(gpu_of, chosen)) == {UUIDS[1]}
 
     tell(story)
 
 
-def test_where_nothing_was_given_since_its_answer_kubelet_is_not_asked_before_devices_are_chosen() -> None:
+def test_kubelet_is_not_asked_again_where_nothing_was_given_since() -> None:
     async def story(world: World) -> None:
         world.create(pod_object("next", container(mem=4)))
         await until(lambda: len(world.ledger.pods_seen) == 2, DEADLINE_S, "it is seen")
@@ -330,7 +370,11 @@ def test_where_nothing_was_given_since_its_answer_kubelet_is_not_asked_before_de
         before = world.kubelet.asked
         await _plugin(world.ledger).preferred(available, (), 4)
         assert world.kubelet.asked == before
-        world.ledger.note(JournalEntry("memory", tuple(available[:4]), named("next"), None, processes.boot_id(), 1.0))
+        world.ledger.note(
+            JournalEntry(
+                "memory", tuple(available[:4]), named("next"), None, processes.boot_id(), 1.0
+            )
+        )
         await _plugin(world.ledger).preferred(available[4:], (), 4)
         assert world.kubelet.asked == before + 1
 
@@ -346,7 +390,9 @@ def _plugin(ledger: KubeletGrants) -> MemoryPlugin:
         raise AssertionError(f"{pod}: {why}")
 
     around = NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {})
-    return MemoryPlugin(devices, around, ClusterReporter(lambda _pod, _reason, _message: None, evict))
+    return MemoryPlugin(
+        devices, around, ClusterReporter(lambda _pod, _reason, _message: None, evict)
+    )
 
 
 def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
@@ -363,7 +409,9 @@ def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
     tell(story)
 
 
-def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story(world: World) -> None:
         monkeypatch.setattr(device_plugins, "_ANSWER_S", 0.3)
         await world.kubelet.stop()

@@ -1,4 +1,5 @@
-"""A node of mpsd's beside programs that write to its Node: autoscalers' taints, and NVIDIA's GPU operator's labels."""
+"""A node of mpsd's beside programs that write to its Node: autoscalers' taints, and NVIDIA's GPU
+operator's labels."""
 
 import signal
 from collections.abc import Iterator
@@ -34,7 +35,12 @@ class Operated(Cluster):
 
     def taint(self, *taints: Object) -> None:
         """As a node group gives them to its new nodes."""
-        self.ask("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": [*taints]}}, "application/merge-patch+json")
+        self.ask(
+            "PATCH",
+            f"/api/v1/nodes/{NODE}",
+            {"spec": {"taints": [*taints]}},
+            "application/merge-patch+json",
+        )
 
     def is_said(self, words: str) -> bool:
         return any(words in one["message"] for one in self.conditions())
@@ -51,13 +57,17 @@ def operated(cluster: Cluster) -> Operated:
     return cluster
 
 
-def test_no_pod_comes_before_the_gpus_are_served_and_then_the_startup_taint_is_removed(operated: Operated) -> None:
+def test_no_pod_comes_before_the_gpus_are_served_and_then_the_startup_taint_is_removed(
+    operated: Operated,
+) -> None:
     operated.cordon("all")
     eventually(lambda: operated.is_said("every GPU is cordoned"), "the node serves nothing")
     operated.taint(_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"})
     operated.restart_agent("--startup-taint", "mpsd.io/not-ready")
     operated.apply(pod("early", 3))
-    eventually(lambda: operated.domain("gpu0").state == "drained", "the new agent knows of the cordon")
+    eventually(
+        lambda: operated.domain("gpu0").state == "drained", "the new agent knows of the cordon"
+    )
     assert operated.taints() == [_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"}]
     assert operated.phase("early") == "Pending"
     operated.cordon()
@@ -66,7 +76,9 @@ def test_no_pod_comes_before_the_gpus_are_served_and_then_the_startup_taint_is_r
     assert operated.agent.logged("startup taint removed")
 
 
-def test_an_agent_that_stops_leaves_the_startup_taint_of_gpus_that_do_not_serve(operated: Operated) -> None:
+def test_an_agent_that_stops_leaves_the_startup_taint_of_gpus_that_do_not_serve(
+    operated: Operated,
+) -> None:
     operated.cordon("all")
     eventually(lambda: operated.is_said("every GPU is cordoned"), "the node serves nothing")
     operated.taint(_TAINT)
@@ -84,14 +96,18 @@ def test_an_agent_without_the_setting_removes_no_taint(operated: Operated) -> No
     operated.restart_agent()
     operated.taint(_TAINT)
     operated.label({"nvidia.com/mps.capable": "true"})
-    eventually(lambda: operated.domain("gpu0").state == "drained", "the agent has seen the Node since")
+    eventually(
+        lambda: operated.domain("gpu0").state == "drained", "the agent has seen the Node since"
+    )
     operated.label({"nvidia.com/mps.capable": "false"})
     eventually(lambda: operated.is_said("1 of 1 domains serve"), "its GPUs are served")
     assert operated.taints() == [_TAINT]
     operated.taint()
 
 
-def test_the_node_is_labelled_with_its_gpus_and_again_where_somebody_removes_a_label(operated: Operated) -> None:
+def test_the_node_is_labelled_with_its_gpus_and_again_where_somebody_removes_a_label(
+    operated: Operated,
+) -> None:
     def labels() -> Object:
         found: Object = operated.node_object()["metadata"].get("labels", {})
         return {name: value for name, value in found.items() if name.startswith("mpsd.io/")}

@@ -1,4 +1,5 @@
-"""Resource claims on a node: whatever is killed or lost, a claim has one grant, and what has ended leaves nothing.
+"""Resource claims on a node: whatever is killed or lost, a claim has one grant, and what has ended
+leaves nothing.
 
 The test is the scheduler, which allocates claims, and the kubelet that has them prepared.
 """
@@ -88,19 +89,29 @@ class ClaimCluster(Cluster):
         (device,) = self.devices()
         return int(device["capacity"]["memory"]["value"].removesuffix("Mi"))
 
-    # -- what the scheduler does -----------------------------------------------------------------------------------
+    # -- what the scheduler does ------------------------------------------------------------------
 
     def allocate(self, name: str, gib: int, threads: int = 0, pods: Sequence[str] = ()) -> str:
-        """A claim that is allocated and reserved for the pods with these uids, or for one of its name; its uid."""
+        """A claim that is allocated and reserved for the pods with these uids, or for one of its
+        name; its uid."""
         metadata = {"namespace": "default", "name": name}
-        made = self.ask("POST", _CLAIMS, {"kind": "ResourceClaim", "metadata": metadata, "spec": {}})
+        made = self.ask(
+            "POST", _CLAIMS, {"kind": "ResourceClaim", "metadata": metadata, "spec": {}}
+        )
         (device,) = self.devices()
         amounts = {"memory": f"{gib}Gi", "threads": str(threads), "clients": "2"}
-        result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": device["name"], "shareID": f"of-{name}"}
+        result = {
+            "request": "gpu",
+            "driver": DRIVER,
+            "pool": NODE,
+            "device": device["name"],
+            "shareID": f"of-{name}",
+        }
         results = [result | {"consumedCapacity": amounts}]
         uids = pods or [f"uid-of-{name}"]
         reserved = [
-            {"resource": "pods", "name": f"{name}-{n}" if n else name, "uid": uid} for n, uid in enumerate(uids)
+            {"resource": "pods", "name": f"{name}-{n}" if n else name, "uid": uid}
+            for n, uid in enumerate(uids)
         ]
         made["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}
         self.ask("PUT", f"{_CLAIMS}/{name}/status", made)
@@ -116,7 +127,7 @@ class ClaimCluster(Cluster):
         with suppress(HTTPError):
             self.ask("DELETE", f"{_CLAIMS}/{name}")
 
-    # -- what kubelet does -----------------------------------------------------------------------------------------
+    # -- what kubelet does ------------------------------------------------------------------------
 
     def prepare(self, name: str, uid: str) -> wire.NodePrepareResourceResponse:
         claims = [wire.Claim(namespace="default", name=name, uid=uid)]
@@ -165,18 +176,24 @@ class ClaimCluster(Cluster):
 
         async def ask() -> list[tuple[int, str]]:
             async with dial(self.socket) as channel:
-                stream = DRAResourceHealthStub(channel).NodeWatchResources(health_wire.NodeWatchResourcesRequest())
+                stream = DRAResourceHealthStub(channel).NodeWatchResources(
+                    health_wire.NodeWatchResourcesRequest()
+                )
                 async for answer in stream:
                     return [(device.health, device.message) for device in answer.devices]
                 return []
 
         return asyncio.run(ask())
 
-    # -- what containers do ----------------------------------------------------------------------------------------
+    # -- what containers do -----------------------------------------------------------------------
 
-    def client_in(self, pod: PodCgroupHere, uid: str, *actions: str, until: str = "ready") -> Program:
+    def client_in(
+        self, pod: PodCgroupHere, uid: str, *actions: str, until: str = "ready"
+    ) -> Program:
         """sim-cuda as a container of this pod runs it with the claim, once it has said so much."""
-        (_of_before, made) = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
+        _of_before, made = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())[
+            "devices"
+        ]
         edits = made["containerEdits"]
         given = dict(text.split("=", 1) for text in edits["env"])
         folders = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
@@ -187,11 +204,14 @@ class ClaimCluster(Cluster):
         return program
 
     def started_in(
-        self, pod: PodCgroupHere, argv: Sequence[str], given: Mapping[str, str] = MappingProxyType({})
+        self,
+        pod: PodCgroupHere,
+        argv: Sequence[str],
+        given: Mapping[str, str] = MappingProxyType({}),
     ) -> Program:
         return self.start(["sh", "-c", f'echo $$ > {pod.members} && exec "$@"', "sh", *argv], given)
 
-    # -- what is left ----------------------------------------------------------------------------------------------
+    # -- what is left -----------------------------------------------------------------------------
 
     def files(self) -> set[str]:
         return {path.name for path in self.cdi.glob("*")}
@@ -209,11 +229,18 @@ class ClaimCluster(Cluster):
         assert not self.files()
 
 
-def _pod_with(name: str, claim: str, annotations: Mapping[str, str] = MappingProxyType({})) -> Object:
+def _pod_with(
+    name: str, claim: str, annotations: Mapping[str, str] = MappingProxyType({})
+) -> Object:
     spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}
     containers = [{"name": "main", "image": "none", "command": ["sleep", "600"]}]
     metadata = {"name": name, "namespace": "default", "annotations": dict(annotations)}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": containers, **spec},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +254,9 @@ def claims(running_cluster: ClaimCluster) -> Iterator[ClaimCluster]:
     running_cluster.empty()
 
 
-def test_a_prepared_claim_is_a_grant_and_a_device_of_the_container_runtime(claims: ClaimCluster) -> None:
+def test_a_prepared_claim_is_a_grant_and_a_device_of_the_container_runtime(
+    claims: ClaimCluster,
+) -> None:
     uid = claims.allocate("share", 7, 30)
     answer = claims.prepare("share", uid)
     (device,) = answer.devices
@@ -291,7 +320,8 @@ def test_a_journal_that_cannot_be_read_is_made_again_from_the_api(claims: ClaimC
 
 
 def _left_unreadable(claims: ClaimCluster, start_agent: Callable[[], Service]) -> str:
-    """The uid of a claim that a pod holds, where neither the journal nor the API tells the next agent what it has."""
+    """The uid of a claim that a pod holds, where neither the journal nor the API tells the next
+    agent what it has."""
     uid = claims.allocate("share", 7)
     claims.prepared("share", uid)
     claims.apply(_pod_with("share", "share"))
@@ -299,7 +329,9 @@ def _left_unreadable(claims: ClaimCluster, start_agent: Callable[[], Service]) -
     claims.journal.write_text('{"claims": [')
     claims.change_capacity("share", "unknown")
     claims.agent = start_agent()
-    eventually(lambda: claims.agent.logged("claims not looked at"), "what stands in the way is said")
+    eventually(
+        lambda: claims.agent.logged("claims not looked at"), "what stands in the way is said"
+    )
     return uid
 
 
@@ -311,13 +343,17 @@ def test_kubelet_can_give_up_a_claim_that_nobody_can_read(claims: ClaimCluster) 
     eventually(lambda: claims.is_gone("share"), "the pod is gone")
 
 
-def test_claims_that_are_served_no_longer_hold_their_room_and_that_is_said(claims: ClaimCluster) -> None:
+def test_claims_that_are_served_no_longer_hold_their_room_and_that_is_said(
+    claims: ClaimCluster,
+) -> None:
     uid = claims.allocate("share", 7)
     claims.prepared("share", uid)
     claims.apply(_pod_with("share", "share"))
     claims.agent.kill()
     claims.agent = claims.start_agent_without_claims()
-    (said,) = eventually(lambda: claims.agent.logged("claims not served"), "that they are left is said")
+    (said,) = eventually(
+        lambda: claims.agent.logged("claims not served"), "that they are left is said"
+    )
     assert "default/share" in str(said["claims"])
     eventually(lambda: claims.granted() == {uid: 7168}, "its grant")
     claims.delete("share")
@@ -330,7 +366,9 @@ def test_no_pod_starts_in_the_place_of_claims_that_nobody_can_read(claims: Claim
     uid = _left_unreadable(claims, claims.start_agent_without_claims)
     Cluster.until_offered(claims)
     claims.apply(pod("late", 2))
-    (said, *_again) = eventually(lambda: claims.agent.logged("start deferred"), "its start is deferred")
+    said, *_again = eventually(
+        lambda: claims.agent.logged("start deferred"), "its start is deferred"
+    )
     assert "journal of claims" in str(said["reason"])
     claims.change_capacity("share", "7Gi")
     claims.program_of("late")
@@ -344,7 +382,8 @@ def test_no_pod_starts_in_the_place_of_claims_that_nobody_can_read(claims: Claim
 
 @contextmanager
 def small(claims: ClaimCluster, folder: Path) -> Iterator[Path]:
-    """The folder is a full disk, of a file that is given; the agent does not run while it is mounted."""
+    """The folder is a full disk, of a file that is given; the agent does not run while it is
+    mounted."""
 
     def changed(*command: str) -> None:
         claims.agent.kill()
@@ -382,10 +421,14 @@ def test_a_slice_that_somebody_deletes_is_written_again(claims: ClaimCluster) ->
     claims.until_offered()
 
 
-def test_the_node_says_that_it_serves_claims_and_why_kubelet_gets_none(claims: ClaimCluster) -> None:
+def test_the_node_says_that_it_serves_claims_and_why_kubelet_gets_none(
+    claims: ClaimCluster,
+) -> None:
     assert (claims.node().claim_driver, claims.node().claims_trouble) == (DRIVER, "")
     why = "no version of it is known here"
-    asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=False, error=why)))
+    asyncio.run(
+        claims.register(registration.RegistrationStatus(plugin_registered=False, error=why))
+    )
     assert claims.node().claims_trouble == f"kubelet refuses the driver: {why}"
     asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=True)))
     assert claims.node().claims_trouble == ""

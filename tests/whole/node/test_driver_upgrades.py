@@ -1,6 +1,8 @@
-"""NVIDIA's GPU operator upgrades the driver of a node that has pods on its GPUs: the operator's label plays the states.
+"""NVIDIA's GPU operator upgrades the driver of a node that has pods on its GPUs: the operator's
+label plays the states.
 
-Control and agent run where the node affinity of their DaemonSets lets them, as the DaemonSet controller has it.
+Control and agent run where the node affinity of their DaemonSets lets them, as the DaemonSet
+controller has it.
 """
 
 import signal
@@ -47,7 +49,8 @@ class UpgradedNode(Cluster):
         return UPGRADE_LABEL in self.node_object()["metadata"].get("labels", {})
 
     def place_pods(self) -> None:
-        """Ends the parts of mpsd whose affinity forbids this node, and starts those that it allows."""
+        """Ends the parts of mpsd whose affinity forbids this node, and starts those that it
+        allows."""
         if self._is_wanted("control") and not self.control.running:
             self.control = self.service("control")
         if self._is_wanted("agent") and not self.agent.running:
@@ -62,7 +65,8 @@ class UpgradedNode(Cluster):
         return any(map(node.meets, read_pod(FieldReader(), {"spec": spec}).spec.wishes.terms))
 
     def users_of_the_driver(self) -> dict[int, str]:
-        """The command line, by pid, of each process that has a device node of the simulated GPUs open."""
+        """The command line, by pid, of each process that has a device node of the simulated GPUs
+        open."""
         cards = str(self.simulation.folder / "card")
         found = set()
         for link in Path("/proc").glob("[0-9]*/fd/*"):
@@ -126,15 +130,26 @@ def test_pods_are_waited_for_then_nothing_has_the_driver_open_and_pods_come_to_t
     eventually(lambda: "default/first, default/second" in upgraded.message, "the pods are named")
     eventually(lambda: upgraded.offered()[MEMORY] == "0", "nothing is offered")
     upgraded.apply(pod("late", 3))
-    for state in ("wait-for-jobs-required", "state-of-a-later-operator", "cordon-required", "drain-required"):
+    for state in (
+        "wait-for-jobs-required",
+        "state-of-a-later-operator",
+        "cordon-required",
+        "drain-required",
+    ):
         upgraded.reach(state)
         upgraded.place_pods()
         assert upgraded.users_of_the_driver()
         assert not upgraded.is_labelled
     assert all(one.heard("ready") for one in old)
-    assert [upgraded.phase(name) for name in ("first", "second", "late")] == ["Running", "Running", "Pending"]
+    assert [upgraded.phase(name) for name in ("first", "second", "late")] == [
+        "Running",
+        "Running",
+        "Pending",
+    ]
     upgraded.delete("first")
-    eventually(lambda: "default/first" not in upgraded.message, "the first is not waited for any more")
+    eventually(
+        lambda: "default/first" not in upgraded.message, "the first is not waited for any more"
+    )
     assert not upgraded.is_labelled
     upgraded.delete("second")
     eventually(lambda: upgraded.is_labelled, "the node is let go")
@@ -142,7 +157,9 @@ def test_pods_are_waited_for_then_nothing_has_the_driver_open_and_pods_come_to_t
     assert upgraded.program_of("late").heard("ready")
 
 
-def test_pods_are_evicted_where_the_policy_says_so_and_only_while_the_operator_waits(upgraded: UpgradedNode) -> None:
+def test_pods_are_evicted_where_the_policy_says_so_and_only_while_the_operator_waits(
+    upgraded: UpgradedNode,
+) -> None:
     upgraded.set_policy(driver_upgrade="evict")
     for name in ("first", "second"):
         upgraded.running(name, 3)
@@ -150,15 +167,25 @@ def test_pods_are_evicted_where_the_policy_says_so_and_only_while_the_operator_w
     assert not upgraded.agent.logged("evicted")
     upgraded.reach("wait-for-jobs-required")
     eventually(lambda: upgraded.is_gone("first") and upgraded.is_gone("second"), "both are evicted")
-    assert {line["pod"] for line in upgraded.agent.logged("evicted")} == {"default/first", "default/second"}
+    assert {line["pod"] for line in upgraded.agent.logged("evicted")} == {
+        "default/first",
+        "default/second",
+    }
     eventually(lambda: upgraded.is_labelled, "the node is let go")
     _play_the_end(upgraded)
     upgraded.set_policy()
 
 
-def test_an_operator_that_restarts_its_pod_without_waiting_ends_no_program(upgraded: UpgradedNode) -> None:
+def test_an_operator_that_restarts_its_pod_without_waiting_ends_no_program(
+    upgraded: UpgradedNode,
+) -> None:
     program = upgraded.running("first", 3)
-    for state in ("pod-restart-required", "upgrade-failed", "pod-restart-required", "validation-required"):
+    for state in (
+        "pod-restart-required",
+        "upgrade-failed",
+        "pod-restart-required",
+        "validation-required",
+    ):
         upgraded.reach(state)
         upgraded.place_pods()
         assert upgraded.control.running

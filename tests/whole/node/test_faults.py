@@ -1,4 +1,5 @@
-"""A pod's fault takes the others on its GPU with it: every pod hears of it, and the node who was always there."""
+"""A pod's fault takes the others on its GPU with it: every pod hears of it, and the node who was
+always there."""
 
 from collections.abc import Iterator
 
@@ -26,16 +27,27 @@ def running_cluster() -> Iterator[Cluster]:
 def told(cluster: Cluster, name: str) -> list[str]:
     """What this object was told of faults."""
     found = cluster.ask("GET", "/api/v1/namespaces/default/events")["items"]
-    return [one["message"] for one in found if (one["involvedObject"]["name"], one["reason"]) == (name, "MPSFault")]
+    return [
+        one["message"]
+        for one in found
+        if (one["involvedObject"]["name"], one["reason"]) == (name, "MPSFault")
+    ]
 
 
-def test_every_pod_that_is_hit_hears_so_and_one_that_lingers_that_it_was_ended(cluster: Cluster) -> None:
+def test_every_pod_that_is_hit_hears_so_and_one_that_lingers_that_it_was_ended(
+    cluster: Cluster,
+) -> None:
     """Both start again, as their policy has it, and so the fault is repeated."""
     cluster.apply(pod("bystander", 4, actions=("linger",), restartPolicy="Always"))
-    eventually(lambda: cluster.domain().servers and cluster.grant("bystander").clients, "it is on its GPU")
+    eventually(
+        lambda: cluster.domain().servers and cluster.grant("bystander").clients, "it is on its GPU"
+    )
     cluster.apply(pod("trainer", 4, actions=("fault", "linger"), restartPolicy="Always"))
 
-    eventually(lambda: any("was killed" in one for one in told(cluster, "bystander")), "it is told of its end")
+    eventually(
+        lambda: any("was killed" in one for one in told(cluster, "bystander")),
+        "it is told of its end",
+    )
     fault = "MPS domain gpu0: a program's fault ended the work of 1 GPU process of this pod"
     for name in ("bystander", "trainer"):
         assert any(one.startswith(fault) for one in told(cluster, name))
@@ -45,9 +57,18 @@ def test_every_pod_that_is_hit_hears_so_and_one_that_lingers_that_it_was_ended(c
         return {one["pod"] for one in domain.get("faults", {}).get("suspects", ())}
 
     eventually(lambda: "default/trainer" in suspects(), "the one that was there each time is shown")
-    eventually(lambda: any("present at 2 of 2 faults since" in one for one in told(cluster, "trainer")), "and told")
-    assert any("default/trainer (1)" in one and "default/bystander (1)" in one for one in told(cluster, NODE))
-    assert any("; hit each time: " in one and "default/trainer (2 faults since " in one for one in told(cluster, NODE))
+    eventually(
+        lambda: any("present at 2 of 2 faults since" in one for one in told(cluster, "trainer")),
+        "and told",
+    )
+    assert any(
+        "default/trainer (1)" in one and "default/bystander (1)" in one
+        for one in told(cluster, NODE)
+    )
+    assert any(
+        "; hit each time: " in one and "default/trainer (2 faults since " in one
+        for one in told(cluster, NODE)
+    )
     assert cluster.domain().restarts == 0
 
 
@@ -56,7 +77,10 @@ def test_a_pod_that_is_killed_in_mid_kernel_is_named_to_whom_it_struck(cluster: 
     cluster.apply(pod("neighbour", 4, actions=("linger",)))
     cluster.apply(pod("struck", 4, actions=("kernel=100", "work")))
     programs = [PodProgram(cluster, name, "main") for name in ("neighbour", "struck")]
-    eventually(lambda: programs[0].heard("lingering") and programs[1].heard("launches"), "both are on their GPU")
+    eventually(
+        lambda: programs[0].heard("lingering") and programs[1].heard("launches"),
+        "both are on their GPU",
+    )
     neighbour, struck = (program.heard("pid")[0] for program in programs)
     cluster.until_listed(neighbour, struck)
 
@@ -64,10 +88,15 @@ def test_a_pod_that_is_killed_in_mid_kernel_is_named_to_whom_it_struck(cluster: 
 
     cause = "; likely cause, ended just before it: default/struck: killed by SIGKILL"
     for name in ("neighbour", NODE):
-        eventually(lambda name=name: any(cause in one for one in told(cluster, name)), f"{name} is told who did it")
+        eventually(
+            lambda name=name: any(cause in one for one in told(cluster, name)),
+            f"{name} is told who did it",
+        )
 
     def causes() -> list[tuple[str, str]]:
         (domain,) = cluster.mpsnode()["status"]["domains"]
         return [(one["pod"], one["how"]) for one in domain.get("faults", {}).get("causes", ())]
 
-    eventually(lambda: causes() == [("default/struck", "killed by SIGKILL")], "the MPSNode names it")
+    eventually(
+        lambda: causes() == [("default/struck", "killed by SIGKILL")], "the MPSNode names it"
+    )

@@ -13,7 +13,9 @@ from tests.whole.machine.test_memory_caps import is_stopped, limits, scans, set_
 from tests.whole.node.cluster import Cluster, container, pod
 from tests.whole.node.conftest import begun
 
-_WHY_NOT = ProgramCgroups().why_not or ("" if v2_tree(Path("/sys/fs/cgroup")) else "cgroup v2 is not mounted")
+_WHY_NOT = ProgramCgroups().why_not or (
+    "" if v2_tree(Path("/sys/fs/cgroup")) else "cgroup v2 is not mounted"
+)
 pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
 
 
@@ -24,12 +26,16 @@ def running_cluster() -> Iterator[Cluster]:
     yield from begun(made)
 
 
-def test_a_pod_that_lifts_its_limit_is_stopped_at_its_allocation_and_not_ended(cluster: Cluster) -> None:
+def test_a_pod_that_lifts_its_limit_is_stopped_at_its_allocation_and_not_ended(
+    cluster: Cluster,
+) -> None:
     """It allocates again and again, from its start on."""
     program = cluster.running("sample", 2)
     eventually(lambda: cluster.grant("sample").memory_cap == "cgroup", "its cgroup holds it")
     uid = cluster.pod("sample")["metadata"]["uid"]
-    assert [(mib, path.endswith(f"/pod{uid}")) for path, mib in limits(cluster).items()] == [(2048, True)]
+    assert [(mib, path.endswith(f"/pod{uid}")) for path, mib in limits(cluster).items()] == [
+        (2048, True)
+    ]
     assert program.lines
 
     lifted = pod("lifted", 3, actions=("hold=3", "alloc=6000", "info", "hold"))
@@ -41,12 +47,18 @@ def test_a_pod_that_lifts_its_limit_is_stopped_at_its_allocation_and_not_ended(c
     eventually(lambda: scans(cluster) > before + 3, "the watchdog has looked")
     assert cluster.phase("lifted") == "Running"
     assert ViolationKind.MEMORY_OVER_GRANT not in violations(cluster)
-    assert [line["meminfo_total_MiB"] for line in tenant.lines if "meminfo_total_MiB" in line][-1] == 3 * 1024
+    assert [line["meminfo_total_MiB"] for line in tenant.lines if "meminfo_total_MiB" in line][
+        -1
+    ] == 3 * 1024
 
 
-def test_the_containers_of_a_pod_are_held_together_and_nothing_is_left_of_it(cluster: Cluster) -> None:
+def test_the_containers_of_a_pod_are_held_together_and_nothing_is_left_of_it(
+    cluster: Cluster,
+) -> None:
     asked = pod("pair", 2, actions=("hold=3", "alloc=3500", "hold"))
-    asked["spec"]["containers"].append(container("other", 2, actions=("hold=3", "alloc=3500", "hold")))
+    asked["spec"]["containers"].append(
+        container("other", 2, actions=("hold=3", "alloc=3500", "hold"))
+    )
     for each in asked["spec"]["containers"]:
         each["env"] = [{"name": MEMORY_LIMIT, "value": "garbage"}]
     cluster.apply(asked)
@@ -56,7 +68,8 @@ def test_the_containers_of_a_pod_are_held_together_and_nothing_is_left_of_it(clu
     assert ViolationKind.MEMORY_OVER_GRANT not in violations(cluster)
     cluster.delete("pair")
     eventually(
-        lambda: not [grant for grant in cluster.node().grants if grant.pod == "default/pair"], "its grant has ended"
+        lambda: not [grant for grant in cluster.node().grants if grant.pod == "default/pair"],
+        "its grant has ended",
     )
     other_pod = cluster.running("next", 2)
     eventually(lambda: cluster.grant("next").memory_cap == "cgroup", "its cgroup holds it")

@@ -1,4 +1,5 @@
-"""A cluster in which a label of each Node says whether its GPUs are served by claims or by the device plugins."""
+"""A cluster in which a label of each Node says whether its GPUs are served by claims or by the
+device plugins."""
 
 import signal
 from collections.abc import Iterator, Sequence
@@ -36,9 +37,15 @@ class MixedCluster(ScheduledCluster):
         assert self.node().claim_driver == ""
 
     def until_by_claims(self) -> None:
-        eventually(lambda: len(self.devices()) == len(self.simulation.gpus), "every GPU is offered to claims")
+        eventually(
+            lambda: len(self.devices()) == len(self.simulation.gpus),
+            "every GPU is offered to claims",
+        )
         eventually(lambda: self.offered().get(MEMORY, "0") == "0", "none by the device plugin")
-        eventually(lambda: not self.node().claims_trouble and self.node().claim_driver, "kubelet has the driver")
+        eventually(
+            lambda: not self.node().claims_trouble and self.node().claim_driver,
+            "kubelet has the driver",
+        )
 
     def by_claim(self, name: str) -> None:
         """A pod with a claim of its name for a part of a GPU, once it holds it."""
@@ -53,8 +60,13 @@ class MixedCluster(ScheduledCluster):
         }
         self.ask("POST", f"{_NAMESPACED}/resourceclaims", claim)
         main = container("main", 0, actions=actions) | {"resources": {"claims": [{"name": "gpu"}]}}
-        spec = {"containers": [main], "resourceClaims": [{"name": "gpu", "resourceClaimName": name}]}
-        self.apply({"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+        spec = {
+            "containers": [main],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+        }
+        self.apply(
+            {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        )
 
     def ended(self, *names: str) -> None:
         for name in names:
@@ -102,17 +114,25 @@ def test_a_whole_gpu_is_for_one_claim_alone_and_all_of_its_threads(cluster: Mixe
     cluster.until_by_claims()
     cluster.by_claim("part")
     cluster.claim("whole", deviceClassName="whole-gpu.mpsd.io")
-    eventually(lambda: cluster.pod("whole").get("status", {}).get("conditions"), "it waits, as one has a part")
+    eventually(
+        lambda: cluster.pod("whole").get("status", {}).get("conditions"),
+        "it waits, as one has a part",
+    )
     cluster.ended("part")
     cluster.program_of("whole")
     (grant,) = cluster.node().grants
     assert (grant.memory_mib, grant.thread_percent) == (23 * 1024, 100)
     cluster.claim("other", deviceClassName="mps.mpsd.io", capacity={"requests": {"memory": "1Gi"}})
-    eventually(lambda: cluster.pod("other").get("status", {}).get("conditions"), "nobody gets what is left of it")
+    eventually(
+        lambda: cluster.pod("other").get("status", {}).get("conditions"),
+        "nobody gets what is left of it",
+    )
     assert "nodeName" not in cluster.pod("other")["spec"]
 
 
-def test_the_client_of_a_deleted_pod_with_a_claim_is_ended_by_the_agent(cluster: MixedCluster) -> None:
+def test_the_client_of_a_deleted_pod_with_a_claim_is_ended_by_the_agent(
+    cluster: MixedCluster,
+) -> None:
     cluster.label({CLAIMS_LABEL: "true"})
     cluster.until_by_claims()
     part = {"capacity": {"requests": {"memory": "4Gi"}}}
@@ -122,11 +142,16 @@ def test_the_client_of_a_deleted_pod_with_a_claim_is_ended_by_the_agent(cluster:
     eventually(lambda: cluster.node().clients, "its process is known")
     with frozen(cluster.kubelet):  # which must not be the first to signal it
         cluster.delete("ends", grace_s=600)
-        eventually(lambda: cluster.agent.logged("client stopped", pid=pid, reason="pod deleted"), "it is stopped")
+        eventually(
+            lambda: cluster.agent.logged("client stopped", pid=pid, reason="pod deleted"),
+            "it is stopped",
+        )
     eventually(lambda: cluster.is_gone("ends"), "the pod is gone")
 
 
-def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(cluster: MixedCluster) -> None:
+def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(
+    cluster: MixedCluster,
+) -> None:
     cluster.running("held", 4)
     cluster.api.send(signal.SIGSTOP)
     try:
@@ -149,7 +174,9 @@ def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(c
     cluster.until_by_claims()
 
 
-def test_an_agent_that_knows_neither_label_nor_holders_waits_for_the_api_server(cluster: MixedCluster) -> None:
+def test_an_agent_that_knows_neither_label_nor_holders_waits_for_the_api_server(
+    cluster: MixedCluster,
+) -> None:
     def unknown() -> str:
         with suppress(local_api.NotRunning):
             return " ".join(cluster.node().unknown)

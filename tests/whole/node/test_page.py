@@ -26,21 +26,29 @@ def slices(cluster: Cluster) -> list[tuple[str, str, int]]:
     return [(one["holder"], one["name"], one["memory_mib"]) for one in found]
 
 
-def test_a_pod_has_its_slice_under_its_name_and_the_page_the_name_of_its_node(cluster: Cluster) -> None:
+def test_a_pod_has_its_slice_under_its_name_and_the_page_the_name_of_its_node(
+    cluster: Cluster,
+) -> None:
     cluster.running("sample", 7, 30)
-    eventually(lambda: slices(cluster) == [("pod", "default/sample", 7 * 1024)], "its slice is shown")
+    eventually(
+        lambda: slices(cluster) == [("pod", "default/sample", 7 * 1024)], "its slice is shown"
+    )
     assert page(cluster)["head"]["name"] == NODE
     cluster.delete("sample")
     eventually(lambda: slices(cluster) == [], "it is gone with the pod")
 
 
-def test_a_pod_that_kubelet_was_refused_is_what_happened_lately_with_the_reason(cluster: Cluster) -> None:
+def test_a_pod_that_kubelet_was_refused_is_what_happened_lately_with_the_reason(
+    cluster: Cluster,
+) -> None:
     cluster.apply(pod("large", 30))
 
     def refused() -> list[str]:
         lately = page(cluster)["lately"]
         return [
-            line["text"] for line in lately if (line["what"], line["where"]) == ("AllocationRefused", "default/large")
+            line["text"]
+            for line in lately
+            if (line["what"], line["where"]) == ("AllocationRefused", "default/large")
         ]
 
     assert "no single GPU here has that much left" in eventually(refused, "the refusal is shown")[0]
@@ -50,7 +58,9 @@ def waiting(cluster: Cluster, name: str) -> list[Any]:
     return [one for one in page(cluster)["waiting"] if one["name"] == f"default/{name}"]
 
 
-def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_it_runs(cluster: Cluster) -> None:
+def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_it_runs(
+    cluster: Cluster,
+) -> None:
     cluster.replace_control_program("exit 1")
     for gpu in ("gpu0", "gpu1"):
         cluster.kill(cluster.daemon(gpu))
@@ -64,10 +74,17 @@ def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_i
 
         (one,) = eventually(told_why, "it is told why")
         assert one["text"].startswith("pod default/late waits on gpu")
-        assert (one["why"], one["memory_mib"], one["thread_percent"]) == ("not-started", 7 * 1024, 30)
+        assert (one["why"], one["memory_mib"], one["thread_percent"]) == (
+            "not-started",
+            7 * 1024,
+            30,
+        )
         assert one["since"] == seconds(bound_at(cluster, "late"))
         assert waiting(cluster, "elsewhere") == []
-        eventually(lambda: page(cluster)["head"]["pods"] == {"away": "", "since": None}, "its pods are heard of")
+        eventually(
+            lambda: page(cluster)["head"]["pods"] == {"away": "", "since": None},
+            "its pods are heard of",
+        )
     finally:
         cluster.restore_control_program()
     eventually(lambda: cluster.phase("late") == "Running", "it runs")
@@ -76,4 +93,6 @@ def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_i
 
 def bound_at(cluster: Cluster, name: str) -> str:
     conditions = cluster.pod(name)["status"]["conditions"]
-    return next(str(one["lastTransitionTime"]) for one in conditions if one["type"] == "PodScheduled")
+    return next(
+        str(one["lastTransitionTime"]) for one in conditions if one["type"] == "PodScheduled"
+    )

@@ -1,7 +1,8 @@
-"""A deleted pod's clients are ended by the agent, in time and with care, and kubelet's signals find nobody.
+"""A deleted pod's clients are ended by the agent, in time and with care, and kubelet's signals find
+nobody.
 
-The simulated kubelet signals as soon as it hears of a deletion, which of a real one takes its runtime some time: where
-it must not be the first, it hears of it once the agent has acted.
+The simulated kubelet signals as soon as it hears of a deletion, which of a real one takes its
+runtime some time: where it must not be the first, it hears of it once the agent has acted.
 """
 
 import json
@@ -25,7 +26,11 @@ pytestmark = needs_cgroups  # by which a process's pod is known
 
 _CLIENT = f"{sys.executable} -m mpsd.simulator.cuda_client"
 _COMPUTES = f"{_CLIENT} kernel=100 launch=600"  # with several kernels of 100 ms queued all the time
-DIES, IGNORES, HANDLES = f"exec {_COMPUTES}", f"trap '' TERM; exec {_COMPUTES}", f"exec {_CLIENT} kernel=100 work"
+DIES, IGNORES, HANDLES = (
+    f"exec {_COMPUTES}",
+    f"trap '' TERM; exec {_COMPUTES}",
+    f"exec {_CLIENT} kernel=100 work",
+)
 KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 DRAIN_S = 2  # longer than what is queued takes
 LONG_S = 600  # a grace that no test waits for
@@ -59,7 +64,9 @@ class Program:
     @property
     def exit_code(self) -> int:
         """How it ended, once its pod is gone: kubelet waits no longer than for its containers."""
-        code = eventually(lambda: self._code.exists() and self._code.read_text(), f"{self._name} has ended")
+        code = eventually(
+            lambda: self._code.exists() and self._code.read_text(), f"{self._name} has ended"
+        )
         eventually(lambda: self._cluster.is_gone(self._name), f"{self._name} is gone")
         return int(code)
 
@@ -85,7 +92,11 @@ def code_file(cluster: Cluster, name: str) -> Path:
 
 def programs_pod(cluster: Cluster, name: str, command: str, **spec: object) -> Object:
     made: Object = pod(name, 2, **spec)
-    made["spec"]["containers"][0]["command"] = ["sh", "-c", _PASSING_ON % (command, code_file(cluster, name))]
+    made["spec"]["containers"][0]["command"] = [
+        "sh",
+        "-c",
+        _PASSING_ON % (command, code_file(cluster, name)),
+    ]
     return made
 
 
@@ -121,7 +132,9 @@ def neighbour(cluster: Cluster) -> Iterator[PodProgram]:
     program = computing(cluster, "neighbour")
     yield program
     said = len(program.heard("launches"))
-    eventually(lambda: len(program.heard("launches")) > said or program.heard("broke"), "it goes on")
+    eventually(
+        lambda: len(program.heard("launches")) > said or program.heard("broke"), "it goes on"
+    )
     assert not program.heard("broke")
 
 
@@ -137,7 +150,11 @@ def deleted(cluster: Cluster, name: str) -> None:
 
 
 def evicted(cluster: Cluster, name: str) -> None:
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": "default"},
+    }
     cluster.ask("POST", f"/api/v1/namespaces/default/pods/{name}/eviction", eviction)
 
 
@@ -159,10 +176,15 @@ def test_a_client_that_would_die_of_sigterm_is_stopped_before_it_comes(
 @pytest.mark.usefixtures("neighbour")
 def test_the_client_of_a_pod_that_is_rolled_is_stopped_before_sigterm(cluster: Cluster) -> None:
     labels = {"app": "rolled"}
-    template = {"metadata": {"labels": labels}, "spec": programs_pod(cluster, "rolled", DIES)["spec"]}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": programs_pod(cluster, "rolled", DIES)["spec"],
+    }
     template["spec"]["restartPolicy"] = "Always"
     spec = {"selector": {"matchLabels": labels}, "template": template}
-    cluster.ask("POST", _DAEMON_SETS, {"kind": "DaemonSet", "metadata": {"name": "rolled"}, "spec": spec})
+    cluster.ask(
+        "POST", _DAEMON_SETS, {"kind": "DaemonSet", "metadata": {"name": "rolled"}, "spec": spec}
+    )
     (name,) = eventually(lambda: pods_of(cluster, labels), "its pod is made")
     program = Program(cluster, name, code_file(cluster, "rolled"))
     eventually(lambda: is_ready(cluster, name), "its pod is ready")
@@ -274,25 +296,40 @@ def with_policy(cluster: Cluster, **changes: object) -> None:
 
 
 @pytest.mark.usefixtures("neighbour")
-def test_a_container_that_is_killed_alone_ends_without_harm_and_without_the_others_of_its_pod(cluster: Cluster) -> None:
+def test_a_container_that_is_killed_alone_ends_without_harm_and_without_the_others_of_its_pod(
+    cluster: Cluster,
+) -> None:
     """As mpsd-runtime asks, where a liveness probe fails."""
     made: Object = pod("probed", 2)
     made["spec"] |= {
-        "containers": [container(name, 2, actions=("kernel=100", "launch=600")) for name in ("failing", "other")],
+        "containers": [
+            container(name, 2, actions=("kernel=100", "launch=600"))
+            for name in ("failing", "other")
+        ],
         "restartPolicy": "Never",
     }
     cluster.apply(made)
     programs = [PodProgram(cluster, "probed", name) for name in ("failing", "other")]
-    pids = [eventually(lambda one=one: one.heard("pid"), "it holds its context")[0] for one in programs]  # type: ignore[misc]
+    pids = [
+        eventually(lambda one=one: one.heard("pid"), "it holds its context")[0] for one in programs
+    ]  # type: ignore[misc]
     eventually(lambda: cluster.grant("probed").clients == 2, "both processes are known")
     failing, other = map(processes.identity_of, pids)
     assert failing
     assert other
-    asks = {"root": "/r", "id": "c1", "signum": 9, "pid": failing.pid, "start_ticks": failing.start_ticks - 1}
+    asks = {
+        "root": "/r",
+        "id": "c1",
+        "signum": 9,
+        "pid": failing.pid,
+        "start_ticks": failing.start_ticks - 1,
+    }
     socket = cluster.run_directory / "mpsd.sock"
     code, body = local_api.ask(socket, "POST", "/v1/containers/end", asks)
     assert (code, json.loads(body)["ended"]) == (200, 0), "it is another life of that pid"
-    code, body = local_api.ask(socket, "POST", "/v1/containers/end", asks | {"start_ticks": failing.start_ticks})
+    code, body = local_api.ask(
+        socket, "POST", "/v1/containers/end", asks | {"start_ticks": failing.start_ticks}
+    )
     assert (code, json.loads(body)["ended"]) == (200, 1)
     assert [len(cluster.agent.logged("client stopped", pid=pid)) for pid in pids] == [1, 0]
     assert processes.is_alive(other)

@@ -1,4 +1,5 @@
-"""A pod's work on a GPU has the priority that the policy gives it: from kubelet's answer to what is shown of it."""
+"""A pod's work on a GPU has the priority that the policy gives it: from kubelet's answer to what is
+shown of it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +31,9 @@ def given(program: PodProgram) -> str | None:
 
 def annotate(cluster: Cluster, name: str, annotations: dict[str, Any]) -> None:
     path = f"/api/v1/namespaces/default/pods/{name}"
-    cluster.ask("PATCH", path, {"metadata": {"annotations": annotations}}, "application/merge-patch+json")
+    cluster.ask(
+        "PATCH", path, {"metadata": {"annotations": annotations}}, "application/merge-patch+json"
+    )
 
 
 def grant_in_mpsnode(cluster: Cluster, name: str) -> Object:
@@ -43,23 +46,36 @@ def grant_in_mpsnode(cluster: Cluster, name: str) -> Object:
 
 def test_a_pod_has_the_priority_of_its_annotation_wherever_it_is_shown(cluster: Cluster) -> None:
     batch = cluster.running("batch", 2, annotations=BELOW)
-    serve, odd = cluster.running("serve", 2), cluster.running("odd", 2, annotations={"mpsd.io/gpu-priority": "low"})
+    serve, odd = (
+        cluster.running("serve", 2),
+        cluster.running("odd", 2, annotations={"mpsd.io/gpu-priority": "low"}),
+    )
     assert [given(one) for one in (batch, serve, odd)] == ["1", "0", "0"]
     assert [cluster.grant(name).priority for name in ("batch", "serve", "odd")] == [1, 0, 0]
     assert grant_in_mpsnode(cluster, "batch")["priority"] == 1
     assert "priority" not in grant_in_mpsnode(cluster, "serve")
     shown = now(cluster, "mpsd_grant_below_normal", *NAMES)
-    assert shown == {("default", "batch", ""): 1, ("default", "serve", ""): 0, ("default", "odd", ""): 0}
+    assert shown == {
+        ("default", "batch", ""): 1,
+        ("default", "serve", ""): 0,
+        ("default", "odd", ""): 0,
+    }
 
 
-def test_a_pod_keeps_what_it_was_given_whatever_its_annotation_and_the_policy_say_since(cluster: Cluster) -> None:
-    batch = cluster.running("batch", 2, restartPolicy="Always", actions=("hold=2",), annotations=BELOW)
+def test_a_pod_keeps_what_it_was_given_whatever_its_annotation_and_the_policy_say_since(
+    cluster: Cluster,
+) -> None:
+    batch = cluster.running(
+        "batch", 2, restartPolicy="Always", actions=("hold=2",), annotations=BELOW
+    )
     annotate(cluster, "batch", {"mpsd.io/gpu-priority": "normal"})
     cluster.agent.kill()
     cluster.set_policy()
     cluster.agent = cluster.start_agent()
     eventually(lambda: cluster.grant("batch").priority == 1, "the journal says what was answered")
-    eventually(lambda: len(batch.runs) > 1 and batch.heard("ready"), "its container was started again")
+    eventually(
+        lambda: len(batch.runs) > 1 and batch.heard("ready"), "its container was started again"
+    )
     assert given(batch) == "1"
     assert not cluster.events("LimitsMismatch")
     cluster.agent.kill()

@@ -1,6 +1,8 @@
-"""Whatever befalls a node while claims come and go: no GPU is given twice, and what has ended leaves nothing.
+"""Whatever befalls a node while claims come and go: no GPU is given twice, and what has ended
+leaves nothing.
 
-Scheduler, controllers and kubelet are the simulator's. MPSD_SOAK_SEED=N plays the sequence N instead of the first.
+Scheduler, controllers and kubelet are the simulator's. MPSD_SOAK_SEED=N plays the sequence N
+instead of the first.
 """
 
 import json
@@ -47,11 +49,15 @@ class ScheduledCluster(ClaimCluster):
 
     def start_agent(self) -> Any:
         agent = self.launch_agent()
-        eventually(lambda: agent.logged("registered") or not agent.running, "kubelet registers the driver")
+        eventually(
+            lambda: agent.logged("registered") or not agent.running, "kubelet registers the driver"
+        )
         return agent
 
     def until_offered(self) -> None:
-        eventually(lambda: len(self.devices()) == len(self.simulation.gpus), "a slice with every GPU")
+        eventually(
+            lambda: len(self.devices()) == len(self.simulation.gpus), "a slice with every GPU"
+        )
 
     def claims(self) -> list[Object]:
         found: list[Object] = self.ask("GET", f"{_NAMESPACED}/resourceclaims")["items"]
@@ -63,13 +69,16 @@ class ScheduledCluster(ClaimCluster):
             path = "/api/v1/namespaces/default" if kind == "pods" else _NAMESPACED
             for one in self.ask("GET", f"{path}/{kind}")["items"]:
                 with suppress(urllib.error.HTTPError):
-                    self.ask("DELETE", f"{path}/{kind}/{one['metadata']['name']}?gracePeriodSeconds=1")
+                    self.ask(
+                        "DELETE", f"{path}/{kind}/{one['metadata']['name']}?gracePeriodSeconds=1"
+                    )
         eventually(lambda: not self.pods(), "every pod is gone", IN_THE_END_S)
         eventually(lambda: not self.claims(), "every claim is gone")
 
 
 class ClaimsFate:
-    """Plays one sequence. made: the claims so far. overdone: each time that a GPU was given twice, in words."""
+    """Plays one sequence. made: the claims so far. overdone: each time that a GPU was given twice,
+    in words."""
 
     def __init__(self, cluster: ScheduledCluster, seed: int) -> None:
         self._cluster, self._seed, self._chance = cluster, seed, random.Random(seed)
@@ -100,7 +109,7 @@ class ClaimsFate:
             time.sleep(self._chance.choice(_BREATHS_S))
             self.overdone += self.given_twice()
 
-    # -- deeds -----------------------------------------------------------------------------------------------------
+    # -- deeds ------------------------------------------------------------------------------------
 
     def start_pod(self) -> None:
         """With a claim of its own, from a template."""
@@ -127,15 +136,24 @@ class ClaimsFate:
 
     def _spec(self) -> Object:
         self.made += 1
-        amounts = {"memory": f"{self._chance.randint(1, 20)}Gi", "threads": str(self._chance.choice([0, 30]))}
+        amounts = {
+            "memory": f"{self._chance.randint(1, 20)}Gi",
+            "threads": str(self._chance.choice([0, 30])),
+        }
         exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": amounts}}
         return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
 
     def _start(self, name: str, claim: Object) -> None:
         self._pods += 1
         main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
-        spec = {"restartPolicy": "Always", "containers": [main], "resourceClaims": [{"name": "gpu", **claim}]}
-        self._cluster.apply({"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+        spec = {
+            "restartPolicy": "Always",
+            "containers": [main],
+            "resourceClaims": [{"name": "gpu", **claim}],
+        }
+        self._cluster.apply(
+            {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        )
 
     def end_pods(self) -> None:
         """Some pods, and the claims that people made, which then go with the last of their pods."""
@@ -173,11 +191,11 @@ class ClaimsFate:
             self._cluster.api.send(signal.SIGCONT)
             self._api_is_away = False
 
-    # -- what must hold --------------------------------------------------------------------------------------------
+    # -- what must hold ---------------------------------------------------------------------------
 
     def given_twice(self) -> list[str]:
-        """Of each GPU that more is given of than it has: by the scheduler, in the journal, and in the ledger; and files
-        of claims that the journal does not have."""
+        """Of each GPU that more is given of than it has: by the scheduler, in the journal, and in
+        the ledger; and files of claims that the journal does not have."""
         before = self._journal()
         files = self.files()
         journal = self._journal()
@@ -198,7 +216,10 @@ class ClaimsFate:
         if not self._cluster.journal.exists():
             return {}
         claims = json.loads(self._cluster.journal.read_text())["claims"]
-        return {one["uid"]: {each["gpu"].lower(): one["memory_mib"] for each in one["devices"]} for one in claims}
+        return {
+            one["uid"]: {each["gpu"].lower(): one["memory_mib"] for each in one["devices"]}
+            for one in claims
+        }
 
     def _ledger(self) -> dict[str, dict[str, int]]:
         with suppress(local_api.NotRunning):
@@ -221,8 +242,8 @@ class ClaimsFate:
         return {path.stem.removeprefix(start) for path in self._cluster.cdi.glob(f"{start}*.json")}
 
     def trouble(self) -> str:
-        """What is not yet as it must be once nothing more happens: pods that have a node run and hold their claims, and
-        nothing else is held."""
+        """What is not yet as it must be once nothing more happens: pods that have a node run and
+        hold their claims, and nothing else is held."""
         pods = {one["metadata"]["uid"]: one for one in self._cluster.pods()}
         held = {
             one["metadata"]["uid"]: one["status"]["reservedFor"]
@@ -234,7 +255,9 @@ class ClaimsFate:
         known = json.loads(checkpoint.read_text()) if checkpoint.exists() else {}
         slices = self._cluster.ask("GET", f"{_API}/resourceslices")["items"]
         left = {
-            "not running": [uid for uid in placed if pods[uid].get("status", {}).get("phase") != "Running"],
+            "not running": [
+                uid for uid in placed if pods[uid].get("status", {}).get("phase") != "Running"
+            ],
             "reserved": {one["uid"] for each in held.values() for one in each} ^ placed,
             "allocated": scheduled.keys() ^ held.keys(),
             "journal": {} if self._journal() == scheduled else self._journal(),
@@ -264,7 +287,9 @@ def cluster() -> Iterator[ScheduledCluster]:
 
 @pytest.mark.timeout(6 * IN_THE_END_S)
 @pytest.mark.parametrize("seed", [int(os.environ.get("MPSD_SOAK_SEED", "0"))])
-def test_random_claims_leave_nothing_and_no_gpu_is_given_twice(cluster: ScheduledCluster, seed: int) -> None:
+def test_random_claims_leave_nothing_and_no_gpu_is_given_twice(
+    cluster: ScheduledCluster, seed: int
+) -> None:
     fate = ClaimsFate(cluster, seed)
     try:
         fate.play()
@@ -278,14 +303,21 @@ def test_random_claims_leave_nothing_and_no_gpu_is_given_twice(cluster: Schedule
     assert not cluster.granted()
 
 
-def test_after_a_reboot_a_claim_is_prepared_again_and_its_pod_is_limited(cluster: ScheduledCluster) -> None:
+def test_after_a_reboot_a_claim_is_prepared_again_and_its_pod_is_limited(
+    cluster: ScheduledCluster,
+) -> None:
     exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": {"memory": "3Gi"}}}
-    claim = {"metadata": {"name": "kept"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+    claim = {
+        "metadata": {"name": "kept"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
     cluster.ask("POST", f"{_NAMESPACED}/resourceclaims", claim)
     main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
     entry = {"name": "gpu", "resourceClaimName": "kept"}
     spec = {"restartPolicy": "Always", "containers": [main], "resourceClaims": [entry]}
-    cluster.apply({"kind": "Pod", "metadata": {"name": "kept", "namespace": "default"}, "spec": spec})
+    cluster.apply(
+        {"kind": "Pod", "metadata": {"name": "kept", "namespace": "default"}, "spec": spec}
+    )
     program = cluster.program_of("kept")
     cut_the_power(cluster)
     for file in cluster.cdi.iterdir():
@@ -293,8 +325,13 @@ def test_after_a_reboot_a_claim_is_prepared_again_and_its_pod_is_limited(cluster
     cluster.kubelet = cluster.start_kubelet()
     cluster.control = cluster.service("control")
     cluster.agent = cluster.start_agent()
-    eventually(lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", IN_THE_END_S)
+    eventually(
+        lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", IN_THE_END_S
+    )
     info = next(line for line in program.lines if "meminfo_free_MiB" in line)
     assert info["meminfo_free_MiB"] < 3 * 1024
-    eventually(lambda: [one.memory_mib for one in cluster.node().grants] == [3 * 1024], "its grant is known again")
+    eventually(
+        lambda: [one.memory_mib for one in cluster.node().grants] == [3 * 1024],
+        "its grant is known again",
+    )
     cluster.empty()

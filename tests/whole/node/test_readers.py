@@ -18,7 +18,9 @@ from tests.whole.node.cluster import Cluster, Object
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
-READER: Object = yaml.safe_load((Path(__file__).parents[3] / "manifests/chart/templates/readers.yaml").read_text())
+READER: Object = yaml.safe_load(
+    (Path(__file__).parents[3] / "manifests/chart/templates/readers.yaml").read_text()
+)
 
 
 class Read(Cluster):
@@ -43,7 +45,11 @@ def running_cluster(gpus: str) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def reader(running_cluster: Cluster) -> str:
     """The token of an account that an operator has let read."""
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": READER["metadata"]["name"]}
+    role = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": READER["metadata"]["name"],
+    }
     subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}
     binding = {"metadata": {"name": "reads"}, "roleRef": role, "subjects": [subject]}
     running_cluster.ask("POST", f"{RBAC}/clusterroles", READER)
@@ -70,7 +76,9 @@ def unverified() -> ssl.SSLContext:
 def over_tls(cluster: Cluster, path: str, token: str = "") -> tuple[int, str]:
     """The status and the text of the answer."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    asked = urllib.request.Request(f"https://127.0.0.1:{port(cluster, tls=True)}{path}", headers=headers)
+    asked = urllib.request.Request(
+        f"https://127.0.0.1:{port(cluster, tls=True)}{path}", headers=headers
+    )
     try:
         with urllib.request.urlopen(asked, timeout=SOON_S, context=unverified()) as answer:
             return answer.status, answer.read().decode()
@@ -78,7 +86,9 @@ def over_tls(cluster: Cluster, path: str, token: str = "") -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
-def test_a_reader_whom_an_operator_let_in_reads_pods_by_their_names(cluster: Cluster, reader: str) -> None:
+def test_a_reader_whom_an_operator_let_in_reads_pods_by_their_names(
+    cluster: Cluster, reader: str
+) -> None:
     cluster.running("read", 2)
     eventually(lambda: 'pod="read"' in over_tls(cluster, "/metrics", reader)[1], "its pod is told")
     status, text = over_tls(cluster, "/v1/node", reader)
@@ -90,12 +100,17 @@ def test_what_a_tenants_program_was_started_with_is_told_on_the_machine_and_not_
     cluster: Cluster, reader: str
 ) -> None:
     cluster.running("read", 2)
-    eventually(lambda: any("hold" in one.command for one in cluster.node().clients or ()), "the machine's own see it")
+    eventually(
+        lambda: any("hold" in one.command for one in cluster.node().clients or ()),
+        "the machine's own see it",
+    )
     told = json.loads(over_tls(cluster, "/v1/node", reader)[1])
     assert [one["command"].partition(" ")[2] for one in told["clients"]] == ["[arguments redacted]"]
 
 
-def test_the_page_has_no_arguments_of_a_program_that_is_in_no_pod(cluster: Cluster, reader: str) -> None:
+def test_the_page_has_no_arguments_of_a_program_that_is_in_no_pod(
+    cluster: Cluster, reader: str
+) -> None:
     cluster.running("read", 2)  # while nobody holds a grant MPS lets nobody in
     environment = {
         "MPSD_SIMULATION": str(cluster.simulation.folder),
@@ -104,21 +119,32 @@ def test_the_page_has_no_arguments_of_a_program_that_is_in_no_pod(cluster: Clust
     stranger = cluster.start([cluster.program("sim-cuda"), "hold"], environment)
     try:
         stranger.heard("ready")
-        found = eventually(lambda: strangers(over_tls(cluster, "/v1/page", reader)[1]), "it is seen")
+        found = eventually(
+            lambda: strangers(over_tls(cluster, "/v1/page", reader)[1]), "it is seen"
+        )
         assert [name.partition(" ")[2] for name in found] == ["[arguments redacted]"]
     finally:
         stranger.kill()
 
 
 def strangers(page: str) -> list[str]:
-    return [one["name"] for gpu in json.loads(page)["gpus"] for one in gpu["slices"] if one["holder"] == "stranger"]
+    return [
+        one["name"]
+        for gpu in json.loads(page)["gpus"]
+        for one in gpu["slices"]
+        if one["holder"] == "stranger"
+    ]
 
 
-def test_one_reader_who_holds_every_stream_of_the_page_keeps_nobody_out(cluster: Cluster, reader: str) -> None:
+def test_one_reader_who_holds_every_stream_of_the_page_keeps_nobody_out(
+    cluster: Cluster, reader: str
+) -> None:
     def by_token(place: int = 0) -> http.client.HTTPSConnection:
         """From one of several addresses, none of which may have all connections."""
         where, source = ("127.0.0.1", port(cluster, tls=True)), (f"127.0.0.{2 + place % 4}", 0)
-        return http.client.HTTPSConnection(*where, timeout=SOON_S, context=unverified(), source_address=source)
+        return http.client.HTTPSConnection(
+            *where, timeout=SOON_S, context=unverified(), source_address=source
+        )
 
     def at_home() -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", port(cluster, tls=False), timeout=SOON_S)
@@ -134,18 +160,23 @@ def test_one_reader_who_holds_every_stream_of_the_page_keeps_nobody_out(cluster:
 
         refused = stream(opened, by_token(), reader)
         assert refused.status == 429
-        assert refused.read().decode() == (
-            "user system:serviceaccount:default:prometheus reads the page 31 times already, of 32 that may in all; "
-            "close a page that nobody looks at, or try again later\n"
+        assert (
+            refused.read().decode()
+            == "user system:serviceaccount:default:prometheus reads the page 31 times already, of"
+            " 32 that may in all; close a page that nobody looks at, or try again later\n"
         )
         cluster.running("seen", 2)
         for one in (*kept, other):
             until_told(one, b'"default/seen"')
 
 
-def stream(opened: ExitStack, connection: http.client.HTTPConnection, token: str = "") -> http.client.HTTPResponse:
+def stream(
+    opened: ExitStack, connection: http.client.HTTPConnection, token: str = ""
+) -> http.client.HTTPResponse:
     opened.callback(connection.close)
-    connection.request("GET", "/v1/page/changes", headers={"Authorization": f"Bearer {token}"} if token else {})
+    connection.request(
+        "GET", "/v1/page/changes", headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
     return opened.enter_context(connection.getresponse())
 
 
@@ -170,7 +201,9 @@ def test_nobody_else_does(cluster: Cluster) -> None:
 
 
 def test_who_forwards_a_port_to_the_pod_reads_without_a_token(cluster: Cluster) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port(cluster, tls=False)}/metrics", timeout=SOON_S) as answer:
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{port(cluster, tls=False)}/metrics", timeout=SOON_S
+    ) as answer:
         assert "mpsd_plugin_calls_total" in answer.read().decode()
 
 

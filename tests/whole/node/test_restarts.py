@@ -1,4 +1,5 @@
-"""Whatever is stopped or restarted beside the daemons, no client notices, and no limit is lifted or lost."""
+"""Whatever is stopped or restarted beside the daemons, no client notices, and no limit is lifted or
+lost."""
 
 import os
 import signal
@@ -38,7 +39,10 @@ def test_an_agent_that_is_killed_finds_everything_again(cluster: Cluster) -> Non
     assert _pids(cluster) == pids
     assert _is_alive(pids)
     assert cluster.limit_mib() == 7 * 1024
-    assert [line["memory_mib"] for line in cluster.agent.logged("limit set")] in ([7168, 7168], [7168])
+    assert [line["memory_mib"] for line in cluster.agent.logged("limit set")] in (
+        [7168, 7168],
+        [7168],
+    )
     cluster.until_offered()
 
 
@@ -50,14 +54,17 @@ def test_a_kubelet_that_is_restarted_asks_for_nothing_again(cluster: Cluster) ->
     assert cluster.grant("sample").memory_mib == 7 * 1024
     cluster.kubelet = cluster.start_kubelet()
     cluster.until_offered()
-    eventually(lambda: len(cluster.agent.logged("registered")) >= 4, "both resources are registered again")
+    eventually(
+        lambda: len(cluster.agent.logged("registered")) >= 4, "both resources are registered again"
+    )
     assert len(cluster.agent.logged("allocated")) == allocated
     assert _pids(cluster) == pids
     cluster.running("late", 2)
 
 
 def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -> None:
-    """Kubelet starts it again without asking for devices; the gate and PreStartContainer hold it back."""
+    """Kubelet starts it again without asking for devices; the gate and PreStartContainer hold it
+    back."""
     asked = pod("sample", 3)
     asked["spec"]["restartPolicy"] = "Always"
     cluster.apply(asked)
@@ -74,7 +81,9 @@ def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -
     cluster.control = cluster.service("control")
     eventually(gate.exists, "the gate is open again")
     opened_ns = gate.stat().st_ctime_ns
-    eventually(lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", within_s=40)
+    eventually(
+        lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", within_s=40
+    )
     assert all(run.stat().st_ctime_ns > opened_ns for run in program.runs[1:] if run.read_text())
     assert all(client.on_mps for client in cluster.node().clients or ())
     info = next(line for line in program.lines if "meminfo_free_MiB" in line)
@@ -95,14 +104,20 @@ def test_an_agent_that_goes_says_first_that_nothing_is_free(leaving: Cluster) ->
     assert (leaving.offered()[MEMORY], leaving.offered()[PERCENT]) == ("0", "0")
 
 
-def test_an_api_server_that_hangs_is_shown_as_away_within_seconds_and_as_back_again(cluster: Cluster) -> None:
+def test_an_api_server_that_hangs_is_shown_as_away_within_seconds_and_as_back_again(
+    cluster: Cluster,
+) -> None:
     def unheard() -> list[str]:
-        return [what for what in cluster.node().unknown if "the API server has not answered" in what]
+        return [
+            what for what in cluster.node().unknown if "the API server has not answered" in what
+        ]
 
     assert not unheard()
     cluster.api.send(signal.SIGSTOP)
     try:
-        asked = cluster.start([MPSD, "status", "--cluster", "--kubeconfig", str(cluster.kubeconfig)])
+        asked = cluster.start(
+            [MPSD, "status", "--cluster", "--kubeconfig", str(cluster.kubeconfig)]
+        )
         eventually(unheard, "the agent says so", 45)
         assert asked.exit_code(45) == 1
         assert "no answer from the Kubernetes API" in asked.errors

@@ -1,4 +1,5 @@
-"""Pods of several GPUs on a node whose policy lists no `domains`: their GPUs are joined while nobody else uses them."""
+"""Pods of several GPUs on a node whose policy lists no `domains`: their GPUs are joined while
+nobody else uses them."""
 
 import pytest
 
@@ -38,7 +39,9 @@ def until_alone(cluster: Cluster) -> None:
     cluster.until_ready()
 
 
-def test_a_pod_of_two_gpus_sees_half_of_its_request_on_each_and_its_neighbour_notices_nothing(cluster: Cluster) -> None:
+def test_a_pod_of_two_gpus_sees_half_of_its_request_on_each_and_its_neighbour_notices_nothing(
+    cluster: Cluster,
+) -> None:
     neighbour = cluster.running("neighbour", 3, annotations=on(cluster, 2))
     (grant,) = cluster.node().grants
     assert grant.gpus == (cluster.simulation.gpus[2].uuid,)
@@ -68,7 +71,9 @@ def test_a_pod_waits_at_its_gate_while_control_is_killed_in_the_join(cluster: Cl
     control = cluster.control
     before = len(control.logged("domain ended", domain="gpu0"))
     cluster.apply(pod_of_two(annotations=on(cluster, 0, 1)))
-    eventually(lambda: len(control.logged("domain ended", domain="gpu0")) > before, "the join is under way")
+    eventually(
+        lambda: len(control.logged("domain ended", domain="gpu0")) > before, "the join is under way"
+    )
     control.kill()
     cluster.control = cluster.service("control")
 

@@ -22,7 +22,8 @@ def test_two_pods_that_come_at_once_are_not_taken_for_each_other(cluster: Cluste
     cluster.apply(pod("one", 3, 50))
     cluster.apply(pod("other", 3))
     sms = {
-        name: next(line for line in cluster.program_of(name).lines if "sms" in line)["sms"] for name in ("one", "other")
+        name: next(line for line in cluster.program_of(name).lines if "sms" in line)["sms"]
+        for name in ("one", "other")
     }
     assert sms["one"] <= A30_SMS / 2 + 2
     assert sms["other"] == A30_SMS
@@ -34,14 +35,17 @@ def test_an_init_container_holds_its_grant_and_the_main_one_uses_it_again(cluste
     cluster.apply(asked)
     cluster.program_of("sample", "first")
     eventually(
-        lambda: [one.memory_mib for one in cluster.node().grants] == [5 * 1024], "the pod holds the most it asks"
+        lambda: [one.memory_mib for one in cluster.node().grants] == [5 * 1024],
+        "the pod holds the most it asks",
     )
     assert cluster.limit_mib() == 5 * 1024
 
 
 def test_tools_of_gpushare_can_read_where_a_pod_is(cluster: Cluster) -> None:
     cluster.running("sample", 7, 30)
-    eventually(lambda: "mpsd.io/gpu" in cluster.annotations("sample"), "its annotations say where it is")
+    eventually(
+        lambda: "mpsd.io/gpu" in cluster.annotations("sample"), "its annotations say where it is"
+    )
     said = cluster.annotations("sample")
     assert said["mpsd.io/gpu"] == cluster.node().gpus[0].uuid
     assert said["ALIYUN_COM_GPU_MEM_IDX"] == "0"
@@ -56,13 +60,18 @@ def test_the_cluster_is_told_of_the_node(cluster: Cluster) -> None:
     told = ("pod", "memoryMiB", "reservedPercent")
     eventually(
         lambda: (
-            [tuple(grant[field] for field in told) for grant in cluster.mpsnode()["status"]["grants"]]
+            [
+                tuple(grant[field] for field in told)
+                for grant in cluster.mpsnode()["status"]["grants"]
+            ]
             == [("default/sample", 7 * 1024, 30)]
         ),
         "the MPSNode names its pod, and no longer that of the test before",
     )
     assert cluster.mpsnode()["status"]["summary"]["pods"] == 1
-    conditions = {one["type"]: one["status"] for one in cluster.node_object()["status"]["conditions"]}
+    conditions = {
+        one["type"]: one["status"] for one in cluster.node_object()["status"]["conditions"]
+    }
     assert conditions["MPSReady"] == "True"
 
 

@@ -1,7 +1,8 @@
-"""Whatever befalls a node in whatever order: in the end its ledger holds exactly the living pods, and no other was hit.
+"""Whatever befalls a node in whatever order: in the end its ledger holds exactly the living pods,
+and no other was hit.
 
-One node with three GPUs for all sequences. One of them is spared in each: what befalls the others, which are joined and
-divided for pods, and mpsd, kubelet and the API server, is not noticed there.
+One node with three GPUs for all sequences. One of them is spared in each: what befalls the others,
+which are joined and divided for pods, and mpsd, kubelet and the API server, is not noticed there.
 """
 
 import json
@@ -21,7 +22,16 @@ from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
 from mpsd.simulator.gpus import DEVICE_NODES
 from tests.platform.pod_cgroup import needs_cgroups
-from tests.whole.machine.fate import ESCAPE, GRACES, IN_THE_END_S, Bystander, Deed, Fate, seeds, until_quiet
+from tests.whole.machine.fate import (
+    ESCAPE,
+    GRACES,
+    IN_THE_END_S,
+    Bystander,
+    Deed,
+    Fate,
+    seeds,
+    until_quiet,
+)
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import MEMORY, Cluster, Object, pod
 
@@ -36,7 +46,8 @@ _ACTIONS = (("info", "hold"), ("info", "launch=600"))
 
 
 class PodsFate(Fate):
-    """Pods come and go meanwhile, kubelet and the API server too. asked: GiB of each pod that was made."""
+    """Pods come and go meanwhile, kubelet and the API server too. asked: GiB of each pod that was
+    made."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         chance = random.Random(seed)
@@ -49,7 +60,9 @@ class PodsFate(Fate):
         self.deleted: set[str] = set()
         self._uids: dict[str, str] = {}  # and the names of their pods
         self._pods_of: dict[int, str] = {}  # the uids, by pids of clients
-        self.neighbour = cluster.running(self._name(2), 2, annotations=self._on(chance.choice(GPUS)))
+        self.neighbour = cluster.running(
+            self._name(2), 2, annotations=self._on(chance.choice(GPUS))
+        )
         # Kubelet chooses the devices, and not always of the GPU that was written on the pod.
         spared = set(cluster.grant(self.neighbour_name).gpus)
         doomed = [name for name in GPUS if not spared.intersection(self._on(name).values())]
@@ -58,7 +71,15 @@ class PodsFate(Fate):
     @property
     def deeds(self) -> list[Deed]:
         """Twice what fills the node, so that there is somebody whom the rest befalls."""
-        ours = [self.start_pod, self.start_pod, self.start_pod, self.end_pod, self.fault, self.escape, self.escape]
+        ours = [
+            self.start_pod,
+            self.start_pod,
+            self.start_pod,
+            self.end_pod,
+            self.fault,
+            self.escape,
+            self.escape,
+        ]
         return [
             *super().deeds,
             *ours,
@@ -74,7 +95,9 @@ class PodsFate(Fate):
     def start_pod(self) -> None:
         gib = self.chance.choice([1, 2, 5, 9])
         again = self.chance.choice(["Always", "Never"])
-        self._apply(pod(self._name(gib), gib, actions=self.chance.choice(_ACTIONS), restartPolicy=again))
+        self._apply(
+            pod(self._name(gib), gib, actions=self.chance.choice(_ACTIONS), restartPolicy=again)
+        )
 
     def start_pair(self) -> None:
         """Of two GPUs, which are joined for it while nobody else uses them; else it is refused."""
@@ -84,18 +107,24 @@ class PodsFate(Fate):
         self._apply(pod(name, gib, restartPolicy="Always", labels={"aliyun.com/gpu-count": "2"}))
 
     def fault(self) -> None:
-        """By a program that then stays, or does not; nobody else gets onto that GPU before it has gone.
+        """By a program that then stays, or does not; nobody else gets onto that GPU before it has
+        gone.
 
-        Kubelet may have put it on another GPU than was written on it: there it only holds its context.
+        Kubelet may have put it on another GPU than was written on it: there it only holds its
+        context.
         """
         linger, where = self.chance.choice(["linger=0.5", "linger"]), self._on(self.gpu())
         made = pod(self._name(1), 1, annotations=where)
-        there = f'case "${DEVICE_NODES}" in *{where[GPU]}*) exec {_CLIENT} fault {linger};; esac; exec {_CLIENT} hold'
+        there = (
+            f'case "${DEVICE_NODES}" in *{where[GPU]}*) exec {_CLIENT} fault {linger};; esac; exec'
+            f" {_CLIENT} hold"
+        )
         made["spec"]["containers"][0]["command"] = ["sh", "-c", there]
         self._apply(made)
 
     def escape(self) -> None:
-        """On any GPU: who is spared has such a neighbour too, and lives only where its kernels have run at its end."""
+        """On any GPU: who is spared has such a neighbour too, and lives only where its kernels have
+        run at its end."""
         name = self._name(2)
         made = pod(name, 2, annotations=self._on(self.chance.choice(GPUS)))
         made["spec"]["containers"][0]["command"] = ["sh", "-c", _ESCAPES]
@@ -103,7 +132,8 @@ class PodsFate(Fate):
         self._apply(made)
 
     def end_pod(self) -> None:
-        """Not of who takes too much: kubelet would end it amid its kernels where no agent does it first."""
+        """Not of who takes too much: kubelet would end it amid its kernels where no agent does it
+        first."""
         self.api_comes()
         others = {*self._phases()} - self.escapes - {self.neighbour_name}
         if others:
@@ -148,7 +178,7 @@ class PodsFate(Fate):
         self._cluster.control, self._cluster.agent = self.control, self.agent
         eventually(self._uncordon, "the cordon is lifted")
 
-    # -- how it ends ---------------------------------------------------------------------------------------------
+    # -- how it ends ------------------------------------------------------------------------------
 
     @property
     def neighbour_name(self) -> str:
@@ -168,15 +198,23 @@ class PodsFate(Fate):
             for name, gib in self.asked.items()
             if phases.get(name) == "Running"
         }
-        booked = sorted((grant.pod.rpartition("/")[2], grant.memory_mib, grant.clients) for grant in node.grants)
+        booked = sorted(
+            (grant.pod.rpartition("/")[2], grant.memory_mib, grant.clients) for grant in node.grants
+        )
         expected = [(name, mib, 1) for name, mib in sorted(living.items())]
         whole = sum(gpu.promised_mib // 1024 for gpu in node.gpus)
         troubles = {
-            "offered": "" if self._cluster.offered().get(MEMORY) == str(whole) else self._cluster.offered(),
+            "offered": ""
+            if self._cluster.offered().get(MEMORY) == str(whole)
+            else self._cluster.offered(),
             "states": [one for one in node.domains if one.state != State.READY],
             "in no domain": len(node.gpus) - sum(len(one.gpus) for one in node.domains),
             "daemons": self.daemons_left(),
-            "gates": [one.name for one in node.domains if not self.machine.folder_of(one.name).gate.exists()],
+            "gates": [
+                one.name
+                for one in node.domains
+                if not self.machine.folder_of(one.name).gate.exists()
+            ],
             "pods under way": self._under_way(phases, whole),
             "over their grant": [name for name in self.escapes if phases.get(name) == "Running"],
             "ends under way": self.ends_left(),
@@ -194,20 +232,36 @@ class PodsFate(Fate):
                 if not set(domain.gpus).isdisjoint(grant.gpus):
                     largest[domain.name] = max(largest[domain.name], grant.memory_mib)
         found = {name: self.machine.limit_mib(name) for name in largest}
-        return [f"{name}: {found[name]}, not {mib}" for name, mib in largest.items() if found[name] != mib]
+        return [
+            f"{name}: {found[name]}, not {mib}"
+            for name, mib in largest.items()
+            if found[name] != mib
+        ]
 
     def _under_way(self, phases: Mapping[str, str], whole: int) -> list[str]:
-        """Those that are about to run or to go; not who waits for more room than there is. whole: GiB of the node."""
-        held = sum(self.asked[name] for name, phase in phases.items() if phase in {"Running", "Starting"})
+        """Those that are about to run or to go; not who waits for more room than there is. whole:
+        GiB of the node."""
+        held = sum(
+            self.asked[name] for name, phase in phases.items() if phase in {"Running", "Starting"}
+        )
         free = whole - held
-        waits = {name for name, phase in phases.items() if phase == "Unscheduled" and self.asked[name] > free}
-        return [name for name, phase in phases.items() if phase in {"Starting", "Unscheduled"} and name not in waits]
+        waits = {
+            name
+            for name, phase in phases.items()
+            if phase == "Unscheduled" and self.asked[name] > free
+        }
+        return [
+            name
+            for name, phase in phases.items()
+            if phase in {"Starting", "Unscheduled"} and name not in waits
+        ]
 
     def _phases(self) -> Mapping[str, str]:
-        """Of each pod: `Starting` where it is about to run, or to go; `Unscheduled` where it has no node."""
+        """Of each pod: `Starting` where it is about to run, or to go; `Unscheduled` where it has no
+        node."""
         return {item["metadata"]["name"]: _phase(item) for item in self._cluster.pods()}
 
-    # -- pods ----------------------------------------------------------------------------------------------------
+    # -- pods -------------------------------------------------------------------------------------
 
     def look(self) -> None:
         super().look()
@@ -243,7 +297,9 @@ def _phase(item: Object) -> str:
         return "Unscheduled"
     status = item.get("status", {})
     phase = str(status.get("phase", "Pending"))
-    runs = phase == "Running" and all("running" in one["state"] for one in status["containerStatuses"])
+    runs = phase == "Running" and all(
+        "running" in one["state"] for one in status["containerStatuses"]
+    )
     stays = (runs and "deletionTimestamp" not in item["metadata"]) or phase in _ENDED
     return phase if stays else "Starting"
 
@@ -282,7 +338,8 @@ def test_after_any_sequence_of_mishaps_the_books_hold_exactly_the_living_pods(
         assert len(fate.neighbour.runs) == 1
         assert Path(f"/proc/{neighbour}").exists()
     except BaseException:
-        print(cluster.agent.errors, cluster.pods(), sep="\n")  # what the next sequence would not show any more
+        # what the next sequence would not show any more
+        print(cluster.agent.errors, cluster.pods(), sep="\n")
         raise
     finally:
         cluster.empty()

@@ -1,6 +1,8 @@
-"""Whatever a pod does to have more of a GPU than it was given, it is ended for it, soon, alone, and told why.
+"""Whatever a pod does to have more of a GPU than it was given, it is ended for it, soon, alone, and
+told why.
 
-One node for all of them, on which processes may run beside MPS, with a neighbour who keeps to its grant.
+One node for all of them, on which processes may run beside MPS, with a neighbour who keeps to its
+grant.
 """
 
 import json
@@ -29,7 +31,8 @@ pytestmark = needs_cgroups  # by which a process's pod is known
 LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
 PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
-BUSY_S = 2.0  # with other tests on all processors; that 0.5 s are kept, `make bench` and the machine's tests say
+# with other tests on all processors; that 0.5 s are kept, `make bench` and the machine's tests say
+BUSY_S = 2.0
 UNITS, TOLERANCE_MIB = 2, 32
 MOST_MIB = UNITS * 1024 + TOLERANCE_MIB  # what such a pod may have before it is too much
 MOST_CLIENTS = 5
@@ -86,13 +89,18 @@ class Watched:
 
     def used_mib(self, *pids: int) -> int:
         """As NVML would say."""
-        return sum(holding.held_bytes for holding in self._card.holdings() if holding.pid in pids) // MIB
+        return (
+            sum(holding.held_bytes for holding in self._card.holdings() if holding.pid in pids)
+            // MIB
+        )
 
     def seconds_over(self, name: str, times: int, most_mib: int = MOST_MIB) -> float:
-        """How long processes of this pod, so many, used more than that, until it says that all are through.
+        """How long processes of this pod, so many, used more than that, until it says that all are
+        through.
 
-        Looked at every 2 ms, and the median, so that a few that were not seen while this test had no processor, or that
-        were ended late while nobody else had one, say nothing of what is promised.
+        Looked at every 2 ms, and the median, so that a few that were not seen while this test had
+        no processor, or that were ended late while nobody else had one, say nothing of what is
+        promised.
         """
         began: dict[int, float] = {}
         took: dict[int, float] = {}
@@ -102,8 +110,12 @@ class Watched:
         while not is_through:
             is_through = bool(program.heard("through"))
             now = time.monotonic()
-            assert now < deadline, f"{len(took)} of {times} were ended, and {began.keys() - took.keys()} were not"
-            over = {one.pid for one in self._card.holdings() if one.held_bytes > most_mib * MIB} & self.others()
+            assert now < deadline, (
+                f"{len(took)} of {times} were ended, and {began.keys() - took.keys()} were not"
+            )
+            over = {
+                one.pid for one in self._card.holdings() if one.held_bytes > most_mib * MIB
+            } & self.others()
             began = dict.fromkeys(over, now) | began
             took = {pid: now - began[pid] for pid in began if pid not in over} | took
             time.sleep(0.002)
@@ -141,7 +153,9 @@ class Watched:
         eventually(lambda: looks() > before, "and judges again")
 
     def counted(self, kind: ViolationKind, action: Response) -> int:
-        return sum(one.count for one in self.violations.counts if (one.kind, one.action) == (kind, action))
+        return sum(
+            one.count for one in self.violations.counts if (one.kind, one.action) == (kind, action)
+        )
 
     def empty(self) -> None:
         """Deletes every pod but the neighbour, which has kept all that it had."""
@@ -158,25 +172,37 @@ def by_shell(name: str, script: str, units: int = UNITS, percent: int | None = N
     """A pod whose one container is a script, in which `sim-cuda` is a program on the GPU."""
     made = pod(name, units, percent)
     (container,) = made["spec"]["containers"]
-    container["command"] = ["sh", "-c", script.replace("sim-cuda", f"{sys.executable} -m mpsd.simulator.cuda_client")]
+    container["command"] = [
+        "sh",
+        "-c",
+        script.replace("sim-cuda", f"{sys.executable} -m mpsd.simulator.cuda_client"),
+    ]
     return made
 
 
-def unasking(watched: Watched, name: str, script: str = "sim-cuda alloc=100 hold; sleep 600") -> Object:
+def unasking(
+    watched: Watched, name: str, script: str = "sim-cuda alloc=100 hold; sleep 600"
+) -> Object:
     """A pod that asks for no GPU; its image brings it onto one all the same."""
     made = by_shell(name, script)
     (container,) = made["spec"]["containers"]
     container["resources"] = {}
-    container["env"] = [{"name": "MPSD_SIMULATION", "value": str(watched.cluster.simulation.folder)}]
+    container["env"] = [
+        {"name": "MPSD_SIMULATION", "value": str(watched.cluster.simulation.folder)}
+    ]
     return made
 
 
 def policy(cluster: Cluster, **actions: str) -> None:
     """The usual one, but for what is done about these kinds."""
-    changed: dict[str, dict[str, Any]] = {kind: {"action": action} for kind, action in actions.items()}
+    changed: dict[str, dict[str, Any]] = {
+        kind: {"action": action} for kind, action in actions.items()
+    }
     if "memory_over_grant" in changed:
         changed["memory_over_grant"]["tolerance_mib"] = TOLERANCE_MIB
-    cluster.set_policy(exclusive_process=False, requests={"clients_per_grant": MOST_CLIENTS}, violations=changed)
+    cluster.set_policy(
+        exclusive_process=False, requests={"clients_per_grant": MOST_CLIENTS}, violations=changed
+    )
 
 
 @pytest.fixture(scope="module")
@@ -197,18 +223,34 @@ def watched(shared: Watched) -> Iterator[Watched]:
     shared.empty()
 
 
-def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(watched: Watched) -> None:
+def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(
+    watched: Watched,
+) -> None:
     made = pod("liar", UNITS)
-    made["spec"]["containers"][0]["command"] = [sys.executable, "-c", _EACH, LIMIT, json.dumps(LIFTING)]
+    made["spec"]["containers"][0]["command"] = [
+        sys.executable,
+        "-c",
+        _EACH,
+        LIMIT,
+        json.dumps(LIFTING),
+    ]
     watched.cluster.apply(made)
     assert watched.seconds_over("liar", len(LIFTING)) < BUSY_S
-    ended = {line["value"]: line["status"] for line in watched.cluster.program_of("liar").lines if "value" in line}
+    ended = {
+        line["value"]: line["status"]
+        for line in watched.cluster.program_of("liar").lines
+        if "value" in line
+    }
     assert ended.keys() == set(LIFTING)
     assert set(ended.values()) <= {int(signal.SIGKILL), BROKE << 8}
-    assert "MiB of gpu0 are in use, 2048 MiB are granted" in watched.told("liar", "GPUMemoryExceeded")
+    assert "MiB of gpu0 are in use, 2048 MiB are granted" in watched.told(
+        "liar", "GPUMemoryExceeded"
+    )
     assert "GPULimitLifted" not in watched.events("liar")
     assert watched.cluster.phase("liar") == "Running", "the process that uses no GPU is left alone"
-    last = [one for one in watched.violations.last if one.kind == ViolationKind.MEMORY_OVER_GRANT][-1]
+    last = [one for one in watched.violations.last if one.kind == ViolationKind.MEMORY_OVER_GRANT][
+        -1
+    ]
     assert (last.namespace, last.pod, last.action) == ("default", "liar", Response.KILL)
 
 
@@ -223,25 +265,41 @@ def test_what_the_environment_shows_is_told_before_it_is_used(watched: Watched) 
 
 
 def test_a_pod_that_asks_for_no_gpu_is_kept_off_it(watched: Watched) -> None:
-    watched.cluster.apply(unasking(watched, "thief", f"for n in 1 2 3 4 5; do sim-cuda hold; done; {THROUGH}"))
+    watched.cluster.apply(
+        unasking(watched, "thief", f"for n in 1 2 3 4 5; do sim-cuda hold; done; {THROUGH}")
+    )
     assert watched.seconds_over("thief", 5, most_mib=0) < BUSY_S
     message = watched.told("thief", "GPUWithoutGrant")
-    assert "uses gpu0 without a grant: its pod holds no aliyun.com/gpu-mem; it runs beside MPS" in message
+    assert (
+        "uses gpu0 without a grant: its pod holds no aliyun.com/gpu-mem; it runs beside MPS"
+        in message
+    )
 
 
-def test_the_mpsnode_tells_which_pod_went_over_and_still_that_one_did_once_it_is_gone(watched: Watched) -> None:
+def test_the_mpsnode_tells_which_pod_went_over_and_still_that_one_did_once_it_is_gone(
+    watched: Watched,
+) -> None:
     cluster = watched.cluster
 
     def own() -> Object:
         grants = cluster.mpsnode()["status"]["grants"]
-        return next((grant.get("violations", {}) for grant in grants if grant["pod"] == "default/greedy"), {})
+        return next(
+            (grant.get("violations", {}) for grant in grants if grant["pod"] == "default/greedy"),
+            {},
+        )
 
     def of_node() -> Object:
         found: Object = cluster.mpsnode()["status"]["violations"]
         return found
 
     made = pod("greedy", UNITS)
-    made["spec"]["containers"][0]["command"] = [sys.executable, "-c", _EACH, LIMIT, json.dumps(["garbage"])]
+    made["spec"]["containers"][0]["command"] = [
+        sys.executable,
+        "-c",
+        _EACH,
+        LIMIT,
+        json.dumps(["garbage"]),
+    ]
     cluster.apply(made)
     told: Object = eventually(own, "the MPSNode tells of it")
     assert told["counts"] == [{"kind": "memory_over_grant", "count": 1}]
@@ -261,7 +319,9 @@ def test_the_policy_says_what_is_done(watched: Watched) -> None:
     cluster.apply(by_shell("observed", f"{PIPE}=/nowhere exec sim-cuda hold", 3))
     cluster.apply(unasking(watched, "evicted"))
     assert watched.told("warned", "GPUMemoryExceeded")
-    eventually(lambda: watched.counted(ViolationKind.OUTSIDE_MPS, Response.OBSERVE), "it is observed")
+    eventually(
+        lambda: watched.counted(ViolationKind.OUTSIDE_MPS, Response.OBSERVE), "it is observed"
+    )
     eventually(lambda: cluster.is_gone("evicted"), "it is evicted")
     assert "without a grant" in watched.told("evicted", "MPSEvicted")
     assert not watched.events("observed")
@@ -271,7 +331,8 @@ def test_the_policy_says_what_is_done(watched: Watched) -> None:
 
 
 def test_no_innocent_pod_is_touched_however_often_the_agent_is_restarted(watched: Watched) -> None:
-    """Killed as it begins, while kubelet has told it who holds what and the API not yet who that is, and later."""
+    """Killed as it begins, while kubelet has told it who holds what and the API not yet who that
+    is, and later."""
     cluster = watched.cluster
     cluster.running("innocent", UNITS, actions=("alloc=1500", "hold"))
     here = {pid: watched.used_mib(pid) for pid in watched.others()}
@@ -282,7 +343,9 @@ def test_no_innocent_pod_is_touched_however_often_the_agent_is_restarted(watched
             if number % 3 == 1:
                 watched.is_judged_again()
             elif number % 3 == 2:
-                eventually(lambda agent=agent: agent.logged("limit set"), "the agent has set the limit")
+                eventually(
+                    lambda agent=agent: agent.logged("limit set"), "the agent has set the limit"
+                )
     cluster.agent.kill()
     cluster.agent = cluster.start_agent()
     assert {pid: watched.used_mib(pid) for pid in watched.others()} == here

@@ -1,4 +1,5 @@
-"""A server between a scheduler and the API server, which cuts a call off or lets a watch fall silent.
+"""A server between a scheduler and the API server, which cuts a call off or lets a watch fall
+silent.
 
 One rule: until it is told to, it passes on everything as it is.
 """
@@ -20,8 +21,9 @@ _DEADLINE_S = 20.0
 
 @dataclass(frozen=True)
 class Cut:
-    """call: which of the calls from now on that are no lists and no watches, from 0. done: whether it still reaches the
-    API server. lost: the caller hears at once that the connection is gone; else nothing at all.
+    """call: which of the calls from now on that are no lists and no watches, from 0. done: whether
+    it still reaches the API server. lost: the caller hears at once that the connection is gone;
+    else nothing at all.
     """
 
     call: int
@@ -130,7 +132,9 @@ def between(kubeconfig: Path) -> Iterator[tuple[Between, Kube]]:
     handler = type("Handler", (_Handler,), {"between": here})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    serving = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     serving.start()
     pool = urllib3.PoolManager(maxsize=8)
     kube = Kube(Access(f"http://127.0.0.1:{server.server_port}", pool, dict))

@@ -1,4 +1,5 @@
-"""Authorities and certificates as a cluster's operator makes them for kube-scheduler and its extender."""
+"""Authorities and certificates as a cluster's operator makes them for kube-scheduler and its
+extender."""
 
 import ssl
 import time
@@ -25,7 +26,10 @@ def serving(signer: Pair) -> Pair:
 
 def of_client(signer: Pair, name: str = "system:kube-scheduler") -> Pair:
     """A certificate that only clients show."""
-    key, issuer = ec.generate_private_key(ec.SECP256R1()), x509.load_pem_x509_certificate(signer.certificate)
+    key, issuer = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.load_pem_x509_certificate(signer.certificate),
+    )
     now = datetime.now(UTC)
     signer_key = serialization.load_pem_private_key(signer.key, None)
     assert isinstance(signer_key, ec.EllipticCurvePrivateKey)
@@ -42,7 +46,9 @@ def of_client(signer: Pair, name: str = "system:kube-scheduler") -> Pair:
         .sign(signer_key, hashes.SHA256())
     )
     plain = serialization.NoEncryption()
-    written = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    written = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain
+    )
     return Pair(certificate.public_bytes(serialization.Encoding.PEM), written)
 
 

@@ -11,7 +11,8 @@ from tests.served import DEADLINE_S, Answer, Object, Served, ask
 
 
 class Extender(Served):
-    """flags: such as `{"drain": "0s"}` for --drain 0s. context: by which it is asked over TLS; None without."""
+    """flags: such as `{"drain": "0s"}` for --drain 0s. context: by which it is asked over TLS; None
+    without."""
 
     def __init__(self, folder: Path, flags: Mapping[str, str]) -> None:
         super().__init__("scheduler", folder, {"metrics-address": "127.0.0.1", **flags})
@@ -19,11 +20,17 @@ class Extender(Served):
         self.context: ssl.SSLContext | None = None
 
     def ask(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """OSError where nobody listens, or where we are not let in."""
         connection = (
-            http.client.HTTPSConnection("127.0.0.1", self.port, timeout=DEADLINE_S, context=self.context)
+            http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=DEADLINE_S, context=self.context
+            )
             if self.context
             else http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         )
@@ -41,7 +48,11 @@ class Extender(Served):
     def bind(self, pod: Object, node: str) -> str:
         """Why not; empty where it is bound."""
         metadata = pod["metadata"]
-        said = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+        said = {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+        }
         error: str = self.post("bind", said | {"Node": node}).json["Error"]
         return error
 

@@ -61,7 +61,9 @@ def test_a_pod_that_is_bound_there_already_is_bound(api: SimulatedApi, tmp_path:
     run(api, tmp_path, test)
 
 
-def test_a_pod_whose_request_nobody_can_read_is_bound_nowhere(api: SimulatedApi, tmp_path: Path) -> None:
+def test_a_pod_whose_request_nobody_can_read_is_bound_nowhere(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await world.add_node()
         scheduler = await world.scheduler()
@@ -73,7 +75,9 @@ def test_a_pod_whose_request_nobody_can_read_is_bound_nowhere(api: SimulatedApi,
     run(api, tmp_path, test)
 
 
-def test_pods_that_cannot_be_bound_are_refused_with_the_reason(api: SimulatedApi, tmp_path: Path) -> None:
+def test_pods_that_cannot_be_bound_are_refused_with_the_reason(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await world.add_node()
         await world.add_node("node2")
@@ -81,11 +85,15 @@ def test_pods_that_cannot_be_bound_are_refused_with_the_reason(api: SimulatedApi
         pod = await world.add_pod("a", 7)
         assert await scheduler.bind(pod, "node3") == BindFailure.NO_GPUS.format(node="node3")
         assert await scheduler.bind(pod, "node2") == ""
-        assert await scheduler.bind(pod) == BindFailure.ELSEWHERE.format(pod="default/a", node="node2")
+        assert await scheduler.bind(pod) == BindFailure.ELSEWHERE.format(
+            pod="default/a", node="node2"
+        )
         await world.end_pod("a")
         assert await scheduler.bind(pod) == BindFailure.GONE.format(pod="default/a")
         again = await world.add_pod("a", 7)
-        await scheduler.sees(partial(scheduler.ledger.pod, "default", "a"), "its namesake is heard of")
+        await scheduler.sees(
+            partial(scheduler.ledger.pod, "default", "a"), "its namesake is heard of"
+        )
         assert await scheduler.bind(pod) == BindFailure.REPLACED.format(pod="default/a")
         assert await world.reservations() == {}
         assert await scheduler.bind(again) == ""
@@ -116,7 +124,9 @@ def test_binds_to_one_node_at_once_wait_for_each_other(api: SimulatedApi, tmp_pa
         with between(world.kubeconfig) as (here, kube):
             scheduler = await world.scheduler(kube)
             pods = [await world.add_pod(f"p{n}", 7) for n in range(4)]
-            await scheduler.sees(lambda: scheduler.ledger.pod("default", "p3"), "the pods are heard of")
+            await scheduler.sees(
+                lambda: scheduler.ledger.pod("default", "p3"), "the pods are heard of"
+            )
             answers = await asyncio.gather(*(scheduler.bind(pod) for pod in pods))
             assert sorted(map(bool, answers)) == [False, False, True, True]
             assert Counter(here.calls) == {"PATCH mpsnodes": 2, "POST binding": 2, "GET pods": 2}
@@ -127,13 +137,17 @@ def test_binds_to_one_node_at_once_wait_for_each_other(api: SimulatedApi, tmp_pa
     run(api, tmp_path, test)
 
 
-def test_binds_that_wait_for_one_that_writes_are_written_together(api: SimulatedApi, tmp_path: Path) -> None:
+def test_binds_that_wait_for_one_that_writes_are_written_together(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await world.add_node(gib=(40, 9))
         with between(world.kubeconfig) as (here, kube):
             scheduler = await world.scheduler(kube)
             pods = [await world.add_pod(f"p{n}", 7) for n in range(7)]
-            await scheduler.sees(lambda: scheduler.ledger.pod("default", "p6"), "the pods are heard of")
+            await scheduler.sees(
+                lambda: scheduler.ledger.pod("default", "p6"), "the pods are heard of"
+            )
             binds = asyncio.gather(*(scheduler.bind(pod) for pod in pods))
             await asyncio.sleep(0)
             assert scheduler.free() == [5, 2], "they count before they are written"
@@ -177,7 +191,9 @@ def test_a_pod_whose_reserved_gpu_has_no_room_is_refused_until_the_reservation_e
     run(api, tmp_path, test)
 
 
-def test_a_pod_that_fills_the_gpu_it_is_bound_to_already_is_bound(api: SimulatedApi, tmp_path: Path) -> None:
+def test_a_pod_that_fills_the_gpu_it_is_bound_to_already_is_bound(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     """Nobody is told that the room is gone because the pod itself has it."""
 
     async def test(world: World) -> None:
@@ -196,7 +212,8 @@ def test_a_pod_that_fills_the_gpu_it_is_bound_to_already_is_bound(api: Simulated
 
 
 def test_versions_that_went_back_stop_no_bind(api: SimulatedApi, tmp_path: Path) -> None:
-    """As after a restore of etcd: what is known has a version that the server will not reach for long."""
+    """As after a restore of etcd: what is known has a version that the server will not reach for
+    long."""
 
     async def test(world: World) -> None:
         await world.add_node()

@@ -1,4 +1,5 @@
-"""What one scheduler knows of every GPU, whoever put the pods there and whatever became of the API server."""
+"""What one scheduler knows of every GPU, whoever put the pods there and whatever became of the API
+server."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,9 @@ def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: 
         scheduler = await world.scheduler()
         await scheduler.sees_free(16, 23)
         assert set(scheduler.ledger.reserved_for(uid)) == {"node1"}
-        assert [room.memory_mib for room in scheduler.ledger.reserved_for(uid)["node1"].rooms] == [23 * GIB] * 2
+        assert [room.memory_mib for room in scheduler.ledger.reserved_for(uid)["node1"].rooms] == [
+            23 * GIB
+        ] * 2
         world.pass_time(149)
         assert scheduler.free() == [16, 23]
         world.pass_time(2)
@@ -115,7 +118,9 @@ def test_a_promise_to_a_pod_that_ended_while_no_scheduler_ran_ends_at_once(
         await world.reserve((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
         if became == "finished":
             done = {"status": {"phase": "Succeeded"}}
-            await world.kube.patch(PODS, "a", done, PatchKind.STRATEGIC, "default", subresource="status")
+            await world.kube.patch(
+                PODS, "a", done, PatchKind.STRATEGIC, "default", subresource="status"
+            )
         else:
             await world.end_pod("a")
         if became == "made anew":
@@ -126,7 +131,9 @@ def test_a_promise_to_a_pod_that_ended_while_no_scheduler_ran_ends_at_once(
     run(api, tmp_path, test)
 
 
-def test_a_promise_counts_whose_pod_the_server_tells_nothing_of(api: SimulatedApi, tmp_path: Path) -> None:
+def test_a_promise_counts_whose_pod_the_server_tells_nothing_of(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await world.add_node()
         await world.reserve("7", "never-seen", 7)
@@ -160,9 +167,14 @@ def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_pa
         scheduler = await world.scheduler()
         for name in "ab":
             assert await scheduler.bind(await world.add_pod(name, 7)) == ""
-        await scheduler.sees(lambda: len(scheduler.ledger.pods_on("node1")) == 2, "both are seen bound")
+        await scheduler.sees(
+            lambda: len(scheduler.ledger.pods_on("node1")) == 2, "both are seen bound"
+        )
         api.stop()
-        await scheduler.sees(lambda: any(one.out_of_sync_since for one in scheduler.ledger.mirrors), "the API is away")
+        await scheduler.sees(
+            lambda: any(one.out_of_sync_since for one in scheduler.ledger.mirrors),
+            "the API is away",
+        )
         assert scheduler.ledger.trouble == ""
         assert scheduler.free() == [9, 23]
         await world.end_pod("a")
@@ -174,14 +186,19 @@ def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_pa
     run(api, tmp_path, test)
 
 
-def test_nothing_is_bound_while_the_api_has_been_away_for_long(api: SimulatedApi, tmp_path: Path) -> None:
+def test_nothing_is_bound_while_the_api_has_been_away_for_long(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await world.add_node()
         scheduler = await world.scheduler(out_of_sync_s=0.1)
         pod = await world.add_pod("a", 7)
         api.stop()
         await scheduler.sees(lambda: scheduler.ledger.trouble, "the API has been away for long")
-        assert "mpsd's scheduler does not know the free capacity: no news of" in await scheduler.bind(pod)
+        assert (
+            "mpsd's scheduler does not know the free capacity: no news of"
+            in await scheduler.bind(pod)
+        )
         api.start()
         await scheduler.is_ready()
         assert await scheduler.bind(pod) == ""
@@ -196,10 +213,14 @@ def test_a_node_that_is_gone_takes_no_pods(api: SimulatedApi, tmp_path: Path) ->
         assert await scheduler.bind(await world.add_pod("a", 7)) == ""
         await world.kube.delete(MPS_NODES, "node1")
         await scheduler.sees(lambda: not scheduler.ledger.table.nodes, "it has no row")
-        assert await scheduler.bind(await world.add_pod("b", 7)) == BindFailure.NO_GPUS.format(node="node1")
+        assert await scheduler.bind(await world.add_pod("b", 7)) == BindFailure.NO_GPUS.format(
+            node="node1"
+        )
         await world.kube.delete(NODES, "node1")
         await world.end_pod("a")
-        await scheduler.sees(lambda: scheduler.ledger.known("node1") is None, "nothing of it is kept")
+        await scheduler.sees(
+            lambda: scheduler.ledger.known("node1") is None, "nothing of it is kept"
+        )
 
     run(api, tmp_path, test)
 
@@ -222,10 +243,16 @@ def test_a_node_says_how_its_gpus_are_filled_under_either_label_of_a_node_of_mps
     async def test(world: World) -> None:
         for node, label in (("node1", "ack.node.gpu.schedule"), ("node2", "mpsd.io/share")):
             await world.add_node(node)
-            labels = {"ack.node.gpu.schedule": None, label: "mps", "ack.node.gpu.placement": "spread"}
+            labels = {
+                "ack.node.gpu.schedule": None,
+                label: "mps",
+                "ack.node.gpu.placement": "spread",
+            }
             await world.kube.patch(NODES, node, {"metadata": {"labels": labels}}, PatchKind.MERGE)
         scheduler = await world.scheduler()
-        assert [scheduler.node(name).policy.placement for name in ("node1", "node2")] == [Placement.SPREAD] * 2
+        assert [scheduler.node(name).policy.placement for name in ("node1", "node2")] == [
+            Placement.SPREAD
+        ] * 2
 
     run(api, tmp_path, test)
 
@@ -240,7 +267,9 @@ def test_what_says_nothing_of_room_writes_no_row(api: SimulatedApi, tmp_path: Pa
         assert known.reported
         version = known.reported.version
         await world.tell("node1", used_mib=4711)
-        await scheduler.sees(lambda: known.reported and known.reported.version != version, "it is heard of")
+        await scheduler.sees(
+            lambda: known.reported and known.reported.version != version, "it is heard of"
+        )
         assert scheduler.node() is row
 
     run(api, tmp_path, test)

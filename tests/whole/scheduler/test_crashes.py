@@ -1,4 +1,5 @@
-"""A scheduler that is cut off anywhere between filter, bind and Allocate: what the next one knows, and does."""
+"""A scheduler that is cut off anywhere between filter, bind and Allocate: what the next one knows,
+and does."""
 
 import asyncio
 from dataclasses import replace
@@ -33,13 +34,17 @@ async def scheduler_behind(world: World, here: Between, kube: Kube) -> Scheduler
     return scheduler
 
 
-def test_a_bind_that_another_write_comes_before_counts_again(api: SimulatedApi, tmp_path: Path) -> None:
+def test_a_bind_that_another_write_comes_before_counts_again(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     async def test(world: World) -> None:
         await world.add_node(gib=(23,))
         with between(world.kubeconfig) as (here, kube):
             scheduler = await scheduler_behind(world, here, kube)
             pod = await world.add_pod("a", 7)
-            await scheduler.sees(lambda: scheduler.ledger.pod("default", "a"), "the pod is heard of")
+            await scheduler.sees(
+                lambda: scheduler.ledger.pod("default", "a"), "the pod is heard of"
+            )
             here.cut_at(None)
             assert await scheduler.bind(pod) == ""
             assert tuple(here.calls) == CALLS
@@ -51,7 +56,8 @@ def test_a_bind_that_another_write_comes_before_counts_again(api: SimulatedApi, 
 def test_a_pod_of_which_two_schedulers_write_stays_on_the_gpu_that_was_written_first(
     api: SimulatedApi, tmp_path: Path
 ) -> None:
-    """The first may have bound it by now, and the second hears of that too late to count it there."""
+    """The first may have bound it by now, and the second hears of that too late to count it
+    there."""
 
     async def test(world: World) -> None:
         await world.add_node(gib=(12, 9))
@@ -63,7 +69,10 @@ def test_a_pod_of_which_two_schedulers_write_stays_on_the_gpu_that_was_written_f
             await first.sees(lambda: first.ledger.pod("default", "b"), "the pods are heard of")
             assert await first.bind(pods[0]) == ""
             assert await asyncio.gather(*(second.bind(pod) for pod in reversed(pods))) == ["", ""]
-            assert [gpu_of(await world.pod(name)) for name in "ab"] == [uuid("node1", 1), uuid("node1", 0)]
+            assert [gpu_of(await world.pod(name)) for name in "ab"] == [
+                uuid("node1", 1),
+                uuid("node1", 0),
+            ]
             await second.die()
         assert overfull(api, {uuid("node1", 0): 12, uuid("node1", 1): 9}) == []
 
@@ -71,7 +80,9 @@ def test_a_pod_of_which_two_schedulers_write_stays_on_the_gpu_that_was_written_f
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: Path, cut: Cut) -> None:
+def test_the_books_are_right_at_once_after_a_crash(
+    api: SimulatedApi, tmp_path: Path, cut: Cut
+) -> None:
     async def test(world: World) -> None:
         await world.add_node(gib=(23,))
         pod = await world.add_pod("a", 7)
@@ -91,7 +102,9 @@ def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: 
         assert bound == (cut.call == 3 and cut.done)
         new = await world.scheduler()
         assert new.free() == [16 if promised else 23]
-        expected = [AssignmentSource.BOUND] if bound else [AssignmentSource.RESERVED] if promised else []
+        expected = (
+            [AssignmentSource.BOUND] if bound else [AssignmentSource.RESERVED] if promised else []
+        )
         assert [one.source for one in new.node().taken] == expected
 
         large = await world.add_pod("large", 17)
@@ -103,7 +116,8 @@ def test_the_books_are_right_at_once_after_a_crash(api: SimulatedApi, tmp_path: 
         assert "gpu0 has 16 of 17 GiB free" in await new.bind(large)
         await world.tell("node1", await world.pod("a"))
         await new.sees(
-            lambda: [one.source for one in new.node().taken] == [AssignmentSource.GRANTED], "the grant is heard of"
+            lambda: [one.source for one in new.node().taken] == [AssignmentSource.GRANTED],
+            "the grant is heard of",
         )
         assert (await world.scheduler()).free() == [16]
         assert overfull(api, CARD) == []
@@ -136,7 +150,9 @@ def test_a_promise_that_a_crash_left_ends(api: SimulatedApi, tmp_path: Path, cut
 
 
 @pytest.mark.parametrize("cut", WRITES, ids=str)
-def test_a_lost_answer_is_made_good_by_the_next_try(api: SimulatedApi, tmp_path: Path, cut: Cut) -> None:
+def test_a_lost_answer_is_made_good_by_the_next_try(
+    api: SimulatedApi, tmp_path: Path, cut: Cut
+) -> None:
     async def test(world: World) -> None:
         await world.add_node(gib=(23,))
         pod = await world.add_pod("a", 7)
@@ -159,8 +175,11 @@ def test_a_lost_answer_is_made_good_by_the_next_try(api: SimulatedApi, tmp_path:
     run(api, tmp_path, test)
 
 
-def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(api: SimulatedApi, tmp_path: Path) -> None:
-    """Its watch has fallen silent, which nobody notices for a while. What it compares and swaps tells it all."""
+def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    """Its watch has fallen silent, which nobody notices for a while. What it compares and swaps
+    tells it all."""
 
     async def test(world: World) -> None:
         await world.add_node(gib=(23,))
@@ -171,7 +190,10 @@ def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(api: SimulatedA
                 assert await well.bind(await world.add_pod(name, 7)) == ""
             await well.sees(lambda: len(well.ledger.pods_on("node1")) == 2, "both are seen bound")
             await world.tell("node1", await world.pod("b"))
-            await well.sees(lambda: AssignmentSource.GRANTED in {one.source for one in well.node().taken}, "it is told")
+            await well.sees(
+                lambda: AssignmentSource.GRANTED in {one.source for one in well.node().taken},
+                "it is told",
+            )
             c, d = await world.add_pod("c", 2), await world.add_pod("d", 8)
             assert await well.bind(c) == ""  # with that write, the promise to b goes
             assert len(await world.reservations()) == 2

@@ -1,4 +1,5 @@
-"""Who is let in, and what is answered before anything is known: by one process for all of these tests, over TLS.
+"""Who is let in, and what is answered before anything is known: by one process for all of these
+tests, over TLS.
 
 Its API server is nowhere, so it never knows anything.
 """
@@ -74,13 +75,22 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     folder = tmp_path_factory.mktemp("scheduler")
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(
-        "{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {token: t}}],"
-        f" clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{free_port()}'}}}}],"
+        "{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {token:"
+        f" t}}}}], clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{free_port()}'}}}}],"
         " contexts: [{name: c, context: {cluster: c, user: u}}]}"
     )
-    flags = {"cert_dir": str(folder / "certs"), "client_ca": str(folder / "ca.crt"), "address": "0.0.0.0"}
+    flags = {
+        "cert_dir": str(folder / "certs"),
+        "client_ca": str(folder / "ca.crt"),
+        "address": "0.0.0.0",
+    }
     with extender(folder, kubeconfig, **flags) as running:
-        wait_until(lambda: running.log("certificates cannot be used"), DEADLINE_S, "it says that there are none", 0.02)
+        wait_until(
+            lambda: running.log("certificates cannot be used"),
+            DEADLINE_S,
+            "it says that there are none",
+            0.02,
+        )
         closed = is_closed(running)
         made = Installed(running, folder, authority("serving"), authority("clients"), closed)
         made.show(made.shown)
@@ -103,25 +113,36 @@ def test_nobody_is_let_in_before_there_are_certificates(installed: Installed) ->
     assert all(one["tls"] for one in installed.extender.log("serving"))
 
 
-def test_a_client_with_a_certificate_for_clients_is_let_in_and_nobody_else(installed: Installed) -> None:
+def test_a_client_with_a_certificate_for_clients_is_let_in_and_nobody_else(
+    installed: Installed,
+) -> None:
     assert installed.lets_in(of_client(installed.clients))
     assert not installed.lets_in(None)
-    assert not installed.lets_in(of_client(authority("clients"))), "signed by another of the same name"
+    assert not installed.lets_in(of_client(authority("clients"))), (
+        "signed by another of the same name"
+    )
     assert not installed.lets_in(serving(installed.clients)), "good for servers only"
     installed.extender.context = None
     with pytest.raises(REFUSED):
         installed.extender.ask("POST", "/bind", b"{}")
 
 
-def test_nothing_is_answered_from_books_that_have_not_heard_of_the_cluster(installed: Installed) -> None:
+def test_nothing_is_answered_from_books_that_have_not_heard_of_the_cluster(
+    installed: Installed,
+) -> None:
     asked = {"Pod": pod("a", 7), "NodeNames": ["node1"], "NodeNameToMetaVictims": {"node1": None}}
     one = installed.scheduler()
     said = one.post("filter", asked).json
-    assert (said["NodeNames"], said["Error"]) == (None, f"mpsd's scheduler does not know the free capacity: {UNKNOWN}")
+    assert (said["NodeNames"], said["Error"]) == (
+        None,
+        f"mpsd's scheduler does not know the free capacity: {UNKNOWN}",
+    )
     for verb in ("prioritize", "preempt"):
         answer = one.post(verb, asked)
         assert (answer.status, UNKNOWN in answer.text) == (503, True)
-    assert UNKNOWN in one.bind({"metadata": {"name": "a", "namespace": "default", "uid": "u"}}, "node1")
+    assert UNKNOWN in one.bind(
+        {"metadata": {"name": "a", "namespace": "default", "uid": "u"}}, "node1"
+    )
     assert one.ask("GET", "/inspect").json == {"nodes": [], "error": UNKNOWN}
     assert one.metric('mpsd_scheduler_requests_total{verb="filter",verdict="trouble"}') >= 1
 
@@ -142,10 +163,14 @@ def test_a_renewed_certificate_is_shown_without_a_restart(installed: Installed) 
     assert len(installed.extender.log("serving")) == before, "nobody's connection was broken for it"
 
 
-def test_what_cannot_be_used_leaves_the_last_good_certificates_in_force(installed: Installed) -> None:
+def test_what_cannot_be_used_leaves_the_last_good_certificates_in_force(
+    installed: Installed,
+) -> None:
     one, said = installed.extender, len(installed.extender.log("certificates cannot be used"))
     write(installed.folder / "ca.crt", b"")
-    wait_until(lambda: len(one.log("certificates cannot be used")) > said, DEADLINE_S, "it says so", 0.05)
+    wait_until(
+        lambda: len(one.log("certificates cannot be used")) > said, DEADLINE_S, "it says so", 0.05
+    )
     assert installed.lets_in(of_client(installed.clients))
     assert not installed.lets_in(None)
     assert one.log("certificates cannot be used")[-1]["served"]
@@ -155,7 +180,12 @@ def test_what_cannot_be_used_leaves_the_last_good_certificates_in_force(installe
 def test_whoever_another_authority_let_in_is_not_let_in_any_more(installed: Installed) -> None:
     before = of_client(installed.clients)
     installed.let_in(authority("clients anew"))
-    wait_until(lambda: installed.lets_in(of_client(installed.clients)), DEADLINE_S, "the new ones are let in", 0.05)
+    wait_until(
+        lambda: installed.lets_in(of_client(installed.clients)),
+        DEADLINE_S,
+        "the new ones are let in",
+        0.05,
+    )
     assert not installed.lets_in(before)
 
 

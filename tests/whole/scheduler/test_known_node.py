@@ -13,7 +13,11 @@ PROMISED = '{"a-uid":{"gpus":["GPU-node1-0"],"mib":7168,"percent":0,"pod":"defau
 
 
 def mpsnode(version: str, promised: str = "", used_mib: int = 0) -> Object:
-    metadata = {"name": "node1", "resourceVersion": version, "annotations": {KEY: promised} if promised else {}}
+    metadata = {
+        "name": "node1",
+        "resourceVersion": version,
+        "annotations": {KEY: promised} if promised else {},
+    }
     return {"metadata": metadata, "status": told("node1", (23,), [], used_mib)}
 
 

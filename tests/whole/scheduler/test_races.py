@@ -16,7 +16,14 @@ from tests.whole.scheduler.world import Scheduler, World, gpu_of, run, uuid
 NODES = {"node1": (12, 9), "node2": (8,)}
 GIB = {uuid(node, n): each for node, gib in NODES.items() for n, each in enumerate(gib)}
 PODS, TRIES = 20, 200
-FAIR = ("GiB free", "bound to node", "is gone", "changes too often", "try again", "no answer from the Kubernetes API")
+FAIR = (
+    "GiB free",
+    "bound to node",
+    "is gone",
+    "changes too often",
+    "try again",
+    "no answer from the Kubernetes API",
+)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -50,7 +57,8 @@ class _Play:
         pod = await self._world.add_pod(f"p{number}", self._dice.randint(1, 6))
         name = pod["metadata"]["name"]
         for _try in range(TRIES):
-            tries = [self._try(pod) for _ in range(self._dice.choice((1, 1, 1, 2)))]  # two at once: of two schedulers
+            # two at once: of two schedulers
+            tries = [self._try(pod) for _ in range(self._dice.choice((1, 1, 1, 2)))]
             if "" in await asyncio.gather(*tries):
                 break
             await asyncio.sleep(self._dice.uniform(0.02, 0.2))

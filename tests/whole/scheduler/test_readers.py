@@ -17,9 +17,13 @@ from tests.served import DEADLINE_S, Answer, ask
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.process import Extender, extender
 
-CLASSES, TEMPLATES = (Resource("resource.k8s.io/v1", plural) for plural in ("deviceclasses", "resourceclaimtemplates"))
+CLASSES, TEMPLATES = (
+    Resource("resource.k8s.io/v1", plural) for plural in ("deviceclasses", "resourceclaimtemplates")
+)
 ACCOUNTS = Resource("v1", "serviceaccounts")
-ROLES, BINDINGS = (Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings"))
+ROLES, BINDINGS = (
+    Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings")
+)
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 _TEMPLATES = Path(__file__).parents[3] / "manifests/chart/templates"
 READER: Object = yaml.safe_load((_TEMPLATES / "readers.yaml").read_text())
@@ -37,11 +41,17 @@ async def reader_of(kubeconfig: Path) -> str:
     """A token of the account of a Prometheus that an operator has let read."""
     account: Object = {"metadata": {"name": "prometheus"}}
     subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": READER["metadata"]["name"]}
+    role = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": READER["metadata"]["name"],
+    }
     kube = open_kube(kubeconfig)
     try:
         await kube.create(ROLES, READER)
-        await kube.create(BINDINGS, {"metadata": {"name": "reads"}, "roleRef": role, "subjects": [subject]})
+        await kube.create(
+            BINDINGS, {"metadata": {"name": "reads"}, "roleRef": role, "subjects": [subject]}
+        )
         await kube.create(ACCOUNTS, account, "default")
         answer = await kube.create(ACCOUNTS, {**account, "spec": {}}, "default", "token")
         return str(answer["status"]["token"])
@@ -51,7 +61,11 @@ async def reader_of(kubeconfig: Path) -> str:
 
 def ports(running: Extender) -> tuple[int, int]:
     """On loopback, and for others."""
-    wait_until(lambda: len(running.log("serving readers")) == 2, DEADLINE_S, f"readers are served:\n{running.log_text}")
+    wait_until(
+        lambda: len(running.log("serving readers")) == 2,
+        DEADLINE_S,
+        f"readers are served:\n{running.log_text}",
+    )
     home, others = running.log("serving readers")
     assert (home["tls"], others["tls"]) == (False, True)
     return home["port"], others["port"]
@@ -61,10 +75,17 @@ def over_tls(port: int, path: str, token: str) -> Answer:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_S, context=context)
-    return ask(connection, "GET", path, headers={"Authorization": f"Bearer {token}"} if token else {"Accept": "*/*"})
+    return ask(
+        connection,
+        "GET",
+        path,
+        headers={"Authorization": f"Bearer {token}"} if token else {"Accept": "*/*"},
+    )
 
 
-def test_this_machine_reads_without_a_token_and_others_with_that_of_a_reader(running: Extender, tmp_path: Path) -> None:
+def test_this_machine_reads_without_a_token_and_others_with_that_of_a_reader(
+    running: Extender, tmp_path: Path
+) -> None:
     home, others = ports(running)
     here = ask(http.client.HTTPConnection("127.0.0.1", home, timeout=DEADLINE_S), "GET", "/metrics")
     assert "mpsd_scheduler_nodes" in here.text
@@ -82,7 +103,9 @@ def test_readers_are_not_let_near_what_binds_pods(running: Extender, tmp_path: P
         assert ask(connection, "POST", path, b"{}").status == 404
 
 
-def test_an_address_that_is_none_is_refused_with_the_remedy(api: SimulatedApi, tmp_path: Path) -> None:
+def test_an_address_that_is_none_is_refused_with_the_remedy(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
     with extender(tmp_path / "scheduler", api.kubeconfig(tmp_path), listen="9447") as refused:
         assert refused.process.wait(DEADLINE_S) == 2
         assert "such as 127.0.0.1:9447" in refused.log_text
@@ -106,7 +129,9 @@ async def make_waiting(kubeconfig: Path) -> None:
         kube.close()
 
 
-def test_pods_that_wait_with_a_claim_are_on_the_page_with_the_reason(running: Extender, tmp_path: Path) -> None:
+def test_pods_that_wait_with_a_claim_are_on_the_page_with_the_reason(
+    running: Extender, tmp_path: Path
+) -> None:
     home, _others = ports(running)
     asyncio.run(make_waiting(tmp_path / "kubeconfig"))
 

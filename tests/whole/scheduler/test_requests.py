@@ -1,4 +1,5 @@
-"""What kube-scheduler asks is answered from the ledger, over HTTP, by one process for all of these tests."""
+"""What kube-scheduler asks is answered from the ledger, over HTTP, by one process for all of these
+tests."""
 
 import json
 import re
@@ -25,11 +26,16 @@ EVERY_NODE = ("full", "empty", "roomy", "small", "plain")
 
 
 async def cluster(world: World) -> None:
-    """full has 3 and 4 GiB free; of the others empty packs, roomy spreads, small is too small, and plain is no node of
-    ours. Of the pods on full, low-a and low-b give way to others, and high does not.
+    """full has 3 and 4 GiB free; of the others empty packs, roomy spreads, small is too small, and
+    plain is no node of ours. Of the pods on full, low-a and low-b give way to others, and high does
+    not.
     """
     await world.add_node("full", (23, 23))
-    for name, gib, gpu, priority in (("low-a", 9, 0, 1), ("high", 11, 0, 1000), ("low-b", 19, 1, 2)):
+    for name, gib, gpu, priority in (
+        ("low-a", 9, 0, 1),
+        ("high", 11, 0, 1000),
+        ("low-b", 19, 1, 2),
+    ):
         made = pod(name, gib)
         made["metadata"]["annotations"] = {GPU: uuid("full", gpu)}
         made["spec"] |= {"nodeName": "full", "priority": priority}
@@ -84,7 +90,11 @@ def test_of_many_nodes_equal_reasons_are_equal(served: Extender, api: SimulatedA
 
 def test_whole_nodes_are_answered_with_whole_nodes(served: Extender, api: SimulatedApi) -> None:
     nodes = [{"metadata": {"name": name}, "spec": {"taints": None}} for name in EVERY_NODE]
-    asked = {"Pod": asking(api, "whole"), "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": None}
+    asked = {
+        "Pod": asking(api, "whole"),
+        "Nodes": {"metadata": {}, "items": nodes},
+        "NodeNames": None,
+    }
     said = served.post("filter", asked).json
     assert (said["Nodes"], said["NodeNames"]) == ({"items": nodes[1:3]}, None)
     scores = {one["Host"]: one["Score"] for one in served.post("prioritize", asked).json}
@@ -97,7 +107,10 @@ def test_a_pod_that_asks_for_no_gpu_may_go_anywhere(served: Extender, api: Simul
     proposed = {"full": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
     answer = served.post("preempt", {"Pod": plain, "NodeNameToMetaVictims": proposed})
     assert answer.json == {"NodeNameToMetaVictims": proposed}
-    assert {one["Score"] for one in served.post("prioritize", {"Pod": plain, "NodeNames": EVERY_NODE}).json} == {0}
+    assert {
+        one["Score"]
+        for one in served.post("prioritize", {"Pod": plain, "NodeNames": EVERY_NODE}).json
+    } == {0}
 
 
 def test_a_request_that_cannot_be_read_goes_nowhere(served: Extender, api: SimulatedApi) -> None:
@@ -108,24 +121,42 @@ def test_a_request_that_cannot_be_read_goes_nowhere(served: Extender, api: Simul
     assert served.post("prioritize", {"Pod": broken, "NodeNames": EVERY_NODE}).status == 400
 
 
-def test_whoever_is_needed_is_added_to_those_that_the_scheduler_would_stop(served: Extender, api: SimulatedApi) -> None:
+def test_whoever_is_needed_is_added_to_those_that_the_scheduler_would_stop(
+    served: Extender, api: SimulatedApi
+) -> None:
     uids = {name: uid_of(api, name) for name in ("low-a", "low-b")}
     nobody: Object = {"Pods": None, "NumPDBViolations": 0}
-    asked = {"Pod": asking(api, "urgent", priority=100), "NodeNameToMetaVictims": {"full": nobody, "small": nobody}}
+    asked = {
+        "Pod": asking(api, "urgent", priority=100),
+        "NodeNameToMetaVictims": {"full": nobody, "small": nobody},
+    }
     said = served.post("preempt", asked).json
-    assert said == {"NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-a"]}], "NumPDBViolations": 0}}}
+    assert said == {
+        "NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-a"]}], "NumPDBViolations": 0}}
+    }
     whole = {"full": {"Pods": [{"metadata": {"uid": uids["low-b"]}}], "NumPDBViolations": 1}}
     said = served.post("preempt", {"Pod": asked["Pod"], "NodeNameToVictims": whole}).json
-    assert said == {"NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-b"]}], "NumPDBViolations": 1}}}
-    large = {"Pod": asking(api, "large", gib=20, priority=100), "NodeNameToMetaVictims": {"full": nobody}}
-    assert served.post("preempt", large).json["NodeNameToMetaVictims"]["full"]["Pods"] == [{"UID": uids["low-b"]}]
+    assert said == {
+        "NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-b"]}], "NumPDBViolations": 1}}
+    }
+    large = {
+        "Pod": asking(api, "large", gib=20, priority=100),
+        "NodeNameToMetaVictims": {"full": nobody},
+    }
+    assert served.post("preempt", large).json["NodeNameToMetaVictims"]["full"]["Pods"] == [
+        {"UID": uids["low-b"]}
+    ]
 
 
 def uid_of(api: SimulatedApi, name: str) -> str:
-    return next(one["metadata"]["uid"] for one in api.all(POD_KIND) if one["metadata"]["name"] == name)
+    return next(
+        one["metadata"]["uid"] for one in api.all(POD_KIND) if one["metadata"]["name"] == name
+    )
 
 
-def test_a_pod_is_bound_where_the_scheduler_says_and_counts_at_once(served: Extender, api: SimulatedApi) -> None:
+def test_a_pod_is_bound_where_the_scheduler_says_and_counts_at_once(
+    served: Extender, api: SimulatedApi
+) -> None:
     one, two = asking(api, "one", 10), asking(api, "two", 14)
     assert served.bind(one, "empty") == ""
     bound = next(each for each in api.all(POD_KIND) if each["metadata"]["name"] == "one")
@@ -134,7 +165,9 @@ def test_a_pod_is_bound_where_the_scheduler_says_and_counts_at_once(served: Exte
     assert served.bind(two, "empty") == ""
     third = asking(api, "three", 10)
     assert "gpu0 has 9 of 10 GiB free, gpu1 0" in served.bind(third, "empty")
-    assert served.filter(third, "empty")["FailedNodes"] == {"empty": "gpu0 has 9 of 10 GiB free, gpu1 0"}
+    assert served.filter(third, "empty")["FailedNodes"] == {
+        "empty": "gpu0 has 9 of 10 GiB free, gpu1 0"
+    }
     assert "is gone" in served.bind({"metadata": one["metadata"] | {"name": "nobody"}}, "empty")
     (node,) = served.ask("GET", "/inspect/empty").json["nodes"]
     assert [device["pods"][0]["name"] for device in node["devs"]] == ["two", "one"]
@@ -153,14 +186,28 @@ def test_clients_of_gpushare_find_what_they_know(served: Extender) -> None:
             "usedGPU": 19,
             "pods": [{"name": "low-b", "namespace": "default", "usedGPU": 19}],
         }
-    assert served.ask("GET", "/inspect/plain").json == {"nodes": [], "error": "mpsd knows no GPU of node plain"}
-    answer = served.post("filter", {"Pod": pod("a", 0), "NodeNames": ["full"]}, "/gpushare-scheduler")
+    assert served.ask("GET", "/inspect/plain").json == {
+        "nodes": [],
+        "error": "mpsd knows no GPU of node plain",
+    }
+    answer = served.post(
+        "filter", {"Pod": pod("a", 0), "NodeNames": ["full"]}, "/gpushare-scheduler"
+    )
     assert answer.json["NodeNames"] == ["full"]
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-def test_what_cannot_be_read_is_refused_with_what_is_wrong_with_it(served: Extender, verb: str) -> None:
-    for body in (b"", b"{", b"[]", b"{}", b'{"Pod": 1, "PodName": 1}', b'{"Pod": ' + b"[" * 100_000):
+def test_what_cannot_be_read_is_refused_with_what_is_wrong_with_it(
+    served: Extender, verb: str
+) -> None:
+    for body in (
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"Pod": 1, "PodName": 1}',
+        b'{"Pod": ' + b"[" * 100_000,
+    ):
         answer = served.ask("POST", f"/{verb}", body)
         assert (answer.status, len(answer.text) > 10) == (400, True), answer.text
     assert served.ask("POST", f"/{verb}", b"{}", {"Content-Type": "text/plain"}).status == 415
@@ -168,13 +215,18 @@ def test_what_cannot_be_read_is_refused_with_what_is_wrong_with_it(served: Exten
     assert served.metric(f'mpsd_scheduler_requests_total{{verb="{verb}",verdict="malformed"}}') >= 7
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.sampled_from(["filter", "prioritize", "preempt"]), ANY_JSON, ANY_JSON)
 def test_no_pod_and_no_victims_whatever_are_a_fault_of_ours(
     served: Extender, verb: str, thing: object, victims: object
 ) -> None:
     limits = {"aliyun.com/gpu-mem": "7"}
-    hostile = {"metadata": thing, "spec": {"containers": [{"resources": {"limits": limits}}, thing], "priority": thing}}
+    hostile = {
+        "metadata": thing,
+        "spec": {"containers": [{"resources": {"limits": limits}}, thing], "priority": thing},
+    }
     asked = {"Pod": hostile, "NodeNames": ["full"], "NodeNameToMetaVictims": {"full": victims}}
     assert served.ask("POST", f"/{verb}", json.dumps(asked).encode()).status in {200, 400}
 
@@ -191,14 +243,24 @@ def test_metrics_count_requests_nodes_gpus_and_how_long_the_books_have_been_usab
     assert served.metric("mpsd_limits_wrong") == 0
 
 
-def test_a_gpu_that_is_cordoned_takes_nobody_from_then_on(served: Extender, api: SimulatedApi) -> None:
+def test_a_gpu_that_is_cordoned_takes_nobody_from_then_on(
+    served: Extender, api: SimulatedApi
+) -> None:
     seven = asking(api, "late")
     assert served.filter(seven, "roomy")["NodeNames"] == ["roomy"]
 
     node = ObjectKey("mpsd.io", "mpsnodes", "", "roomy")
-    api.do(lambda: api.cluster.objects.change(node, lambda thing: thing["spec"].update({"cordoned": ["all"]})))
-    wait_until(lambda: not served.filter(seven, "roomy")["NodeNames"], DEADLINE_S, "it is heard of", 0.01)
-    assert served.filter(seven, "roomy")["FailedNodes"] == {"roomy": "gpu0 is cordoned, gpu1 is cordoned"}
+    api.do(
+        lambda: api.cluster.objects.change(
+            node, lambda thing: thing["spec"].update({"cordoned": ["all"]})
+        )
+    )
+    wait_until(
+        lambda: not served.filter(seven, "roomy")["NodeNames"], DEADLINE_S, "it is heard of", 0.01
+    )
+    assert served.filter(seven, "roomy")["FailedNodes"] == {
+        "roomy": "gpu0 is cordoned, gpu1 is cordoned"
+    }
 
 
 def test_a_changed_policy_counts_without_a_restart_and_a_broken_one_does_not(
@@ -210,6 +272,8 @@ def test_a_changed_policy_counts_without_a_restart_and_a_broken_one_does_not(
     wait_until(lambda: served.metric("mpsd_limits_wrong") == 1, DEADLINE_S, "it says so", 0.05)
     assert served.filter(seven, "empty")["FailedNodes"] == {}
     policy.write_text(re.sub(r"clients_per_grant: \d+", "clients_per_grant: 60", good))
-    wait_until(lambda: served.filter(seven, "empty")["FailedNodes"], DEADLINE_S, "the new one counts", 0.05)
+    wait_until(
+        lambda: served.filter(seven, "empty")["FailedNodes"], DEADLINE_S, "the new one counts", 0.05
+    )
     assert "of 60 clients free" in served.filter(seven, "empty")["FailedNodes"]["empty"]
     assert served.metric("mpsd_limits_wrong") == 0

@@ -1,4 +1,5 @@
-"""A simulated cluster whose agents the test plays, and schedulers that know and bind by themselves."""
+"""A simulated cluster whose agents the test plays, and schedulers that know and bind by
+themselves."""
 
 import asyncio
 import json
@@ -29,7 +30,9 @@ MPS_NODES = Resource("mpsd.io/v1alpha1", "mpsnodes")
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 GIB = 1024
 DEADLINE_S = 20.0
-_DEFINITION = yaml.safe_load((Path(__file__).parents[3] / "manifests/chart/templates/crd/mpsnode.yaml").read_text())
+_DEFINITION = yaml.safe_load(
+    (Path(__file__).parents[3] / "manifests/chart/templates/crd/mpsnode.yaml").read_text()
+)
 
 
 def uuid(node: str, ordinal: int) -> str:
@@ -47,9 +50,12 @@ class Clock:
 
 
 class Scheduler:
-    """One process. through: what all that it asks goes through where that is not the API server itself."""
+    """One process. through: what all that it asks goes through where that is not the API server
+    itself."""
 
-    def __init__(self, kubeconfig: Path, clock: Callable[[], float], through: Kube | None, **how: float) -> None:
+    def __init__(
+        self, kubeconfig: Path, clock: Callable[[], float], through: Kube | None, **how: float
+    ) -> None:
         self.policy = POLICY
         self.kube = through or open_kube(kubeconfig)
         self.ledger = ClusterLedger(self.kube, lambda: self.policy, 48, now=clock, **how)
@@ -130,34 +136,61 @@ class World:
         kind: str = "",
     ) -> None:
         """kind: of its domains, as its `mpsd control` records it."""
-        labels = {"ack.node.gpu.schedule": "mps"} | ({"ack.node.gpu.placement": placement} if placement else {})
-        status = {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "10.0.0.7"}]}
+        labels = {"ack.node.gpu.schedule": "mps"} | (
+            {"ack.node.gpu.placement": placement} if placement else {}
+        )
+        status = {
+            "addresses": [
+                {"type": "Hostname", "address": name},
+                {"type": "InternalIP", "address": "10.0.0.7"},
+            ]
+        }
         await self.kube.create(NODES, {"metadata": {"name": name, "labels": labels}})
-        await self.kube.patch(NODES, name, {"status": status}, PatchKind.STRATEGIC, subresource="status")
-        thing = {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", "metadata": {"name": name}, "spec": {}}
+        await self.kube.patch(
+            NODES, name, {"status": status}, PatchKind.STRATEGIC, subresource="status"
+        )
+        thing = {
+            "apiVersion": "mpsd.io/v1alpha1",
+            "kind": "MPSNode",
+            "metadata": {"name": name},
+            "spec": {},
+        }
         await self.kube.create(MPS_NODES, thing)
         self._gib[name], self._together[name], self._kind[name] = gib, together, kind
         await self.tell(name)
 
     async def tell(self, name: str = "node1", *held: Object, used_mib: int = 0) -> None:
-        """The agent writes its status. held: the pods that kubelet has given what is written on them."""
+        """The agent writes its status. held: the pods that kubelet has given what is written on
+        them."""
         status = told(name, self._gib[name], [_grant(pod, name) for pod in held], used_mib)
         if self._together[name]:
             gpus = status["gpus"]
             status["gpus"] = [gpu | {"domain": "all"} for gpu in gpus]
-            status["domains"] = [{"name": "all", "gpus": [gpu["uuid"] for gpu in gpus], "state": "ready"}]
+            status["domains"] = [
+                {"name": "all", "gpus": [gpu["uuid"] for gpu in gpus], "state": "ready"}
+            ]
         for domain in status["domains"] if self._kind[name] else ():
             domain["kind"] = self._kind[name]
-        await self.kube.patch(MPS_NODES, name, {"status": status}, PatchKind.MERGE, subresource="status")
+        await self.kube.patch(
+            MPS_NODES, name, {"status": status}, PatchKind.MERGE, subresource="status"
+        )
 
     async def reserve(self, uid: str, name: str, gib: int, ordinal: int = 0) -> None:
         """As a scheduler that went no further."""
-        reservation = Reservation(PodName("default", name, uid), (uuid("node1", ordinal),), gib * GIB, 0)
+        reservation = Reservation(
+            PodName("default", name, uid), (uuid("node1", ordinal),), gib * GIB, 0
+        )
         patch = {"metadata": {"annotations": {KEY: written([reservation])}}}
         await self.kube.patch(MPS_NODES, "node1", patch, PatchKind.MERGE)
 
     async def add_pod(
-        self, name: str, gib: int, *, node: str = "", gpus: int = 1, annotations: Mapping[str, str] | None = None
+        self,
+        name: str,
+        gib: int,
+        *,
+        node: str = "",
+        gpus: int = 1,
+        annotations: Mapping[str, str] | None = None,
     ) -> Object:
         """node, annotations: where some other scheduler has put it, and what that has written."""
         made = pod(name, gib, gpus)
@@ -176,7 +209,9 @@ class World:
     async def reservations(self, node: str = "node1") -> Mapping[str, Any]:
         """What is written at the server, by uid."""
         metadata = (await self.kube.get(MPS_NODES, node))["metadata"]
-        reservations: Mapping[str, Any] = json.loads((metadata.get("annotations") or {}).get(KEY, "{}"))
+        reservations: Mapping[str, Any] = json.loads(
+            (metadata.get("annotations") or {}).get(KEY, "{}")
+        )
         return reservations
 
     def pass_time(self, seconds: float = LONGEST_S + 1) -> None:
@@ -192,7 +227,11 @@ def args_of(pod: Object, node: str) -> BindArgs:
 def pod(name: str, gib: int, gpus: int = 1) -> Object:
     amounts = {"aliyun.com/gpu-mem": str(gib * gpus)} if gib else {}
     labels = {"aliyun.com/gpu-count": str(gpus)} if gpus > 1 else {}
-    container = {"name": "main", "image": "none", "resources": {"limits": amounts, "requests": amounts}}
+    container = {
+        "name": "main",
+        "image": "none",
+        "resources": {"limits": amounts, "requests": amounts},
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -223,7 +262,9 @@ def told(node: str, gib: tuple[int, ...], grants: list[Object], used_mib: int) -
         }
         for n, each in enumerate(gib)
     ]
-    domains = [{"name": f"gpu{n}", "gpus": [uuid(node, n)], "state": "ready"} for n in range(len(gib))]
+    domains = [
+        {"name": f"gpu{n}", "gpus": [uuid(node, n)], "state": "ready"} for n in range(len(gib))
+    ]
     return {"reportedAt": stamp(time.time()), "gpus": gpus, "domains": domains, "grants": grants}
 
 

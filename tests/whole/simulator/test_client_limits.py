@@ -1,4 +1,5 @@
-"""What a client gets under the limits of its own environment and of the server, against the transcripts."""
+"""What a client gets under the limits of its own environment and of the server, against the
+transcripts."""
 
 import ast
 import re
@@ -7,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PARTITIONING, THREAD_PERCENT
+from mpsd.model.cuda_limit_parser import (
+    CUDA_VISIBLE_DEVICES,
+    MEMORY_LIMIT,
+    PARTITIONING,
+    THREAD_PERCENT,
+)
 from tests.simulator.comparing import Replay, same_memory
 from tests.simulator.machine import Client, Daemon, Machine
 from tests.simulator.transcripts import steps, transcript
@@ -22,7 +28,9 @@ def assert_gets(client: Client, free_mib: int, sms: int) -> None:
     assert first["sms"] == sms
 
 
-def test_every_limit_in_a_client_s_environment_does_what_it_did(machine: Machine, daemon: Daemon) -> None:
+def test_every_limit_in_a_client_s_environment_does_what_it_did(
+    machine: Machine, daemon: Daemon
+) -> None:
     replay = Replay(machine)
     for step in steps(transcript(2, machine.uuids).section("P2")):
         replay.play(step)
@@ -41,10 +49,14 @@ def test_ordinals_count_the_gpus_that_the_process_sees(pair: Machine, pair_daemo
         replay.play(step)
 
 
-def test_a_container_with_one_gpu_s_device_node_sees_it_as_its_first(pair: Machine, pair_daemon: Daemon) -> None:
+def test_a_container_with_one_gpu_s_device_node_sees_it_as_its_first(
+    pair: Machine, pair_daemon: Daemon
+) -> None:
     only_second = {"MPSD_SIMULATION_DEVICES": pair.uuids[1]}
     section = transcript(4, pair.uuids).section("R3")
-    rows = re.findall(r'^\$ (\{.*\})\n +\{.*"devices": (\d).*"meminfo_free_MiB": (\d+)', section, re.MULTILINE)
+    rows = re.findall(
+        r'^\$ (\{.*\})\n +\{.*"devices": (\d).*"meminfo_free_MiB": (\d+)', section, re.MULTILINE
+    )
     assert len(rows) == 7
     for environment, devices, free in rows:
         client = pair.run_client(environment=only_second | ast.literal_eval(environment))
@@ -53,11 +65,17 @@ def test_a_container_with_one_gpu_s_device_node_sees_it_as_its_first(pair: Machi
         assert client.lines[0]["uuid"] == pair.uuids[1]
 
 
-TENANT_SECTIONS = ("set on the running server", "default before the server", "default by UUID before the server")
+TENANT_SECTIONS = (
+    "set on the running server",
+    "default before the server",
+    "default by UUID before the server",
+)
 
 
 @pytest.mark.parametrize("title", TENANT_SECTIONS)
-def test_a_tenant_s_environment_gets_past_the_server_where_it_did(machine: Machine, daemon: Daemon, title: str) -> None:
+def test_a_tenant_s_environment_gets_past_the_server_where_it_did(
+    machine: Machine, daemon: Daemon, title: str
+) -> None:
     section = transcript(5, machine.uuids).section(title)
     table = section[: section.index("CUDA_VISIBLE_DEVICES=0")]
     if title == TENANT_SECTIONS[0]:
@@ -91,7 +109,9 @@ def labelled(label: str) -> Mapping[str, str]:
     return {PARTITIONING: "1"} if label.startswith("per-ctx") else {CUDA_VISIBLE_DEVICES: "0"}
 
 
-def assert_like_the_row(machine: Machine, environment: Mapping[str, str], expected: Mapping[str, Any]) -> None:
+def assert_like_the_row(
+    machine: Machine, environment: Mapping[str, str], expected: Mapping[str, Any]
+) -> None:
     client = machine.run_client("alloc=6016", environment=environment)
     if expected["sms"] is None:
         assert client.lines == [{"fail": "ctx", "err": expected["free"]}], environment
@@ -99,7 +119,9 @@ def assert_like_the_row(machine: Machine, environment: Mapping[str, str], expect
     got = client.lines[0]["meminfo_free_MiB"]
     assert client.lines[0]["sms"] == expected["sms"], environment
     if PARTITIONING in environment:
-        return  # a context that gets past the server's share so is 4 MiB smaller on the hardware; that is not played
+        # a context that gets past the server's share so is 4 MiB smaller on the hardware; that is
+        # not played
+        return
     assert same_memory(got, expected["free"]), (environment, got)
     assert client.lines[1]["alloc_MiB"] == expected["alloc"], environment
 
@@ -115,7 +137,9 @@ def test_a_server_limit_changes_for_new_clients_only(machine: Machine, daemon: D
     assert before.heard("alloc_MiB")["rc"] == "0:CUDA_SUCCESS"
 
 
-def test_a_deny_limit_keeps_everyone_out_but_him_who_lifts_it(machine: Machine, daemon: Daemon) -> None:
+def test_a_deny_limit_keeps_everyone_out_but_him_who_lifts_it(
+    machine: Machine, daemon: Daemon
+) -> None:
     machine.ask(f"set_device_pinned_mem_limit {machine.start_server()} 0 8M")
     assert machine.run_client().lines == [{"fail": "ctx", "err": OUT_OF_MEMORY}]
     poisoned = machine.run_client("alloc=6016", environment={MEMORY_LIMIT: "5=1G"})
@@ -136,7 +160,9 @@ DEVICES_OF_LABEL: Mapping[str, Mapping[str, str]] = {
 
 
 @pytest.mark.parametrize("multiuser", [False, True])
-def test_a_server_limit_goes_by_the_client_s_ordinal(pair: Machine, flags: Sequence[str], multiuser: bool) -> None:
+def test_a_server_limit_goes_by_the_client_s_ordinal(
+    pair: Machine, flags: Sequence[str], multiuser: bool
+) -> None:
     if multiuser and not flags:
         pytest.skip("only root may start a daemon with -M")
     pair.start_daemon(*(flags if multiuser else ()))
@@ -159,7 +185,9 @@ def test_a_server_limit_goes_by_the_client_s_ordinal(pair: Machine, flags: Seque
 @pytest.mark.parametrize("by", ["0", "GPU"])
 def test_defaults_hold_for_the_next_server(pair: Machine, pair_daemon: Daemon, by: str) -> None:
     section = transcript(4, pair.uuids).section("R1")
-    commands, values = re.findall(r"((?:> set_default.*\n.*\n)+)defaults by (.*)", section)[by == "GPU"]
+    commands, values = re.findall(r"((?:> set_default.*\n.*\n)+)defaults by (.*)", section)[
+        by == "GPU"
+    ]
     for step in steps(commands):
         Replay(pair).play(step)
     environments = [
@@ -176,14 +204,23 @@ def test_the_daemon_s_own_percentage_counts_and_its_own_memory_limit_does_not(
     pair: Machine, flags: tuple[str, ...]
 ) -> None:
     pair.start_daemon(*flags, environment={MEMORY_LIMIT: "0=3G", THREAD_PERCENT: "50"})
-    row = re.search(r"limit\+percentage in the daemon's own env: (.*)", transcript(4, pair.uuids).section("R1"))
+    row = re.search(
+        r"limit\+percentage in the daemon's own env: (.*)", transcript(4, pair.uuids).section("R1")
+    )
     assert row
-    environments = [{}, {CUDA_VISIBLE_DEVICES: "1"}, {THREAD_PERCENT: "100"}, {THREAD_PERCENT: "20"}]
+    environments = [
+        {},
+        {CUDA_VISIBLE_DEVICES: "1"},
+        {THREAD_PERCENT: "100"},
+        {THREAD_PERCENT: "20"},
+    ]
     for environment, (free, sms) in zip(environments, FREE_AND_SMS.findall(row[1]), strict=True):
         assert_gets(pair.run_client(environment=environment), int(free), int(sms))
 
 
-def test_each_device_of_a_domain_of_two_has_its_own_limit(pair: Machine, pair_daemon: Daemon) -> None:
+def test_each_device_of_a_domain_of_two_has_its_own_limit(
+    pair: Machine, pair_daemon: Daemon
+) -> None:
     pair.start_server()
     replay = Replay(pair)
     for part in re.split(r"(?=^> )", transcript(9, pair.uuids).section("U3"), flags=re.MULTILINE):
@@ -191,7 +228,9 @@ def test_each_device_of_a_domain_of_two_has_its_own_limit(pair: Machine, pair_da
             replay.play(step)
         for row in re.finditer(r"^(?P<name>[a-z].*?) +dev0 (?P<cells>.*)$", part, re.MULTILINE):
             limit = re.search(r"client (\S+)", row["name"])
-            assert_row_of_two(pair, {MEMORY_LIMIT: limit[1]} if limit else {}, "dev0 " + row["cells"])
+            assert_row_of_two(
+                pair, {MEMORY_LIMIT: limit[1]} if limit else {}, "dev0 " + row["cells"]
+            )
 
 
 def assert_row_of_two(pair: Machine, environment: Mapping[str, str], cells: str) -> None:
@@ -209,13 +248,19 @@ def assert_row_of_two(pair: Machine, environment: Mapping[str, str], cells: str)
             assert_gets(clients[label], int(free), int(sms))
 
 
-def test_the_partitioning_flag_lifts_the_server_s_share_unless_it_is_0(pair: Machine, pair_daemon: Daemon) -> None:
+def test_the_partitioning_flag_lifts_the_server_s_share_unless_it_is_0(
+    pair: Machine, pair_daemon: Daemon
+) -> None:
     pair.ask(f"set_active_thread_percentage {pair.start_server()} 30")
     rows = re.findall(
-        r"^flag (\w+) \(\d+, (\d+)\) with 20 % \(\d+, (\d+)\)", transcript(9, pair.uuids).section("U2"), re.MULTILINE
+        r"^flag (\w+) \(\d+, (\d+)\) with 20 % \(\d+, (\d+)\)",
+        transcript(9, pair.uuids).section("U2"),
+        re.MULTILINE,
     )
     assert len(rows) == 3
     for flag, sms, sms_of_20 in rows:
         environment = {} if flag == "None" else {PARTITIONING: flag}
         assert pair.run_client(environment=environment).lines[0]["sms"] == int(sms)
-        assert pair.run_client(environment=environment | {THREAD_PERCENT: "20"}).lines[0]["sms"] == int(sms_of_20)
+        assert pair.run_client(environment=environment | {THREAD_PERCENT: "20"}).lines[0][
+            "sms"
+        ] == int(sms_of_20)

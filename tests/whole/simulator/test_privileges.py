@@ -21,7 +21,13 @@ LINKS = {
     "pub_control_log": ["control", "log"],
     "pub_all_but_priv": ["control", "control_lock", "log", "nvidia-cuda-mps-control.pid"],
     "priv_only": ["control_privileged"],
-    "priv_full": ["control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid"],
+    "priv_full": [
+        "control",
+        "control_lock",
+        "control_privileged",
+        "log",
+        "nvidia-cuda-mps-control.pid",
+    ],
 }
 
 
@@ -33,20 +39,36 @@ def link(machine: Machine, name: str) -> Path:
     return directory
 
 
-def test_a_directory_with_fewer_files_allows_what_it_allowed(machine: Machine, daemon: Daemon) -> None:
+def test_a_directory_with_fewer_files_allows_what_it_allowed(
+    machine: Machine, daemon: Daemon
+) -> None:
     section = transcript(6, machine.uuids).section("S1")
     server = "407"
-    directories = {f"/tmp/{name}": link(machine, name) for name in LINKS} | {"/run/mps/pipe": machine.pipe}
+    directories = {f"/tmp/{name}": link(machine, name) for name in LINKS} | {
+        "/run/mps/pipe": machine.pipe
+    }
     for line in section.splitlines():
         if line.startswith("unlink"):
             (machine.pipe / "control_privileged").unlink()
         if row := re.fullmatch(r"\[(\S+) uid (\d+)\] client -> \['(.*)'\]", line):
-            client = machine.run_client(environment={MEMORY_LIMIT: "0=2G"}, pipe=directories[row[1]], uid=int(row[2]))
-            assert same_memory(client.lines[0]["meminfo_free_MiB"], json.loads(row[3])["meminfo_free_MiB"]), line
+            client = machine.run_client(
+                environment={MEMORY_LIMIT: "0=2G"}, pipe=directories[row[1]], uid=int(row[2])
+            )
+            assert same_memory(
+                client.lines[0]["meminfo_free_MiB"], json.loads(row[3])["meminfo_free_MiB"]
+            ), line
         if row := re.fullmatch(r"\[(\S+) uid (\d+)\] ('.*?') -> rc (\d) ('.*') ('.*')", line):
-            answer = machine.ask(ast.literal_eval(row[3]), pipe=directories[row[1]], uid=int(row[2]))
-            expected = ast.literal_eval(row[5]).replace(server, str(machine_server(machine, directories)))
-            assert (answer.exit, answer.output, answer.error) == (int(row[4]), expected, ast.literal_eval(row[6])), line
+            answer = machine.ask(
+                ast.literal_eval(row[3]), pipe=directories[row[1]], uid=int(row[2])
+            )
+            expected = ast.literal_eval(row[5]).replace(
+                server, str(machine_server(machine, directories))
+            )
+            assert (answer.exit, answer.output, answer.error) == (
+                int(row[4]),
+                expected,
+                ast.literal_eval(row[6]),
+            ), line
     assert daemon.process.wait(10) == 0
 
 
@@ -54,9 +76,13 @@ def machine_server(machine: Machine, directories: dict[str, Path]) -> str:
     return machine.ask("get_server_list", pipe=directories["/tmp/pub_control"]).output
 
 
-def test_a_missing_server_is_told_before_a_missing_privilege_where_it_was(machine: Machine, daemon: Daemon) -> None:
+def test_a_missing_server_is_told_before_a_missing_privilege_where_it_was(
+    machine: Machine, daemon: Daemon
+) -> None:
     client_directory = link(machine, "pub_control")
-    rows = re.findall(r"^uid 65534 ('.*?') -> rc 0 ('.*') ''$", transcript(8, machine.uuids).text, re.MULTILINE)
+    rows = re.findall(
+        r"^uid 65534 ('.*?') -> rc 0 ('.*') ''$", transcript(8, machine.uuids).text, re.MULTILINE
+    )
     assert len(rows) == 14
     for command, expected in rows:
         answer = machine.ask(ast.literal_eval(command), pipe=client_directory, uid=65534)
@@ -66,20 +92,26 @@ def test_a_missing_server_is_told_before_a_missing_privilege_where_it_was(machin
 
 
 ALONE = re.compile(
-    r"^uid +(?P<uid>\d+) (?P<command>.*?) +-> (?P<output>'.*') '' \| server (?P<server>same|\[.*\]) \| "
-    r"a new client then \((?P<free>\d+), (?P<sms>\d+)\) \| client uid 0 (?P<root>.*) \| client uid 1000 (?P<user>.*)$",
+    r"^uid +(?P<uid>\d+) (?P<command>.*?) +-> (?P<output>'.*') '' \| server"
+    r" (?P<server>same|\[.*\]) \| "
+    r"a new client then \((?P<free>\d+), (?P<sms>\d+)\) \| client uid 0 (?P<root>.*) \| client uid"
+    r" 1000 (?P<user>.*)$",
     re.MULTILINE,
 )
 # MiB that a context of 132 SMs takes of the card, and how far the simulator may be from it.
 CONTEXT_MIB, CONTEXT_OFF_MIB = 516, 6
 
 
-def test_each_command_through_the_client_s_socket_does_what_it_did(pair: Machine, pair_daemon: Daemon) -> None:
+def test_each_command_through_the_client_s_socket_does_what_it_did(
+    pair: Machine, pair_daemon: Daemon
+) -> None:
     client_directory = link(pair, "pub_control")
     rows = list(ALONE.finditer(transcript(9, pair.uuids).section("U1")))
     assert len(rows) == 21
     for row in rows:
-        clients = {uid: pair.start_client("step", uid=uid, pipe=client_directory) for uid in (0, 1000)}
+        clients = {
+            uid: pair.start_client("step", uid=uid, pipe=client_directory) for uid in (0, 1000)
+        }
         for client in clients.values():
             client.heard("ready")
         server = pair.server()
@@ -88,27 +120,39 @@ def test_each_command_through_the_client_s_socket_does_what_it_did(pair: Machine
         assert answer.output.startswith(ast.literal_eval(row["output"]).strip()), row[0]
         assert bool(answer.output) == (row["output"] != "''")
         assert (pair.ask("get_server_list").output == str(server)) == (row["server"] == "same")
-        ended = [end_of(clients[uid], row[name]) for uid, name in ((0, "root"), (1000, "user"))].count(True)
+        ended = [
+            end_of(clients[uid], row[name]) for uid, name in ((0, "root"), (1000, "user"))
+        ].count(True)
         newcomer = pair.run_client(pipe=client_directory).lines[0]
         # Those of the transcript did not look, and kept their memory; ours do, and end.
-        expected_mib = int(row["free"]) + (ended * CONTEXT_MIB if int(row["free"]) > LIMITED_BELOW_MIB else 0)
+        expected_mib = int(row["free"]) + (
+            ended * CONTEXT_MIB if int(row["free"]) > LIMITED_BELOW_MIB else 0
+        )
         assert abs(newcomer["meminfo_free_MiB"] - expected_mib) <= 2 * CONTEXT_OFF_MIB, row[0]
         assert newcomer["sms"] == int(row["sms"])
-        pair.ask(f"set_device_pinned_mem_limit {server} 0 0", f"set_active_thread_percentage {server} 100")
+        pair.ask(
+            f"set_device_pinned_mem_limit {server} 0 0",
+            f"set_active_thread_percentage {server} 100",
+        )
         for client in clients.values():
             go_home(client)
 
 
 def filled_in(command: str, server: int, clients: dict[int, Client]) -> str:
     """The command with the pids it means; `own` is the client of uid 1000, `other` that of root."""
-    pids = {"{S}": server, "{own}": clients[1000].heard("pid")["pid"], "{other}": clients[0].heard("pid")["pid"]}
+    pids = {
+        "{S}": server,
+        "{own}": clients[1000].heard("pid")["pid"],
+        "{other}": clients[0].heard("pid")["pid"],
+    }
     for name, pid in pids.items():
         command = command.replace(name, str(pid))
     return command
 
 
 def end_of(client: Client, expected: str) -> bool:
-    """Whether the command ended this client, having seen that it did so with the error of the transcript."""
+    """Whether the command ended this client, having seen that it did so with the error of the
+    transcript."""
     result = re.findall(r'"(\d+:\w+)"', expected)[-1]
     if result == "0:CUDA_SUCCESS":
         return False

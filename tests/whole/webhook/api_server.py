@@ -1,4 +1,5 @@
-"""A small API server over TLS: it keeps objects, counts resourceVersions, and refuses what is out of date."""
+"""A small API server over TLS: it keeps objects, counts resourceVersions, and refuses what is out
+of date."""
 
 import asyncio
 import base64
@@ -48,7 +49,8 @@ class ApiServer:
         self.asked: list[Asked] = []
         self.forbidden: set[tuple[str, str]] = set()  # verb and plural
         self.away = False  # answers 503
-        self.calls_webhooks = True  # whether it can: an object that says that it was reviewed is a webhook's question
+        # whether it can: an object that says that it was reviewed is a webhook's question
+        self.calls_webhooks = True
         self.delay_s = 0.0
         self.before_write: Callable[[Asked], None] | None = None  # for losing a race
         self._version = 0
@@ -70,13 +72,20 @@ class ApiServer:
 
     def writes(self, plural: str) -> list[Asked]:
         """Without those that were a dry run."""
-        asked = [one for one in list(self.asked) if one.verb in _VERBS.values() and f"/{plural}" in one.path]
+        asked = [
+            one
+            for one in list(self.asked)
+            if one.verb in _VERBS.values() and f"/{plural}" in one.path
+        ]
         return [one for one in asked if not one.path.endswith("/podtemplates")]
 
     def kubeconfig(self, folder: Path) -> Path:
         path = folder / "kubeconfig"
         authority = base64.b64encode(self._authority.certificate).decode()
-        cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority-data": authority}
+        cluster = {
+            "server": f"https://127.0.0.1:{self.port}",
+            "certificate-authority-data": authority,
+        }
         path.write_text(
             yaml.safe_dump(
                 {
@@ -118,7 +127,9 @@ class ApiServer:
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return _status(401, "Unauthorized")
         if (verb, plural) in self.forbidden:
-            return _status(403, f'{plural} is forbidden: User "mpsd" cannot {verb} resource "{plural}"')
+            return _status(
+                403, f'{plural} is forbidden: User "mpsd" cannot {verb} resource "{plural}"'
+            )
         if verb in _VERBS.values() and self.before_write:
             hook, self.before_write = self.before_write, None
             hook(asked)
@@ -143,27 +154,48 @@ class ApiServer:
         stored = self.objects[path]
         sent = (body.get("metadata") or {}).get("resourceVersion")
         if sent is not None and sent != stored["metadata"]["resourceVersion"]:
-            return _status(409, "the object has been modified; please apply your changes to the latest version")
+            return _status(
+                409, "the object has been modified; please apply your changes to the latest version"
+            )
         self.put(path, _merged(stored, body) if asked.verb == "patch" else body)
         return web.json_response(self.objects[path])
 
     def _dry(self, body: Object) -> web.Response:
-        """As the webhook answers that is registered, or as its failurePolicy says where it cannot be called."""
+        """As the webhook answers that is registered, or as its failurePolicy says where it cannot
+        be called."""
         (path,) = (one for one in self.objects if "/validatingwebhookconfigurations/" in one)
         (webhook,) = self.objects[path]["webhooks"]
         if self.calls_webhooks and webhook["clientConfig"].get("caBundle"):
             kind = {"group": "", "version": "v1", "kind": body["kind"]}
-            request = {"uid": "1", "kind": kind, "operation": "CREATE", "object": body, "oldObject": None}
+            request = {
+                "uid": "1",
+                "kind": kind,
+                "operation": "CREATE",
+                "object": body,
+                "oldObject": None,
+            }
             answer = validate(
-                read_review({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}),
+                read_review(
+                    {
+                        "apiVersion": "admission.k8s.io/v1",
+                        "kind": "AdmissionReview",
+                        "request": request,
+                    }
+                ),
                 POLICY,
                 FACTS,
                 AdmissionContext(),
             )
             if not answer.allowed:
-                return _status(403, f'admission webhook "{webhook["name"]}" denied the request: {answer.message}')
+                return _status(
+                    403,
+                    f'admission webhook "{webhook["name"]}" denied the request: {answer.message}',
+                )
         elif webhook["failurePolicy"] == "Fail":
-            return _status(500, f'Internal error occurred: failed calling webhook "{webhook["name"]}": {REFUSED}')
+            return _status(
+                500,
+                f'Internal error occurred: failed calling webhook "{webhook["name"]}": {REFUSED}',
+            )
         return web.json_response(body, status=201)
 
     def _page(self, path: str, request: web.Request) -> web.Response:
@@ -188,7 +220,9 @@ def _merged(stored: Any, patch: Any) -> Any:
 
 
 def _status(code: int, message: str) -> web.Response:
-    return web.json_response({"kind": "Status", "status": "Failure", "message": message, "code": code}, status=code)
+    return web.json_response(
+        {"kind": "Status", "status": "Failure", "message": message, "code": code}, status=code
+    )
 
 
 @contextmanager

@@ -6,7 +6,14 @@ import pytest
 
 from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer, api_server
-from tests.whole.webhook.world import DEADLINE_S, Webhook, bundles, is_registered, put_shipped_objects, webhook
+from tests.whole.webhook.world import (
+    DEADLINE_S,
+    Webhook,
+    bundles,
+    is_registered,
+    put_shipped_objects,
+    webhook,
+)
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""From an empty cluster to a registered webhook, whatever stands in the way, and back to it when somebody meddles."""
+"""From an empty cluster to a registered webhook, whatever stands in the way, and back to it when
+somebody meddles."""
 
 import base64
 import json
@@ -67,7 +68,12 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
         put_shipped_objects(api)
         with webhook(folder, kubeconfig=str(api.kubeconfig(folder)), **QUICK) as one:
             until_registered(api)
-            wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "it has said all of its own changes", 0.02)
+            wait_until(
+                lambda: one.log("all is as it must be"),
+                DEADLINE_S,
+                "it has said all of its own changes",
+                0.02,
+            )
             yield Registered(api, one)
 
 
@@ -78,18 +84,24 @@ def registered(standing: Registered) -> Iterator[Registered]:
     until_registered(standing.api)
 
 
-def test_an_empty_cluster_gets_a_webhook_that_is_asked(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+def test_an_empty_cluster_gets_a_webhook_that_is_asked(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
     with webhook(tmp_path, **flags) as one:
         until_registered(api)
         assert api.get(SYSTEM)["metadata"]["labels"] == {"mpsd.io/exempt": "true"}
         assert api.get(OWN)["metadata"]["labels"] == {"team": "gpu", "mpsd.io/exempt": "true"}
         for bundle in bundles(api):
             assert one.review("/validate", REVIEW, bundle)["allowed"]
-        wait_until(lambda: one.metric("mpsd_admission_registered") == 1, DEADLINE_S, "it knows", 0.02)
+        wait_until(
+            lambda: one.metric("mpsd_admission_registered") == 1, DEADLINE_S, "it knows", 0.02
+        )
         assert one.metric('mpsd_certificate_expiry_timestamp_seconds{certificate="serving"}') > 0
 
 
-def test_nothing_is_written_once_all_is_as_it_must_be(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+def test_nothing_is_written_once_all_is_as_it_must_be(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
     with webhook(tmp_path, **flags) as one:
         wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "registered", 0.02)
         written, asked = len(api.writes("")), len(api.asked)
@@ -98,7 +110,9 @@ def test_nothing_is_written_once_all_is_as_it_must_be(api: ApiServer, flags: dic
         assert len(one.log("all is as it must be")) == 1
 
 
-def test_two_replicas_that_come_at_once_agree(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+def test_two_replicas_that_come_at_once_agree(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
     with webhook(tmp_path, **flags) as one, webhook(tmp_path, **flags) as two:
         until_registered(api)
         one.wait_until_ready()
@@ -107,7 +121,9 @@ def test_two_replicas_that_come_at_once_agree(api: ApiServer, flags: dict[str, s
         assert one.serial_number(bundle) == two.serial_number(bundle)
 
 
-def test_a_lost_race_for_the_secret_is_the_others_win(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+def test_a_lost_race_for_the_secret_is_the_others_win(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
     with webhook(tmp_path, **flags):
         until_registered(api)
     theirs = api.objects.pop(SECRET)
@@ -123,7 +139,8 @@ def test_a_lost_race_for_the_secret_is_the_others_win(api: ApiServer, flags: dic
     with webhook(tmp_path, **flags):
         until_registered(api)
         written = api.get(SECRET)["data"]
-    for part in ("authority.crt", "authority.key"):  # a serving certificate of 15 s may have been renewed since
+    # a serving certificate of 15 s may have been renewed since
+    for part in ("authority.crt", "authority.key"):
         assert written[part] == theirs["data"][part]
 
 
@@ -132,7 +149,9 @@ def test_an_api_server_that_is_away_at_first_is_waited_for(
 ) -> None:
     api.away = True
     with webhook(tmp_path, **flags) as one:
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says what it waits for", 0.02)
+        wait_until(
+            lambda: one.log("not yet as it must be"), DEADLINE_S, "it says what it waits for", 0.02
+        )
         wait_until(lambda: len(api.asked) > 3, DEADLINE_S, "it tries again", 0.02)
         assert one.public("/healthz").status == 200
         readiness = one.public("/readyz")
@@ -150,7 +169,9 @@ def test_a_webhook_serves_on_while_the_api_server_is_away(registered: Registered
     said = len(one.log("not yet as it must be"))
     api.away = True
     try:
-        wait_until(lambda: len(one.log("not yet as it must be")) > said, DEADLINE_S, "it notices", 0.02)
+        wait_until(
+            lambda: len(one.log("not yet as it must be")) > said, DEADLINE_S, "it notices", 0.02
+        )
         assert one.public("/readyz").status == 200
         assert one.review("/validate", REVIEW, bundle)["allowed"]
     finally:
@@ -163,7 +184,9 @@ def test_a_missing_right_is_named_once_and_used_when_it_comes(
     api.forbidden = {("patch", "namespaces")}
     named = "lacks the right to patch namespaces kube-system"
     with webhook(tmp_path, **flags) as one:
-        wait_until(lambda: named in one.log_text, DEADLINE_S, "it says which right is missing", 0.02)
+        wait_until(
+            lambda: named in one.log_text, DEADLINE_S, "it says which right is missing", 0.02
+        )
         asked = len(api.asked)
         wait_until(lambda: len(api.asked) > asked + 5, DEADLINE_S, "it tries again", 0.02)
         assert not is_registered(api), "Fail without what it takes"
@@ -185,7 +208,10 @@ class Policies:
 
 
 def not_called(api: ApiServer) -> list[str | None]:
-    return [(api.get(path)["metadata"].get("annotations") or {}).get(NOT_CALLED) for path in (VALIDATING, MUTATING)]
+    return [
+        (api.get(path)["metadata"].get("annotations") or {}).get(NOT_CALLED)
+        for path in (VALIDATING, MUTATING)
+    ]
 
 
 def test_a_webhook_that_the_api_server_cannot_call_never_fails_closed(
@@ -194,7 +220,9 @@ def test_a_webhook_that_the_api_server_cannot_call_never_fails_closed(
     api.calls_webhooks = False
     policies = Policies(api)
     with webhook(tmp_path, **flags) as one:
-        wait_until(lambda: not_called(api) == ["true"] * 2, DEADLINE_S, "it says so to the doctor", 0.02)
+        wait_until(
+            lambda: not_called(api) == ["true"] * 2, DEADLINE_S, "it says so to the doctor", 0.02
+        )
         asked = len(api.asked)
         wait_until(lambda: len(api.asked) > asked + 20, DEADLINE_S, "it has looked again", 0.02)
         assert policies.are("Ignore")
@@ -226,10 +254,14 @@ def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered
 def test_a_label_that_somebody_takes_away_comes_back(registered: Registered) -> None:
     api = registered.api
     api.put(SYSTEM, {"metadata": {"name": "kube-system"}})
-    wait_until(lambda: api.get(SYSTEM)["metadata"].get("labels"), DEADLINE_S, "the label is back", 0.02)
+    wait_until(
+        lambda: api.get(SYSTEM)["metadata"].get("labels"), DEADLINE_S, "the label is back", 0.02
+    )
 
 
-def test_a_configuration_that_is_not_there_is_waited_for(api: ApiServer, flags: dict[str, str], tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_there_is_waited_for(
+    api: ApiServer, flags: dict[str, str], tmp_path: Path
+) -> None:
     missing = api.objects.pop(MUTATING)
     with webhook(tmp_path, **flags) as one:
         one.wait_until_ready()
@@ -262,7 +294,9 @@ def test_each_configuration_tells_when_the_certificate_in_the_secret_ends_and_fo
     with webhook(tmp_path, **flags), webhook(tmp_path, **flags):
         wait_until(are_told, DEADLINE_S, "both say it", 0.02)
         first = api.get(SECRET)["data"]["tls.crt"]
-        wait_until(lambda: api.get(SECRET)["data"].get("tls.crt") != first, 30, "it is renewed", 0.05)
+        wait_until(
+            lambda: api.get(SECRET)["data"].get("tls.crt") != first, 30, "it is renewed", 0.05
+        )
         wait_until(are_told, DEADLINE_S, "both say it again", 0.02)
         assert "PRIVATE" not in json.dumps(api.get(VALIDATING))
 
@@ -289,11 +323,20 @@ def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
             (tmp_path / name / file).write_bytes(content)
     inject(api, authority.certificate)
     with webhook(tmp_path, cert_dir=str(tmp_path / "late"), **flags):
-        wait_until(lambda: told(api) == [ends["late"]] * 2, DEADLINE_S, "the one says its own", 0.02)
+        wait_until(
+            lambda: told(api) == [ends["late"]] * 2, DEADLINE_S, "the one says its own", 0.02
+        )
         with webhook(tmp_path, cert_dir=str(tmp_path / "early"), **flags):
-            wait_until(lambda: told(api) == [ends["early"]] * 2, DEADLINE_S, "the other takes it back", 0.02)
+            wait_until(
+                lambda: told(api) == [ends["early"]] * 2,
+                DEADLINE_S,
+                "the other takes it back",
+                0.02,
+            )
             asked = len(api.asked)
-            wait_until(lambda: len(api.asked) > asked + 20, DEADLINE_S, "both have looked again", 0.02)
+            wait_until(
+                lambda: len(api.asked) > asked + 20, DEADLINE_S, "both have looked again", 0.02
+            )
             assert told(api) == [ends["early"]] * 2, "and nobody fights over it"
 
 
@@ -313,8 +356,15 @@ def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is
         wait_until(lambda: remedy in one.log_text, DEADLINE_S, "it says what to do", 0.02)
         assert one.metric("mpsd_admission_registered") == 0
         inject(api, authority.certificate, failurePolicy="Fail")
-        wait_until(lambda: one.metric("mpsd_admission_registered") == 1, DEADLINE_S, "it is registered", 0.02)
-        assert not any("mpsd.io/serving-certificate" in str(api.get(path)) for path in (VALIDATING, MUTATING))
+        wait_until(
+            lambda: one.metric("mpsd_admission_registered") == 1,
+            DEADLINE_S,
+            "it is registered",
+            0.02,
+        )
+        assert not any(
+            "mpsd.io/serving-certificate" in str(api.get(path)) for path in (VALIDATING, MUTATING)
+        )
 
 
 def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
@@ -333,7 +383,9 @@ def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
         bundle = authority.certificate.decode()
         first = one.serial_number(bundle)
         write()
-        wait_until(lambda: one.serial_number(bundle) != first, DEADLINE_S, "the new one is served", 0.05)
+        wait_until(
+            lambda: one.serial_number(bundle) != first, DEADLINE_S, "the new one is served", 0.05
+        )
         (tmp_path / "tls.key").write_bytes(b"half")
         wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
         assert one.serial_number(bundle)
@@ -342,7 +394,9 @@ def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
             one.serial_number(new_authority("someone", time.time(), 3600).certificate.decode())
 
 
-def test_a_webhook_that_registers_nowhere_tells_nothing_of_it_so_that_no_alert_fires_for_ever(tmp_path: Path) -> None:
+def test_a_webhook_that_registers_nowhere_tells_nothing_of_it_so_that_no_alert_fires_for_ever(
+    tmp_path: Path,
+) -> None:
     pair = issue(new_authority("someone", time.time(), 3600), [HOST], time.time(), 600)
     for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
         (tmp_path / name).write_bytes(content)

@@ -1,4 +1,5 @@
-"""One review after another over TLS: verdicts, and an error in words for everything that is no review."""
+"""One review after another over TLS: verdicts, and an error in words for everything that is no
+review."""
 
 import base64
 import json
@@ -38,7 +39,12 @@ def test_the_published_sample_is_admitted(served: Webhook, bundle: str) -> None:
 
 
 def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a"}]}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "a"}]},
+    }
     response = served.review("/mutate", review_of(pod), bundle)
     assert response["allowed"]
     assert response["patchType"] == "JSONPatch"
@@ -46,7 +52,9 @@ def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_is_no_review_is_refused_and_the_connection_serves_on(served: Webhook, bundle: str, path: str) -> None:
+def test_what_is_no_review_is_refused_and_the_connection_serves_on(
+    served: Webhook, bundle: str, path: str
+) -> None:
     with served.connect(bundle) as client:
         answer = client.ask("POST", path, msgspec.json.encode(GOOD)[:-20])
         assert (answer.status, "not JSON" in answer.text) == (400, True)
@@ -54,8 +62,15 @@ def test_what_is_no_review_is_refused_and_the_connection_serves_on(served: Webho
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_body_over_3_mib_is_refused_and_one_below_is_not(served: Webhook, bundle: str, path: str) -> None:
-    thing = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "x" * 3_100_000}}
+def test_a_body_over_3_mib_is_refused_and_one_below_is_not(
+    served: Webhook, bundle: str, path: str
+) -> None:
+    thing = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a"},
+        "data": {"x": "x" * 3_100_000},
+    }
     with served.connect(bundle) as client:
         assert client.review(path, review_of(thing)).status == 200
     with served.connect(bundle) as client:
@@ -63,16 +78,26 @@ def test_a_body_over_3_mib_is_refused_and_one_below_is_not(served: Webhook, bund
         assert (answer.status, answer.text) == (413, "the body is longer than 3145728 bytes\n")
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/yaml", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/yaml", "application/x-www-form-urlencoded"]
+)
 def test_another_content_type_is_refused(served: Webhook, bundle: str, kind: str) -> None:
     with served.connect(bundle) as client:
         answer = client.ask("POST", "/validate", b"{}", {"Content-Type": kind})
-        assert (answer.status, answer.text) == (415, f"the content type is {kind}; send application/json\n")
+        assert (answer.status, answer.text) == (
+            415,
+            f"the content type is {kind}; send application/json\n",
+        )
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/validate", 405), ("PUT", "/mutate", 405), ("POST", "/", 404), ("POST", "/validate/", 404)],
+    [
+        ("GET", "/validate", 405),
+        ("PUT", "/mutate", 405),
+        ("POST", "/", 404),
+        ("POST", "/validate/", 404),
+    ],
 )
 def test_a_wrong_method_is_405_and_an_unknown_path_404(
     served: Webhook, bundle: str, method: str, path: str, status: int
@@ -100,7 +125,9 @@ def test_what_was_found_is_counted_by_rule_and_mode(served: Webhook, bundle: str
     served.review("/validate", review_of(gpu_pod(host_ipc=False)), bundle)
     with served.connect(bundle) as client:
         client.ask("POST", "/validate", b"")
-    assert [served.metric(name) for name in (finding, refused, unread)] == [value + 1 for value in before]
+    assert [served.metric(name) for name in (finding, refused, unread)] == [
+        value + 1 for value in before
+    ]
     assert served.metric('mpsd_admission_review_seconds_count{webhook="validate"}') > 0
 
 
@@ -110,7 +137,9 @@ def test_many_at_once_are_each_answered_with_their_own(served: Webhook, bundle: 
         with served.connect(bundle) as client:
             for turn in range(10):
                 uid = f"{number}-{turn}"
-                response = client.review("/validate", review_of(gpu_pod(host_ipc=host_ipc), uid=uid)).response
+                response = client.review(
+                    "/validate", review_of(gpu_pod(host_ipc=host_ipc), uid=uid)
+                ).response
                 if response["uid"] != uid or response["allowed"] is not host_ipc:
                     return False
         return True
@@ -121,11 +150,17 @@ def test_many_at_once_are_each_answered_with_their_own(served: Webhook, bundle: 
 
 def test_huge_objects_hold_no_small_one_up(served: Webhook, bundle: str) -> None:
     huge = gpu_pod()
-    sources = [{"configMapRef": {"name": f"{'m' * 500}{number}"}} for number in range(MOST_FIELDS // 2 - 100)]
+    sources = [
+        {"configMapRef": {"name": f"{'m' * 500}{number}"}}
+        for number in range(MOST_FIELDS // 2 - 100)
+    ]
     huge["spec"]["containers"][0]["envFrom"] = sources
     with ThreadPoolExecutor(4) as pool, served.connect(bundle) as client:
         began = time.monotonic()
-        answers = [pool.submit(served.review, "/validate", review_of(huge), bundle) for _turn in range(HUGE)]
+        answers = [
+            pool.submit(served.review, "/validate", review_of(huge), bundle)
+            for _turn in range(HUGE)
+        ]
         small_s: list[float] = []
         while not all(answer.done() for answer in answers):
             asked = time.monotonic()
@@ -134,17 +169,26 @@ def test_huge_objects_hold_no_small_one_up(served: Webhook, bundle: str) -> None
         each_s = (time.monotonic() - began) / HUGE
         assert all(answer.result()["allowed"] for answer in answers)
     assert len(small_s) > 5
-    assert statistics.median(small_s) < each_s, "most of them waited for no huge one, however slow both are here"
+    assert statistics.median(small_s) < each_s, (
+        "most of them waited for no huge one, however slow both are here"
+    )
 
 
-def test_labels_of_the_namespace_choose_the_mode(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
-    shared_api.put("/api/v1/namespaces/lax", {"metadata": {"name": "lax", "labels": {"mpsd.io/enforce": "none"}}})
+def test_labels_of_the_namespace_choose_the_mode(
+    served: Webhook, bundle: str, shared_api: ApiServer
+) -> None:
+    shared_api.put(
+        "/api/v1/namespaces/lax",
+        {"metadata": {"name": "lax", "labels": {"mpsd.io/enforce": "none"}}},
+    )
     pod = gpu_pod(host_ipc=False)
     pod["metadata"]["namespace"] = "lax"
     assert served.review("/validate", review_of(pod, namespace="lax"), bundle)["allowed"]
     asked = len([each for each in shared_api.asked if each.path.endswith("/lax")])
     served.review("/validate", review_of(pod, namespace="lax"), bundle)
-    assert len([each for each in shared_api.asked if each.path.endswith("/lax")]) == asked, "it was known"
+    assert len([each for each in shared_api.asked if each.path.endswith("/lax")]) == asked, (
+        "it was known"
+    )
 
 
 def with_config_map(name: str) -> dict[str, Any]:
@@ -153,9 +197,13 @@ def with_config_map(name: str) -> dict[str, Any]:
     return pod
 
 
-def test_a_config_map_behind_env_from_is_looked_into(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
+def test_a_config_map_behind_env_from_is_looked_into(
+    served: Webhook, bundle: str, shared_api: ApiServer
+) -> None:
     at = "/api/v1/namespaces/default/configmaps"
-    shared_api.put(f"{at}/bad", {"metadata": {"name": "bad"}, "data": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}})
+    shared_api.put(
+        f"{at}/bad", {"metadata": {"name": "bad"}, "data": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}}
+    )
     shared_api.put(f"{at}/good", {"metadata": {"name": "good"}, "data": {"FINE": "1"}})
     assert not served.review("/validate", review_of(with_config_map("bad")), bundle)["allowed"]
     good = served.review("/validate", review_of(with_config_map("good")), bundle)
@@ -172,18 +220,27 @@ def test_a_config_map_beyond_the_32_that_are_looked_into_counts_as_one_that_cann
     at, names = "/api/v1/namespaces/default/configmaps", [f"many-{number}" for number in range(33)]
     for name in names:
         shared_api.put(f"{at}/{name}", {"metadata": {"name": name}, "data": {"FINE": "1"}})
-    shared_api.put(f"{at}/{names[-1]}", {"metadata": {"name": names[-1]}, "data": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}})
+    shared_api.put(
+        f"{at}/{names[-1]}",
+        {"metadata": {"name": names[-1]}, "data": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}},
+    )
     limits = tmp_path / "limits"
     shutil.copytree(shipped_folder(), limits)
     policy = limits / "policy.yaml"
-    policy.write_text(policy.read_text().replace("environment-unseen: warn", "environment-unseen: enforce"))
+    policy.write_text(
+        policy.read_text().replace("environment-unseen: warn", "environment-unseen: enforce")
+    )
 
     def review(one: Webhook, number: int) -> dict[str, Any]:
         pod = gpu_pod()
-        pod["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": name}} for name in names[:number]]
+        pod["spec"]["containers"][0]["envFrom"] = [
+            {"configMapRef": {"name": name}} for name in names[:number]
+        ]
         return one.review("/validate", review_of(pod), bundle)
 
-    with webhook(tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)) as one:
+    with webhook(
+        tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)
+    ) as one:
         one.wait_until_ready()
         wait_until(lambda: review(one, 32)["allowed"], DEADLINE_S, "all 32 are read in time", 0.05)
         last = review(one, 33)
@@ -205,7 +262,11 @@ def test_a_claim_is_looked_into(served: Webhook, bundle: str, shared_api: ApiSer
         allowed: bool = served.review("/validate", review_of(pod), bundle)["allowed"]
         return allowed
 
-    assert [is_allowed(name) for name in ("mps.mpsd.io", "gpu.nvidia.com", "not-there")] == [False, True, False]
+    assert [is_allowed(name) for name in ("mps.mpsd.io", "gpu.nvidia.com", "not-there")] == [
+        False,
+        True,
+        False,
+    ]
     shared_api.forbidden = {("get", "resourceclaimtemplates")}
     try:
         assert is_allowed("mps.mpsd.io"), "a webhook that may not read claims judges none"
@@ -219,8 +280,12 @@ def test_a_template_is_made_before_its_pod_and_not_in_a_dry_run(
     limits = tmp_path / "limits"
     shutil.copytree(shipped_folder(), limits)
     policy = limits / "policy.yaml"
-    policy.write_text(policy.read_text().replace("claims_for_requests: false", "claims_for_requests: true"))
-    with webhook(tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)) as one:
+    policy.write_text(
+        policy.read_text().replace("claims_for_requests: false", "claims_for_requests: true")
+    )
+    with webhook(
+        tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)
+    ) as one:
         one.wait_until_ready()
         assert one.review("/mutate", review_of(gpu_pod(), dryRun=True), bundle)["patch"]
         assert shared_api.writes("resourceclaimtemplates") == []
@@ -242,8 +307,11 @@ def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
 ) -> None:
     shared_api.away = trouble == "away"
     shared_api.delay_s = 3.0 if trouble == "slow" else 0.0
-    shared_api.forbidden = {("get", "configmaps"), ("get", "namespaces")} if trouble == "forbidden" else set()
-    namespaces = (f"{trouble}{number}" for number in count())  # one that was asked for before may be known
+    shared_api.forbidden = (
+        {("get", "configmaps"), ("get", "namespaces")} if trouble == "forbidden" else set()
+    )
+    # one that was asked for before may be known
+    namespaces = (f"{trouble}{number}" for number in count())
 
     def review() -> float:
         namespace = next(namespaces)
@@ -266,14 +334,21 @@ def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
 def test_a_review_that_needs_nothing_asks_the_api_server_nothing(
     served: Webhook, bundle: str, shared_api: ApiServer
 ) -> None:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a"}]}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "a"}]},
+    }
     shared_api.asked.clear()
     for _review in range(20):
         served.review("/validate", review_of(pod, namespace="nobody-knows"), bundle)
     assert not [asked for asked in shared_api.asked if "nobody-knows" in asked.path]
 
 
-def test_a_changed_policy_counts_without_a_restart(tmp_path: Path, shared_api: ApiServer, bundle: str) -> None:
+def test_a_changed_policy_counts_without_a_restart(
+    tmp_path: Path, shared_api: ApiServer, bundle: str
+) -> None:
     limits = tmp_path / "limits"
     shutil.copytree(shipped_folder(), limits)
     flags = {"kubeconfig": str(shared_api.kubeconfig(tmp_path)), "limits": str(limits)}
@@ -289,11 +364,18 @@ def test_a_changed_policy_counts_without_a_restart(tmp_path: Path, shared_api: A
         assert one.metric("mpsd_limits_wrong") == 1
         assert not one.review("/validate", refused, mine)["allowed"]
         policy.write_text(good.replace("host-ipc-missing: enforce", "host-ipc-missing: warn"))
-        wait_until(lambda: one.review("/validate", refused, mine)["allowed"], DEADLINE_S, "the new one counts", 0.05)
+        wait_until(
+            lambda: one.review("/validate", refused, mine)["allowed"],
+            DEADLINE_S,
+            "the new one counts",
+            0.05,
+        )
         assert one.metric("mpsd_limits_wrong") == 0
 
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def ask_both(served: Webhook, bundle: str, body: bytes) -> None:
@@ -307,6 +389,8 @@ def ask_both(served: Webhook, bundle: str, body: bytes) -> None:
 
 @FUZZ
 @given(st.binary(max_size=200), st.integers(0, len(msgspec.json.encode(GOOD))))
-def test_no_bytes_whatever_are_a_fault_of_ours(served: Webhook, bundle: str, noise: bytes, at: int) -> None:
+def test_no_bytes_whatever_are_a_fault_of_ours(
+    served: Webhook, bundle: str, noise: bytes, at: int
+) -> None:
     whole = msgspec.json.encode(GOOD)
     ask_both(served, bundle, whole[:at] + noise + whole[at + len(noise) :])

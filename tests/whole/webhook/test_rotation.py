@@ -1,4 +1,5 @@
-"""Certificates are renewed and their authority replaced under load: no request fails, and nobody restarts."""
+"""Certificates are renewed and their authority replaced under load: no request fails, and nobody
+restarts."""
 
 import base64
 import ssl
@@ -35,7 +36,8 @@ def api() -> Iterator[ApiServer]:
 
 
 class Load:
-    """Asks replicas in turns, each with the authorities that the configuration names at that moment."""
+    """Asks replicas in turns, each with the authorities that the configuration names at that
+    moment."""
 
     def __init__(self, api: ApiServer, replicas: list[Webhook]) -> None:
         self._api, self._replicas = api, replicas
@@ -68,7 +70,8 @@ class Load:
 
 
 def under_load(api: ApiServer, folder: Path, until: Callable[[], object], **flags: str) -> Load:
-    """Two replicas under load from their registration until something is true. No request may fail."""
+    """Two replicas under load from their registration until something is true. No request may
+    fail."""
     given = {"kubeconfig": str(api.kubeconfig(folder)), **flags}
     with webhook(folder, **given) as one, webhook(folder, **given) as two:
         wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
@@ -117,7 +120,9 @@ def test_an_authority_is_replaced_under_load(api: ApiServer, tmp_path: Path) -> 
     assert not seen[0] & seen[2]
 
 
-def test_a_secret_that_somebody_deletes_is_a_rotation_and_no_outage(api: ApiServer, tmp_path: Path) -> None:
+def test_a_secret_that_somebody_deletes_is_a_rotation_and_no_outage(
+    api: ApiServer, tmp_path: Path
+) -> None:
     started = time.monotonic()
     first: list[str] = []
 
@@ -132,14 +137,21 @@ def test_a_secret_that_somebody_deletes_is_a_rotation_and_no_outage(api: ApiServ
 
 
 def test_a_secret_that_somebody_breaks_is_never_served(api: ApiServer, tmp_path: Path) -> None:
-    flags = {"kubeconfig": str(api.kubeconfig(tmp_path)), "serving_life": "30s", "authority_life": "1h"}
+    flags = {
+        "kubeconfig": str(api.kubeconfig(tmp_path)),
+        "serving_life": "30s",
+        "authority_life": "1h",
+    }
     with webhook(tmp_path, **flags) as one:
         wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
         secret = api.get(SECRET)
         secret["data"]["tls.key"] = base64.b64encode(b"broken").decode()
         api.put(SECRET, secret)
         wait_until(
-            lambda: api.get(SECRET)["data"]["tls.key"] != secret["data"]["tls.key"], DEADLINE_S, "it is repaired", 0.02
+            lambda: api.get(SECRET)["data"]["tls.key"] != secret["data"]["tls.key"],
+            DEADLINE_S,
+            "it is repaired",
+            0.02,
         )
         wait_until(lambda: api.get(SECRET)["data"].get("tls.crt"), DEADLINE_S, "it is whole", 0.02)
         assert one.review("/validate", REVIEW, bundles(api)[0])["allowed"]

@@ -12,7 +12,15 @@ import pytest
 
 from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer
-from tests.whole.webhook.world import DEADLINE_S, HOST, bundles, gpu_pod, is_registered, review_of, webhook
+from tests.whole.webhook.world import (
+    DEADLINE_S,
+    HOST,
+    bundles,
+    gpu_pod,
+    is_registered,
+    review_of,
+    webhook,
+)
 
 REVIEW = review_of(gpu_pod())
 
@@ -26,7 +34,8 @@ def test_a_signal_says_not_ready_at_once_and_drops_nothing(api: ApiServer, tmp_p
         closing = threading.Event()
 
         def ask_on_until_sent_away() -> None:
-            """As an API server: a kept connection, a new one when it is asked to go, until it has been told twice."""
+            """As an API server: a kept connection, a new one when it is asked to go, until it has
+            been told twice."""
             told = 0
             while told < 2:
                 with one.connect(bundle) as client:
@@ -67,7 +76,12 @@ def test_a_review_under_way_is_answered_before_the_end(api: ApiServer, tmp_path:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        wait_until(lambda: any(asked.path.endswith("/slow") for asked in api.asked), DEADLINE_S, "it is asked", 0.01)
+        wait_until(
+            lambda: any(asked.path.endswith("/slow") for asked in api.asked),
+            DEADLINE_S,
+            "it is asked",
+            0.01,
+        )
         assert one.stop() == 0
         thread.join(DEADLINE_S)
         assert answers[0]["allowed"]
@@ -89,7 +103,9 @@ def test_a_webhook_without_a_certificate_yet_stops_at_once(api: ApiServer, tmp_p
         assert one.stop() == 0
 
 
-def test_a_killed_webhook_comes_back_with_the_same_certificate(api: ApiServer, tmp_path: Path) -> None:
+def test_a_killed_webhook_comes_back_with_the_same_certificate(
+    api: ApiServer, tmp_path: Path
+) -> None:
     flags = {"kubeconfig": str(api.kubeconfig(tmp_path))}
     with webhook(tmp_path, **flags) as one:
         wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
@@ -105,9 +121,20 @@ def test_a_killed_webhook_comes_back_with_the_same_certificate(api: ApiServer, t
 def test_a_port_that_is_taken_is_said_in_a_line(api: ApiServer, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "mpsd", "webhook", "--address", "127.0.0.1", "--metrics-port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "mpsd",
+            "webhook",
+            "--address",
+            "127.0.0.1",
+            "--metrics-port",
+            "0",
+        ]
         command += ["--kubeconfig", str(api.kubeconfig(tmp_path)), "--port", port]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
     assert found.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in found.stderr
     assert "Traceback" not in found.stderr
@@ -118,7 +145,10 @@ def test_a_port_that_is_taken_is_said_in_a_line(api: ApiServer, tmp_path: Path) 
     [
         ([], "there is no API server to keep certificates in"),
         (["--port", "x"], "write a port number"),
-        (["--kubeconfig", "/x", "--serving-life", "2d", "--authority-life", "3d"], "three times as long"),
+        (
+            ["--kubeconfig", "/x", "--serving-life", "2d", "--authority-life", "3d"],
+            "three times as long",
+        ),
         (["--kubeconfig", "/x", "--url", "http://a"], "https://host:port"),
         (["--kubeconfig", "/x", "--drain", "soon"], "write a time"),
         (["--kubeconfig", "/x", "--failure-policy", "Maybe"], "write Fail or Ignore"),

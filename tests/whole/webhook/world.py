@@ -1,4 +1,5 @@
-"""A webhook that runs as it would in a cluster: the real command, TLS, and an API server to register with."""
+"""A webhook that runs as it would in a cluster: the real command, TLS, and an API server to
+register with."""
 
 import base64
 import http.client
@@ -25,12 +26,16 @@ SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/{SERVICE}-certificates"
 _GROUP = "/apis/admissionregistration.k8s.io/v1"
 VALIDATING = f"{_GROUP}/validatingwebhookconfigurations/{SERVICE}"
 MUTATING = f"{_GROUP}/mutatingwebhookconfigurations/{SERVICE}"
-CONFIGURATIONS = {"ValidatingWebhookConfiguration": VALIDATING, "MutatingWebhookConfiguration": MUTATING}
+CONFIGURATIONS = {
+    "ValidatingWebhookConfiguration": VALIDATING,
+    "MutatingWebhookConfiguration": MUTATING,
+}
 SYSTEM, OWN = "/api/v1/namespaces/kube-system", f"/api/v1/namespaces/{NAMESPACE}"
 
 
 def put_shipped_objects(api: ApiServer) -> None:
-    """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches it."""
+    """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches
+    it."""
     for path in (SYSTEM, "/api/v1/namespaces/default"):
         api.put(path, {"metadata": {"name": path.rsplit("/", 1)[1]}})
     api.put(OWN, {"metadata": {"name": NAMESPACE, "labels": {"team": "gpu"}}})
@@ -44,7 +49,10 @@ def webhooks(api: ApiServer) -> list[Object]:
 
 
 def bundles(api: ApiServer) -> list[str]:
-    return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")).decode() for webhook in webhooks(api)]
+    return [
+        base64.b64decode(webhook["clientConfig"].get("caBundle", "")).decode()
+        for webhook in webhooks(api)
+    ]
 
 
 def is_registered(api: ApiServer) -> bool:
@@ -98,14 +106,21 @@ class Client:
         self._socket = context.wrap_socket(
             socket.create_connection(("127.0.0.1", port), DEADLINE_S), server_hostname=HOST
         )
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as http.client does with its own
+        # as http.client does with its own
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
         self._connection.sock = self._socket
 
     def ask(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        self._connection.request(method, path, body, dict(headers or {"Content-Type": "application/json"}))
+        self._connection.request(
+            method, path, body, dict(headers or {"Content-Type": "application/json"})
+        )
         answer = self._connection.getresponse()
         return Answer(answer.status, dict(answer.headers), answer.read())
 
@@ -126,14 +141,18 @@ class Client:
 @contextmanager
 def webhook(folder: Path, **flags: str) -> Iterator[Webhook]:
     """Runs one; flags with _ for -. Killed at the end unless it has ended before."""
-    running = Webhook(folder, {"drain": "0s", **{name.replace("_", "-"): value for name, value in flags.items()}})
+    running = Webhook(
+        folder, {"drain": "0s", **{name.replace("_", "-"): value for name, value in flags.items()}}
+    )
     try:
         yield running
     finally:
         running.kill()
 
 
-def review_of(thing: object, *, namespace: str = "default", operation: str = "CREATE", **fields: object) -> Object:
+def review_of(
+    thing: object, *, namespace: str = "default", operation: str = "CREATE", **fields: object
+) -> Object:
     """An AdmissionReview about an object, as an API server sends it."""
     kind = thing.get("kind", "Pod") if isinstance(thing, dict) else "Pod"
     version = str(thing.get("apiVersion", "v1")) if isinstance(thing, dict) else "v1"
@@ -157,4 +176,9 @@ def review_of(thing: object, *, namespace: str = "default", operation: str = "CR
 def gpu_pod(*, host_ipc: bool = True) -> Object:
     container = {"name": "main", "image": "i", "resources": {"limits": {"aliyun.com/gpu-mem": 7}}}
     spec = {"containers": [container], **({"hostIPC": True} if host_ipc else {})}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": "default"}, "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": spec,
+    }

@@ -1,4 +1,5 @@
-"""The file by which a container runtime gives containers what a claim has, and what is read back from it.
+"""The file by which a container runtime gives containers what a claim has, and what is read back
+from it.
 
 Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 """
@@ -15,8 +16,8 @@ _VERSION, _CLASS = "0.5.0", "claim"
 
 
 def name_of(driver: str, uid: str, device: str) -> str:
-    """One device of a claim, by which kubelet names the GPU in the status of its pods. Its uid is never used again, so
-    that no container can get what another one left."""
+    """One device of a claim, by which kubelet names the GPU in the status of its pods. Its uid is
+    never used again, so that no container can get what another one left."""
     return f"{driver}/{_CLASS}={uid}-{device}"
 
 
@@ -31,22 +32,27 @@ def owner_of(driver: str, file: str) -> str:
 
 
 def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
-    """The number that a file of `spec_of` gives its containers in this variable; None where it gives none."""
+    """The number that a file of `spec_of` gives its containers in this variable; None where it
+    gives none."""
     fields = FieldReader()
     devices = fields.entries(spec, "devices", "") if isinstance(spec, dict) else []
-    texts = (fields.texts(fields.mapping(each, "containerEdits", ""), "env", "") for _where, each in devices)
+    texts = (
+        fields.texts(fields.mapping(each, "containerEdits", ""), "env", "")
+        for _where, each in devices
+    )
     pairs = (text.partition("=") for each in texts for text in each)
     value = next((value for name, _is, value in pairs if name == variable), "")
     return int(value) if value.isascii() and value.isdecimal() else None
 
 
 def spec_of(driver: str, claim: PreparedClaim, answer: Answer) -> Mapping[str, Any]:
-    """What the container runtime gives to a container with any device of the claim, beside those that `answer.cdi`
-    names. The first has the name that kubelet knows from an agent of before."""
+    """What the container runtime gives to a container with any device of the claim, beside those
+    that `answer.cdi` names. The first has the name that kubelet knows from an agent of before."""
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in answer.environment.items()],
         "deviceNodes": [
-            {"path": node.inside, "hostPath": node.source, "permissions": node.access} for node in answer.devices
+            {"path": node.inside, "hostPath": node.source, "permissions": node.access}
+            for node in answer.devices
         ],
         "mounts": [
             {

@@ -1,8 +1,9 @@
-"""What a ResourceClaim gets on this node: its grant, read from what the scheduler allocated and from its parameters.
+"""What a ResourceClaim gets on this node: its grant, read from what the scheduler allocated and
+from its parameters.
 
-The allocation alone says which GPUs and how much of each, by what the claim consumes of their capacity. The parameters
-(MPSConfig) may only raise the cap of its threads above what it reserves, and lower its priority. What is missing is
-refused, never guessed.
+The allocation alone says which GPUs and how much of each, by what the claim consumes of their
+capacity. The parameters (MPSConfig) may only raise the cap of its threads above what it reserves,
+and lower its priority. What is missing is refused, never guessed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,14 @@ from dataclasses import dataclass, replace
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
 from mpsd.kubelet.rules.allocation import Allocation
 from mpsd.kubelet.rules.node_pods import NodePod
-from mpsd.model.client_limits import NORMAL, PRIORITIES, ClientLimit, client_priority, priority_problem, problems_with
+from mpsd.model.client_limits import (
+    NORMAL,
+    PRIORITIES,
+    ClientLimit,
+    client_priority,
+    priority_problem,
+    problems_with,
+)
 from mpsd.model.domain import Domain
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.grants import Gpu, Grant, evenly, rooms
@@ -29,7 +37,8 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ClaimDevice:
-    """One device of a claim, as the allocation names it. share: the id of the allocation's part of the device."""
+    """One device of a claim, as the allocation names it. share: the id of the allocation's part of
+    the device."""
 
     request: str
     pool: str
@@ -52,9 +61,11 @@ class ClaimGrant(Grant):
 
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
-    """A claim that has its grant on this node, as the journal keeps it. memory_mib, reserved_percent: of each GPU.
-    pods: those that the claim was reserved for when it was prepared, and those that came to it since. at: seconds since
-    1970. left: kubelet has given it up, and it counts until no process of its pods lives. priority: None where it was
+    """A claim that has its grant on this node, as the journal keeps it. memory_mib,
+    reserved_percent: of each GPU. pods: those that the claim was reserved for when it was prepared,
+    and those that came to it since. at: seconds since
+    1970. left: kubelet has given it up, and it counts until no process of its pods lives. priority:
+          None where it was
     given none."""
 
     uid: str
@@ -78,12 +89,21 @@ class PreparedClaim:
 
     @property
     def allocation(self) -> Allocation:
-        return Allocation(self.domain, self.gpus, self.memory_mib, self.thread_percent, self.priority)
+        return Allocation(
+            self.domain, self.gpus, self.memory_mib, self.thread_percent, self.priority
+        )
 
     @property
     def share(self) -> tuple[object, ...]:
         """What it takes of which GPUs."""
-        return self.domain, self.gpus, self.memory_mib, self.reserved_percent, self.thread_percent, self.clients
+        return (
+            self.domain,
+            self.gpus,
+            self.memory_mib,
+            self.reserved_percent,
+            self.thread_percent,
+            self.clients,
+        )
 
     def grant(self, holders: Sequence[PodName]) -> ClaimGrant:
         """holders: the pods that have it now."""
@@ -106,8 +126,8 @@ class PreparedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimNode:
-    """What a claim is read for. driver: the name that allocations know mpsd by; the pool has the name of the node.
-    boot_id: of its kernel's present boot."""
+    """What a claim is read for. driver: the name that allocations know mpsd by; the pool has the
+    name of the node. boot_id: of its kernel's present boot."""
 
     driver: str
     pool: str
@@ -116,7 +136,7 @@ class ClaimNode:
     boot_id: str
 
 
-# -- the parameters ----------------------------------------------------------------------------------------------------
+# -- the parameters ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +156,20 @@ def _read_config(parameters: object, where: str, policy: Policy) -> tuple[_Confi
     """What the parameters say, and every problem."""
     if not isinstance(parameters, dict):
         remedy = f"write apiVersion: {CONFIG_API}, kind: {CONFIG_KIND} and its fields below it"
-        return _Config(), [Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)]
+        return _Config(), [
+            Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)
+        ]
     if (parameters.get("apiVersion"), parameters.get("kind")) != (CONFIG_API, CONFIG_KIND):
         sent = f"{shown(parameters.get('kind'))} of {shown(parameters.get('apiVersion'))}"
         remedy = f"write kind: {CONFIG_KIND} and apiVersion: {CONFIG_API}"
-        problem = Problem("config-version", where, sent, "is of another kind or version than mpsd reads", remedy)
+        problem = Problem(
+            "config-version", where, sent, "is of another kind or version than mpsd reads", remedy
+        )
         return _Config(), [problem]
-    in_capacity, known = "write it under capacity.requests of the request", f"write {THREAD_CAP} or {PRIORITY}"
+    in_capacity, known = (
+        "write it under capacity.requests of the request",
+        f"write {THREAD_CAP} or {PRIORITY}",
+    )
     remedies = dict.fromkeys((MEMORY, THREADS, CLIENTS), in_capacity)
     problems = [
         Problem(
@@ -160,29 +187,43 @@ def _read_config(parameters: object, where: str, policy: Policy) -> tuple[_Confi
     least = policy.requests.minimum_thread_percent
     if cap is not None and not least <= cap <= 100:
         remedy = f"write {least} to 100"
-        problems.append(Problem("percent-range", at(where, THREAD_CAP), str(cap), "is no thread percentage", remedy))
+        problems.append(
+            Problem(
+                "percent-range", at(where, THREAD_CAP), str(cap), "is no thread percentage", remedy
+            )
+        )
     if (priority := parameters.get(PRIORITY)) is not None:
         problems += priority_problem(priority, at(where, PRIORITY))
     return _Config(cap, PRIORITIES.get(str(priority), NORMAL)), problems
 
 
-# -- the allocation ----------------------------------------------------------------------------------------------------
+# -- the allocation ------------------------------------------------------------------------------
 
 
 def read_claim(
     thing: Fields, uid: str, node: ClaimNode, policy: Policy, now: float, started: int | None = None
 ) -> PreparedClaim:
-    """What the claim has here. thing: a decoded ResourceClaim. uid: of the one that kubelet means. InvalidInput with
-    every reason why it can have nothing. started: the cap of the threads that programs of it were started with; None
-    where it was not prepared before. What they hold is a fact, which today's policy does not judge."""
+    """What the claim has here. thing: a decoded ResourceClaim. uid: of the one that kubelet means.
+    InvalidInput with every reason why it can have nothing. started: the cap of the threads that
+    programs of it were started with; None where it was not prepared before. What they hold is a
+    fact, which today's policy does not judge."""
     fields = FieldReader()
     metadata, status = fields.mapping(thing, "metadata", ""), fields.mapping(thing, "status", "")
     namespace, name = (fields.text(metadata, key, "metadata") for key in ("namespace", "name"))
     subject = f"ResourceClaim {namespace}/{name}"
     if metadata.get("uid") != uid:
         message = f"is not the claim {uid} that kubelet prepares; that one was deleted"
-        raise InvalidInput.of(subject, "claim-replaced", "metadata.uid", shown(metadata.get("uid")), message, _RECREATE)
-    devices = fields.mapping(fields.mapping(status, "allocation", "status"), "devices", "status.allocation")
+        raise InvalidInput.of(
+            subject,
+            "claim-replaced",
+            "metadata.uid",
+            shown(metadata.get("uid")),
+            message,
+            _RECREATE,
+        )
+    devices = fields.mapping(
+        fields.mapping(status, "allocation", "status"), "devices", "status.allocation"
+    )
     path = "status.allocation.devices"
     reader = _Results(fields, node, policy)
     taken = [
@@ -194,16 +235,23 @@ def read_claim(
     if not taken:
         message = f"allocates no device of {node.driver or 'mpsd'} on node {node.pool}"
         raise InvalidInput.of(subject, "claim-not-allocated", path, "", message, _RECREATE)
-    config = _config(fields, devices, path, node.driver, policy) if started is None else _Config(started)
+    config = (
+        _config(fields, devices, path, node.driver, policy) if started is None else _Config(started)
+    )
     if reader.problems or (fields.problems and started is None):
         raise InvalidInput(subject, [*reader.problems, *fields.problems])
     first = taken[0]
     by_gpu = {each.device.gpu: each.device for each in taken}
     domain = next((domain for domain in node.domains if by_gpu.keys() <= set(domain.gpus)), None)
     if started is not None:  # its GPUs may have been divided since
-        domain = domain or next((domain for domain in node.domains if first.device.gpu in domain.gpus), None)
+        domain = domain or next(
+            (domain for domain in node.domains if first.device.gpu in domain.gpus), None
+        )
     percent = config.cap or first.threads or policy.requests.default_thread_percent
-    problems = [*_together(taken, domain, path, node.driver), *_below_reservation(first, percent, path)]
+    problems = [
+        *_together(taken, domain, path, node.driver),
+        *_below_reservation(first, percent, path),
+    ]
     for gpu in (gpu for gpu in node.gpus if gpu.uuid in by_gpu):
         limit = ClientLimit(first.memory_mib, percent)
         problems += problems_with(limit, f"{path}.results", gpu.capability, gpu.memory_mib, gpu.sms)
@@ -214,7 +262,9 @@ def read_claim(
         namespace=namespace,
         name=name,
         domain=domain.name,
-        devices=tuple(by_gpu[uuid] for uuid in dict.fromkeys((*domain.gpus, *by_gpu)) if uuid in by_gpu),
+        devices=tuple(
+            by_gpu[uuid] for uuid in dict.fromkeys((*domain.gpus, *by_gpu)) if uuid in by_gpu
+        ),
         memory_mib=first.memory_mib,
         reserved_percent=first.threads,
         thread_percent=percent,
@@ -229,7 +279,9 @@ def read_claim(
 def _reserved_for(fields: FieldReader, status: Fields, namespace: str) -> Iterator[PodName]:
     for where, one in fields.entries(status, "reservedFor", "status"):
         if one.get("resource") == "pods" and not one.get("apiGroup"):
-            pod = PodName(namespace, fields.text(one, "name", where), fields.text(one, "uid", where))
+            pod = PodName(
+                namespace, fields.text(one, "name", where), fields.text(one, "uid", where)
+            )
             if pod.name and pod.uid:
                 yield pod
 
@@ -254,20 +306,29 @@ class _Results:
 
     def read(self, where: str, result: Fields) -> _Taken:
         request, pool, name, share = (
-            self._fields.text(result, key, where) for key in ("request", "pool", "device", "shareID")
+            self._fields.text(result, key, where)
+            for key in ("request", "pool", "device", "shareID")
         )
         uuid = self.uuids.get(name, "")
         if not uuid:
             message = f"is no GPU of node {self._node.pool} now"
-            self.problems.append(Problem("device-gone", at(where, "device"), shown(name), message, _RECREATE))
+            self.problems.append(
+                Problem("device-gone", at(where, "device"), shown(name), message, _RECREATE)
+            )
         if self._fields.flag(result, "adminAccess", where):
             message = "mpsd gives nobody access to a GPU beside its grants"
             self.problems.append(
-                Problem("admin-access", at(where, "adminAccess"), "true", message, "remove adminAccess")
+                Problem(
+                    "admin-access", at(where, "adminAccess"), "true", message, "remove adminAccess"
+                )
             )
         amounts = self._fields.mapping(result, "consumedCapacity", where)
-        memory, threads, clients = (self._amount(amounts, where, key) for key in (MEMORY, THREADS, CLIENTS))
-        return _Taken(ClaimDevice(request, pool, name, share, uuid), memory // _MIB, threads, max(1, clients))
+        memory, threads, clients = (
+            self._amount(amounts, where, key) for key in (MEMORY, THREADS, CLIENTS)
+        )
+        return _Taken(
+            ClaimDevice(request, pool, name, share, uuid), memory // _MIB, threads, max(1, clients)
+        )
 
     def _amount(self, amounts: Fields, where: str, capacity: str) -> int:
         found = whole(amounts.get(capacity))
@@ -275,24 +336,35 @@ class _Results:
             return found
         wrong = shown(amounts[capacity]) if capacity in amounts else ""
         message = "does not say how much of the device the claim consumes"
-        remedy = "switch on DRAConsumableCapacity in the API server and the scheduler, as in Kubernetes 1.36"
+        remedy = (
+            "switch on DRAConsumableCapacity in the API server and the scheduler, as in Kubernetes"
+            " 1.36"
+        )
         self.problems.append(
             Problem(
-                "capacity-unknown", at(where, "consumedCapacity", capacity), wrong, message, f"{remedy}; {_RECREATE}"
+                "capacity-unknown",
+                at(where, "consumedCapacity", capacity),
+                wrong,
+                message,
+                f"{remedy}; {_RECREATE}",
             )
         )
         return 0
 
 
-def _config(fields: FieldReader, devices: Fields, path: str, driver: str, policy: Policy) -> _Config:
-    """What the parameters for this driver say. The cap that a claim names goes before that of its class; the priority
-    is below normal where either says so."""
+def _config(
+    fields: FieldReader, devices: Fields, path: str, driver: str, policy: Policy
+) -> _Config:
+    """What the parameters for this driver say. The cap that a claim names goes before that of its
+    class; the priority is below normal where either says so."""
     caps: dict[str, int] = {}
     priority = NORMAL
     for where, entry in fields.entries(devices, "config", path):
         opaque = fields.mapping(entry, "opaque", where)
         if opaque.get("driver") == driver:
-            config, problems = _read_config(opaque.get("parameters"), at(where, "opaque", "parameters"), policy)
+            config, problems = _read_config(
+                opaque.get("parameters"), at(where, "opaque", "parameters"), policy
+            )
             fields.problems += problems
             priority = max(priority, config.priority)
             if config.cap is not None:
@@ -300,32 +372,53 @@ def _config(fields: FieldReader, devices: Fields, path: str, driver: str, policy
     return _Config(caps.get("FromClaim", next(iter(caps.values()), None)), priority)
 
 
-def _together(taken: Sequence[_Taken], domain: Domain | None, path: str, driver: str) -> Iterator[Problem]:
-    """Why no grant can have these devices together. A client of MPS has one domain, and one limit for all its GPUs."""
+def _together(
+    taken: Sequence[_Taken], domain: Domain | None, path: str, driver: str
+) -> Iterator[Problem]:
+    """Why no grant can have these devices together. A client of MPS has one domain, and one limit
+    for all its GPUs."""
     where, names = f"{path}.results", " and ".join(each.device.device for each in taken)
     if len({each.device.gpu for each in taken}) < len(taken):
-        remedy = f"ask for it once, with the sum, or add the constraint distinctAttribute: {driver}/uuid"
+        remedy = (
+            f"ask for it once, with the sum, or add the constraint distinctAttribute: {driver}/uuid"
+        )
         yield Problem("device-twice", where, names, "allocates one GPU more than once", remedy)
     elif len({(each.memory_mib, each.threads, each.clients) for each in taken}) > 1:
         remedy = "ask for the same memory and threads in each request"
         yield Problem("devices-uneven", where, names, "does not take the same of each GPU", remedy)
     if domain is None:
-        remedy = f"add the constraint matchAttribute: {driver}/domain, and list the GPUs under domains in the policy"
-        yield Problem("devices-of-domains", where, names, "takes GPUs that no control daemon has together", remedy)
+        remedy = (
+            f"add the constraint matchAttribute: {driver}/domain, and list the GPUs under domains"
+            " in the policy"
+        )
+        yield Problem(
+            "devices-of-domains",
+            where,
+            names,
+            "takes GPUs that no control daemon has together",
+            remedy,
+        )
 
 
 def _below_reservation(taken: _Taken, percent: int, path: str) -> Iterator[Problem]:
     if percent < taken.threads:
-        message, remedy = f"is below the {taken.threads} percent that the claim reserves", "raise it, or leave it out"
-        yield Problem("cap-below-reservation", f"{path}.config", f"{THREAD_CAP} {percent}", message, remedy)
+        message, remedy = (
+            f"is below the {taken.threads} percent that the claim reserves",
+            "raise it, or leave it out",
+        )
+        yield Problem(
+            "cap-below-reservation", f"{path}.config", f"{THREAD_CAP} {percent}", message, remedy
+        )
 
 
-# -- beside the other grants of the node -------------------------------------------------------------------------------
+# -- beside the other grants of the node ---------------------------------------------------------
 
 
-def why_no_room(claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, policy: Policy) -> str:
-    """Why the claim cannot have its grant beside the others; empty where it can. The scheduler knows claims alone, and
-    another may be the last to leave."""
+def why_no_room(
+    claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, policy: Policy
+) -> str:
+    """Why the claim cannot have its grant beside the others; empty where it can. The scheduler
+    knows claims alone, and another may be the last to leave."""
     domain_of = {uuid: domain.name for domain in node.domains for uuid in domain.gpus}
     gpus = [gpu for gpu in node.gpus if gpu.uuid in claim.gpus and gpu.uuid in domain_of]
     for room in rooms(gpus, domain_of, others, policy):
@@ -333,35 +426,48 @@ def why_no_room(claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, 
         has = (room.memory_mib, room.thread_percent, room.clients)
         if any(want > left for want, left in zip(wants, has, strict=True)):
             asked = f"{gib(wants[0])} GiB, {wants[1]} percent and {wants[2]} clients"
-            left = f"{gib(max(0, has[0]))} GiB, {max(0, has[1])} percent and {max(0, has[2])} clients"
-            return f"{claim} takes {asked} of {room.gpu.label}, which has {left} left beside the other grants"
+            left = (
+                f"{gib(max(0, has[0]))} GiB, {max(0, has[1])} percent and {max(0, has[2])} clients"
+            )
+            return (
+                f"{claim} takes {asked} of {room.gpu.label}, which has {left} left beside the other"
+                " grants"
+            )
     return ""
 
 
 def with_priority(claim: PreparedClaim, rows: Iterable[NodePod], policy: Policy) -> PreparedClaim:
-    """The claim with what the policy says of its pods beside its own parameters: it is below normal where the policy
-    says so of each of them that is known."""
+    """The claim with what the policy says of its pods beside its own parameters: it is below normal
+    where the policy says so of each of them that is known."""
     if policy.gpu_priority.by == "none" or claim.priority:
         return claim
-    of_pods = (client_priority(row.priority, policy.gpu_priority) for row in rows if row.identity in claim.pods)
+    of_pods = (
+        client_priority(row.priority, policy.gpu_priority)
+        for row in rows
+        if row.identity in claim.pods
+    )
     return replace(claim, priority=min((one or NORMAL for one in of_pods), default=NORMAL))
 
 
 def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> str:
-    """Why one of its pods cannot have it, as that has another claim; empty where none has. A pod has one grant."""
+    """Why one of its pods cannot have it, as that has another claim; empty where none has. A pod
+    has one grant."""
     uids = {pod.uid for pod in claim.pods}
     for other in prepared:
         both = next((pod for pod in other.pods if other.uid != claim.uid and pod.uid in uids), None)
         if both:
             return (
-                f"pod {both} has {other} already, and a pod may have one claim of mpsd; ask for all GPUs in one claim"
+                f"pod {both} has {other} already, and a pod may have one claim of mpsd; ask for all"
+                " GPUs in one claim"
             )
     return ""
 
 
-def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> tuple[PreparedClaim, ...]:
-    """Those of its name, which are deleted, as they are once they have left: without its pods, which only had come to
-    them by the name."""
+def replaced_by(
+    claim: PreparedClaim, prepared: Iterable[PreparedClaim]
+) -> tuple[PreparedClaim, ...]:
+    """Those of its name, which are deleted, as they are once they have left: without its pods,
+    which only had come to them by the name."""
     return tuple(
         replace(old, left=True, pods=tuple(pod for pod in old.pods if pod not in claim.pods))
         for old in prepared
@@ -369,11 +475,16 @@ def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> tupl
     )
 
 
-def claim_holders(prepared: Sequence[PreparedClaim], rows: Sequence[NodePod]) -> dict[str, tuple[PodName, ...]]:
-    """By the uid of each claim, its pods: those of the journal, and those of this node that have come to it since,
-    which kubelet lets start without asking again. Of several claims a pod counts for the one with the least memory."""
+def claim_holders(
+    prepared: Sequence[PreparedClaim], rows: Sequence[NodePod]
+) -> dict[str, tuple[PodName, ...]]:
+    """By the uid of each claim, its pods: those of the journal, and those of this node that have
+    come to it since, which kubelet lets start without asking again. Of several claims a pod counts
+    for the one with the least memory."""
     by_name = {(claim.namespace, claim.name): claim.uid for claim in prepared if not claim.left}
-    found: dict[str, dict[str, PodName]] = {claim.uid: {pod.uid: pod for pod in claim.pods} for claim in prepared}
+    found: dict[str, dict[str, PodName]] = {
+        claim.uid: {pod.uid: pod for pod in claim.pods} for claim in prepared
+    }
     for row in rows:
         for name in row.claims:
             if uid := by_name.get((row.identity.namespace, name)):
@@ -386,13 +497,13 @@ def claim_holders(prepared: Sequence[PreparedClaim], rows: Sequence[NodePod]) ->
 
 
 def refreshed(before: PreparedClaim, pods: Iterable[PodName]) -> PreparedClaim:
-    """A claim that was prepared already, with the pods that have come to it. What it holds does not change while it is
-    prepared."""
+    """A claim that was prepared already, with the pods that have come to it. What it holds does not
+    change while it is prepared."""
     return replace(before, pods=tuple(dict.fromkeys((*before.pods, *pods))))
 
 
 def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
-    """A claim that kubelet gave up and prepares again while processes of its earlier pods live: one grant for all of
-    them, of their priority. None where it was allocated otherwise meanwhile."""
+    """A claim that kubelet gave up and prepares again while processes of its earlier pods live: one
+    grant for all of them, of their priority. None where it was allocated otherwise meanwhile."""
     again = replace(now, pods=before.pods, priority=before.priority)
     return refreshed(again, now.pods) if now.share == before.share else None

@@ -1,10 +1,10 @@
-"""Whether a node serves claims, and its ResourceSlice: its GPUs as devices that several claims share, each by so much
-memory and threads.
+"""Whether a node serves claims, and its ResourceSlice: its GPUs as devices that several claims
+share, each by so much memory and threads.
 
-The scheduler counts what claims take of a device (`consumedCapacity`), so a device offers what the ledger could promise
-if no claim existed: grants of anybody else are taken off. A GPU that takes no new client keeps its device, with a
-taint.
-Sources: k8s.io/api/resource/v1, and KEP-5075 (consumable capacity) and KEP-5055 (taints) of kubernetes/enhancements.
+The scheduler counts what claims take of a device (`consumedCapacity`), so a device offers what the
+ledger could promise if no claim existed: grants of anybody else are taken off. A GPU that takes no
+new client keeps its device, with a taint. Sources: k8s.io/api/resource/v1, and KEP-5075 (consumable
+capacity) and KEP-5055 (taints) of kubernetes/enhancements.
 """
 
 import re
@@ -29,8 +29,15 @@ _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 # https://kubernetes.io/docs/reference/node/dra-standard-device-attributes/
 _PCI_BUS, _NUMA_NODE = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
 _LONGEST_TEXT = 64  # characters of an attribute
-# By the major number of the compute capability, then by its minor where one says more: NVIDIA's names of them.
-_ARCHITECTURES = {"7": "Volta", "7.5": "Turing", "8": "Ampere", "8.9": "Ada Lovelace", "9": "Hopper"}
+# By the major number of the compute capability, then by its minor where one says more: NVIDIA's
+# names of them.
+_ARCHITECTURES = {
+    "7": "Volta",
+    "7.5": "Turing",
+    "8": "Ampere",
+    "8.9": "Ada Lovelace",
+    "9": "Hopper",
+}
 _ARCHITECTURES |= {"10": "Blackwell", "11": "Blackwell", "12": "Blackwell"}
 
 
@@ -44,9 +51,9 @@ class ServedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WayKnown:
-    """What is known where a label of the Node decides. label: its value, empty where it has none; None where the Node
-    has not been read. claims, devices: whether anybody holds a GPU by a claim that kubelet has not given up, and by
-    devices; None where it is not known who holds what."""
+    """What is known where a label of the Node decides. label: its value, empty where it has none;
+    None where the Node has not been read. claims, devices: whether anybody holds a GPU by a claim
+    that kubelet has not given up, and by devices; None where it is not known who holds what."""
 
     label: str | None
     claims: bool
@@ -54,8 +61,8 @@ class WayKnown:
 
 
 def next_serving(now: ServedBy, known: WayKnown) -> ServedBy:
-    """It changes once nobody holds a GPU by the other way: kubelet ends a claim through its driver alone, and what it
-    gave as devices it gives again after a restart."""
+    """It changes once nobody holds a GPU by the other way: kubelet ends a claim through its driver
+    alone, and what it gave as devices it gives again after a restart."""
     if known.claims:
         return ServedBy.CLAIMS
     if known.devices:
@@ -67,7 +74,8 @@ def next_serving(now: ServedBy, known: WayKnown) -> ServedBy:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Whose devices they are: all of one node by one driver. node_uid: of the Node, which owns the slice."""
+    """Whose devices they are: all of one node by one driver. node_uid: of the Node, which owns the
+    slice."""
 
     driver: str
     node: str
@@ -80,7 +88,8 @@ def slice_name(node: str, driver: str) -> str:
 
 
 def device_name(gpu: Gpu) -> str:
-    """By its UUID, which means the same GPU after a reboot; by its ordinal where that is no DNS label."""
+    """By its UUID, which means the same GPU after a reboot; by its ordinal where that is no DNS
+    label."""
     name = gpu.uuid.lower()
     return name if _LABEL.fullmatch(name) else gpu.label
 
@@ -94,26 +103,39 @@ def taint_of(gpu: Gpu, view: NodeView) -> str:
 
 
 def trouble_of(gpu: Gpu, view: NodeView) -> str:
-    """Why programs on the GPU cannot be well; empty while they can. A GPU that only takes no new claim is not sick."""
+    """Why programs on the GPU cannot be well; empty while they can. A GPU that only takes no new
+    claim is not sick."""
     taint = taint_of(gpu, view)
-    return "" if not taint or taint in _NOT_SICK else f"{gpu.label} ({gpu.uuid}) serves no programs: {taint}"
+    return (
+        ""
+        if not taint or taint in _NOT_SICK
+        else f"{gpu.label} ({gpu.uuid}) serves no programs: {taint}"
+    )
 
 
 def devices(view: NodeView, claimed: Iterable[str], policy: Policy) -> list[dict[str, Any]]:
-    """Those of every GPU that has anything left for claims. claimed: the ids of the grants that claims have."""
+    """Those of every GPU that has anything left for claims. claimed: the ids of the grants that
+    claims have."""
     own = frozenset(claimed)
     others = [held.grant for held in view.grants if held.grant.id not in own]
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
-    return [each for gpu in view.gpus if (each := _device(gpu, domain_of.get(gpu.uuid, ""), others, view, policy))]
+    return [
+        each
+        for gpu in view.gpus
+        if (each := _device(gpu, domain_of.get(gpu.uuid, ""), others, view, policy))
+    ]
 
 
-def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, policy: Policy) -> dict[str, Any] | None:
+def _device(
+    gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, policy: Policy
+) -> dict[str, Any] | None:
     (room,) = rooms([gpu], {gpu.uuid: domain}, others, policy)
     unit_mib, requests = policy.resources.memory_unit_mib, policy.requests
     memory_mib, threads = room.memory_mib // unit_mib * unit_mib, max(0, room.thread_percent)
     if memory_mib < unit_mib or room.clients < requests.clients_per_grant:
         return None
-    card_mib = min(memory_mib, (gpu.memory_mib - gpu.capability.server_mib) // unit_mib * unit_mib)  # of one claim
+    # of one claim
+    card_mib = min(memory_mib, (gpu.memory_mib - gpu.capability.server_mib) // unit_mib * unit_mib)
     step, taint = requests.thread_percent_step, taint_of(gpu, view)
     effect = "NoExecute" if taint in policy.evict_claims_when else "NoSchedule"
     return {
@@ -129,8 +151,11 @@ def _device(gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, poli
     }
 
 
-def _capacity(unit: str, value: int, default: int, least: int, most: int, step: int) -> dict[str, Any]:
-    """Without a step where it would lead beyond the value: the API server refuses the whole slice for it."""
+def _capacity(
+    unit: str, value: int, default: int, least: int, most: int, step: int
+) -> dict[str, Any]:
+    """Without a step where it would lead beyond the value: the API server refuses the whole slice
+    for it."""
     ranged = {"min": least, "max": most} | ({"step": step} if least + step <= value else {})
     return {
         "value": f"{value}{unit}",
@@ -142,11 +167,17 @@ def _capacity(unit: str, value: int, default: int, least: int, most: int, step: 
 
 
 def _attributes(gpu: Gpu, domain: str, driver: str) -> dict[str, dict[str, str | int]]:
-    """What CEL selectors can ask for; what is not known is left out. Those of a MIG instance have the names that
-    NVIDIA's driver gives them (GetDevice of its deviceinfo.go, github.com/NVIDIA/k8s-dra-driver-gpu)."""
+    """What CEL selectors can ask for; what is not known is left out. Those of a MIG instance have
+    the names that NVIDIA's driver gives them (GetDevice of its deviceinfo.go,
+    github.com/NVIDIA/k8s-dra-driver-gpu)."""
     compute = gpu.capability.compute_capability
     architecture = _ARCHITECTURES.get(compute) or _ARCHITECTURES.get(compute.partition(".")[0], "")
-    texts = {"uuid": gpu.uuid, "productName": gpu.product, "architecture": architecture, "domain": domain}
+    texts = {
+        "uuid": gpu.uuid,
+        "productName": gpu.product,
+        "architecture": architecture,
+        "domain": domain,
+    }
     texts |= {"parentUUID": gpu.mig.parent, "profile": gpu.mig.profile} if gpu.mig else {}
     texts |= {_PCI_BUS: gpu.pci_bus}
     versions = {"cudaComputeCapability": _version(compute), "driverVersion": _version(driver)}
@@ -162,8 +193,11 @@ def _version(text: str) -> str:
     return ".".join([*numbers, "0", "0"][:3]) if numbers else ""
 
 
-def resource_slice(pool: Pool, generation: int, offered: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The one slice of the pool: it holds the GPUs of any node, so that every change of the pool is one write."""
+def resource_slice(
+    pool: Pool, generation: int, offered: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The one slice of the pool: it holds the GPUs of any node, so that every change of the pool is
+    one write."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": pool.node, "uid": pool.node_uid}
     return {
         "apiVersion": API,

@@ -18,7 +18,7 @@ from mpsd.mps.rules.control_protocol import read_line
 
 _LONGEST_LINE = 64 * 1024
 
-# -- logs ----------------------------------------------------------------------------------------
+# -- logs -----------------------------------------------------------------------------------------
 
 # The fields that mpsd's programs log, without those that hold what a tenant or the daemon wrote.
 _LOG_FIELDS_WRITTEN = """
@@ -36,8 +36,12 @@ _OF_SYSTEMD = re.compile(
     r"mpsd[\w@.-]*\.service: (?:Main process exited, code=\w+, status=[\w/]+"
     r"|Failed with result '[\w-]+'\.|Start request repeated too quickly\.)"
 )
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\):|\s+File \"[^\"]+\", line \d+, in \S+")
-_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failed|Away|Group))\b.*")
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\):|\s+File \"[^\"]+\", line \d+, in \S+"
+)
+_EXCEPTION = re.compile(
+    r"([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failed|Away|Group))\b.*"
+)
 
 
 def log_kept(text: str) -> str:
@@ -56,7 +60,9 @@ def _log_line(line: str) -> str | None:
             fields = json.loads(line)
         except (ValueError, RecursionError):
             return None
-        return json.dumps({name: _log_field(name, fields[name]) for name in fields if name in _LOG_FIELDS})
+        return json.dumps(
+            {name: _log_field(name, fields[name]) for name in fields if name in _LOG_FIELDS}
+        )
     if _TRACEBACK.fullmatch(line):
         return line
     exception = _EXCEPTION.fullmatch(line)
@@ -91,7 +97,11 @@ def daemon_log_kept(text: str) -> str:
         found = read_line(line)
         if found is None:
             return None
-        return f"{found.when} {found.event}: {found.pid}" if found.pid else f"{found.when} {found.event}"
+        return (
+            f"{found.when} {found.event}: {found.pid}"
+            if found.pid
+            else f"{found.when} {found.event}"
+        )
 
     return _lines_kept(text, line_kept)
 

@@ -1,8 +1,10 @@
-"""Checks of a node or of a cluster, and the diagnosis that they add up to: the most serious finding first.
+"""Checks of a node or of a cluster, and the diagnosis that they add up to: the most serious finding
+first.
 
-A check that cannot be made is unknown, never passed. What is looked at is a frozen picture of facts; one that could not
-be read is Unknown, and one that does not exist here is NotApplicable. A check is well where it has come to its end: it
-reads every fact that it needs before it finds anything.
+A check that cannot be made is unknown, never passed. What is looked at is a frozen picture of
+facts; one that could not be read is Unknown, and one that does not exist here is NotApplicable. A
+check is well where it has come to its end: it reads every fact that it needs before it finds
+anything.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +18,8 @@ Facts = TypeVar("Facts")
 
 
 class Unknown(Exception):
-    """In place of a fact that could not be read; a check that needs it raises it. why: as the end of a sentence."""
+    """In place of a fact that could not be read; a check that needs it raises it. why: as the end
+    of a sentence."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -37,7 +40,9 @@ def known(fact: Fact[Value]) -> Value:
     return fact
 
 
-def each(things: Iterable[Thing], fact: Callable[[Thing], Fact[Value]]) -> Iterator[tuple[Thing, Value]]:
+def each(
+    things: Iterable[Thing], fact: Callable[[Thing], Fact[Value]]
+) -> Iterator[tuple[Thing, Value]]:
     """Every thing with this fact where it is known; then Unknown if it is not known of another."""
     missing: Unknown | None = None
     for thing in things:
@@ -69,7 +74,8 @@ class CheckVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """what: the object and what is wrong with it. remedy: the one thing to do. Neither ends with a full stop."""
+    """what: the object and what is wrong with it. remedy: the one thing to do. Neither ends with a
+    full stop."""
 
     what: str
     remedy: str
@@ -87,7 +93,8 @@ def at_most(most: int, findings: Sequence[Finding], others: str, remedy: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Facts]):
-    """One check. well: what holds where nothing is found. how: where the facts that it reads are from."""
+    """One check. well: what holds where nothing is found. how: where the facts that it reads are
+    from."""
 
     id: str
     severity: Severity
@@ -99,7 +106,9 @@ class Check(Generic[Facts]):
 class CheckTable(list[Check[Facts]]):
     """Checks in the order in which they are written: a cause stands before its consequences."""
 
-    def check(self, name: str, severity: Severity, well: str, how: str) -> Callable[[Find[Facts]], Find[Facts]]:
+    def check(
+        self, name: str, severity: Severity, well: str, how: str
+    ) -> Callable[[Find[Facts]], Find[Facts]]:
         """Adds the function below it as the check of this id."""
 
         def add(find: Find[Facts]) -> Find[Facts]:
@@ -111,7 +120,8 @@ class CheckTable(list[Check[Facts]]):
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """The result of a check. why: it could not be made, or does not apply; empty where it was made completely."""
+    """The result of a check. why: it could not be made, or does not apply; empty where it was made
+    completely."""
 
     check: Check[Any]
     verdict: CheckVerdict
@@ -132,7 +142,9 @@ class Diagnosis:
     def is_well(self) -> bool:
         """Whether everything could be determined and nothing was found but notes."""
         found = self.of(CheckVerdict.FOUND)
-        return not self.of(CheckVerdict.UNKNOWN) and all(one.check.severity is Severity.NOTE for one in found)
+        return not self.of(CheckVerdict.UNKNOWN) and all(
+            one.check.severity is Severity.NOTE for one in found
+        )
 
     @property
     def headline(self) -> str:
@@ -142,16 +154,23 @@ class Diagnosis:
         unknown = self.of(CheckVerdict.UNKNOWN)
         if unknown:
             more = f", and {len(unknown) - 1} more checks" if len(unknown) > 1 else ""
-            return f"nothing wrong was found, but not known is whether {unknown[0].check.well}: {unknown[0].why}{more}"
+            return (
+                f"nothing wrong was found, but not known is whether {unknown[0].check.well}:"
+                f" {unknown[0].why}{more}"
+            )
         made = sum(outcome.verdict is not CheckVerdict.NOT_APPLICABLE for outcome in self.outcomes)
         return f"all is well: {made} checks"
 
 
 def diagnose(facts: Facts, checks: Iterable[Check[Facts]]) -> Diagnosis:
-    """Found before unknown before well; of those found the worst first, and a cause before its consequences."""
+    """Found before unknown before well; of those found the worst first, and a cause before its
+    consequences."""
     verdicts, severities = list(CheckVerdict), list(Severity)
     outcomes = [_outcome(check, facts) for check in checks]
-    order = sorted(outcomes, key=lambda one: (verdicts.index(one.verdict), severities.index(one.check.severity)))
+    order = sorted(
+        outcomes,
+        key=lambda one: (verdicts.index(one.verdict), severities.index(one.check.severity)),
+    )
     return Diagnosis(tuple(order))
 
 
@@ -164,5 +183,12 @@ def _outcome(check: Check[Facts], facts: Facts) -> CheckOutcome:
         if findings:
             return CheckOutcome(check, CheckVerdict.FOUND, tuple(findings), missing.why)
         is_unknown = not isinstance(missing, NotApplicable)
-        return CheckOutcome(check, CheckVerdict.UNKNOWN if is_unknown else CheckVerdict.NOT_APPLICABLE, (), missing.why)
-    return CheckOutcome(check, CheckVerdict.FOUND if findings else CheckVerdict.WELL, tuple(findings))
+        return CheckOutcome(
+            check,
+            CheckVerdict.UNKNOWN if is_unknown else CheckVerdict.NOT_APPLICABLE,
+            (),
+            missing.why,
+        )
+    return CheckOutcome(
+        check, CheckVerdict.FOUND if findings else CheckVerdict.WELL, tuple(findings)
+    )

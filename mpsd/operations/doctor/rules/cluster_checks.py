@@ -9,7 +9,16 @@ from collections.abc import Iterator, Mapping
 
 from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.model.conditions import Truth
-from mpsd.model.names import AGENT, APPLY, CLAIM_DRIVER, CONTROL, NAME_LABEL, NAMESPACE, SCHEDULER, WEBHOOK
+from mpsd.model.names import (
+    AGENT,
+    APPLY,
+    CLAIM_DRIVER,
+    CONTROL,
+    NAME_LABEL,
+    NAMESPACE,
+    SCHEDULER,
+    WEBHOOK,
+)
 from mpsd.model.times import lasting
 from mpsd.operations.doctor.rules.checks import (
     CheckTable,
@@ -29,7 +38,17 @@ from mpsd.platform.rules.kubernetes_objects import LABELS
 
 _SHOWN = 5  # pods that are named
 _APART_S = 30.0  # stamps of the API are whole seconds, and a write may wait
-_STATUS_FIELDS = ("reportedAt", "driver", "version", "summary", "gpus", "domains", "grants", "conditions", "violations")
+_STATUS_FIELDS = (
+    "reportedAt",
+    "driver",
+    "version",
+    "summary",
+    "gpus",
+    "domains",
+    "grants",
+    "conditions",
+    "violations",
+)
 _CRD = "CustomResourceDefinition mpsnodes.mpsd.io"
 _LABELS, _TAINT = "Nodes: their labels", "mpsd.io/not-ready"
 _STOPS, _BREAKS, _NOTE = Severity
@@ -72,7 +91,9 @@ def _version(definition: Object) -> Object:
 @_check("definition-old", _NOTE, "MPSNode's definition is of this version", how=_CRD)
 def _definition_old(facts: ClusterFacts) -> Iterator[Finding]:
     for definition in known(facts.definition):
-        schema = inside(_version(definition), "schema", "openAPIV3Schema", "properties", "status", "properties")
+        schema = inside(
+            _version(definition), "schema", "openAPIV3Schema", "properties", "status", "properties"
+        )
         if lacks := [name for name in _STATUS_FIELDS if schema and name not in schema]:
             dropped = f"the API server drops status.{', '.join(lacks)}"
             yield Finding(f"CRD mpsnodes.mpsd.io is of an older mpsd: {dropped}", APPLY)
@@ -88,10 +109,18 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
             missing.setdefault(right.component, []).append(str(right))
     for component, what in missing.items():
         more = f" and {len(what) - 1} more" if len(what) > 1 else ""
-        yield Finding(f"service account {component} may not {what[0]}{more}", f"restore its ClusterRole: {APPLY}")
+        yield Finding(
+            f"service account {component} may not {what[0]}{more}",
+            f"restore its ClusterRole: {APPLY}",
+        )
 
 
-@_check("pods-not-ready", _STOPS, "mpsd's pods are ready", how=f"DaemonSets, Deployments, pods of {NAMESPACE}")
+@_check(
+    "pods-not-ready",
+    _STOPS,
+    "mpsd's pods are ready",
+    how=f"DaemonSets, Deployments, pods of {NAMESPACE}",
+)
 def _pods(facts: ClusterFacts) -> Iterator[Finding]:
     for pod in facts.components:
         if pod.trouble and not pod.ending:
@@ -101,7 +130,9 @@ def _pods(facts: ClusterFacts) -> Iterator[Finding]:
     for one in facts.workloads:
         if one.ready < one.wanted:
             what = f"{one.kind}/{one.name} has {one.ready} of {one.wanted} pods ready"
-            yield Finding(what, f"see kubectl -n {NAMESPACE} describe {one.kind} {one.name}, and its pods")
+            yield Finding(
+                what, f"see kubectl -n {NAMESPACE} describe {one.kind} {one.name}, and its pods"
+            )
 
 
 # -- nodes ---------------------------------------------------------------------------------------
@@ -114,7 +145,12 @@ def _unlabelled(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(what, f"kubectl label node NODE {LABELS[0]}")
 
 
-@_check("node-not-ready", _STOPS, "every node reports, and that it is ready", how="MPSNodes: status.conditions")
+@_check(
+    "node-not-ready",
+    _STOPS,
+    "every node reports, and that it is ready",
+    how="MPSNodes: status.conditions",
+)
 def _not_ready(facts: ClusterFacts) -> Iterator[Finding]:
     """The conditions of each report as they are, but for what somebody has cordoned."""
     nodes = facts.reports
@@ -129,9 +165,13 @@ def _not_ready(facts: ClusterFacts) -> Iterator[Finding]:
         for told in node.conditions:
             if told.status != Truth.TRUE and told.reason != "Cordoned":
                 what = f"{node.name}: {told.type} is {told.status}, {told.reason}: {told.message}"
-                yield Finding(what, f"run mpsd doctor in its control pod ({_pods_on(node.name, CONTROL)})")
+                yield Finding(
+                    what, f"run mpsd doctor in its control pod ({_pods_on(node.name, CONTROL)})"
+                )
         for why in node.unreadable[:1]:
-            yield Finding(f"{node.name}: its MPSNode cannot be read: {why}", "see kubectl get mps -o yaml")
+            yield Finding(
+                f"{node.name}: its MPSNode cannot be read: {why}", "see kubectl get mps -o yaml"
+            )
 
 
 def _pods_on(node: str, component: str) -> str:
@@ -140,15 +180,23 @@ def _pods_on(node: str, component: str) -> str:
 
 
 def _reporting(facts: ClusterFacts) -> list[ClusterNode]:
-    return [node for node in facts.reports.values() if node.reported_at is not None and not node.stale]
+    return [
+        node for node in facts.reports.values() if node.reported_at is not None and not node.stale
+    ]
 
 
-# The first versions that put CDI devices into a container: of a runtime, and of a kubelet that passes their names on.
+# The first versions that put CDI devices into a container: of a runtime, and of a kubelet that
+# passes their names on.
 _CDI = re.compile(r"(containerd|cri-o|)(?:://)?v?(\d+)\.(\d+)")
 _CDI_SINCE = {"containerd": (1, 7), "cri-o": (1, 23), "": (1, 28)}
 
 
-@_check("no-cdi", _STOPS, "CDI is known where the agent uses it", how="DaemonSet mpsd-agent; Nodes: status.nodeInfo")
+@_check(
+    "no-cdi",
+    _STOPS,
+    "CDI is known where the agent uses it",
+    how="DaemonSet mpsd-agent; Nodes: status.nodeInfo",
+)
 def _no_cdi(facts: ClusterFacts) -> Iterator[Finding]:
     strategy = facts.of_agents("MPSD_DEVICE_LIST_STRATEGY")
     if not strategy.startswith("cdi-"):
@@ -158,19 +206,37 @@ def _no_cdi(facts: ClusterFacts) -> Iterator[Finding]:
             found = _CDI.match(part) if one.is_shared else None
             if found and (int(found[2]), int(found[3])) < _CDI_SINCE[found[1]]:
                 runs = part.replace("://", " ") if found[1] else f"kubelet {part}"
-                what = f"{one.name} runs {runs}, which knows no CDI: containers get no GPU by {strategy}"
-                yield Finding(what, "upgrade it, or set agent.deviceListStrategy to envvar (docs/install.md)")
+                what = (
+                    f"{one.name} runs {runs}, which knows no CDI: containers get no GPU by"
+                    f" {strategy}"
+                )
+                yield Finding(
+                    what, "upgrade it, or set agent.deviceListStrategy to envvar (docs/install.md)"
+                )
 
 
-@_check("cgroup-v1", _NOTE, "kubelets are on cgroup v2", how="nodes/NAME/proxy/metrics: kubelet_cgroup_version")
+@_check(
+    "cgroup-v1",
+    _NOTE,
+    "kubelets are on cgroup v2",
+    how="nodes/NAME/proxy/metrics: kubelet_cgroup_version",
+)
 def _cgroup_v1(facts: ClusterFacts) -> Iterator[Finding]:
     for node, version in each(facts.cgroups, facts.cgroups.__getitem__):
         if version == 1:
-            what = f"{node} is on cgroup v1, where kubelet 1.35 and newer does not start unless failCgroupV1 is false"
+            what = (
+                f"{node} is on cgroup v1, where kubelet 1.35 and newer does not start unless"
+                " failCgroupV1 is false"
+            )
             yield Finding(what, "boot it with cgroup v2 (systemd.unified_cgroup_hierarchy=1)")
 
 
-@_check("startup-taint", _STOPS, "no node keeps its startup taint", how="Nodes: their taints; DaemonSets")
+@_check(
+    "startup-taint",
+    _STOPS,
+    "no node keeps its startup taint",
+    how="Nodes: their taints; DaemonSets",
+)
 def _startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
     for one in facts.machines:
         if all(taint.key != _TAINT for taint in one.taints):
@@ -178,17 +244,24 @@ def _startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
         what = f"{one.name} has the taint {_TAINT}, so that no pod comes there,"
         take = f"kubectl taint node {one.name} {_TAINT}-"
         if not one.is_shared:
-            yield Finding(f"{what} and no agent that could remove it", f"label it {LABELS[0]}, or {take}")
+            yield Finding(
+                f"{what} and no agent that could remove it", f"label it {LABELS[0]}, or {take}"
+            )
         elif facts.of_agents("MPSD_STARTUP_TAINT") != _TAINT:
             value = f"set agent.startupTaint: {APPLY}"
-            yield Finding(f"{what} and its agent is not told to remove it", f"{value}; until then {take}")
+            yield Finding(
+                f"{what} and its agent is not told to remove it", f"{value}; until then {take}"
+            )
 
 
 # -- clocks and versions -------------------------------------------------------------------------
 
 
 @_check(
-    "clocks-apart", _BREAKS, "clocks agree", how="Date of an answer; MPSNodes: status.reportedAt against managedFields"
+    "clocks-apart",
+    _BREAKS,
+    "clocks agree",
+    how="Date of an answer; MPSNodes: status.reportedAt against managedFields",
 )
 def _apart(facts: ClusterFacts) -> Iterator[Finding]:
     nodes = ((f"node {name}", behind_s) for name, behind_s in facts.node_clocks.items())
@@ -215,7 +288,8 @@ def _skewed(facts: ClusterFacts) -> Iterator[Finding]:
 
 @_check("image-skew", _BREAKS, "all parts are of one image", how="images of mpsd's pods")
 def _images(facts: ClusterFacts) -> Iterator[Finding]:
-    pods = [pod for pod in facts.components if not pod.ending]  # webhook and scheduler report no version but an image
+    # webhook and scheduler report no version but an image
+    pods = [pod for pod in facts.components if not pod.ending]
     agents = sorted({pod.image for pod in pods if pod.component == AGENT})
     if not agents:
         raise NotApplicable(f"there is no pod of {AGENT} to compare with")
@@ -243,7 +317,12 @@ def _offers(facts: ClusterFacts) -> Mapping[str, Object]:
     return {str(inside(one, "spec", "nodeName")): one for one in found}
 
 
-@_check("claims-unsupported", _STOPS, "Kubernetes divides GPUs among claims", how=f"GET /version; {_OFFERS}")
+@_check(
+    "claims-unsupported",
+    _STOPS,
+    "Kubernetes divides GPUs among claims",
+    how=f"GET /version; {_OFFERS}",
+)
 def _unsupported(facts: ClusterFacts) -> Iterator[Finding]:
     if not facts.serves_claims:
         raise NotApplicable("no agent serves resource claims")
@@ -253,36 +332,56 @@ def _unsupported(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(f"{what}, {why}", f"upgrade it to 1.36 or newer, or {_WITHOUT}")
         return
     for node, one in _offers(facts).items():
-        if not all(device.get("allowMultipleAllocations") for device in inside(one, "spec", "devices") or ()):
+        if not all(
+            device.get("allowMultipleAllocations")
+            for device in inside(one, "spec", "devices") or ()
+        ):
             dropped = f"the API server has dropped from the ResourceSlice of {node}"
             what = f"{dropped} that several claims may share a GPU"
-            switch = "switch it on in API servers, schedulers and kubelets, as Kubernetes 1.36 has it"
-            yield Finding(f"{what}: its feature gate DRAConsumableCapacity is off", f"{switch}, or {_WITHOUT}")
+            switch = (
+                "switch it on in API servers, schedulers and kubelets, as Kubernetes 1.36 has it"
+            )
+            yield Finding(
+                f"{what}: its feature gate DRAConsumableCapacity is off", f"{switch}, or {_WITHOUT}"
+            )
             return
 
 
 @_check("slice-stale", _STOPS, "no GPU is offered to claims that nobody serves", how=_OFFERS)
 def _slice_stale(facts: ClusterFacts) -> Iterator[Finding]:
-    served = {pod.node for pod in facts.components if pod.claim_driver}  # also by one that is being replaced
-    if isinstance(facts.slices, Unknown) and not served:  # a right that few have, and most do without
+    # also by one that is being replaced
+    served = {pod.node for pod in facts.components if pod.claim_driver}
+    # a right that few have, and most do without
+    if isinstance(facts.slices, Unknown) and not served:
         raise NotApplicable("no agent serves resource claims")
     for node, one in _offers(facts).items():
         if node not in served:
             name = one["metadata"]["name"]
             what = f"ResourceSlice {name} offers GPUs of {node} to claims"
             why = "and no agent there serves any"
-            yield Finding(f"{what}, {why}: pods that get one do not start", f"kubectl delete resourceslice {name}")
+            yield Finding(
+                f"{what}, {why}: pods that get one do not start",
+                f"kubectl delete resourceslice {name}",
+            )
 
 
 # -- what others use of the GPUs -----------------------------------------------------------------
 
 
-@_check("other-plugin", _BREAKS, "no other device plugin allocates these GPUs", how="Nodes: their resources")
+@_check(
+    "other-plugin",
+    _BREAKS,
+    "no other device plugin allocates these GPUs",
+    how="Nodes: their resources",
+)
 def _other_plugin(facts: ClusterFacts) -> Iterator[Finding]:
     for one in facts.machines:
         if one.is_shared and one.whole_gpus:
             what = f"another device plugin allocates GPUs of {one.name} too ({one.whole_gpus})"
-            yield Finding(what, "keep its DaemonSet off nodes with mpsd's label, by a nodeSelector or affinity")
+            yield Finding(
+                what,
+                "keep its DaemonSet off nodes with mpsd's label, by a nodeSelector or affinity",
+            )
 
 
 _VALIDATOR = "nvidia.com/gpu.deploy.operator-validator"
@@ -290,7 +389,12 @@ _MIG, _NO_MIG = "nvidia.com/mig.config", "all-disabled"
 _MIG_STATE, _MIG_DONE = "nvidia.com/mig.config.state", "success"
 
 
-@_check("nvidia-operator", _NOTE, "NVIDIA's GPU operator stays off mpsd's nodes", how=f"{_LABELS}; policy")
+@_check(
+    "nvidia-operator",
+    _NOTE,
+    "NVIDIA's GPU operator stays off mpsd's nodes",
+    how=f"{_LABELS}; policy",
+)
 def _nvidia_operator(facts: ClusterFacts) -> Iterator[Finding]:
     for one in [one for one in facts.machines if one.is_shared]:
         set_label = f"kubectl label node {one.name} --overwrite"
@@ -316,10 +420,17 @@ def _nvidia_operator(facts: ClusterFacts) -> Iterator[Finding]:
             labels = f"{_MIG}={wanted}, {_MIG_STATE} is {state}"
             what = f"NVIDIA's MIG manager is to give {one.name} another layout ({labels})"
             why = "and the driver changes none that mpsd's MPS servers use"
-            yield Finding(f"{what}, {why}", f"kubectl mps drain {one.name}, then as docs/hardware.md says")
+            yield Finding(
+                f"{what}, {why}", f"kubectl mps drain {one.name}, then as docs/hardware.md says"
+            )
 
 
-@_check("outside-ledger", _BREAKS, "no pod uses GPUs outside the ledger", how="pods on mpsd's nodes, by admission")
+@_check(
+    "outside-ledger",
+    _BREAKS,
+    "no pod uses GPUs outside the ledger",
+    how="pods on mpsd's nodes, by admission",
+)
 def _outside(facts: ClusterFacts) -> Iterator[Finding]:
     findings = []
     for pod in facts.users:
@@ -327,14 +438,29 @@ def _outside(facts: ClusterFacts) -> Iterator[Finding]:
             more = f" (and {len(pod.outside) - 1} more)" if len(pod.outside) > 1 else ""
             what = f"pod {pod.seen.name} on {pod.seen.node} can use GPUs outside the ledger"
             how = f"{pod.outside[0]}{more}"
-            findings.append(Finding(f"{what}: {how}", "correct and recreate it, or run it in an exempt namespace"))
-    yield from at_most(_SHOWN, findings, "pods can use GPUs outside the ledger", "correct these first")
+            findings.append(
+                Finding(
+                    f"{what}: {how}", "correct and recreate it, or run it in an exempt namespace"
+                )
+            )
+    yield from at_most(
+        _SHOWN, findings, "pods can use GPUs outside the ledger", "correct these first"
+    )
 
 
-@_check("not-asked", _BREAKS, "schedulers ask mpsd for free capacity", how="annotations of pods on mpsd's nodes")
+@_check(
+    "not-asked",
+    _BREAKS,
+    "schedulers ask mpsd for free capacity",
+    how="annotations of pods on mpsd's nodes",
+)
 def _unplaced(facts: ClusterFacts) -> Iterator[Finding]:
     there = any(one.component == SCHEDULER for one in facts.workloads)
-    unplaced = [pod for pod in (one.seen for one in facts.users) if pod.shared and pod.node and not pod.shared.choice]
+    unplaced = [
+        pod
+        for pod in (one.seen for one in facts.users)
+        if pod.shared and pod.node and not pod.shared.choice
+    ]
     if there and unplaced:
         pod = unplaced[0]
         more = f" (and {len(unplaced) - 1} more)" if len(unplaced) > 1 else ""

@@ -1,4 +1,5 @@
-"""What `kubectl mps doctor` saw of a cluster, and how it is read from objects of the API. Nothing is judged here."""
+"""What `kubectl mps doctor` saw of a cluster, and how it is read from objects of the API. Nothing
+is judged here."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +26,24 @@ from mpsd.status.rules.pods import PodSeen, quoted, read_pod_seen
 Object: TypeAlias = Mapping[str, Any]
 Objects: TypeAlias = Fact[Sequence[Object]]
 
-_GIT_VERSION = re.compile(r"v([1-9]\d*)\.(\d+)\.")  # v1.30.4-gke.1348000; of a build without a version v0.0.0
-# The rules of admission about ways to a GPU that no ledger sees; the others are about what a pod requests.
+# v1.30.4-gke.1348000; of a build without a version v0.0.0
+_GIT_VERSION = re.compile(r"v([1-9]\d*)\.(\d+)\.")
+# The rules of admission about ways to a GPU that no ledger sees; the others are about what a pod
+# requests.
 _BYPASSES = {
-    *(RuleId.ENVIRONMENT_BLOCKED, RuleId.PRIVILEGED, RuleId.CAPABILITIES, RuleId.HOST_PATH, RuleId.MOUNT_PATH),
-    *(RuleId.MPSD_FILES, RuleId.RUNTIME_CLASS, RuleId.UNASKED_VISIBLE_DEVICES, RuleId.UNASKED_PRIVILEGED),
+    *(
+        RuleId.ENVIRONMENT_BLOCKED,
+        RuleId.PRIVILEGED,
+        RuleId.CAPABILITIES,
+        RuleId.HOST_PATH,
+        RuleId.MOUNT_PATH,
+    ),
+    *(
+        RuleId.MPSD_FILES,
+        RuleId.RUNTIME_CLASS,
+        RuleId.UNASKED_VISIBLE_DEVICES,
+        RuleId.UNASKED_PRIVILEGED,
+    ),
     RuleId.UNASKED_HOST_PATH,
 }
 
@@ -44,7 +58,9 @@ def inside(thing: Object | None, *keys: str) -> Any:
 
 def variable(containers: Sequence[Object] | None, name: str) -> str:
     """What the first of these containers that has the variable has there; empty where none does."""
-    found = (each for one in containers or () for each in one.get("env") or () if each["name"] == name)
+    found = (
+        each for one in containers or () for each in one.get("env") or () if each["name"] == name
+    )
     return next((str(each.get("value", "")) for each in found), "")
 
 
@@ -95,7 +111,8 @@ def _trouble(seen: PodSeen) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A DaemonSet or Deployment of mpsd's. kind: as kubectl writes it, such as `ds`. wanted, ready: pods."""
+    """A DaemonSet or Deployment of mpsd's. kind: as kubectl writes it, such as `ds`. wanted, ready:
+    pods."""
 
     kind: str
     name: str
@@ -110,7 +127,9 @@ def read_workload(thing: Object, kind: str) -> Workload:
         wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
     else:
         wanted, ready = inside(thing, "spec").get("replicas", 1), status.get("readyReplicas", 0)
-    return Workload(kind, metadata["name"], inside(metadata, "labels", NAME_LABEL) or "", wanted, ready)
+    return Workload(
+        kind, metadata["name"], inside(metadata, "labels", NAME_LABEL) or "", wanted, ready
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +173,16 @@ def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:
 
 
 def seconds_behind(thing: Object) -> float | None:
-    """How far the clock of a node is behind the API server's: when the node says that it wrote its MPSNode, against
-    when the API server says that its status was written. None where either is missing.
+    """How far the clock of a node is behind the API server's: when the node says that it wrote its
+    MPSNode, against when the API server says that its status was written. None where either is
+    missing.
     """
     reported = seconds(inside(thing, "status", "reportedAt"))
-    written = [one for one in inside(thing, "metadata", "managedFields") or () if "f:status" in one.get("fieldsV1", {})]
+    written = [
+        one
+        for one in inside(thing, "metadata", "managedFields") or ()
+        if "f:status" in one.get("fieldsV1", {})
+    ]
     times = [time for time in (seconds(one.get("time")) for one in written) if time is not None]
     return None if reported is None or not times else max(times) - reported
 
@@ -172,18 +196,30 @@ class PodFacts:
     outside: tuple[str, ...]
 
 
-def read_user(thing: Object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]) -> PodFacts | None:
-    """None where the pod has ended, or is exempt. namespaces: their labels, which choose the modes."""
+def read_user(
+    thing: Object, policy: Policy, facts: GpuFacts, namespaces: Mapping[str, Fields]
+) -> PodFacts | None:
+    """None where the pod has ended, or is exempt. namespaces: their labels, which choose the
+    modes."""
     seen = read_pod_seen(thing, policy)
-    if seen.phase in ("Succeeded", "Failed") or seen.name.namespace in policy.admission.exempt_namespaces:
+    if (
+        seen.phase in ("Succeeded", "Failed")
+        or seen.name.namespace in policy.admission.exempt_namespaces
+    ):
         return None
     found = read_object({"kind": "Pod", **thing})
     if not found.pod:
         return PodFacts(seen, ())
-    context = RequestContext(annotations_before=found.pod.annotations, is_placed=True, is_changed=True)
+    context = RequestContext(
+        annotations_before=found.pod.annotations, is_placed=True, is_changed=True
+    )
     modes = modes_in(namespaces.get(seen.name.namespace, {}), policy.admission.rules).modes
     enforced = {rule for rule in _BYPASSES if modes.get(rule) is RuleMode.ENFORCE}
-    outside = [str(one.problem.fault) for one in judge(found, policy, facts, context) if one.rule in enforced]
+    outside = [
+        str(one.problem.fault)
+        for one in judge(found, policy, facts, context)
+        if one.rule in enforced
+    ]
     wholes = [whole for one in found.pod.containers for whole in _whole_gpus(one.limits, policy)]
     outside += [f"another device plugin gave it {whole}" for whole in wholes]
     return PodFacts(seen, tuple(outside))
@@ -191,13 +227,15 @@ def read_user(thing: Object, policy: Policy, facts: GpuFacts, namespaces: Mappin
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """What the API server answered, and what is read of that; reading raises Unknown where there was no answer.
+    """What the API server answered, and what is read of that; reading raises Unknown where there
+    was no answer.
 
-    now: seconds since 1970 by the clock of this machine. ours: the version of this command line. version: what the API
-    server answers of its own. own_clock: how many seconds behind the API server's; below zero, ahead. cgroups: the
-    version on each of mpsd's nodes. Each of the others has objects of the API, none or one where an object of one name
-    is meant. Where nodes were named, nodes, mpsnodes and own_pods are of these alone; a pod that has no node yet is one
-    of them.
+    now: seconds since 1970 by the clock of this machine. ours: the version of this command line.
+    version: what the API server answers of its own. own_clock: how many seconds behind the API
+    server's; below zero, ahead. cgroups: the version on each of mpsd's nodes. Each of the others
+    has objects of the API, none or one where an object of one name is meant. Where nodes were
+    named, nodes, mpsnodes and own_pods are of these alone; a pod that has no node yet is one of
+    them.
     """
 
     now: float
@@ -226,7 +264,8 @@ class ClusterFacts:
 
     @cached_property
     def kubernetes(self) -> tuple[int, int]:
-        """Major and minor version, of gitVersion: major and minor are empty in builds of some distributions."""
+        """Major and minor version, of gitVersion: major and minor are empty in builds of some
+        distributions."""
         if found := _GIT_VERSION.match(str(self.version.get("gitVersion", ""))):
             return int(found[1]), int(found[2])
         raise Unknown("the API server does not report its version")
@@ -234,7 +273,10 @@ class ClusterFacts:
     @cached_property
     def is_injected(self) -> bool:
         """Whether cert-manager serves the webhook's certificates."""
-        return any("cert-manager.io/inject-ca-from" in str(one.get("metadata")) for one in known(self.validating))
+        return any(
+            "cert-manager.io/inject-ca-from" in str(one.get("metadata"))
+            for one in known(self.validating)
+        )
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
@@ -243,7 +285,10 @@ class ClusterFacts:
 
     def of_agents(self, name: str) -> str:
         """A variable of the agents, by their DaemonSet; empty where that does not have it."""
-        pods = [inside(one, "spec", "template", "spec", "containers") or () for one in known(self.daemon_sets)]
+        pods = [
+            inside(one, "spec", "template", "spec", "containers") or ()
+            for one in known(self.daemon_sets)
+        ]
         return variable([*chain(*pods)], name)
 
     @cached_property
@@ -269,14 +314,21 @@ class ClusterFacts:
         clocks = {str(one["metadata"]["name"]): seconds_behind(one) for one in things}
         found = {name: behind_s for name, behind_s in clocks.items() if behind_s is not None}
         if clocks and not found:
-            raise Unknown("the API server does not report when a node's status was written (managedFields)")
+            raise Unknown(
+                "the API server does not report when a node's status was written (managedFields)"
+            )
         return found
 
     @cached_property
     def users(self) -> tuple[PodFacts, ...]:
         """The pods on mpsd's nodes, and those that have no node yet."""
-        labels = {one["metadata"]["name"]: inside(one, "metadata", "labels") or {} for one in known(self.namespaces)}
+        labels = {
+            one["metadata"]["name"]: inside(one, "metadata", "labels") or {}
+            for one in known(self.namespaces)
+        }
         pods = known(self.pods)
         ours = {None, "", *(one.name for one in self.machines if one.is_shared)}
         of_ours = [pod for pod in pods if inside(pod, "spec", "nodeName") in ours]
-        return tuple(filter(None, (read_user(pod, self.policy, self.gpu_facts, labels) for pod in of_ours)))
+        return tuple(
+            filter(None, (read_user(pod, self.policy, self.gpu_facts, labels) for pod in of_ours))
+        )

@@ -15,8 +15,8 @@ from mpsd.operations.doctor.rules.checks import Finding
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """component: also the service account's name. resource: with its subresource behind a slash. names: to which it is
-    bounded; empty for all. namespace: empty for the whole cluster.
+    """component: also the service account's name. resource: with its subresource behind a slash.
+    names: to which it is bounded; empty for all. namespace: empty for the whole cluster.
     """
 
     component: str
@@ -29,7 +29,10 @@ class Right:
     @property
     def is_for_registration(self) -> bool:
         """The webhook does without it where cert-manager serves."""
-        return self.resource in ("secrets", "podtemplates") or (self.group, self.verb) == (_HOOKS, "patch")
+        return self.resource in ("secrets", "podtemplates") or (self.group, self.verb) == (
+            _HOOKS,
+            "patch",
+        )
 
     @property
     def is_for_claims(self) -> bool:
@@ -44,14 +47,28 @@ class Right:
     @property
     def review(self) -> dict[str, Any]:
         resource, _slash, subresource = self.resource.partition("/")
-        wanted = {"verb": self.verb, "group": self.group, "resource": resource, "subresource": subresource}
+        wanted = {
+            "verb": self.verb,
+            "group": self.group,
+            "resource": resource,
+            "subresource": subresource,
+        }
         wanted |= {"name": next(iter(self.names), ""), "namespace": self.namespace}
         spec = {
             "user": f"system:serviceaccount:{NAMESPACE}:{self.component}",
-            "groups": ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"],
+            "groups": [
+                "system:serviceaccounts",
+                f"system:serviceaccounts:{NAMESPACE}",
+                "system:authenticated",
+            ],
             "resourceAttributes": wanted,
         }
-        return {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "spec": spec}
+        return {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "metadata": {},
+            "spec": spec,
+        }
 
 
 _HOOKS, _NAMES = "admissionregistration.k8s.io", ("mpsd-webhook",)
@@ -117,7 +134,8 @@ def skews(agent: str, controls: Iterable[str], node: str = "") -> Iterator[Findi
 
 
 def compare(one: str, other: str) -> int:
-    """Below 0 where the first is older. Number by number, and a version that is about to be (1.0rc1) before itself."""
+    """Below 0 where the first is older. Number by number, and a version that is about to be
+    (1.0rc1) before itself."""
     for left, right in zip_longest(one.split("."), other.split("."), fillvalue="0"):
         if _rank(left) != _rank(right):
             return -1 if _rank(left) < _rank(right) else 1

@@ -1,4 +1,5 @@
-"""Checks of `mpsd doctor`: what MPS needs of a machine, what is in the way, mpsd's domains, containers.
+"""Checks of `mpsd doctor`: what MPS needs of a machine, what is in the way, mpsd's domains,
+containers.
 
 They hold for a machine on which mpsd has never run. What somebody else has started or set is named,
 with how to undo it, and never undone here. What mpsd has no part in on this machine is no fault.
@@ -10,7 +11,15 @@ from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engi
 from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
-from mpsd.operations.doctor.rules.checks import CheckTable, Finding, NotApplicable, Severity, Unknown, each, known
+from mpsd.operations.doctor.rules.checks import (
+    CheckTable,
+    Finding,
+    NotApplicable,
+    Severity,
+    Unknown,
+    each,
+    known,
+)
 from mpsd.operations.doctor.rules.components import skews
 from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, DomainSeen, NodeFacts
 
@@ -20,11 +29,13 @@ from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, Dom
 OLDEST_DRIVER = 495
 READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
 _OLDEST_CAPABILITY = 7.0  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
-_MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's numbers; 0 is DEFAULT
+# NVML's numbers; 0 is DEFAULT
+_MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
 _PROHIBITED, _EXCLUSIVE = 2, 3
-# What container.te of container-selinux lets containers manage: container_file_t, and svirt_sandbox_file_t in
-# its version 1.0.0; container_ro_file_t may only be read. NVIDIA's device plugin, too, labels its MPS folders
-# container_file_t:s0 (NVIDIA/k8s-device-plugin#1105). What has categories is for one container (container_selinux(8)).
+# What container.te of container-selinux lets containers manage: container_file_t, and
+# svirt_sandbox_file_t in its version 1.0.0; container_ro_file_t may only be read. NVIDIA's device
+# plugin, too, labels its MPS folders container_file_t:s0 (NVIDIA/k8s-device-plugin#1105). What has
+# categories is for one container (container_selinux(8)).
 _CONTAINERS_MAY_USE = {"container_file_t", "svirt_sandbox_file_t"}
 _RECORDS = "record.json of each domain in the run directory"
 _COMPUTE_MODE = "NVML: nvmlDeviceGetComputeMode"
@@ -70,7 +81,9 @@ def _gpu_lost(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding("the driver answers and shows no GPU", to_do)
     for gpu in known(facts.gpus):
         if gpu.lost:
-            yield Finding(f"gpu{gpu.ordinal} does not answer: {gpu.lost}", "reset it or restart the machine")
+            yield Finding(
+                f"gpu{gpu.ordinal} does not answer: {gpu.lost}", "reset it or restart the machine"
+            )
 
 
 @_check("driver-old", _STOPS, "the driver is new enough", how="NVML: its version")
@@ -81,14 +94,21 @@ def _driver_old(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(what, f"install driver {READ_OFF_DRIVER} or newer")
 
 
-@_check("capability", _STOPS, "MPS can limit every GPU, and gpus.yaml lists it", how="NVML and gpus.yaml")
+@_check(
+    "capability",
+    _STOPS,
+    "MPS can limit every GPU, and gpus.yaml lists it",
+    how="NVML and gpus.yaml",
+)
 def _capability(facts: NodeFacts) -> Iterator[Finding]:
     listed = {row.compute_capability for row in known(facts.gpu_facts).capabilities}
     for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
         what = f"{gpu} has compute capability {capability}"
         if float(capability) < _OLDEST_CAPABILITY:
             what = f"{what}: MPS enforces no limits before {_OLDEST_CAPABILITY}"
-            yield Finding(what, "remove the card from this machine, or do not share this machine with mpsd")
+            yield Finding(
+                what, "remove the card from this machine, or do not share this machine with mpsd"
+            )
         elif capability not in listed:
             add = f"add a row for it under capabilities in {facts.limits_folder}/gpus.yaml"
             yield Finding(f"{what}, which gpus.yaml does not list", add)
@@ -97,22 +117,30 @@ def _capability(facts: NodeFacts) -> Iterator[Finding]:
 @_check("no-control-program", _STOPS, "MPS is installed", how="PATH")
 def _no_program(facts: NodeFacts) -> Iterator[Finding]:
     if not known(facts.control_program):
-        yield Finding("nvidia-cuda-mps-control is not on PATH", "install the driver's compute utilities")
+        yield Finding(
+            "nvidia-cuda-mps-control is not on PATH", "install the driver's compute utilities"
+        )
 
 
 @_check("no-uvm", _STOPS, "/dev/nvidia-uvm is there", how="/dev")
 def _no_uvm(facts: NodeFacts) -> Iterator[Finding]:
     if not known(facts.uvm):
-        yield Finding("/dev/nvidia-uvm is missing; CUDA requires it", "run `nvidia-modprobe -u -c 0`")
+        yield Finding(
+            "/dev/nvidia-uvm is missing; CUDA requires it", "run `nvidia-modprobe -u -c 0`"
+        )
 
 
-@_check("run-directory", _STOPS, "the run directory can be used", how="its owner, mode and file system")
+@_check(
+    "run-directory", _STOPS, "the run directory can be used", how="its owner, mode and file system"
+)
 def _run_directory(facts: NodeFacts) -> Iterator[Finding]:
     seen = known(facts.run_directory)
     if seen.owner != seen.wanted_owner:
         whose = f"belongs to user {seen.owner}, not to user {seen.wanted_owner}"
         what = f"the run directory {seen.path} {whose}"
-        yield Finding(what, f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir")
+        yield Finding(
+            what, f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir"
+        )
     elif seen.unwritable:
         to_do = "fix that, or select another with --run-dir"
         yield Finding(f"the run directory {seen.path} takes no files: {seen.unwritable}", to_do)
@@ -124,7 +152,11 @@ def _run_directory(facts: NodeFacts) -> Iterator[Finding]:
 @_check("other-daemon", _STOPS, "every control daemon is mpsd's", how=f"/proc, and {_RECORDS}")
 def _other_daemon(facts: NodeFacts) -> Iterator[Finding]:
     """A daemon inside the run directory belongs to the process that holds the directory."""
-    ours = {one.record.daemon.pid for one in known(facts.domains) if one.record.daemon and one.daemon_lives}
+    ours = {
+        one.record.daemon.pid
+        for one in known(facts.domains)
+        if one.record.daemon and one.daemon_lives
+    }
     directory = f"{known(facts.run_directory).path}/"
     unsure = known(facts.unreadable)
     for daemon in known(facts.daemons):
@@ -149,21 +181,37 @@ def _stray(daemon: DaemonSeen, *, was_ours: bool) -> Finding:
     return Finding(f"{what}; mpsd did not start it", f"stop it ({stop}), and whatever starts it")
 
 
-@_check("compute-mode-left", _STOPS, "no compute mode was left behind", how=f"{_COMPUTE_MODE}, /proc/locks")
+@_check(
+    "compute-mode-left",
+    _STOPS,
+    "no compute mode was left behind",
+    how=f"{_COMPUTE_MODE}, /proc/locks",
+)
 def _mode_left(facts: NodeFacts) -> Iterator[Finding]:
     runs = known(facts.holder) is not None or any(one.daemon_lives for one in known(facts.domains))
     recorded = {uuid for one in known(facts.domains) for uuid in one.record.compute_modes}
     for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
         if mode and (mode == _PROHIBITED or not runs):
             by_hand = f"run `nvidia-smi -i {gpu.ordinal} -c DEFAULT`"
-            back = "`mpsd control --release` puts it back" if gpu.uuid in recorded and not runs else by_hand
+            back = (
+                "`mpsd control --release` puts it back"
+                if gpu.uuid in recorded and not runs
+                else by_hand
+            )
             where = "" if runs else " while no mpsd runs"
             yield Finding(f"{gpu} is in compute mode {_MODES.get(mode, mode)}{where}", back)
 
 
-@_check("compute-mode-lost", _BREAKS, "nothing can run beside MPS", how=f"{_COMPUTE_MODE}, and policy.yaml")
+@_check(
+    "compute-mode-lost",
+    _BREAKS,
+    "nothing can run beside MPS",
+    how=f"{_COMPUTE_MODE}, and policy.yaml",
+)
 def _mode_lost(facts: NodeFacts) -> Iterator[Finding]:
-    serving = {uuid for one in _domains(facts) if one.is_in(State.READY) for uuid in one.record.gpus}
+    serving = {
+        uuid for one in _domains(facts) if one.is_in(State.READY) for uuid in one.record.gpus
+    }
     required = known(facts.policy).exclusive_process
     for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
         if required and gpu.uuid in serving and mode != _EXCLUSIVE:
@@ -176,11 +224,14 @@ def _mode_lost(facts: NodeFacts) -> Iterator[Finding]:
 @_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", how="the folder")
 def _default_pipe(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.default_pipe):
-        what = "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container, which bypasses mpsd"  # noqa: S108
+        what = (
+            "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container,"  # noqa: S108
+            " which bypasses mpsd"
+        )
         yield Finding(what, "remove it once no daemon uses it")
 
 
-# -- mpsd: a domain is what its record says, as long as the daemon that it names lives ------------
+# -- mpsd: a domain is what its record says, as long as the daemon that it names lives -----------
 
 
 @_check("record-strange", _STOPS, "records are of this version", how=_RECORDS)
@@ -191,7 +242,10 @@ def _record_strange(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(f"a domain's record cannot be read: {why}", upgrade)
     for one in known(facts.domains):
         if one.record.version != RECORD_VERSION:
-            what = f"{one.record.domain}: its record is of version {one.record.version}, and this mpsd reads"
+            what = (
+                f"{one.record.domain}: its record is of version {one.record.version}, and this mpsd"
+                " reads"
+            )
             yield Finding(f"{what} {RECORD_VERSION}", upgrade)
 
 
@@ -201,8 +255,13 @@ def _not_running(facts: NodeFacts) -> Iterator[Finding]:
         return
     seen = () if isinstance(facts.domains, Unknown) else facts.domains
     if living := [one.record.domain for one in seen if one.daemon_lives]:
-        what = f"neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of {', '.join(living)}"
-        yield Finding(what, "start it again: it adopts these daemons, and no program is interrupted")
+        what = (
+            "neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of"
+            f" {', '.join(living)}"
+        )
+        yield Finding(
+            what, "start it again: it adopts these daemons, and no program is interrupted"
+        )
     else:
         yield Finding("neither mpsd nor a daemon of mpsd runs here", "start it with `mpsd up`")
 
@@ -213,13 +272,20 @@ def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
         record, state = one.record, one.record.state
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
-            yield Finding(what, f"see its log ({record.domain}/log/control.log in the run directory) and mpsd's")
+            yield Finding(
+                what,
+                f"see its log ({record.domain}/log/control.log in the run directory) and mpsd's",
+            )
         elif what_to_do := remedy(state, record.reason):
             why = f": {record.reason}" if record.reason else ""
             yield Finding(f"{record.domain} is {after_is(state)}{why}", what_to_do)
-        elif state is State.STARTING and record.restarts:  # one that cannot start is never down for long
+        # one that cannot start is never down for long
+        elif state is State.STARTING and record.restarts:
             times = "once" if record.restarts == 1 else f"{record.restarts} times in a row"
-            what = f"{record.domain} is starting again: its control daemon has ended {times}, and none serves since"
+            what = (
+                f"{record.domain} is starting again: its control daemon has ended {times}, and none"
+                " serves since"
+            )
             yield Finding(what, remedy(State.DOWN, ""))
 
 
@@ -241,11 +307,22 @@ def _agent_blind(facts: NodeFacts) -> Iterator[Finding]:
         to_do = f"the agent's log has details; {then}"
         yield Finding(f"the agent cannot read: {what}", to_do)
     if status.claims_trouble:
-        see = "see the log of the agent, and whether its --kubelet-dir (MPSD_KUBELET_DIR) is the root that kubelet has"
-        yield Finding(f"no resource claim of {status.claim_driver} is prepared here: {status.claims_trouble}", see)
+        see = (
+            "see the log of the agent, and whether its --kubelet-dir (MPSD_KUBELET_DIR) is the root"
+            " that kubelet has"
+        )
+        yield Finding(
+            f"no resource claim of {status.claim_driver} is prepared here: {status.claims_trouble}",
+            see,
+        )
 
 
-@_check("version-skew", _BREAKS, "the agent can read what control writes", how=f"{_AGENT}: version, domains[].version")
+@_check(
+    "version-skew",
+    _BREAKS,
+    "the agent can read what control writes",
+    how=f"{_AGENT}: version, domains[].version",
+)
 def _skewed(facts: NodeFacts) -> Iterator[Finding]:
     status = known(facts.agent)
     if not status.version:
@@ -257,7 +334,8 @@ def _skewed(facts: NodeFacts) -> Iterator[Finding]:
 
 
 def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
-    """Those whose configuration names the launcher. Unknown where there is none, or it cannot be known."""
+    """Those whose configuration names the launcher. Unknown where there is none, or it cannot be
+    known."""
     naming: list[Engine] = []
     missing: Unknown = NotApplicable("no container engine here names mpsd")
     for engine, text in known(facts.engines).items():
@@ -275,7 +353,12 @@ def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
     return tuple(naming)
 
 
-@_check("launcher-broken", _STOPS, "engines can start containers with GPUs", how=f"{_ENGINES}, and {LAUNCHER}")
+@_check(
+    "launcher-broken",
+    _STOPS,
+    "engines can start containers with GPUs",
+    how=f"{_ENGINES}, and {LAUNCHER}",
+)
 def _launcher(facts: NodeFacts) -> Iterator[Finding]:
     engines = _engines(facts)
     names, again = " and ".join(engines), f"`mpsd install {engines[0]}` writes it again"
@@ -284,9 +367,14 @@ def _launcher(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(f"{LAUNCHER} is missing, and {names} would start containers with it", again)
     else:
         for missing in launcher.missing:
-            yield Finding(f"{LAUNCHER}, with which {names} starts containers, needs {missing}, which is gone", again)
+            yield Finding(
+                f"{LAUNCHER}, with which {names} starts containers, needs {missing}, which is gone",
+                again,
+            )
         if not launcher.next_found:
-            what = f"{LAUNCHER} finds no {' or '.join(launcher.next_runtimes)} to hand containers to"
+            what = (
+                f"{LAUNCHER} finds no {' or '.join(launcher.next_runtimes)} to hand containers to"
+            )
             yield Finding(what, "install one, or name one: --next PATH")
     if not known(facts.toolkit):
         what = f"nvidia-container-runtime is not installed, and containers of {names} get no GPU"
@@ -297,14 +385,21 @@ def _launcher(facts: NodeFacts) -> Iterator[Finding]:
 def _kubelet(facts: NodeFacts) -> Iterator[Finding]:
     if missing := known(facts.kubelet):
         what = f"{missing} is missing: kubelet takes no device plugin, so pods get no share"
-        yield Finding(what, "give `mpsd agent` the root that kubelet has: --kubelet-dir (MPSD_KUBELET_DIR)")
+        yield Finding(
+            what, "give `mpsd agent` the root that kubelet has: --kubelet-dir (MPSD_KUBELET_DIR)"
+        )
 
 
-@_check("selinux", _BREAKS, "SELinux lets containers use mpsd's folders", how="/sys/fs/selinux, labels")
+@_check(
+    "selinux", _BREAKS, "SELinux lets containers use mpsd's folders", how="/sys/fs/selinux, labels"
+)
 def _selinux(facts: NodeFacts) -> Iterator[Finding]:
     for folder, kind in known(facts.selinux).items():
         if kind not in _CONTAINERS_MAY_USE:
-            what = f"SELinux is enforcing, and {folder} has the type {kind or '(none)'}, which confined containers"
+            what = (
+                f"SELinux is enforcing, and {folder} has the type {kind or '(none)'}, which"
+                " confined containers"
+            )
             yield Finding(f"{what} may not use", f"chcon -R -t container_file_t -l s0 {folder}")
 
 

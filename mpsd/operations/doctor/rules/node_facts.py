@@ -101,8 +101,8 @@ class NodeFacts:
     uvm: Fact[bool]
     #: Whether /tmp/nvidia-mps is there.
     default_pipe: Fact[bool]
-    #: The label's type of each folder of clients, with the level where one container has it; none where SELinux does
-    #: not enforce.
+    #: The label's type of each folder of clients, with the level where one container has it; none
+    #: where SELinux does not enforce.
     selinux: Fact[Mapping[str, str]]
     #: The configuration of each; None where there is no such file.
     engines: Fact[Mapping[Engine, Fact[str | None]]]

@@ -1,8 +1,8 @@
 """Whether GPUs of a node are empty, which pods are left, and which of them may be evicted; and in
 which order mpsd is deleted from a cluster, and who would lose something by it.
 
-What is unknown is not empty, and the report of a silent node is not believed. As `kubectl drain`, it evicts no pod that
-would be back on the same node at once: those of DaemonSets, and static ones.
+What is unknown is not empty, and the report of a silent node is not believed. As `kubectl drain`,
+it evicts no pod that would be back on the same node at once: those of DaemonSets, and static ones.
 """
 
 import shlex
@@ -20,7 +20,8 @@ from mpsd.status.rules.cordon import CordonChange, holders, holding
 
 # No daemon of ours runs there, so nobody waits for a drain: what is there is counted instead.
 _WITHOUT_DAEMON = frozenset({None, State.REFUSED.value, State.DOWN.value})
-_OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})  # where devices are Healthy
+# where devices are Healthy
+_OFFERED = frozenset({State.READY.value, State.STARTING.value, State.FAULT.value})
 
 
 def reports(node: ClusterNode) -> bool:
@@ -35,7 +36,9 @@ def are_empty(node: ClusterNode, gpus: Collection[str]) -> bool:
     """Whether nobody could lose anything by the end of these GPUs' control daemons. gpus: UUIDs."""
     others = [gpu for gpu in chosen(node, gpus) if gpu.state != State.DRAINED]
     unused = all(gpu.state in _WITHOUT_DAEMON and gpu.clients == 0 for gpu in others)
-    unheld = not others or (node.pods is not None and not holders(node, [gpu.uuid for gpu in others]))
+    unheld = not others or (
+        node.pods is not None and not holders(node, [gpu.uuid for gpu in others])
+    )
     return reports(node) and unused and unheld
 
 
@@ -49,13 +52,18 @@ def what_is_left(node: ClusterNode, gpus: Collection[str]) -> str:
 
 
 def states(node: ClusterNode, gpus: Collection[str], *, with_clients: bool = False) -> str:
-    """Each GPU's state, in one line. Clients are reported twice a minute at most, so none is no news."""
+    """Each GPU's state, in one line. Clients are reported twice a minute at most, so none is no
+    news."""
     found = []
     for gpu in chosen(node, gpus):
         known = f" (clients: {gpu.clients})" if gpu.clients and gpu.state != State.DRAINED else ""
         clients = " (clients unknown)" if gpu.clients is None else known
-        found.append(f"{gpu.label} {gpu.state or 'without a daemon'}{clients if with_clients else ''}")
-    return ", ".join(found) or ("it has reported no GPU yet" if node.reported_at is None else "no GPU")
+        found.append(
+            f"{gpu.label} {gpu.state or 'without a daemon'}{clients if with_clients else ''}"
+        )
+    return ", ".join(found) or (
+        "it has reported no GPU yet" if node.reported_at is None else "no GPU"
+    )
 
 
 def refusals(node: ClusterNode, gpus: Collection[str]) -> Iterator[str]:
@@ -75,8 +83,15 @@ def no_answer(node: ClusterNode, now: float) -> str | None:
     if reports(node):
         return None if node.gpus else f"{node.name} has no GPU that mpsd shares"
     never = f"{node.name} has reported nothing yet"
-    why = never if node.reported_at is None else f"{node.name} last reported {lasting(now - node.reported_at)} ago"
-    look = f"check that the pod of the DaemonSet mpsd-agent runs on {node.name} and reaches the API server"
+    why = (
+        never
+        if node.reported_at is None
+        else f"{node.name} last reported {lasting(now - node.reported_at)} ago"
+    )
+    look = (
+        f"check that the pod of the DaemonSet mpsd-agent runs on {node.name} and reaches the API"
+        " server"
+    )
     anyway = f"to take its GPUs out of use without waiting: kubectl mps cordon {node.name}"
     return f"{why}, so it is not known whether its GPUs are empty; {look}; {anyway}"
 
@@ -84,11 +99,16 @@ def no_answer(node: ClusterNode, now: float) -> str | None:
 def newly_cordoned(before: ClusterNode, change: CordonChange) -> tuple[str, ...]:
     """The UUIDs of the GPUs that this change takes out of use, and nobody had before."""
     had = frozenset(before.cordoned)
-    return () if ALL in had or not change.changes else tuple(uuid for uuid in change.gpus if uuid not in had)
+    return (
+        ()
+        if ALL in had or not change.changes
+        else tuple(uuid for uuid in change.gpus if uuid not in had)
+    )
 
 
 def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
-    """What is so from now on, and how to undo it. where: options of the command, with a leading blank."""
+    """What is so from now on, and how to undo it. where: options of the command, with a leading
+    blank."""
     newly = newly_cordoned(before, change)
     if not newly:
         return f"{before.name}: GPUs that were cordoned before stay cordoned"
@@ -100,7 +120,7 @@ def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
     return f"{before.name}: still cordoned: {', '.join(labels)}; {back}"
 
 
-# -- evictions ---------------------------------------------------------------------------------------------------------
+# -- evictions -----------------------------------------------------------------------------------
 
 
 def eviction_of(pod: Mapping[str, Any] | None, holder: PodReport) -> tuple[bool, str]:
@@ -109,7 +129,10 @@ def eviction_of(pod: Mapping[str, Any] | None, holder: PodReport) -> tuple[bool,
     metadata = (pod or {}).get("metadata") or {}
     owners = [one for one in metadata.get("ownerReferences") or () if one.get("controller")]
     if not holder.uid:
-        return False, f"{name} is not evicted: its uid is unknown, and another pod may have its name"
+        return (
+            False,
+            f"{name} is not evicted: its uid is unknown, and another pod may have its name",
+        )
     if metadata.get("uid") != holder.uid:
         return False, f"{name} is gone from the API; its GPU will be free soon"
     if metadata.get("deletionTimestamp"):
@@ -124,11 +147,12 @@ def eviction_of(pod: Mapping[str, Any] | None, holder: PodReport) -> tuple[bool,
 
 
 def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:
-    """Whether kubelet may still count on room on these GPUs: the node has not applied their cordon."""
+    """Whether kubelet may still count on room on these GPUs: the node has not applied their
+    cordon."""
     return any(gpu.state in _OFFERED for gpu in chosen(node, gpus))
 
 
-# -- uninstalling: nothing that remains depends on what is gone ------------------------------------
+# -- uninstalling: nothing that remains depends on what is gone ----------------------------------
 
 
 class Stage(IntEnum):
@@ -165,7 +189,11 @@ class Thing:
         return _STAGES.get(group or self.kind, Stage.REST)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+        return (
+            f"{self.kind} {self.namespace}/{self.name}"
+            if self.namespace
+            else f"{self.kind} {self.name}"
+        )
 
 
 _STAGES = {
@@ -178,16 +206,25 @@ _STAGES = {
 
 def in_order(things: Iterable[Thing]) -> list[Thing]:
     """As they are to be deleted; a binding before what it binds."""
-    return sorted(things, key=lambda one: (one.stage, not one.kind.endswith("Binding"), one.kind, str(one)))
+    return sorted(
+        things, key=lambda one: (one.stage, not one.kind.endswith("Binding"), one.kind, str(one))
+    )
 
 
-def in_use(status: ClusterStatus, daemons: Collection[str], *, agents: bool = True) -> Iterator[str]:
-    """Who would lose something, or might, a sentence each. daemons: the nodes where a control pod is.
+def in_use(
+    status: ClusterStatus, daemons: Collection[str], *, agents: bool = True
+) -> Iterator[str]:
+    """Who would lose something, or might, a sentence each. daemons: the nodes where a control pod
+    is.
 
-    agents False: there are none any more that could give anybody a GPU, so what nodes reported last still holds.
+    agents False: there are none any more that could give anybody a GPU, so what nodes reported last
+    still holds.
     """
     for name in sorted(set(daemons) - {node.name for node in status.nodes}):
-        yield f"{name} runs a control daemon and has no MPSNode, so the users of its GPUs are not known"
+        yield (
+            f"{name} runs a control daemon and has no MPSNode, so the users of its GPUs are not"
+            " known"
+        )
     for node in status.nodes:
         silent = silence(node, status.now)
         if silent and node.name in daemons and (agents or node.reported_at is None):
@@ -206,4 +243,7 @@ def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
         if gpu.clients is None and has_daemon:
             yield f"{node.name}: the number of programs on {gpu.label} is not known"
         elif gpu.clients and not holders(node, [gpu.uuid]):
-            yield f"{node.name}: {gpu.label} has {gpu.clients} client{'' if gpu.clients == 1 else 's'} of no pod"
+            yield (
+                f"{node.name}: {gpu.label} has {gpu.clients}"
+                f" client{'' if gpu.clients == 1 else 's'} of no pod"
+            )

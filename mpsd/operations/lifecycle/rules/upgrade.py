@@ -191,7 +191,7 @@ def left_to_others(mark: frozenset[str], gpus: Collection[str]) -> str:
     return ",".join(sorted(mark.difference(gpus)))
 
 
-# -- the DaemonSet and its pods: what is missing in an object reads as not there yet --------------
+# -- the DaemonSet and its pods: what is missing in an object reads as not there yet -------------
 
 
 def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> ControlSet:
@@ -283,7 +283,11 @@ def plan(control: ControlSet, nodes: Sequence[Standing], image: str | None) -> I
 
 
 def _to_do(one: Standing) -> str:
-    pod = f"replace {one.pod.name}, image {one.pod.image}" if one.pod else "no control pod runs there now"
+    pod = (
+        f"replace {one.pod.name}, image {one.pod.image}"
+        if one.pod
+        else "no control pod runs there now"
+    )
     pods = ", ".join(holding(pod, one.node.labels) for pod in holders(one.node, one.gpus))
     back = one.ours.union(one.uncordoned)
     kept = _named(set(one.gpus) - back, one)
@@ -306,7 +310,9 @@ def progress(seen: Standing, decided: Decision) -> str:
     return f"{seen.node.name}: {decided.step}{': ' if what else ''}{what}"
 
 
-def how_it_stands(control: ControlSet, seen: Standing, decided: Decision, where: str = "") -> Iterator[str]:
+def how_it_stands(
+    control: ControlSet, seen: Standing, decided: Decision, where: str = ""
+) -> Iterator[str]:
     """What is so on a node once `decided` is begun, and how to go on or back.
 
     where: options for every command, such as ` --context a`, with their leading blank.

@@ -1,6 +1,8 @@
-"""The pages of a node (its status, its pods that do not run yet, what happened there lately) and of a cluster.
+"""The pages of a node (its status, its pods that do not run yet, what happened there lately) and of
+a cluster.
 
-Every sentence is one of the status or of `kubectl mps explain`; here is decided what is shown where, and how bad it is.
+Every sentence is one of the status or of `kubectl mps explain`; here is decided what is shown
+where, and how bad it is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,12 +50,14 @@ def node_page(
     pods: view.PodsHere | None = None,
     wedged_limit_s: float | None = None,
 ) -> PageView:
-    """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no kubelet is.
-    wedged_limit_s: of the policy; None where it is not known."""
+    """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no
+    kubelet is. wedged_limit_s: of the policy; None where it is not known."""
     more = max(0, len(node.waiting) - MOST_WAITING) + (pods.more if pods else 0)
     heard, cards = (pods.heard, pods.cards) if pods else (None, ())
     grants = grant_rows(node)
-    head = view.PageHead(view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more, pods=heard)
+    head = view.PageHead(
+        view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more, pods=heard
+    )
     notes, gpus = tuple(_notes(node, grants, wedged_limit_s)), tuple(_gpus(node, grants))
     waiting = (*cards, *_waiting(node.waiting[:MOST_WAITING]))
     lately = view.newest(_lately(node, happened, since))[:MOST_LATELY]
@@ -65,10 +69,19 @@ def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard
     for row in gpu_rows(node):
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
-            Slice(f"pid-{one.pid}", holder, shown_name(one.command), used_mib=one.used_mib, clients=1, pid=one.pid)
+            Slice(
+                f"pid-{one.pid}",
+                holder,
+                shown_name(one.command),
+                used_mib=one.used_mib,
+                clients=1,
+                pid=one.pid,
+            )
             for one in strangers[:_MOST_STRANGERS]
         )
-        card = view.gpu_card(row, domains.get(row.domain or ""), (*view.grant_slices(row.uuid, grants), *theirs))
+        card = view.gpu_card(
+            row, domains.get(row.domain or ""), (*view.grant_slices(row.uuid, grants), *theirs)
+        )
         yield card if node.grants_known else replace(card, slices=None)
 
 
@@ -79,36 +92,49 @@ def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
         yield view.WaitingCard(one.id, name, Level.WARN, "", why, *share, place=place)
 
 
-# -- what an operator should look at -------------------------------------------------------------------------------
+# -- what an operator should look at -------------------------------------------------------------
 
 
-def _notes(node: NodeReport, grants: Sequence[GrantRow], wedged_limit_s: float | None) -> Iterator[Note]:
+def _notes(
+    node: NodeReport, grants: Sequence[GrantRow], wedged_limit_s: float | None
+) -> Iterator[Note]:
     for domain in node.domains:
         yield from view.domain_notes(domain, wedged_limit_s)
     yield from view.no_daemon_notes(gpu_rows(node))
     if node.violations and node.violations.unjudged:
-        yield Note("unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged))
+        yield Note(
+            "unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged)
+        )
     for grant in grants:
         if grant.over:
             # Amounts need no translation: `9.1/7 GiB` of each GPU on which it is over.
-            over = [f"{gib(card.used_mib or 0)}/{gib(card.memory_mib or 0)} GiB" for card in grant.cards if card.over]
+            over = [
+                f"{gib(card.used_mib or 0)}/{gib(card.memory_mib or 0)} GiB"
+                for card in grant.cards
+                if card.over
+            ]
             who = pods_in_words(view.holder_of(grant)[1], [*map(shown_name, grant.shared_with)])
             yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, who, ", ".join(over))
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     for one in [one for one in node.clients or () if one.grant is None][:_MOST_STRANGERS]:
         kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
         where = f"{labels.get(one.gpu, one.gpu)}, pid {one.pid}"
-        yield Note(f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, view.shown_text(one.command))
+        yield Note(
+            f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, view.shown_text(one.command)
+        )
     for place, what in enumerate(node.unknown):
         yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", view.shown_text(what))
 
 
-# -- what happened lately ------------------------------------------------------------------------------------------
+# -- what happened lately ------------------------------------------------------------------------
 
 
 def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
     """By uid, the last warning that each pod got: reason and message, as its event has them."""
-    found = sorted((one for one in happened if one.uid and _level(one.what) is Level.WARN), key=lambda one: one.at)
+    found = sorted(
+        (one for one in happened if one.uid and _level(one.what) is Level.WARN),
+        key=lambda one: one.at,
+    )
     return {one.uid: f"{one.what}: {one.text}" for one in found}
 
 
@@ -121,7 +147,14 @@ def _lately(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
     for one in happened:
         if one.what not in VIOLATION_REASONS:
             key = shown_name(f"{one.what} {one.at:.6f} {one.where}")
-            yield EventLine(key, one.at, _level(one.what), one.what, shown_name(one.where), view.shown_text(one.text))
+            yield EventLine(
+                key,
+                one.at,
+                _level(one.what),
+                one.what,
+                shown_name(one.where),
+                view.shown_text(one.text),
+            )
     for seen in node.violations.last if node.violations else ():
         where, seen_at = shown_name(seen.pod or f"pid {seen.pid}"), epoch(seen.at) or 0.0
         text = view.shown_text(f"{seen.message}; {seen.outcome}" if seen.outcome else seen.message)
@@ -129,18 +162,24 @@ def _lately(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
         yield EventLine(key, seen_at, Level.WARN, seen.kind, where, text)
     for domain in node.domains:
         at = epoch(domain.faults.last)
-        if at is not None and at < since:  # of which this agent knows from the domain's record alone
-            hit, causes = ", ".join(map(str, domain.faults.hit)), ended_before(map(str, domain.faults.causes))
+        # of which this agent knows from the domain's record alone
+        if at is not None and at < since:
+            hit, causes = (
+                ", ".join(map(str, domain.faults.hit)),
+                ended_before(map(str, domain.faults.causes)),
+            )
             text, key = view.shown_text(f"{hit}; {causes}"), f"fault {domain.name} {at:.3f}"
             yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, text)
 
 
-# -- pods that do not run yet --------------------------------------------------------------------------------------
+# -- pods that do not run yet --------------------------------------------------------------------
 
 
 def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext":
-    """What is known around the pods of a node on the node itself: what its MPSNode will tell of this view."""
-    from mpsd.status.rules.mpsnode import mpsnode_status  # late, as in pods_here: a node without pods does without
+    """What is known around the pods of a node on the node itself: what its MPSNode will tell of
+    this view."""
+    # late, as in pods_here: a node without pods does without
+    from mpsd.status.rules.mpsnode import mpsnode_status
     from mpsd.status.rules.node_report import node_report
     from mpsd.status.rules.pods import ExplanationContext
 
@@ -150,17 +189,23 @@ def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext"
 
 
 def pods_here(
-    pods: "Sequence[PodSeen]", warnings: Mapping[str, str], around: "ExplanationContext", heard: view.PodsHeard
+    pods: "Sequence[PodSeen]",
+    warnings: Mapping[str, str],
+    around: "ExplanationContext",
+    heard: view.PodsHeard,
 ) -> view.PodsHere:
-    """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each was told."""
+    """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each
+    was told."""
     from mpsd.status.rules.explanation import story
 
     listed = pods[:MOST_ON_NODE]
-    cards = (view.pod_card(pod, story(pod, around, warnings.get(pod.name.uid, ""))) for pod in listed)
+    cards = (
+        view.pod_card(pod, story(pod, around, warnings.get(pod.name.uid, ""))) for pod in listed
+    )
     return view.PodsHere(tuple(cards), len(pods) - len(listed), heard)
 
 
-# -- a cluster, of which each node is made once and again only when it has reported -----------------------------------
+# -- a cluster, of which each node is made once and again only when it has reported --------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +220,8 @@ class NodeParts:
 
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
-    """The node as it is to be shown now, which was read when it was reported; the very same while it is not stale."""
+    """The node as it is to be shown now, which was read when it was reported; the very same while
+    it is not stale."""
     return replace(node, stale=True, ready=False) if is_stale(node.reported_at, now) else node
 
 
@@ -184,27 +230,47 @@ def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = Non
     domains = {domain.name: domain for domain in node.domains}
     pods = None if node.pods is None else pod_rows(node)
     gpus = tuple(
-        view.gpu_card(gpu, domains.get(gpu.domain or ""), None if pods is None else view.grant_slices(gpu.uuid, pods))
+        view.gpu_card(
+            gpu,
+            domains.get(gpu.domain or ""),
+            None if pods is None else view.grant_slices(gpu.uuid, pods),
+        )
         for gpu in node.gpus
     )
     notes = tuple(_node_notes(node, now, wedged_limit_s))
-    levels = {Level.WELL if node.ready else Level.WARN, *(note.level for note in notes), *(gpu.level for gpu in gpus)}
+    levels = {
+        Level.WELL if node.ready else Level.WARN,
+        *(note.level for note in notes),
+        *(gpu.level for gpu in gpus),
+    }
     worst = next(level for level in Level if level in levels)  # the worst is the first
-    name, driver, version, cordoned = map(shown_name, (node.name, node.driver, node.version, node.cordoned_labels))
+    name, driver, version, cordoned = map(
+        shown_name, (node.name, node.driver, node.version, node.cordoned_labels)
+    )
     card = view.NodeCard(name, worst, node.stale, node.reported_at, driver, version, cordoned)
     violations = {line.id: line for line in _reported_violations(node, now)}
-    return NodeParts(card, notes, gpus, tuple(_reported_lately(node, now)), tuple(violations.values()))
+    return NodeParts(
+        card, notes, gpus, tuple(_reported_lately(node, now)), tuple(violations.values())
+    )
 
 
 def cluster_page(
-    head: view.PageHead, nodes: Iterable[NodeParts], waiting: Iterable[view.WaitingCard], notes: Sequence[Note] = ()
+    head: view.PageHead,
+    nodes: Iterable[NodeParts],
+    waiting: Iterable[view.WaitingCard],
+    notes: Sequence[Note] = (),
 ) -> view.PageView:
     """waiting: of pods, as `pod_card` makes them; the head says how many there are beside these."""
     parts = list(nodes)
     violations = view.newest(line for node in parts for line in node.violations)[:MOST_VIOLATIONS]
-    lately = view.newest([*violations, *(line for node in parts for line in node.lately)])[:MOST_LATELY]
+    lately = view.newest([*violations, *(line for node in parts for line in node.lately)])[
+        :MOST_LATELY
+    ]
     every_note = (*notes, *(note for node in parts for note in node.notes))
-    cards, gpus = tuple(node.card for node in parts), tuple(gpu for node in parts for gpu in node.gpus)
+    cards, gpus = (
+        tuple(node.card for node in parts),
+        tuple(gpu for node in parts for gpu in node.gpus),
+    )
     return view.PageView(view.VERSION, head, every_note, cards, gpus, tuple(waiting), lately)
 
 
@@ -216,16 +282,26 @@ def no_mpsnode(node: str) -> Note:
 def _node_notes(node: ClusterNode, now: float, wedged_limit_s: float | None) -> Iterator[Note]:
     where = shown_name(node.name)
     if silent := silence(node, now):
-        yield Note(f"silent {where}", Level.BAD, NoteKind.SILENT, where, view.shown_text(silent), node.reported_at)
+        yield Note(
+            f"silent {where}",
+            Level.BAD,
+            NoteKind.SILENT,
+            where,
+            view.shown_text(silent),
+            node.reported_at,
+        )
     for place, trouble in enumerate(one for one in troubles(node, now) if one != silent):
-        yield Note(f"node {where} {place}", Level.WARN, NoteKind.NODE, where, view.shown_text(trouble))
+        yield Note(
+            f"node {where} {place}", Level.WARN, NoteKind.NODE, where, view.shown_text(trouble)
+        )
     for domain in node.domains:
         yield from view.domain_notes(domain, wedged_limit_s, node.name)
     yield from view.no_daemon_notes(node.gpus)
 
 
 def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
-    """What an MPSNode still reports of a day: faults, and domains whose state has changed after they first served."""
+    """What an MPSNode still reports of a day: faults, and domains whose state has changed after
+    they first served."""
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
         last, since = epoch(domain.faults.last), epoch(domain.since)
@@ -237,7 +313,9 @@ def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
         if since is not None and now - since < DAY_S and changed:
             key = f"state {where} {since:.0f}"
             level = view.level_of(domain.state)
-            yield EventLine(key, since, level, shown_name(domain.state), where, view.shown_text(domain.reason))
+            yield EventLine(
+                key, since, level, shown_name(domain.state), where, view.shown_text(domain.reason)
+            )
 
 
 def _reported_violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
@@ -254,4 +332,11 @@ def _reported_violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
         if at is not None and now - at < DAY_S:
             where = shown_name(f"{node.name} {pod}" if pod else node.name)
             key = f"violation {one.kind} {one.action} {at} {where}"
-            yield EventLine(shown_name(key), at, Level.WARN, shown_name(one.kind), where, DONE.get(one.action, ""))
+            yield EventLine(
+                shown_name(key),
+                at,
+                Level.WARN,
+                shown_name(one.kind),
+                where,
+                DONE.get(one.action, ""),
+            )

@@ -1,8 +1,9 @@
-"""What the page shows: the shape of `GET /v1/page`, the same for one node and for a whole cluster; and what both pages
-make of rows.
+"""What the page shows: the shape of `GET /v1/page`, the same for one node and for a whole cluster;
+and what both pages make of rows.
 
-Names and units are an interface; fields are added, never renamed. What is not known is None, never 0. Every entry of a
-list has an `id` that stays the same while it is the same thing, by which changes are found.
+Names and units are an interface; fields are added, never renamed. What is not known is None, never
+0. Every entry of a list has an `id` that stays the same while it is the same thing, by which
+changes are found.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,10 +65,11 @@ class SliceHolder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command. memory_mib None: not
-    told, or nothing was granted (STRANGER). used_mib, clients None: not known. ended: its holder is gone, though not
-    all of its processes. pid: of a program or a stranger. violations: how often it did what it may not, as a cluster is
-    told; None: not told. claim, shared_with: as in GrantRow."""
+    """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command.
+    memory_mib None: not told, or nothing was granted (STRANGER). used_mib, clients None: not known.
+    ended: its holder is gone, though not all of its processes. pid: of a program or a stranger.
+    violations: how often it did what it may not, as a cluster is told; None: not told. claim,
+    shared_with: as in GrantRow."""
 
     id: str
     holder: SliceHolder
@@ -87,8 +89,9 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class GpuCard:
-    """node: empty where it is the node that is shown. state None: no control daemon holds it. level: of its state, or
-    of what is wrong with who is on it. since: seconds since 1970. slices None: what is granted is not known."""
+    """node: empty where it is the node that is shown. state None: no control daemon holds it.
+    level: of its state, or of what is wrong with who is on it. since: seconds since 1970. slices
+    None: what is granted is not known."""
 
     id: str
     node: str
@@ -115,7 +118,8 @@ class GpuCard:
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """A node of a cluster. reported_at None: it has told nothing yet. cordoned: labels of its GPUs, or `all`."""
+    """A node of a cluster. reported_at None: it has told nothing yet. cordoned: labels of its GPUs,
+    or `all`."""
 
     id: str
     level: Level
@@ -128,9 +132,10 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that wants to be looked at. where: a GPU, a pod, a node. since: seconds since 1970; None: not known.
-    remedy: what to do about a domain that does not serve; empty where there is nothing to do. restart_at: seconds since
-    1970 when a wedged domain is restarted; None: it is not, or it is not known when."""
+    """Something that wants to be looked at. where: a GPU, a pod, a node. since: seconds since 1970;
+    None: not known. remedy: what to do about a domain that does not serve; empty where there is
+    nothing to do. restart_at: seconds since 1970 when a wedged domain is restarted; None: it is
+    not, or it is not known when."""
 
     id: str
     level: Level
@@ -145,9 +150,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCard:
-    """Who waits for a GPU, and why. why: a value of status.rules.pods.Why; empty for a program on this node. place: in
-    the queue, 0 where there is none. since: seconds since 1970 when a pod was bound to its node, or made where it has
-    none; None: not reported."""
+    """Who waits for a GPU, and why. why: a value of status.rules.pods.Why; empty for a program on
+    this node. place: in the queue, 0 where there is none. since: seconds since 1970 when a pod was
+    bound to its node, or made where it has none; None: not reported."""
 
     id: str
     name: str
@@ -177,8 +182,9 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class PodsHeard:
-    """How far it is known which pods of a node do not run yet. away: why nothing is heard of them; empty while it is.
-    since: seconds since 1970 since when; None where they were never heard of, so that none listed means nothing."""
+    """How far it is known which pods of a node do not run yet. away: why nothing is heard of them;
+    empty while it is. since: seconds since 1970 since when; None where they were never heard of, so
+    that none listed means nothing."""
 
     away: str = ""
     since: float | None = None
@@ -195,9 +201,10 @@ class PodsHere:
 
 @dataclass(frozen=True, slots=True)
 class PageHead:
-    """at: when what is shown was seen, seconds since 1970. away: why nothing is heard since `away_since`; empty while
-    it is. waiting_more: how many wait beside those that are listed. pods: of a node beside a kubelet, whose pods are
-    listed once they are bound to it; None: pods do not come here, or of a cluster, which lists all of them.
+    """at: when what is shown was seen, seconds since 1970. away: why nothing is heard since
+    `away_since`; empty while it is. waiting_more: how many wait beside those that are listed. pods:
+    of a node beside a kubelet, whose pods are listed once they are bound to it; None: pods do not
+    come here, or of a cluster, which lists all of them.
     """
 
     scope: PageScope
@@ -223,7 +230,8 @@ class PageView:
     lately: tuple[EventLine, ...]
 
 
-LISTS = ("notes", "nodes", "gpus", "waiting", "lately")  # the fields of a view whose entries have ids
+# the fields of a view whose entries have ids
+LISTS = ("notes", "nodes", "gpus", "waiting", "lately")
 
 
 def level_of(state: str | None) -> Level:
@@ -247,7 +255,9 @@ def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] |
     """slices: None where it is not known what is granted."""
     node, uuid = shown_name(gpu.node), shown_name(gpu.uuid)
     known, level = None if slices is None else tuple(slices), level_of(gpu.state)
-    if level is Level.WELL and any(one.over or one.holder is SliceHolder.STRANGER for one in known or ()):
+    if level is Level.WELL and any(
+        one.over or one.holder is SliceHolder.STRANGER for one in known or ()
+    ):
         level = Level.WARN
     return GpuCard(
         id=f"{node}/{uuid}" if node else uuid,
@@ -265,30 +275,62 @@ def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] |
 
 
 def holder_of(row: GrantRow) -> tuple[SliceHolder, str]:
-    names = (SliceHolder.POD, row.pod), (SliceHolder.CONTAINER, row.container), (SliceHolder.PROGRAM, row.command)
+    names = (
+        (SliceHolder.POD, row.pod),
+        (SliceHolder.CONTAINER, row.container),
+        (SliceHolder.PROGRAM, row.command),
+    )
     return next((holder, shown_name(name)) for holder, name in names if name is not None)
 
 
 def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
-    """Of one GPU (its UUID). A grant whose GPUs are not reported one by one has as much of each, and is shown with what
-    it uses of the one where it uses most.
+    """Of one GPU (its UUID). A grant whose GPUs are not reported one by one has as much of each,
+    and is shown with what it uses of the one where it uses most.
     """
     for row in rows:
         if gpu in row.gpus:
             holder, name = holder_of(row)
             part = next((card for card in row.cards if card.gpu == gpu), row)
-            share = part.memory_mib, part.used_mib, row.thread_percent, part.reserved_percent, row.clients
+            share = (
+                part.memory_mib,
+                part.used_mib,
+                row.thread_percent,
+                part.reserved_percent,
+                row.clients,
+            )
             pid = row.pid if holder is SliceHolder.PROGRAM else None
-            violations = total(one.count for one in row.violations.counts) if row.violations else None
-            claim, others = row.claim and shown_name(row.claim), tuple(map(shown_name, row.shared_with))
-            yield Slice(row.id or name, holder, name, *share, pid, part.over, row.ended, violations, claim, others)
+            violations = (
+                total(one.count for one in row.violations.counts) if row.violations else None
+            )
+            claim, others = (
+                row.claim and shown_name(row.claim),
+                tuple(map(shown_name, row.shared_with)),
+            )
+            yield Slice(
+                row.id or name,
+                holder,
+                name,
+                *share,
+                pid,
+                part.over,
+                row.ended,
+                violations,
+                claim,
+                others,
+            )
 
 
-def domain_notes(domain: DomainReport, wedged_limit_s: float | None, node: str = "") -> Iterator[Note]:
+def domain_notes(
+    domain: DomainReport, wedged_limit_s: float | None, node: str = ""
+) -> Iterator[Note]:
     """node: of a cluster."""
     where, level = shown_name(f"{node} {domain.name}".strip()), level_of(domain.state)
     if level is not Level.WELL:
-        reason, state, since = shown_text(domain.reason), shown_name(domain.state), epoch(domain.since)
+        reason, state, since = (
+            shown_text(domain.reason),
+            shown_name(domain.state),
+            epoch(domain.since),
+        )
         restart_at = None
         if domain.state == State.WEDGED and since is not None and wedged_limit_s is not None:
             restart_at = since + wedged_limit_s
@@ -297,15 +339,21 @@ def domain_notes(domain: DomainReport, wedged_limit_s: float | None, node: str =
     elif domain.doubt:
         yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
     if suspects := domain.faults.suspects:
-        each = ", ".join([f"{one.pod} ({'?' if one.faults is None else one.faults})" for one in suspects])
+        each = ", ".join(
+            [f"{one.pod} ({'?' if one.faults is None else one.faults})" for one in suspects]
+        )
         first = epoch(min([one.since for one in suspects if one.since], default=None))
-        yield Note(f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each), first)
+        yield Note(
+            f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each), first
+        )
 
 
 def no_daemon_notes(gpus: Iterable[GpuRow]) -> Iterator[Note]:
     for gpu in gpus:
         if gpu.state is None:
-            where, key = (shown_name(f"{gpu.node} {name}".strip()) for name in (gpu.label, gpu.uuid))
+            where, key = (
+                shown_name(f"{gpu.node} {name}".strip()) for name in (gpu.label, gpu.uuid)
+            )
             yield Note(f"no-daemon {key}", Level.BAD, NoteKind.NO_DAEMON, where, "")
 
 
@@ -317,7 +365,20 @@ def pod_card(pod: "PodSeen", answer: "Explanation") -> WaitingCard:
     """A pod that waits, with the sentence of `kubectl mps explain`."""
     request = pod.shared.request if pod.shared else None
     began = pod.bound if pod.node else pod.shared.created if pod.shared else ""
-    mib, percent, gpus = (request.memory_mib, request.thread_percent, request.gpus) if request else (None, None, None)
+    mib, percent, gpus = (
+        (request.memory_mib, request.thread_percent, request.gpus)
+        if request
+        else (None, None, None)
+    )
     level, name = Level.BAD if answer.why.is_permanent else Level.WARN, str(pod.name)
     words = answer.why.value, shown_text(answer.sentence)
-    return WaitingCard(pod.name.uid or name, shown_name(name), level, *words, mib, percent, gpus, since=seconds(began))
+    return WaitingCard(
+        pod.name.uid or name,
+        shown_name(name),
+        level,
+        *words,
+        mib,
+        percent,
+        gpus,
+        since=seconds(began),
+    )
