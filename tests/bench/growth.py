@@ -50,7 +50,7 @@ def growth() -> Iterator[tuple[str, Row]]:
 
 
 def _has_looked(watching: Watchdog, before: int) -> bool:
-    return watching.status().looks > before
+    return watching.report().node.looks > before
 
 
 class _Crowd:
@@ -88,7 +88,7 @@ class _Crowd:
             await running
             room.SCAN_S, room._MIN_PAUSE_S = pauses
             self._ledger.close()
-        killed = sum(one.ended for one in watching.status().counts)
+        killed = sum(one.ended for one in watching.report().node.counts)
         assert killed, "some were killed"
         per = [linear_regression(looks, values).slope * 100_000 for values in (kib, descriptors)]
         came = next(self._numbers)
@@ -105,7 +105,7 @@ class _Crowd:
 
     async def _samples(self, watching: Watchdog) -> tuple[list[int], list[float], list[int]]:
         me, samples, seen = psutil.Process(), [], 0
-        while (now := watching.status().looks) < LOOKS:
+        while (now := watching.report().node.looks) < LOOKS:
             for every, change in (
                 (MEMORY_EVERY, self._change),
                 (COMES_EVERY, self._replace),

@@ -80,14 +80,14 @@ def test_a_gpu_with_two_instances_and_another_are_three_gpus_with_a_daemon_each(
     first, second, whole = served.node().gpus
 
     assert [gpu.label for gpu in (first, second, whole)] == ["gpu0-mig1", "gpu0-mig2", "gpu1"]
-    assert {first.parent, second.parent, whole.parent} == {served.simulation.gpus[0].uuid, None}
+    assert {first.parent, second.parent, whole.parent} == {served.simulation.gpus[0].uuid, ""}
     assert (first.mig_profile, first.memory_mib, first.sms, first.promised_clients) == (
         "3g.40gb",
         40192,
         42,
         20,
     )
-    assert (whole.mig_profile, whole.promised_clients) == (None, 48)
+    assert (whole.mig_profile, whole.promised_clients) == ("", 48)
     for gpu in (first, second, whole):
         environment = processes.environment_of(served.daemon(gpu.label)) or {}
         assert environment["CUDA_VISIBLE_DEVICES"] == gpu.uuid
@@ -158,7 +158,7 @@ def test_an_instance_with_the_ids_of_one_that_is_still_in_use_waits_for_its_name
         lambda: [gpu for gpu in served.node().gpus if gpu.mig_profile == "4g.40gb"],
         "the new instance is known",
     )
-    assert (new.label, new.domain) == ("gpu0-mig1", None)
+    assert (new.label, new.domain) == ("gpu0-mig1", "")
     assert (program.running, served.daemon("gpu0-mig1")) == (True, old)
 
     program.kill()

@@ -251,7 +251,7 @@ def test_every_value_that_lifts_the_limits_is_contained_though_nothing_shows_it(
     last = [one for one in watched.violations.last if one.kind == ViolationKind.MEMORY_OVER_GRANT][
         -1
     ]
-    assert (last.namespace, last.pod, last.action) == ("default", "liar", Response.KILL)
+    assert (last.pod, last.action) == ("default/liar", Response.KILL)
 
 
 def test_what_the_environment_shows_is_told_before_it_is_used(watched: Watched) -> None:
