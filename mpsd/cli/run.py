@@ -16,6 +16,7 @@ from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.settings import settings
 
 _CREATED = 201
+_STOPPING = 410
 _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
@@ -93,9 +94,14 @@ def _readable(argument: str) -> str:
 
 
 def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
-    """NotRunning, TimeoutError."""
+    """NotRunning, TimeoutError. Ends the program where mpsd stops: waiting would not help."""
     status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
-    return local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)
+    if status == _CREATED:
+        return local_api.read(body, GrantAnswer)
+    refusal = local_api.read(body, Refusal)
+    if status == _STOPPING:
+        _give_up("; ".join(refusal.reasons), ExitCode.NO)
+    return refusal
 
 
 def _become(command: list[str], answer: GrantAnswer) -> NoReturn:
