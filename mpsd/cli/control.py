@@ -81,7 +81,7 @@ class ControlRole:
         ended = asyncio.Event()
         self._running[name] = ended, tasks.create_task(self._supervisors[name].run(ended))
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: event_loop.Stop) -> None:
         """Serves until `stop`, then drains, ends the daemons and puts everything back as it was found."""
 
         async def watch_files() -> None:  # for all domains, so that an idle node is seldom woken
@@ -105,7 +105,7 @@ class ControlRole:
                 self._begin(name, tasks)
             watching = tasks.create_task(watch_files())
             await stop.wait()
-            await self._drain()
+            await self._drain(stop.signal)
             watching.cancel()
             for name, supervisor in self._supervisors.items():
                 self._running[name][0].set()
@@ -171,12 +171,13 @@ class ControlRole:
         """Ends the drain that is under way: the programs that are left lose their GPU."""
         self._hurry.set()
 
-    async def _drain(self) -> None:
+    async def _drain(self, signal: str) -> None:
         """Waits until no domain has programs left, the policy's drain time is over, or somebody is in a hurry."""
         drain_s = self._policy().graces.drain_s
         for supervisor in self._supervisors.values():
             supervisor.drain()
-        self._log.info("draining", deadline_s=drain_s, again="a second signal ends the programs that are left")
+        again = "a second signal ends the programs that are left"
+        self._log.info("draining", signal=signal, deadline_s=drain_s, again=again)
         try:
             await until(self._is_drained, drain_s, "the drain ends", look_again_s=0.05)
         except TimeoutError:
