@@ -86,5 +86,6 @@ def _in_force(held: Policy | GpuFacts) -> str:
         f"{part.memory_percent} % of a GPU's memory and {part.thread_percent} % of its threads allocatable, "
         f"hostIPC {admission.host_ipc}, {len(admission.blocked_environment)} patterns of blocked environment, "
         f"memory over the grant: {held.violations.memory_over_grant.action}, "
-        f"exclusive process {'on' if held.exclusive_process else 'off'}, canary {held.canary}"
+        f"exclusive process {'on' if held.exclusive_process else 'off'}, canary {held.canary}, "
+        f"end_drain_s {held.graces.end_drain_s:g}, pod_ends {'on' if held.pod_ends else 'off'}"
     )
