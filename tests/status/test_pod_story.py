@@ -151,6 +151,14 @@ def test_silent_and_unready_nodes_are_counted_and_named_while_they_are_few() -> 
     assert re.findall(r"(\w+|\d nodes) \(", found.sentence) == ["new", "5 nodes", "unready"]
 
 
+def test_nodes_that_mpsd_shares_are_named_before_those_without_the_label() -> None:
+    bare = read_kubernetes_node({"metadata": {"name": "a-bare"}})
+    cordoned = machine("b-cordoned", unschedulable=True)
+    found = told(pod(), scene(cluster_node("a-bare"), cluster_node("b-cordoned"), machines=(bare, cordoned)))
+    assert found.why is Why.KEPT_AWAY
+    assert found.sentence.index("b-cordoned") < found.sentence.index("a-bare")
+
+
 def test_where_a_node_has_not_told_its_size_nothing_is_said_never_to_fit() -> None:
     never_told = replace(cluster_node("node2"), told_at=None, gpus=())
     found = told(pod(30), scene(cluster_node("node1", (23,)), never_told))
