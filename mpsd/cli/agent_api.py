@@ -119,8 +119,7 @@ class AgentApi:
         return replace(status, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:
-        """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no room; 410
-        while mpsd stops."""
+        """201 with the grant; 400 where it cannot be read or served; 409 without room; 410 while mpsd stops."""
         try:
             return await self._granted(request)
         except InvalidInput as error:

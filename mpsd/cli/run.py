@@ -96,12 +96,9 @@ def _readable(argument: str) -> str:
 def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
     """NotRunning, TimeoutError. Ends the program where mpsd stops: waiting would not help."""
     status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
-    if status == _CREATED:
-        return local_api.read(body, GrantAnswer)
-    refusal = local_api.read(body, Refusal)
     if status == _STOPPING:
-        _give_up("; ".join(refusal.reasons), ExitCode.NO)
-    return refusal
+        _give_up("; ".join(local_api.read(body, Refusal).reasons), ExitCode.NO)
+    return local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)
 
 
 def _become(command: list[str], answer: GrantAnswer) -> NoReturn:

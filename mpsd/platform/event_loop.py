@@ -52,10 +52,9 @@ def until_signalled(again: Callable[[], None]) -> Stop:
 
     def signalled(signum: signal.Signals) -> None:
         if stop.is_set():
-            again()
-            return
+            return again()
         stop.signal = signum.name
-        stop.set()
+        return stop.set()
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, signalled, signum)
