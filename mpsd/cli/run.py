@@ -21,25 +21,11 @@ _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
 @takes(
-    option(
-        "--gpu-mem",
-        required=True,
-        metavar="GIB",
-        help="GiB of GPU memory, CUDA's own context included.",
-    ),
-    option(
-        "--gpu-core",
-        metavar="PERCENT",
-        help="Percent of the GPU's threads, as a reservation and a limit.",
-    ),
+    option("--gpu-mem", required=True, metavar="GIB", help="GiB of GPU memory, with CUDA's own."),
+    option("--gpu-core", metavar="PERCENT", help="Percent of its threads, reserved and a limit."),
     option("--gpus", metavar="N", help="GPUs that the request is divided over evenly."),
     flag("--wait", help="Join the queue when there is no room, instead of failing."),
-    option(
-        "--timeout",
-        type=Between(1),
-        metavar="SECONDS",
-        help="With --wait: give up after so many seconds.",
-    ),
+    option("--timeout", type=Between(1), metavar="SECONDS", help="With --wait: give up then."),
     RUN_DIR,
     option("command", nargs="...", metavar="-- CMD [ARG]...", help="The command and its arguments."),
 )

@@ -3,7 +3,6 @@
 Completion asks with a short deadline, and has no way to complain.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,6 @@ from mpsd.status.rules.use import GrantUse
 
 CurrentGrant = GrantStatus | GrantUse
 Shown = TypeVar("Shown", GrantStatus, GrantUse)
-_GRANT_ID = re.compile("[0-9a-f]{12}")
 _SHORT = 12  # characters of a container's id, as engines show it
 _TAB_S = 1.0
 _LONGEST = 200
@@ -67,7 +65,7 @@ def why_not_one(grants: Sequence[CurrentGrant], found: Sequence[CurrentGrant], w
     names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
     if found:
         return f"{shown(word)} may be {names}; write more of the id"
-    if _GRANT_ID.fullmatch(word):
+    if len(word) == _SHORT and not word.strip("0123456789abcdef"):
         return f"{word} holds no grant: it has ended, if there was one; there are: {names or 'none at all'}"
     return f"no container or program that holds a grant is {shown(word)}; there are: {names or 'none at all'}"
 
