@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
-from mpsd.model.policy import GpuPriority
+from mpsd.model.policy import GpuPriority, RuleId, RuleMode, RuleModes
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
@@ -80,6 +80,14 @@ def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
     thing["spec"]["nodeName"] = "node1"
     again = told(thing, scene())
     assert (again.why, again.node) == (Why.ASKS_UNREADABLY, "node1")
+
+
+def test_a_short_grace_is_no_warning_where_the_policy_only_records_it() -> None:
+    thing = pod(spec={"terminationGracePeriodSeconds": 0})
+    modes = RuleModes({RuleId.GRACE_ZERO: RuleMode.AUDIT})
+    silent = replace(POLICY, admission=replace(POLICY.admission, rules=modes))
+    assert [one.rule for one in read_pod_seen(thing, POLICY).warnings] == ["grace-zero"]
+    assert read_pod_seen(thing, silent).warnings == ()
 
 
 # -- without a node ------------------------------------------------------------------------------------------------

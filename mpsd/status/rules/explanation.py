@@ -4,6 +4,7 @@ explain`.
 What is known for certain is stated, and what others say is quoted; nothing is guessed.
 """
 
+from dataclasses import replace
 from enum import Enum
 
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
@@ -60,7 +61,8 @@ def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Expla
         return Explanation(Why.SUCCEEDED, f"{_pod(pod)} has finished well, and holds no GPU any more", is_well=True)
     if pod.phase == "Failed":
         return _failed(pod, warning)
-    return _on_node(pod, context, warning) if pod.node else waiting_story(pod, pod.shared.request, context)
+    found = _on_node(pod, context, warning) if pod.node else waiting_story(pod, pod.shared.request, context)
+    return replace(found, warnings=pod.warnings)
 
 
 def _pod(pod: PodSeen) -> str:
