@@ -39,6 +39,7 @@ class AgentSources:
     unheard: Callable[[], str] = lambda: ""
     claims: Callable[[], tuple[str, str]] = lambda: ("", "")
     upgrade_state: Callable[[], str] = lambda: ""
+    stopping: Callable[[], bool] = lambda: False  # whether this process ends, with its daemons
 
     @property
     def policy(self) -> Policy:

@@ -4,7 +4,7 @@ process."""
 import asyncio
 import platform
 import shutil
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,7 +82,7 @@ class Parts:
         stop = event_loop.until_signalled(self._control.hurry if self._control else lambda: None)
         cluster_stop, agent_stop = asyncio.Event(), asyncio.Event()
         async with AsyncExitStack() as opened:
-            for server in self._servers():
+            for server in self._servers(stop.is_set):
                 await server.start()
                 opened.push_async_callback(server.stop)
             if self._cluster:
@@ -106,7 +106,9 @@ class Parts:
             shutil.rmtree(self._settings.simulation)
         return 0
 
-    def _servers(self) -> "Iterator[Listener | ReadersPort | PageApi]":
+    def _servers(
+        self, stopping: Callable[[], bool]
+    ) -> "Iterator[Listener | ReadersPort | PageApi]":
         """Stopped in the opposite order: a stream ends before its server waits for the answers that
         are under way."""
         with lasting():
@@ -116,7 +118,9 @@ class Parts:
             from mpsd.status.page.node import NodePage
             from mpsd.status.page.server import PageApi
 
-        sources = AgentSources(self._settings, self._agent, self._node, self._files, self._ledger)
+        sources = AgentSources(
+            self._settings, self._agent, self._node, self._files, self._ledger, stopping=stopping
+        )
         name, pods, calls = platform.node(), None, None
         if beside := self._cluster:
             name, pods, calls = beside.name, beside.pods, beside.calls

@@ -153,8 +153,8 @@ class AgentApi:
         return replace(report, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:
-        """201 with the grant; 400 for a request that cannot be read or served; 409 when there is no
-        room."""
+        """201 with the grant; 400 where it cannot be read or served; 409 without room; 410 while
+        mpsd stops."""
         try:
             return await self._granted(request)
         except InvalidInput as error:
@@ -166,6 +166,12 @@ class AgentApi:
         sources = self._sources
         if sources.ledger is None:
             raise No(400, "kubelet assigns this node's GPUs to pods; create a pod", for_ever=True)
+        if sources.stopping():
+            why = (
+                "mpsd is stopping, and grants nothing more until it is started again, as with"
+                " `mpsd up`"
+            )
+            raise No(410, why, for_ever=False)
         asks = await read(request, ProgramRequest)
         wanted = read_program_request(asks, sources.policy, sources.facts)
         asker = peer(request)

@@ -93,5 +93,6 @@ def _in_force(held: Policy | GpuFacts) -> str:
         f" {part.thread_percent} % of its threads allocatable, hostIPC {admission.host_ipc},"
         f" {len(admission.blocked_environment)} patterns of blocked environment, memory over the"
         f" grant: {held.violations.memory_over_grant.action}, exclusive process"
-        f" {'on' if held.exclusive_process else 'off'}, canary {held.canary}"
+        f" {'on' if held.exclusive_process else 'off'}, canary {held.canary}, end_drain_s"
+        f" {held.graces.end_drain_s:g}, pod_ends {'on' if held.pod_ends else 'off'}"
     )

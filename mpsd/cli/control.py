@@ -97,7 +97,7 @@ class ControlRole:
         ended = asyncio.Event()
         self._running[name] = ended, tasks.create_task(self._supervisors[name].run(ended))
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: event_loop.Stop) -> None:
         """Serves until `stop`, then drains, ends the daemons and puts everything back as it was
         found."""
 
@@ -129,7 +129,7 @@ class ControlRole:
                 self._begin(name, tasks)
             watching = tasks.create_task(watch_files())
             await stop.wait()
-            await self._drain()
+            await self._drain(stop.signal)
             watching.cancel()
             for name, supervisor in self._supervisors.items():
                 self._running[name][0].set()
@@ -214,15 +214,14 @@ class ControlRole:
         """Ends the drain that is under way: the programs that are left lose their GPU."""
         self._hurry.set()
 
-    async def _drain(self) -> None:
+    async def _drain(self, signal: str) -> None:
         """Waits until no domain has programs left, the policy's drain time is over, or somebody is
         in a hurry."""
         drain_s = self._policy().graces.drain_s
         for supervisor in self._supervisors.values():
             supervisor.drain()
-        self._log.info(
-            "draining", deadline_s=drain_s, again="a second signal ends the programs that are left"
-        )
+        again = "a second signal ends the programs that are left"
+        self._log.info("draining", signal=signal, deadline_s=drain_s, again=again)
         try:
             await until(self._is_drained, drain_s, "the drain ends", look_again_s=0.05)
         except TimeoutError:

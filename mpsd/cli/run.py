@@ -16,29 +16,16 @@ from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.settings import settings
 
 _CREATED = 201
+_STOPPING = 410
 _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
 @takes(
-    option(
-        "--gpu-mem",
-        required=True,
-        metavar="GIB",
-        help="GiB of GPU memory, CUDA's own context included.",
-    ),
-    option(
-        "--gpu-core",
-        metavar="PERCENT",
-        help="Percent of the GPU's threads, as a reservation and a limit.",
-    ),
+    option("--gpu-mem", required=True, metavar="GIB", help="GiB of GPU memory, with CUDA's own."),
+    option("--gpu-core", metavar="PERCENT", help="Percent of its threads, reserved and a limit."),
     option("--gpus", metavar="N", help="GPUs that the request is divided over evenly."),
     flag("--wait", help="Join the queue when there is no room, instead of failing."),
-    option(
-        "--timeout",
-        type=Between(1),
-        metavar="SECONDS",
-        help="With --wait: give up after so many seconds.",
-    ),
+    option("--timeout", type=Between(1), metavar="SECONDS", help="With --wait: give up then."),
     RUN_DIR,
     option(
         "command", nargs="...", metavar="-- CMD [ARG]...", help="The command and its arguments."
@@ -100,8 +87,10 @@ def _readable(argument: str) -> str:
 
 
 def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
-    """NotRunning, TimeoutError."""
+    """NotRunning, TimeoutError. Ends the program where mpsd stops: waiting would not help."""
     status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
+    if status == _STOPPING:
+        _give_up("; ".join(local_api.read(body, Refusal).reasons), ExitCode.NO)
     return (
         local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)
     )

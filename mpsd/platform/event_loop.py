@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -43,12 +42,24 @@ def expect_long_life() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-def until_signalled(again: Callable[[], None]) -> asyncio.Event:
-    """An event that the first SIGINT or SIGTERM sets; `again` is called at each one after it."""
-    stop = asyncio.Event()
-    calls = chain([stop.set], repeat(again))
+class Stop(asyncio.Event):
+    """Set by the first SIGINT or SIGTERM, whose name is then in `signal`."""
+
+    signal = ""
+
+
+def until_signalled(again: Callable[[], None]) -> Stop:
+    """`again` is called at each signal after the first."""
+    stop = Stop()
+
+    def signalled(signum: signal.Signals) -> None:
+        if stop.is_set():
+            return again()
+        stop.signal = signum.name
+        return stop.set()
+
     for signum in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signum, lambda: next(calls)())
+        asyncio.get_running_loop().add_signal_handler(signum, signalled, signum)
     return stop
 
 

@@ -158,6 +158,8 @@ def _complaint(actions: Sequence[tuple[str, str]]) -> str:
     """What makes no sense in these actions and values; "" where all of it does."""
     prepared = False
     for name, value in actions:
+        if name in _CHOICES:
+            return f"{name}={value} is after the first action; write {name}= before the actions"
         if name not in _ACTIONS:
             return f"{name} is not one of {', '.join(_ACTIONS)}"
         if name == "prepare" and value not in WORKS:

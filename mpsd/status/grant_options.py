@@ -76,6 +76,11 @@ def why_not_one(grants: Sequence[GrantReport], found: Sequence[GrantReport], wor
     names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
     if found:
         return f"{shown(word)} may be {names}; write more of the id"
+    if len(word) == _SHORT and not word.strip("0123456789abcdef"):
+        return (
+            f"{word} holds no grant: it has ended, if there was one; there are:"
+            f" {names or 'none at all'}"
+        )
     return (
         f"no container or program that holds a grant is {shown(word)}; there are:"
         f" {names or 'none at all'}"

@@ -52,10 +52,16 @@ def test_who_decides_where_a_pod_runs_must_know_the_books(
     assert broken(pod(container(), **{field: value})) == []
 
 
-@pytest.mark.parametrize(("grace_s", "is_found"), [(None, False), (0, True), (1, False)])
-def test_a_gpu_pod_that_is_killed_at_once_is_found(grace_s: int | None, is_found: bool) -> None:
+@pytest.mark.parametrize(
+    ("grace_s", "is_found"), [(None, False), (-1, True), (0, True), (1, False)]
+)
+def test_a_gpu_pod_that_is_killed_at_once_or_nearly_so_is_found(
+    grace_s: int | None, is_found: bool
+) -> None:
     spec = {"terminationGracePeriodSeconds": grace_s}
-    expected = [("grace-zero", "spec.terminationGracePeriodSeconds", "0")] if is_found else []
+    expected = (
+        [("grace-zero", "spec.terminationGracePeriodSeconds", str(grace_s))] if is_found else []
+    )
     assert broken(pod(container(limits={MEMORY: 7}), **spec)) == expected
     assert broken(pod(container(), **spec)) == []
 

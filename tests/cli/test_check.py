@@ -39,6 +39,13 @@ def test_sound_files_say_in_a_line_each_what_is_in_force() -> None:
     assert "the largest is NVIDIA B300" in facts
 
 
+def test_how_clients_are_ended_is_said_as_the_policy_has_it(folder: Path) -> None:
+    assert "end_drain_s 3, pod_ends on" in check(str(folder)).stdout
+    change(folder / "policy.yaml", "end_drain_s: 3", "end_drain_s: 0.5")
+    change(folder / "policy.yaml", "pod_ends: true", "pod_ends: false")
+    assert "end_drain_s 0.5, pod_ends off" in check(str(folder)).stdout
+
+
 def test_without_a_folder_the_limits_in_use_are_checked(folder: Path) -> None:
     assert "limits/policy.yaml: " in check().stdout
     assert f"{folder}/policy.yaml: " in check(MPSD_LIMITS=str(folder)).stdout

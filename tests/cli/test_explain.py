@@ -44,22 +44,21 @@ def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str,
     return answer
 
 
-def test_a_grace_of_zero_is_warned_of_with_its_field_value_and_remedy() -> None:
+@pytest.mark.parametrize("grace_s", [-1, 0])
+def test_a_grace_of_zero_or_less_is_warned_of_and_not_lengthened(grace_s: int) -> None:
     sample = Path(SAMPLE).read_text()
     text = sample.replace(
-        "hostIPC: true", "hostIPC: true\n      terminationGracePeriodSeconds: 0", 1
+        "hostIPC: true", f"hostIPC: true\n      terminationGracePeriodSeconds: {grace_s}", 1
     )
-    (warning,) = [
-        one
-        for one in explained("-f", "-", given=text)[0]["warnings"]
-        if one["rule"] == "grace-zero"
-    ]
+    (job,) = explained("-f", "-", given=text)
+    (warning,) = [one for one in job["warnings"] if one["rule"] == "grace-zero"]
     assert (warning["where"], warning["value"]) == (
         "spec.template.spec.terminationGracePeriodSeconds",
-        "0",
+        str(grace_s),
     )
     assert warning["message"]
     assert warning["remedy"]
+    assert job["grace_added_s"] == 0
 
 
 def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> None:
@@ -88,6 +87,7 @@ def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> N
             ],
             "limits": [{"container": "mps-sample", "memory_mib": 7168, "thread_percent": 100}],
             "priority": None,
+            "grace_added_s": 4,
             "environment": {
                 "mps-sample": {
                     "CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client",

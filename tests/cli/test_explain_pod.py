@@ -66,6 +66,24 @@ def test_a_pod_that_runs_is_where_it_is_with_what_it_has(cluster: GpuCluster) ->
     )
 
 
+@pytest.mark.parametrize("grace_s", [-1, 0, 1])
+def test_a_pod_that_kubelet_kills_at_once_is_warned_of(cluster: GpuCluster, grace_s: int) -> None:
+    cluster.nodes(mpsnode("node1", 15))
+    on = {"nodeName": "node1", "terminationGracePeriodSeconds": grace_s}
+    cluster.pod(gpu_pod("runs", 7, **on), {"phase": "Running"})
+    cluster.pod(gpu_pod("waits", 7, terminationGracePeriodSeconds=grace_s))
+    cluster.pod(gpu_pod("over", 7, **on), {"phase": "Succeeded"})
+    expected = [("grace-zero", str(grace_s))] if grace_s < 1 else []
+    for name in ("runs", "waits"):
+        warnings = json.loads(explain(cluster, name, "-o", "json").output)["warnings"]
+        assert [(one["rule"], one["value"]) for one in warnings] == expected
+        _sentence, *lines = explain(cluster, name).output.splitlines()
+        assert [line.partition(" is ")[0] for line in lines] == [
+            "  warning spec.terminationGracePeriodSeconds"
+        ] * len(warnings)
+    assert json.loads(explain(cluster, "over", "-o", "json").output)["warnings"] == []
+
+
 def test_a_pod_without_room_says_what_there_is_and_what_is_not_counted(cluster: GpuCluster) -> None:
     two_nodes(cluster, told_ago_s=3600)
     cluster.pod(gpu_pod("train", 7))

@@ -34,9 +34,9 @@ def _complaint(program: tuple[str, ...], *words: str) -> str:
     ("words", "complaint"),
     [
         ("info juggle", "juggle is not one of alloc, "),
-        ("info lift=0=0", "lift is not one of alloc, "),
-        ("info threads=100", "threads is not one of alloc, "),
-        ("info kernel=10", "kernel is not one of alloc, "),
+        ("info lift=0=0", "lift=0=0 is after the first action; write lift= before the actions"),
+        ("info threads=100", "threads=100 is after the first action; write threads= before"),
+        ("work=1 kernel=10", "kernel=10 is after the first action; write kernel= before"),
         ("kernel=0 work", "kernel=0 is not above 0 and up to 60000 ms"),
         ("kernel=60001 work", "kernel=60001 is not above 0 and up to 60000 ms"),
         ("kernel=nan work", "kernel=nan is not above 0 and up to 60000 ms"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.grants import Request
-from mpsd.model.policy import GpuPriority
+from mpsd.model.policy import GpuPriority, RuleId, RuleMode, RuleModes
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
@@ -87,6 +87,14 @@ def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
     thing["spec"]["nodeName"] = "node1"
     again = told(thing, scene())
     assert (again.why, again.node) == (Why.ASKS_UNREADABLY, "node1")
+
+
+def test_a_short_grace_is_no_warning_where_the_policy_only_records_it() -> None:
+    thing = pod(spec={"terminationGracePeriodSeconds": 0})
+    modes = RuleModes({RuleId.GRACE_ZERO: RuleMode.AUDIT})
+    silent = replace(POLICY, admission=replace(POLICY.admission, rules=modes))
+    assert [one.rule for one in read_pod_seen(thing, POLICY).warnings] == ["grace-zero"]
+    assert read_pod_seen(thing, silent).warnings == ()
 
 
 # -- without a node ------------------------------------------------------------------------------
@@ -176,6 +184,16 @@ def test_silent_and_unready_nodes_are_counted_and_named_while_they_are_few() -> 
     found = told(pod(), unready())
     assert found.why is Why.NO_ROOM
     assert re.findall(r"(\w+|\d nodes) \(", found.sentence) == ["new", "5 nodes", "unready"]
+
+
+def test_nodes_that_mpsd_shares_are_named_before_those_without_the_label() -> None:
+    bare = read_kubernetes_node({"metadata": {"name": "a-bare"}})
+    cordoned = machine("b-cordoned", unschedulable=True)
+    found = told(
+        pod(), scene(cluster_node("a-bare"), cluster_node("b-cordoned"), machines=(bare, cordoned))
+    )
+    assert found.why is Why.KEPT_AWAY
+    assert found.sentence.index("b-cordoned") < found.sentence.index("a-bare")
 
 
 def test_where_a_node_has_not_told_its_size_nothing_is_said_never_to_fit() -> None:

@@ -38,7 +38,8 @@ def patch_for_pod(
     asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
     injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
     claimed = _claimed(thing, pod, policy, template) if template else ()
-    grace = _longer_grace(pod, policy) if asked else ()
+    added_s = added_grace_s(pod, policy) if asked else 0
+    grace = _longer_grace(pod, added_s) if added_s else ()
     return (
         *([HOST_IPC] if injects else []),
         *grace,
@@ -47,15 +48,20 @@ def patch_for_pod(
     )
 
 
-def _longer_grace(pod: Pod, policy: Policy) -> tuple[Change, ...]:
-    """The time that mpsd needs to end the pod's clients, added once to its grace, so that a
-    checkpoint loses nothing. A static pod keeps the grace of its file, which its kubelet reads."""
+def added_grace_s(pod: Pod, policy: Policy) -> int:
+    """The time that mpsd needs to end the clients of a pod with a GPU, added once to its grace, so
+    that a checkpoint loses nothing. A static pod keeps the grace of its file, which its kubelet
+    reads."""
+    is_short = pod.spec.grace_s is not None and pod.spec.grace_s <= 0
+    if is_short or not policy.pod_ends or policy.graces.end_drain_s == 0:
+        return 0
+    return (
+        0 if {GRACE_ADDED, MIRROR} & pod.annotations.keys() else math.ceil(policy.graces.pod_end_s)
+    )
+
+
+def _longer_grace(pod: Pod, added_s: int) -> tuple[Change, ...]:
     grace_s = USUAL_GRACE_S if pod.spec.grace_s is None else pod.spec.grace_s
-    if not policy.pod_ends or policy.graces.end_drain_s == 0 or grace_s <= 0:
-        return ()
-    if GRACE_ADDED in pod.annotations or MIRROR in pod.annotations:
-        return ()
-    added_s = math.ceil(policy.graces.pod_end_s)
     return {"op": "add", "path": _GRACE, "value": grace_s + added_s}, _annotated(
         pod, GRACE_ADDED, str(added_s)
     )

@@ -151,11 +151,26 @@ def _placement_annotations(case: RuleInput) -> Iterator[Found]:
     RuleId.GRACE_ZERO,
     "kubelet kills the program at once, which in the middle of a kernel ends its neighbours'"
     " programs too",
-    "remove it, which means 30, or write the seconds that the program needs to end",
+    "remove it, which means 30, or write the seconds that the program needs to end; a pod that is"
+    " there already can be deleted with kubectl delete --grace-period=30",
 )
 def _grace_zero(case: RuleInput) -> Iterator[Found]:
-    if case.pod.spec.grace_s == 0:
-        yield Found(at(case.pod.path, "spec", "terminationGracePeriodSeconds"), "0")
+    return _short_grace(case.pod)
+
+
+def _short_grace(pod: Pod) -> Iterator[Found]:
+    if (grace_s := pod.spec.grace_s) is not None and grace_s <= 0:
+        message = (
+            "Kubernetes takes that for 1, to which mpsd adds no time for queued kernels"
+            if grace_s < 0
+            else ""
+        )
+        yield Found(at(pod.path, "spec", "terminationGracePeriodSeconds"), str(grace_s), message)
+
+
+def grace_problems(pod: Pod) -> tuple[Problem, ...]:
+    """What `grace-zero` finds in a pod of which it is known that it gets a GPU."""
+    return tuple(_grace_zero.finding(one).problem for one in _short_grace(pod))
 
 
 REQUEST_RULES: tuple[Rule, ...] = (

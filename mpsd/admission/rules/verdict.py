@@ -14,6 +14,7 @@ from mpsd.admission.rules.claims import (
 )
 from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
+from mpsd.admission.rules.patch import added_grace_s
 from mpsd.admission.rules.requests import REQUEST_RULES, claiming
 from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleInput, RuleScope
 from mpsd.model.fields import FieldReader, Fields
@@ -97,7 +98,7 @@ class AdmissionVerdict:
     what only the audit log would say. requests: what its containers get, empty when it is refused.
     remark: one sentence for people about an object that gets nothing and need not, or that would be
     judged otherwise if it were created; else empty. priority: what a pod with requests says of its
-    own; None for anything else."""
+    own; else None. grace_added_s: by which the webhook lengthens its grace."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()
@@ -106,6 +107,7 @@ class AdmissionVerdict:
     requests: tuple[ContainerRequest, ...] = ()
     remark: str = ""
     priority: PodPriority | None = None
+    grace_added_s: int = 0
 
     @property
     def admitted(self) -> bool:
@@ -172,11 +174,8 @@ def review(
         requests = tuple(claimed_requests(pod, policy, facts, here))
     if placed and not problems:
         now = {finding.rule for finding in judged}
-        anew = [
-            finding.rule
-            for finding in judge(found, policy, facts, RequestContext(claims=classes))
-            if finding.rule not in now
-        ]
+        as_created = judge(found, policy, facts, RequestContext(claims=classes))
+        anew = [finding.rule for finding in as_created if finding.rule not in now]
         as_new = f"; a new one would break {', '.join(dict.fromkeys(anew))}"
         remark = (
             f"it runs already, by its status.startTime, and is judged as such{as_new}"
@@ -184,7 +183,10 @@ def review(
             else remark
         )
     priority = pod.priority if pod and requests else None
-    return AdmissionVerdict(found.name, problems, warnings, noted, requests, remark, priority)
+    added_s = added_grace_s(pod, policy) if pod and requests and not placed else 0
+    return AdmissionVerdict(
+        found.name, problems, warnings, noted, requests, remark, priority, added_s
+    )
 
 
 def _claimed(

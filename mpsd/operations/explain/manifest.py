@@ -220,6 +220,7 @@ def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dic
         "requests": [asdict(request) for request in verdict.requests],
         "limits": [_limit_record(request, limits, card) for request in verdict.requests],
         "priority": _priority(verdict, limits),
+        "grace_added_s": verdict.grace_added_s,
         "environment": {
             request.container: _variables(request, verdict, limits) for request in verdict.requests
         },
@@ -311,6 +312,8 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
             out.print(Text(f"    {name}={value}", "dim"))
     if said := _priority_sentence(verdict, limits):
         out.print(Text(f"  {said}"))
+    if verdict.grace_added_s:
+        out.print(f"  mpsd adds {verdict.grace_added_s} s to its terminationGracePeriodSeconds")
     for word, style, problems in (
         ("warning", "yellow", verdict.warnings),
         ("note", "dim", verdict.noted),
@@ -378,8 +381,7 @@ def _file(source: str) -> dict[str, str]:
 
 def _cards(models: str, facts: GpuFacts, variables: Mapping[str, str]) -> tuple[Gpu, ...]:
     """models: of `--gpu`: 4xA10 are four cards, A10 as many as the environment names. A UUID in the
-    environment is one of its cards', whichever no index names.
-    """
+    environment is one of its cards', whichever no index names."""
     if not models:
         known = ", ".join(card.short for card in facts.cards)
         remedy = f"write one of {known}, or several of one, such as 4x{facts.cards[0].short}"

@@ -178,10 +178,8 @@ async def _with_claims(
             unread |= set() if listed is not None else {namespace}
             for thing in listed or ():
                 things[namespace, ClaimName(kind, str(thing["metadata"]["name"]))] = thing
-    classes, slices = (
-        await _list(kube, DEVICE_CLASSES, unseen),
-        await _list(kube, RESOURCE_SLICES, unseen, query=_DRIVER),
-    )
+    classes = await _list(kube, DEVICE_CLASSES, unseen)
+    slices = await _list(kube, RESOURCE_SLICES, unseen, query=_DRIVER)
     served = read_served(classes, slices)
     named = {(pod.name.namespace, name) for pod in claiming for name in pod.claims}
     missing = {one for one in named - things.keys() if one[0] not in unread}
@@ -212,8 +210,7 @@ async def look_for_room(
 ) -> tuple[ExplanationContext, Sequence[SharedPod]]:
     """The free capacity of these nodes, of all where none is named, and the pods that request GPUs
     and have not started. Raises as `mpsnodes` does. unseen: grows by what may not be read, a
-    sentence each.
-    """
+    sentence each."""
     things, (machines, pending) = await both(
         mpsnodes(kube, names),
         both(
@@ -285,11 +282,8 @@ async def _pods(kube: Kube, in_force: PolicyInForce) -> list[SharedPod]:
 def _reservations(
     thing: Object, node: str, pending: Sequence[SharedPod] | None
 ) -> tuple[Reservation, ...]:
-    """Reservations of pods that wait, for any node or for this one's kubelet; the others are only
-    not removed yet.
-
-    All of them where pods may not be read.
-    """
+    """Of pods that wait, for any node or for this one's kubelet; the others are only not removed
+    yet. All of them where pods may not be read."""
     written = (thing["metadata"].get("annotations") or {}).get(KEY, "")
     reserved = read_reservations(written) if isinstance(written, str) else ()
     if pending is None:
@@ -404,6 +398,8 @@ def _print(found: Answers, where: str, *, every: bool) -> None:
         out.print(one_line(f"{found.owner} has {pods}: {', '.join(names)}"))
     for _pod, one in found.stories:
         out.print(one_line(one.sentence))
+        for problem in one.warnings:
+            out.print(f"  warning {problem}")
 
 
 def _record(pod: PodSeen, story: Explanation) -> dict[str, object]:
@@ -419,6 +415,7 @@ def _record(pod: PodSeen, story: Explanation) -> dict[str, object]:
         "node": story.node,
         "gpus": list(story.gpus),
         "room": list(story.room),
+        "warnings": [problem.record() for problem in story.warnings],
         "request": (
             request
             and {

@@ -4,6 +4,7 @@ that; `kubectl mps explain`.
 What is known for certain is stated, and what others say is quoted; nothing is guessed.
 """
 
+from dataclasses import replace
 from enum import Enum
 
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
@@ -84,11 +85,12 @@ def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Expla
         )
     if pod.phase == "Failed":
         return _failed(pod, warning)
-    return (
+    found = (
         _on_node(pod, context, warning)
         if pod.node
         else waiting_story(pod, pod.shared.request, context)
     )
+    return replace(found, warnings=pod.warnings)
 
 
 def _pod(pod: PodSeen) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from mpsd.admission.rules.requests import grace_problems
 from mpsd.kubelet.rules.gpu_choice import SharedPod, shared_pod
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
@@ -23,8 +24,8 @@ from mpsd.model.pod import (
     PodPriority,
     pod_in,
 )
-from mpsd.model.policy import Policy
-from mpsd.model.problem import printable
+from mpsd.model.policy import Policy, RuleId, RuleMode
+from mpsd.model.problem import Problem, printable
 from mpsd.model.quantity import gib
 from mpsd.model.request import read_allocated
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode
@@ -112,6 +113,7 @@ class PodSeen:
     claims: tuple[ClaimName, ...] = ()
     claim: SeenClaim | None = None
     priority: PodPriority = field(default_factory=PodPriority)
+    warnings: tuple[Problem, ...] = ()  # what is wrong where it gets a GPU
 
     @property
     def is_pending(self) -> bool:
@@ -123,6 +125,7 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     share = read_allocated(pod, policy.resources)
     spec, status = pod.spec, pod.status
     statuses = (*status.init_container_statuses, *status.container_statuses)
+    waiting = [(one.name, one.state.waiting) for one in statuses]
     unscheduled = _scheduled(pod, "False")
     return PodSeen(
         name=pod.name,
@@ -136,9 +139,7 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         unscheduled=unscheduled.message or unscheduled.reason,
         gates=tuple(one.name for one in spec.scheduling_gates if one.name),
         waiting=tuple(
-            ContainerState(one.name, one.state.waiting.reason, one.state.waiting.message)
-            for one in statuses
-            if one.state.waiting
+            ContainerState(name, state.reason, state.message) for name, state in waiting if state
         ),
         ended=tuple(_ended(statuses)),
         owners=tuple(_owners(pod)),
@@ -148,6 +149,11 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         running=tuple(one.name for one in statuses if one.state.running is not None),
         claims=tuple(pod.claims_made.values()),
         priority=pod.priority,
+        warnings=(
+            grace_problems(pod)
+            if policy.admission.rules[RuleId.GRACE_ZERO] is not RuleMode.AUDIT
+            else ()
+        ),
     )
 
 
@@ -321,7 +327,8 @@ class ExplanationContext:
 class Explanation:
     """The answer about one pod: a sentence, which ends with what to do where something is to be
     done. is_well: it runs, or has finished well. node, gpus: where it is, as far as is known; gpus
-    by label. room: where it would fit, `gpu0 of node1`."""
+    by label. room: where it would fit, `gpu0 of node1`. warnings: of what its end would do to
+    others."""
 
     why: Why
     sentence: str
@@ -329,6 +336,7 @@ class Explanation:
     node: str = ""
     gpus: tuple[str, ...] = ()
     room: tuple[str, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
 
 def counted(names: Sequence[str], what: str) -> str:

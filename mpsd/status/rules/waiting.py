@@ -169,11 +169,9 @@ def _outlook(
     sentence is without the pod. by_sums: autoscalers see the sum of a node's GPUs, as of requests,
     and not each of them, as of claims."""
     labelled = {one for one, machine in (context.machines or {}).items() if machine.is_labelled}
-    # By name, every node that has an MPSNode, or should.
-    nodes = [
-        _candidate(node, request, wishes, context)
-        for node in sorted(labelled | context.ledger.keys())
-    ]
+    # Every node that has an MPSNode, or should: those that mpsd shares first, each by name.
+    names = sorted(labelled | context.ledger.keys(), key=lambda name: (name not in labelled, name))
+    nodes = [_candidate(node, request, wishes, context) for node in names]
     if not any(one.ledger for one in nodes):
         return Explanation(Why.NO_NODE, _no_node(nodes, context))
     fitting = [one for one in nodes if one.gpus]

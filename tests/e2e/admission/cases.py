@@ -11,12 +11,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -31,6 +33,8 @@ from tests.model.manifests import STEPS
 _TESTS = Path(__file__).parents[2] / "admission"
 _LONGEST = 100_000  # characters: an API server takes half a minute over what is longer
 _FILE = "MPSD_NOTED_CASES"
+_AT_ONCE = 4
+_ANSWER_S = 60.0
 _PATHS = {
     f"{version} {kind}": (
         f"{'apis' if '/' in version else 'api'}/{version}/namespaces/{{}}/{kind.lower()}s"
@@ -206,14 +210,20 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Creator:
-    """Asks for objects to be created, or replaced, over one connection, as dry runs."""
+    """Asks for objects to be created, or replaced, as dry runs. idle: connections that no thread
+    asks over now."""
 
-    connection: HTTPConnection
+    idle: SimpleQueue[HTTPConnection]
     namespace: str
 
     def create(self, thing: Object, user: str = "", *, dry: bool = True) -> Answer:
         path = self._path(thing)
         return self.ask("POST", path, thing, user, dry=dry)
+
+    def ask_for_all(self, cases: Sequence[Object]) -> list[Answer]:
+        """As `ask_for` of each, some at a time."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return [*pool.map(self.ask_for, cases)]
 
     def ask_for(self, case: Object) -> Answer:
         """A pod gets its ephemeral containers once it is there."""
@@ -249,23 +259,37 @@ class Creator:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if user:
             headers |= {"Impersonate-User": user, "Impersonate-Group": "system:masters"}
-        self.connection.request(
-            method, f"/{path}{'?dryRun=All' if dry else ''}", json.dumps(thing), headers
-        )
-        response = self.connection.getresponse()
+        connection = self.idle.get(timeout=_ANSWER_S)
+        try:
+            connection.request(
+                method, f"/{path}{'?dryRun=All' if dry else ''}", json.dumps(thing), headers
+            )
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, ValueError, HTTPException):
+            connection.close()
+            raise
+        finally:
+            self.idle.put(connection)
         warnings = tuple(
             json.loads(found[0])
             for one in response.headers.get_all("Warning") or ()
             if (found := re.search(r'".*"', one))
         )
-        return Answer(response.status, json.loads(response.read()), warnings)
+        return Answer(response.status, answer, warnings)
 
 
 @contextmanager
 def creating(cluster: Cluster, namespace: str) -> Iterator[Creator]:
     with proxied(cluster) as port:
-        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        connections = [
+            HTTPConnection("127.0.0.1", port, timeout=_ANSWER_S) for _ in range(_AT_ONCE)
+        ]
+        idle = SimpleQueue[HTTPConnection]()
+        for one in connections:
+            idle.put(one)
         try:
-            yield Creator(connection, namespace)
+            yield Creator(idle, namespace)
         finally:
-            connection.close()
+            for one in connections:
+                one.close()

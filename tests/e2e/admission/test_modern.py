@@ -73,7 +73,8 @@ def test_the_webhook_is_asked_about_what_could_break_a_rule_and_about_no_other_p
         eventually(lambda: creator.create(pod("plain")).is_admitted, "the conditions in force")
         assert creator.create(deployment("plain", pod("plain"))).is_admitted
         assert _CALLED in creator.create(deployment("asks", pod("asks", gpu=True))).message
-        answers = [(case, creator.ask_for(case)) for case in admission_cases(tmp_path)]
+        cases = admission_cases(tmp_path)
+        answers = [*zip(cases, creator.ask_for_all(cases), strict=True)]
     broken = [
         answer
         for case, answer in answers

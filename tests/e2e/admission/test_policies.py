@@ -77,11 +77,11 @@ def judges(
             for one in classes:
                 cluster.do("apply", "-f", "-", given=one)
             with creating(cluster, ours) as creator:
-                by_webhook = [creator.ask_for(case) for case in cases]
+                by_webhook = creator.ask_for_all(cases)
             with creating(cluster, theirs) as creator:
                 cluster.apply_all(_POLICIES)
                 eventually(lambda: _are_in_force(creator), "the policies in force")
-                by_policies = [creator.ask_for(case) for case in cases]
+                by_policies = creator.ask_for_all(cases)
                 yield Judges(tuple(map(Asked, cases, by_webhook, by_policies)), creator)
         finally:
             cluster.kubectl("delete", "-f", "-", "--ignore-not-found", given=listed(_POLICIES))

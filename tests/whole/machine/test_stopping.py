@@ -17,9 +17,12 @@ def test_a_stop_waits_for_the_programs_and_takes_no_new_ones(machine: Machine) -
     service.send(signal.SIGTERM)
 
     machine.in_state(State.DRAINING)
-    refused = machine.run("--gpu-mem 7", "true")
-    assert refused.exit_code() == 1
-    assert "gpu0 is draining" in refused.errors
+    # nobody is told to wait for what does not come
+    for options in ("--gpu-mem 7", "--gpu-mem 7 --wait"):
+        refused = machine.run(options, "true")
+        assert refused.exit_code() == 1
+        assert refused.errors.startswith("mpsd run: mpsd is stopping")
+        assert "--wait" not in refused.errors
     assert client.running
     assert machine.daemon() == daemon
     client.send(signal.SIGTERM)
@@ -53,6 +56,7 @@ def test_a_second_signal_does_not_wait(machine: Machine) -> None:
     service.send(signal.SIGINT)
     assert service.exit_code() == 0
     assert client.heard("broke").startswith("806:")
+    assert service.logged("draining", signal="SIGINT")
     (said,) = service.logged("programs lose their GPU")
     assert "gpu0, clients: 1, and the holders of grants" in said["programs"]
 
@@ -63,6 +67,7 @@ def test_a_stop_gives_up_when_the_drain_time_is_over(machine: Machine) -> None:
     client = machine.client(7)
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0
+    assert service.logged("draining", signal="SIGTERM")
     assert service.logged("drain given up", reason="programs are left after 1 s")
     assert client.exit_code() == 4
 
