@@ -280,15 +280,13 @@ spec:
   spec:
     devices:
       requests:
-        - name: gpu
-          exactly:
-            deviceClassName: mps.mpsd.io
-            capacity: {requests: {memory: 6.5Gi, threads: "30"}}
+      - name: gpu
+        exactly: {deviceClassName: mps.mpsd.io, capacity: {requests: {memory: 6.5Gi, threads: "30"}}}
       config:
         - opaque:
             driver: gpu.mpsd.io
             parameters: {apiVersion: mpsd.io/v1alpha1, kind: MPSConfig, threadCap: 60}
-"""
+"""  # noqa: E501 (tests replace parts of a line)
 _POD = """
 apiVersion: v1
 kind: Pod
@@ -380,7 +378,7 @@ def test_a_template_that_says_that_its_work_can_wait_is_below_normal() -> None:
 def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
     exactly = "exactly: {deviceClassName: mps.mpsd.io, "
     text = _TEMPLATE.replace("/v1\n", "/v1beta1\n").replace(
-        exactly, "deviceClassName: mps.mpsd.io\n          "
+        exactly, "deviceClassName: mps.mpsd.io\n        "
     )
     text = text.replace('threads: "30"}}}', 'threads: "30"}}')
     template, pod = explained(f"{text}---{_POD}")
@@ -445,7 +443,7 @@ def test_amounts_that_are_none_are_refused_with_their_place(
 
 def test_several_gpus_in_several_requests_are_judged_together() -> None:
     second = (
-        "        - {name: other, exactly: {deviceClassName: mps.mpsd.io, capacity: {requests:"
+        "      - {name: other, exactly: {deviceClassName: mps.mpsd.io, capacity: {requests:"
         " {memory: 4Gi}}}}\n"
     )
     (template,) = explained(_TEMPLATE.replace("      config:", f"{second}      config:"), code=1)
