@@ -6,12 +6,24 @@ What could not be seen is None or named in `unknown`, never zero.
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from mpsd.model.domain import ON_DEMAND, State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 
 RECORD_VERSION = 1
+
+
+class Queue(StrEnum):
+    """Whether all that a killed client had queued had run, by its MPS servers' use; worst last."""
+
+    #: the servers had nothing to do
+    DRY = "dry"
+    #: there are too few samples, as of MIG instances or without a wait, or it ended by itself
+    UNKNOWN = "unknown"
+    #: its time was up, and a server was in use, by this client or by another
+    IN_USE = "in_use"
 
 
 @dataclass(frozen=True, slots=True)

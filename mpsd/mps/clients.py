@@ -40,8 +40,7 @@ class _Connected:
 
 
 class DomainClients:
-    """on_last_end: called with the end of a client after which the server is not known to have
-    another."""
+    """on_last_end: called with the end of a client after which no other of the server is known."""
 
     def __init__(self, on_last_end: Callable[[ClientDeath], None]) -> None:
         self._on_last_end = on_last_end
@@ -71,8 +70,7 @@ class DomainClients:
 
     @property
     def list_due_s(self) -> float | None:
-        """Seconds until the server should be asked for its clients; None where nobody waits for
-        that."""
+        """Seconds until the server should be asked for its clients; None where nobody waits."""
         if self._list_at == float("inf"):
             return None
         return max(0.0, self._list_at - time.monotonic())
@@ -139,8 +137,7 @@ class DomainClients:
             self._on_last_end(death)
 
     def living(self, before_s: float) -> tuple[FaultHit, ...]:
-        """Those that the server has listed, and that had connected by then. In seconds of
-        CLOCK_BOOTTIME."""
+        """Those that the server has listed, and that had connected by then (CLOCK_BOOTTIME)."""
         return tuple(
             one.who for one in self._connected.values() if one.is_client and one.since_s <= before_s
         )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client, DomainRecord
+from mpsd.model.node_view import Client, DomainRecord, Queue
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import ends as rules
 from mpsd.mps.rules.ends import EndRecord, EndView, Sample, Step
@@ -72,6 +72,8 @@ class ClientEnd:
     #: when the client was stopped, or killed where nothing had to be waited for, in seconds of
     #: time.monotonic
     stopped_at: float
+    #: known once it was killed
+    queue: Queue = Queue.UNKNOWN
     #: done once SIGKILL was sent, or the client ended by itself; None where that was done at once
     _task: asyncio.Task[None] | None = None
 
@@ -204,21 +206,19 @@ class ClientEnds:
             pause_s = _SETTLE_S
             while True:
                 await asyncio.sleep(pause_s)
-                step, begun.record = rules.next_step(
-                    begun.record, self._look(begun.record, samples)
-                )
+                seen = self._look(begun.record, samples)
+                step, begun.record = rules.next_step(begun.record, seen)
                 left_s = begun.record.deadline_s - processes.boot_time_s()
                 pause_s = min(_LOOK_S, max(0.0, left_s))
-                match step:
-                    case Step.STOP:
-                        samples.clear()
-                        self._stop(begun, pidfd)
-                    case Step.WAIT:
-                        continue
-                    case Step.KILL | Step.OVER:
-                        break
+                if step is Step.STOP:
+                    samples.clear()
+                    self._stop(begun, pidfd)
+                elif step is not Step.WAIT:
+                    break
             if step is Step.KILL:
+                begun.queue = seen.queue
                 self._send(pidfd, signal.SIGKILL)
+                self.log.info("client killed", pid=begun.record.process.pid, queue=seen.queue)
             self._forget(self._file(begun.record.process))
         finally:
             os.close(pidfd)
@@ -232,7 +232,7 @@ class ClientEnds:
             is_alive=processes.is_alive(end.process),
             is_stopped=is_held,
             is_hit=self._is_hit(end.process),
-            is_idle=is_held and rules.are_idle(samples, end.gpus),
+            queue=rules.queue_of(samples, end.gpus) if is_held else Queue.UNKNOWN,
         )
 
     def _is_hit(self, process: ProcessIdentity) -> bool:
@@ -241,11 +241,11 @@ class ClientEnds:
 
     def _sample(self, end: EndRecord, samples: dict[str, tuple[Sample, ...]]) -> None:
         """Adds what NVML says of the use of each GPU's server since the last look; of the time
-        before the first look it is taken for busy."""
+        before the first look it is not known."""
         domains = self.domains()
         for gpu in end.gpus:
             servers = {pid for one in domains if gpu in one.gpus for pid in one.servers}
-            known = samples.get(gpu) or ((time.time_ns() // 1000, 100),)
+            known = samples.get(gpu) or ((time.time_ns() // 1000, None),)
             with contextlib.suppress(NvmlFailed):  # then the full time is waited for
                 known += self.node.nvml.use_samples(gpu, servers, known[-1][0])
             samples[gpu] = known[-rules.IDLE_SAMPLES :]

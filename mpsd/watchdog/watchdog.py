@@ -17,7 +17,7 @@ from mpsd.model.events import Reason
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.mpsnode import ReportedViolation
 from mpsd.model.node_status import ViolationCount, ViolationsStatus, ViolationStatus
-from mpsd.model.node_view import DomainRecord, LedgerView
+from mpsd.model.node_view import DomainRecord, LedgerView, Queue
 from mpsd.model.policy import Policy, Response
 from mpsd.model.times import stamp
 from mpsd.model.violations import Violation, ViolationKind
@@ -129,9 +129,11 @@ class ViolationHistory:
         """Its process launches and allocates nothing any more, after so many seconds."""
         entry.outcome = f"stopped {took_s:g} s after it was seen, ends once what it queued has run"
 
-    def ended(self, entry: ViolationRecord, took_s: float) -> None:
+    def ended(self, entry: ViolationRecord, took_s: float, queue: Queue) -> None:
         """Its process and its memory are gone after so many seconds."""
         entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
+        if queue is Queue.IN_USE:
+            entry.outcome += "; its GPU was in use until then, so neighbours may have been struck"
         self._ended[entry.violation.kind, entry.response] += not entry.is_ended
         entry.is_ended = True
 
@@ -335,7 +337,7 @@ class Watchdog:
         """Ends the process, reports it, and waits until its memory is back. One that cannot be
         ended is tried again as long as it is there, and reported once, and again once it can be."""
         violation, client = entry.violation, entry.violation.client
-        about = {"kind": violation.kind.value, "pid": client.pid}
+        about: dict[str, object] = {"kind": violation.kind.value, "pid": client.pid}
         is_proven = False
         try:
             await self._call_script(violation, view)
@@ -353,11 +355,10 @@ class Watchdog:
                 is_proven = True
                 self._report_once(entry, f"it continues: {error}")
         else:
-            self._history.ended(entry, took_s)
+            self._history.ended(entry, took_s, end.queue)
             stopped_s = round(end.stopped_at - view.now, 3)
-            self._log.info(
-                "ended", **about, used_mib=client.used_mib, stopped_s=stopped_s, took_s=took_s
-            )
+            about |= {"used_mib": client.used_mib, "stopped_s": stopped_s, "took_s": took_s}
+            self._log.info("ended", **about, queue=end.queue)
         evict = is_proven and violation.response is Response.EVICT and not violation.again
         if evict and violation.pod and self.cluster:
             await self.cluster.evict(violation.pod, str(violation))

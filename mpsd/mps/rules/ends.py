@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import Queue
 
 MOST_STOPS = 3  # of a client that somebody continues: once, and twice again
 IDLE_SAMPLES = 2  # of NVML, in a row, in which the server has done nothing
 
-Sample = tuple[int, int]  # when it was taken, in microseconds since 1970, and the use in percent
+# When it was taken, in microseconds since 1970, and the use in percent; None: not known.
+Sample = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,8 @@ class EndView:
     is_stopped: bool
     #: whether a fault has ended its context, so that its end harms nobody
     is_hit: bool
-    #: whether the MPS servers of its GPUs have had nothing to do since it was stopped
-    is_idle: bool
+    #: as of a client that is killed now
+    queue: Queue
 
 
 def begun(
@@ -81,7 +83,7 @@ def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
     if seen.is_hit or end.drain_s <= 0 or seen.now_s >= end.deadline_s:
         return Step.KILL, end
     if seen.is_stopped:
-        return (Step.KILL if seen.is_idle else Step.WAIT), replace(end, is_held=True)
+        return (Step.KILL if seen.queue is Queue.DRY else Step.WAIT), replace(end, is_held=True)
     if end.stops and not end.is_held:
         return Step.STOP, end
     if end.stops >= MOST_STOPS:
@@ -90,15 +92,24 @@ def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
     return Step.STOP, replace(end, stops=end.stops + 1, deadline_s=deadline_s, is_held=False)
 
 
-def are_idle(samples: Mapping[str, Iterable[Sample]], gpus: Iterable[str]) -> bool:
-    """Whether the last samples of each GPU's server, all of them after the stop, are of no use at
-    all.
+def queue_of(samples: Mapping[str, Iterable[Sample]], gpus: Iterable[str]) -> Queue:
+    """By the last samples of each GPU's server, all of them after the stop.
 
     samples: by the UUID of the GPU. A server without a sample may be busy: none is not zero.
     """
-    for gpu in gpus:
-        by_time = dict(sorted(samples.get(gpu, ())))
-        last = list(by_time.values())[-IDLE_SAMPLES:]
-        if len(last) < IDLE_SAMPLES or any(last):
-            return False
-    return True
+    last = [_last_uses(samples.get(gpu, ())) for gpu in gpus]
+    if any(any(uses) for uses in last):
+        return Queue.IN_USE
+    if any(len(uses) < IDLE_SAMPLES or None in uses for uses in last):
+        return Queue.UNKNOWN
+    return Queue.DRY
+
+
+def _last_uses(samples: Iterable[Sample]) -> list[int | None]:
+    by_time = dict(sorted(samples))
+    return list(by_time.values())[-IDLE_SAMPLES:]
+
+
+def together(queues: Iterable[Queue]) -> Queue:
+    """Of several clients: the worst."""
+    return max(queues, key=[*Queue].index, default=Queue.UNKNOWN)
