@@ -30,11 +30,7 @@ _IN_USE = (
 
 @takes(
     option(
-        "grants",
-        nargs="+",
-        metavar="GRANT",
-        help="As `mpsd status` shows them.",
-        complete=programs,
+        "grants", nargs="+", metavar="GRANT", help="As `mpsd status` shows them.", complete=programs
     ),
     option(
         "--grace",

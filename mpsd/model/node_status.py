@@ -28,19 +28,22 @@ class SuspectStatus:
 @dataclass(frozen=True, slots=True)
 class HitStatus:
     """How many processes of a pod a fault hit. pod: as of a suspect; None for processes of no pod
-    that is known."""
+    that is known. program: of these, the grant's id and the program; None where no grant is known.
+    """
 
     pod: str | None
     processes: int
+    program: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.pod or 'processes of no known pod'} ({self.processes})"
+        return f"{self.pod or self.program or 'processes of no known pod'} ({self.processes})"
 
 
 @dataclass(frozen=True, slots=True)
 class CauseStatus:
     """A client whose end is a fault's likely cause. pod, uid: as of a suspect; None of a process in
-    no pod that is known. program: its pid and program. how: it ended, such as "killed by SIGKILL".
+    no pod that is known. program: its grant, if that is known, its pid and program. how: it ended,
+    such as "killed by SIGKILL".
     """
 
     pod: str | None

@@ -64,8 +64,7 @@ class CanarySetup:
 
 
 class DomainCanary:
-    """Runs the canary of a domain and keeps its result: None before the first, an earlier mpsd's
-    until then."""
+    """Runs a domain's canary and keeps its result; before the first an earlier mpsd's, or None."""
 
     def __init__(
         self,

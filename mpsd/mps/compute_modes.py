@@ -191,8 +191,7 @@ class ReleaseOutcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Released:
     """The outcome for one GPU. gpu, mode: None where the record cannot be read. mode: the name of
-    the mode before mpsd. reason: why it was not restored, else empty.
-    """
+    the mode before mpsd. reason: why it was not restored, else empty."""
 
     domain: str
     gpu: str | None

@@ -21,12 +21,12 @@ from mpsd.model.node_view import DomainRecord, LedgerView, Queue
 from mpsd.model.policy import Policy, Response
 from mpsd.model.times import stamp
 from mpsd.model.violations import Violation, ViolationKind
-from mpsd.mps import ends
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
+from mpsd.platform.run_directory import ENDS
 from mpsd.platform.settings import GRANT, Settings
 from mpsd.watchdog.oom_scripts import OomScripts
 from mpsd.watchdog.rules.escapes import shows_lifted
@@ -220,7 +220,7 @@ class Watchdog:
         self._scanner = GpuProcessScanner(node.nvml, node.gpus, mark, ledger.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
         self._scripts = OomScripts(settings.run_directory, self._log)
-        folder = settings.run_directory / ends.FOLDER
+        folder = settings.run_directory / ENDS
         self.ends = ClientEnds(folder, node, ledger.whereabouts, records.read, self._log)
         self._memory = Memory()
         self._judged: tuple[object, ...] = ()  # what was judged last

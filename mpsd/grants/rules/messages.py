@@ -26,8 +26,7 @@ class ProgramRequest:
 @dataclass(frozen=True, slots=True)
 class GrantAnswer:
     """grant: its id. environment: what the program is to be started with. path_first: a folder to
-    put first on its PATH, or empty. messages: for its user, each a sentence.
-    """
+    put first on its PATH, or empty. messages: for its user, each a sentence."""
 
     grant: str
     environment: dict[str, str]

@@ -11,33 +11,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Queue
+from mpsd.model.node_view import EndRecord, Queue
 
 MOST_STOPS = 3  # of a client that somebody continues: once, and twice again
 IDLE_SAMPLES = 2  # of NVML, in a row, in which the server has done nothing
 
 # When it was taken, in microseconds since 1970, and the use in percent; None: not known.
 Sample = tuple[int, int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class EndRecord:
-    """An end that is under way, as it is kept on the node: what makes a stopped process mpsd's to
-    kill."""
-
-    process: ProcessIdentity
-    #: UUIDs of the GPUs whose MPS servers run what it has queued
-    gpus: tuple[str, ...]
-    #: why it ends, in words
-    reason: str
-    #: for how long its queue may run after a stop
-    drain_s: float
-    #: when it is killed in any case, in seconds of CLOCK_BOOTTIME
-    deadline_s: float
-    #: how often it was stopped for good, which is more than once where somebody continued it
-    stops: int = 0
-    #: whether it was seen stopped since the last of them
-    is_held: bool = False
 
 
 class Step(Enum):

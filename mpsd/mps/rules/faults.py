@@ -9,13 +9,14 @@ a fault, and not by it, are its likely causes. A program that faulted itself is 
 cannot be told from them: the log names an innocent process first (section 6).
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mpsd.model.identity import PodName, ProcessIdentity
-from mpsd.model.node_status import CauseStatus, FaultsStatus, HitStatus, SuspectStatus
+from mpsd.model.node_status import CauseStatus, FaultsStatus, HitStatus, SuspectStatus, program_of
 from mpsd.model.node_view import DomainRecord, Fault, FaultCause, FaultHit
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine
 
@@ -30,8 +31,7 @@ REMEMBERED = 16  # faults of a domain
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the log says of a fault, as far as it was read. pids: of all that it says were torn
-    down. listing: whether a line with nothing but a number names one more.
-    """
+    down. listing: whether a line with nothing but a number names one more."""
 
     of_fault: bool = False
     pids: frozenset[int] = frozenset()
@@ -194,7 +194,9 @@ def settled(
     """The fault, once all ends near it have been seen."""
     every = tuple(deaths)
     found = [
-        FaultCause(one.client.process, one.client.command, one.client.pod, one.how)
+        FaultCause(
+            one.client.process, one.client.command, one.client.pod, one.how, one.client.grant
+        )
         for one in causes(every, signs)
     ]
     ended_at = {one.process: one.ended_at for one in fault.hit}
@@ -203,6 +205,19 @@ def settled(
         for one in hit_by(signs, every, one_gpu=one_gpu)
     ]
     return replace(fault, hit=tuple(hit), causes=tuple(found))
+
+
+_INTERPRETER = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh)")
+_SCRIPT = re.compile(r"[\w./+@~-]{1,200}\.(?:py|sh)")
+
+
+def recorded_command(command: str) -> str:
+    """What logs and records, which live long, keep of it: its program, and an interpreter's script,
+    without arguments, any of which may be a secret."""
+    program, _space, arguments = command.partition(" ")
+    script = arguments.partition(" ")[0]
+    is_script = _INTERPRETER.fullmatch(program) and _SCRIPT.fullmatch(script)
+    return f"{program} {script}" if is_script else program_of(program)
 
 
 # -- what is known of them -----------------------------------------------------------------------
@@ -314,19 +329,24 @@ def causes_status(fault: Fault, names: Mapping[str, PodName]) -> tuple[CauseStat
     found = []
     for one in fault.causes or ():
         pod = str(names.get(one.pod, one.pod)) if one.pod is not None else None
-        program = f"{one.process} ({one.command.partition(' ')[0]})"
+        program = f"{one.process} ({one.command})"
+        program = f"{one.grant}: {program}" if one.grant else program
         found.append(CauseStatus(pod, one.pod, program, one.how))
     return tuple(found)
 
 
 def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitStatus, ...]:
-    """Pods by their names, and at the end what is in none that is known."""
-    pods = {hit.process.pid: hit.pod for hit in fault.hit}
-    number = Counter(pods.get(pid) for pid in fault.pids)
-    known = [
-        HitStatus(str(names.get(pod, pod)), count)
-        for pod, count in number.items()
-        if pod is not None
-    ]
-    others = [HitStatus(None, number[None])] if number[None] else []
-    return (*sorted(known, key=lambda one: str(one.pod)), *others)
+    """Pods by their names, then programs by their grants, then what is in none that is known."""
+    known = {hit.process.pid: hit for hit in fault.hit}
+    number = Counter(_holder(known.get(pid), names) for pid in fault.pids)
+    found = [HitStatus(pod, count, program) for (pod, program), count in number.items()]
+    return tuple(sorted(found, key=lambda one: (one.pod is None, one.program is None, str(one))))
+
+
+def _holder(hit: FaultHit | None, names: Mapping[str, PodName]) -> tuple[str | None, str | None]:
+    """Its pod, or else its program, as of a HitStatus."""
+    if hit and hit.pod is not None:
+        return str(names.get(hit.pod, hit.pod)), None
+    if hit and hit.grant:
+        return None, f"{hit.grant} ({hit.command})"
+    return None, None

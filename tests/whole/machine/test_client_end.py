@@ -14,7 +14,15 @@ import pytest
 
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import RECORD_VERSION, Client, DomainRecord, Fault, FaultHit, Queue
+from mpsd.model.node_view import (
+    RECORD_VERSION,
+    Client,
+    DomainRecord,
+    EndRecord,
+    Fault,
+    FaultHit,
+    Queue,
+)
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules.ends import begun
@@ -213,6 +221,25 @@ def test_the_next_mpsd_goes_on_with_a_recorded_end(world: World) -> None:
     assert not (world.folder / "ends").exists()
 
 
+@pytest.mark.parametrize("drain_s", [0.0, DRAIN_S])
+def test_a_record_says_that_mpsd_killed_the_client_until_that_is_seen(
+    world: World, drain_s: float
+) -> None:
+    world.put_on_gpu()
+
+    async def ending() -> None:
+        ends = world.ends()
+        await ends.begin(replace(world.asked(), drain_s=drain_s)).killed()
+        (recorded,) = world.recorded
+        end = records.read(recorded, EndRecord)
+        assert end
+        assert (end.process, end.is_killed) == (world.identity, True)
+        await ends.finish()
+
+    asyncio.run(ending())
+    assert not (world.folder / "ends").exists()
+
+
 def test_a_record_of_another_life_of_the_pid_ends_nobody(world: World) -> None:
     gone = begun(replace(world.identity, start_ticks=1), (), "earlier", 0.1, 0.0)
     (world.folder / "ends").mkdir()
@@ -323,4 +350,7 @@ def test_nothing_is_waited_for_without_a_queue_of_mps(
     client = replace(asked.client, on_mps=on_mps)
     world.end(replace(asked, drain_s=drain_s, client=client))
     assert world.process.wait(SOON_S) == -signal.SIGKILL
-    assert not world.recorded
+    (recorded,) = world.recorded
+    end = records.read(recorded, EndRecord)
+    assert end
+    assert end.stops == 0
