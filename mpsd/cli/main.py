@@ -44,9 +44,7 @@ _VERBS = (
         "mpsd.cli.set",
         "Change the memory, percentage or weight of a running container or program.",
     ),
-    Verb(
-        "stop", "mpsd.cli.stop", "End programs of `mpsd run` without harm to others on their GPUs."
-    ),
+    Verb("stop", "mpsd.cli.stop", "End programs of `mpsd run`, sparing others on their GPUs."),
     Verb(
         "explain",
         "mpsd.operations.explain.manifest",

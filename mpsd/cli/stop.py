@@ -9,6 +9,7 @@ import msgspec
 
 from mpsd.grants.rules.messages import ProgramStopped, ProgramsToStop, Refusal, StopOutcome
 from mpsd.model.node_report import GrantReport, NodeReport
+from mpsd.model.node_view import Queue
 from mpsd.platform import local_api
 from mpsd.platform.command_line import OUTPUT, RUN_DIR, Between, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
@@ -21,15 +22,15 @@ _LONGEST_GRACE_S = 3600.0
 _PATIENCE_S = 60.0  # beyond the grace: the agent gives up earlier, and says why
 _QUIET_S = 1.0  # before anything is said of who is waited for
 _SAID = {StopOutcome.TERMINATED: "ended by itself", StopOutcome.KILLED: "ended, some of it killed"}
+_IN_USE = (
+    "; its GPU was still in use when its time was up (end_drain_s), so its neighbours may have been"
+    " struck: `mpsd status` shows faults"
+)
 
 
 @takes(
     option(
-        "grants",
-        nargs="+",
-        metavar="GRANT",
-        help="As `mpsd status` shows them.",
-        complete=programs,
+        "grants", nargs="+", metavar="GRANT", help="As `mpsd status` shows them.", complete=programs
     ),
     option(
         "--grace",
@@ -47,12 +48,13 @@ def stop(
     output: Format = Format.TEXT,
     run_dir: str | None = None,
 ) -> None:
-    """End programs of `mpsd run` without harm to others on their GPUs.
+    """End programs of `mpsd run`, sparing others on their GPUs.
 
     A client of MPS that is killed while a kernel runs takes all others on its GPU along. So each
     process of the program that handles SIGTERM gets it, and has --grace seconds to end. What is
     left then, and what would die of SIGTERM at once, is stopped, and killed once its kernels have
-    run (end_drain_s of the policy); its exit code is 137.
+    run; its exit code is 137. A kernel longer than end_drain_s of the policy is cut short, and
+    takes others along: "queue" in the JSON is then in_use, else dry; unknown if nobody can tell.
 
     For root, mpsd's own user, and the user who runs the program. Exit codes: 0 all have ended, 1
     some have not or are not there, 2 usage error. Containers end by their engine (`docker stop`),
@@ -142,6 +144,6 @@ def _show(stopped: Sequence[ProgramStopped], wanted: Mapping[str, GrantReport]) 
     for one in stopped:
         if said := _SAID.get(one.outcome):
             processes = "1 process" if one.processes == 1 else f"{one.processes} processes"
-            answers().print(
-                one_line(f"{known_as(wanted[one.grant])}: {said}, {processes}, {one.took_s:.1f} s")
-            )
+            struck = _IN_USE if one.queue is Queue.IN_USE else ""
+            name = known_as(wanted[one.grant])
+            answers().print(one_line(f"{name}: {said}, {processes}, {one.took_s:.1f} s{struck}"))

@@ -27,9 +27,9 @@ from mpsd.grants.rules.messages import (
 )
 from mpsd.model.grants import Grant
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client
+from mpsd.model.node_view import Client, Queue
 from mpsd.mps.ends import ClientEnd, EndAsked, NotEnded
-from mpsd.mps.rules.ends import MOST_STOPS
+from mpsd.mps.rules.ends import MOST_STOPS, together
 from mpsd.platform import containers, processes
 from mpsd.platform.containers import ContainerProcesses
 from mpsd.platform.event_loop import until
@@ -192,16 +192,20 @@ class RequestedEndsApi:
     ) -> ProgramStopped:
         """uid: of who asks; None where the kernel does not say."""
         began, seen = time.monotonic(), set[ProcessIdentity]()
+        clients: dict[ProcessIdentity, ClientEnd | None] = {}
         outcome, reasons = StopOutcome.REFUSED, tuple[str, ...]()
         try:
-            program = ProgramEnd(_grant_to_stop(grant_id, ledger), ledger, self._ends, seen)
+            program = ProgramEnd(
+                _grant_to_stop(grant_id, ledger), ledger, self._ends, seen, clients
+            )
             program.check(uid)
             outcome = StopOutcome.LEFT
             outcome = await program.end(grace_s)
         except NotStopped as error:
             reasons = (str(error),)
         took_s = round(time.monotonic() - began, 3)
-        stopped = ProgramStopped(grant_id, outcome, len(seen), took_s, reasons)
+        queue = together(end.queue if end else Queue.UNKNOWN for end in clients.values())
+        stopped = ProgramStopped(grant_id, outcome, len(seen), took_s, queue, reasons)
         self._log.info("stop of a program", **msgspec.to_builtins(stopped), uid=uid)
         return stopped
 
@@ -243,10 +247,11 @@ class ProgramEnd:
     ends: GrantEnds
     #: every process of it that was seen is added to these
     seen: set[ProcessIdentity]
+    #: so is every client of MPS, with its end where one was begun
+    clients: dict[ProcessIdentity, ClientEnd | None]
 
     def check(self, uid: int | None) -> None:
-        """NotStopped where this user may not end it: only root, mpsd's own user, and who runs all
-        of its processes."""
+        """NotStopped but for root, mpsd's own user, and who runs all of its processes."""
         users = {processes.user_of(one.pid) for one in self._left()} - {uid, None}
         if users and uid not in {0, os.geteuid()}:
             raise NotStopped("it is another user's program; ask that user, or run this as root")
@@ -274,8 +279,8 @@ class ProgramEnd:
         killed: clients that would die of it while a kernel runs, since it may be passed on to
         them."""
         clients = self.ends.clients_of(self.grant)
-        begun = self.ends.begin(
-            [one for one in clients if processes.dies_of(one.process, signal.SIGTERM)], _REASON
+        begun = self._begin(
+            [one for one in clients if processes.dies_of(one.process, signal.SIGTERM)]
         )
         handling = [one for one in self._left() if processes.handles(one, signal.SIGTERM)]
         if _send(handling, signal.SIGTERM):
@@ -283,19 +288,26 @@ class ProgramEnd:
         return bool(begun)
 
     async def _kill(self) -> None:
-        """Its clients as `mps.ends` has it, then all others, and those that they have started
-        meanwhile."""
-        begun = self.ends.begin(self.ends.clients_of(self.grant), _REASON)
+        """Its clients as `mps.ends` has it, then all others, with those that they have started."""
+        begun = self._begin(self.ends.clients_of(self.grant))
         await self.ends.until_killed(begun, self.ends.drain_s * MOST_STOPS + _BESIDE_DRAIN_S)
         # those of the next round
         new_clients = {client.process for client in self.ends.clients_of(self.grant)}
         _send(self._left() - new_clients, signal.SIGKILL)
         await _until(lambda: not self._left(), _ROUND_S)
 
+    def _begin(self, clients: Iterable[Client]) -> list[ClientEnd]:
+        begun = self.ends.begin(clients, _REASON)
+        self.clients |= {one.record.process: one for one in begun}
+        return begun
+
     def _left(self) -> set[ProcessIdentity]:
-        clients = {client.process for client in self.ends.clients_of(self.grant)}
-        left = clients | self.ledger.processes_of(self.grant)
+        clients = self.ends.clients_of(self.grant)
+        left = {client.process for client in clients} | self.ledger.processes_of(self.grant)
         self.seen |= left
+        for client in clients:
+            if client.on_mps:
+                self.clients.setdefault(client.process)
         return left
 
     def _is_released(self) -> bool:

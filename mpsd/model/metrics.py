@@ -147,9 +147,7 @@ DOMAIN_COMMAND_SECONDS = _metric(
     histogram=True,
 )
 DOMAIN_UNANSWERED = _metric(
-    "mpsd_domain_commands_unanswered_total",
-    "Such questions without an answer in time.",
-    _DOMAIN,
+    "mpsd_domain_commands_unanswered_total", "Such questions without an answer in time.", _DOMAIN
 )
 
 GPU = _metric(
@@ -249,8 +247,7 @@ PLUGIN_SECONDS = _metric(
     histogram=True,
 )
 PLUGIN_HELD_BACK = _metric(
-    "mpsd_plugin_containers_held_back",
-    "Containers that PreStartContainer does not let start.",
+    "mpsd_plugin_containers_held_back", "Containers that PreStartContainer does not let start."
 )
 
 _SERVERS = (Exporter.WEBHOOK, Exporter.SCHEDULER)

@@ -60,18 +60,20 @@ class SuspectReport(PodReport, frozen=True):
 
 
 class HitReport(PodReport, frozen=True):
-    """How many processes of a pod a fault hit."""
+    """How many processes of a pod, or of a program beside Kubernetes, a fault hit."""
 
     processes: Amount = None
+    #: Its grant and program, where it is in no pod and the grant is known.
+    program: str = ""
 
     def __str__(self) -> str:
-        return f"{self.pod or 'processes of no known pod'} ({self.processes})"
+        return f"{self.pod or self.program or 'processes of no known pod'} ({self.processes})"
 
 
 class CauseReport(PodReport, frozen=True):
     """A client whose end is a fault's likely cause."""
 
-    #: Its pid and program.
+    #: Its grant, where that is known, its pid and program.
     program: str = ""
     #: How it ended, such as `killed by SIGKILL`.
     how: str = ""

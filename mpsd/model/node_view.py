@@ -6,6 +6,7 @@ What could not be seen is None or named in `unknown`, never zero.
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from mpsd.model.domain import ON_DEMAND, State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
@@ -14,27 +15,63 @@ from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 RECORD_VERSION = 1
 
 
+class Queue(StrEnum):
+    """Whether all that a killed client had queued had run, by its MPS servers' use; worst last."""
+
+    #: the servers had nothing to do
+    DRY = "dry"
+    #: there are too few samples, as of MIG instances or without a wait, or it ended by itself
+    UNKNOWN = "unknown"
+    #: its time was up, and a server was in use, by this client or by another
+    IN_USE = "in_use"
+
+
+@dataclass(frozen=True, slots=True)
+class EndRecord:
+    """An end that is under way, as it is kept on the node: what makes a stopped process mpsd's to
+    kill."""
+
+    process: ProcessIdentity
+    #: UUIDs of the GPUs whose MPS servers run what it has queued
+    gpus: tuple[str, ...]
+    #: why it ends, in words
+    reason: str
+    #: for how long its queue may run after a stop
+    drain_s: float
+    #: when it is killed in any case, in seconds of CLOCK_BOOTTIME
+    deadline_s: float
+    #: how often it was stopped for good, which is more than once where somebody continued it
+    stops: int = 0
+    #: whether it was seen stopped since the last of them
+    is_held: bool = False
+    #: whether it gets SIGKILL now; the record is kept a little longer, to tell whose end this was
+    is_killed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class FaultHit:
     """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no
-    pod that is known. ended_at: when mpsd ended it, for it lingered; None where it did not.
-    """
+    pod that is known. ended_at: when mpsd ended it, for it lingered; None where it did not."""
 
     process: ProcessIdentity
     command: str
     pod: str | None
     ended_at: float | None = None
+    #: the id of its program's grant on a machine of its own; None where none is known
+    grant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCause:
-    """A client that ended just before a fault, and not by it. pod: as of a FaultHit."""
+    """A client that ended just before a fault, and not by it. pod, grant: as of a FaultHit."""
 
     process: ProcessIdentity
     command: str
     pod: str | None
-    #: such as "killed by SIGKILL", "exit code 1", or "ended" where nobody says
+    #: such as "killed by SIGKILL", "ended by mpsd (pod deleted)", "exit code 1", or "ended" where
+    #: nobody says
     how: str
+    grant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +80,7 @@ class Fault:
     context by it. Which of these caused it, if one did, cannot be determined (docs/mps-observed.md,
     section 6). strangers: the pids of those that were gone before it could be seen who they were.
     healed_at: None while its server accepts no client. causes: the clients whose end is its likely
-    cause; empty where there are none, None while that is not settled.
-    """
+    cause; empty where there are none, None while that is not settled."""
 
     at: float
     hit: tuple[FaultHit, ...]
@@ -68,8 +104,7 @@ class Canary:
     relied on, or empty. boot_id, driver: what it holds for. context_mib: measured with sms SMs;
     None where there was no context. warning: what is not as limits/gpus.yaml has it, or empty.
     memory_cap: CAP_HOLDS where a memory limit of its cgroup held a client, why it did not, or empty
-    where that was not tried.
-    """
+    where that was not tried."""
 
     boot_id: str
     driver: str
@@ -173,8 +208,7 @@ class Client:
     that it is in; None where it is in neither that anybody can tell. environment: of what it was
     started with, the variables that MPS reads; None where that cannot be read. only_draws: it uses
     the GPU through a graphics interface alone, which MPS has no part in. reserved_kib: of its
-    context (model.gpu_facts); 0 where nobody asked, or there is none yet.
-    """
+    context (model.gpu_facts); 0 where nobody asked, or there is none yet."""
 
     process: ProcessIdentity
     gpu: str
@@ -239,8 +273,7 @@ class LedgerView:
     the grant of each living program, by pid. pods: the grant of each pod or container that holds
     one, by its name in `Whereabouts`. ungranted: each pod that is known to hold no grant, by the
     uid in its cgroups. unreadable: grants that are not among `held`, because their records cannot
-    be read.
-    """
+    be read."""
 
     held: tuple[HeldGrant, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -266,8 +299,7 @@ class NodeView:
     not among `gpus`; its domain is one of `domains` until its programs have ended. capped: the
     grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have
     none; of one that is in neither nothing is known. past_pods: by the uid in its cgroup, those
-    that held a grant of late.
-    """
+    that held a grant of late."""
 
     now: float
     driver: str

@@ -65,12 +65,7 @@ class Requirement(Read, frozen=True, gc=False):
                 return False
             return here > limit if self.operator == "Gt" else here < limit
         is_in, is_there = found in self.values, found is not None
-        known = {
-            "In": is_in,
-            "NotIn": not is_in,
-            "Exists": is_there,
-            "DoesNotExist": not is_there,
-        }
+        known = {"In": is_in, "NotIn": not is_in, "Exists": is_there, "DoesNotExist": not is_there}
         return known.get(self.operator, True)
 
 

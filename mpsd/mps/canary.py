@@ -41,8 +41,7 @@ PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary
 
 
 async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
-    """The outcome of one CUDA client; it is killed at its deadline, and when the caller is
-    cancelled."""
+    """The outcome of one CUDA client; it is killed at its deadline, and when this is cancelled."""
     try:
         return canary.outcome_of(*await communicate(program, environment, deadline_s))
     except TimeoutError:
@@ -65,8 +64,7 @@ class CanarySetup:
 
 
 class DomainCanary:
-    """Runs the canary of a domain and keeps its result: None before the first, an earlier mpsd's
-    until then."""
+    """Runs a domain's canary and keeps its result; before the first an earlier mpsd's, or None."""
 
     def __init__(
         self,
@@ -155,8 +153,7 @@ class DomainCanary:
         return not self.obstacle(policy)
 
     async def run_again(self, pipe: ControlPipe, policy: Policy) -> None:
-        """While it keeps the domain from serving: once in a while, or at once under another
-        driver."""
+        """While it keeps the domain from serving: at times, or at once under another driver."""
         if self._task or (time.monotonic() >= self._again_at and self.obstacle(policy)):
             await self.run(pipe, policy)
 

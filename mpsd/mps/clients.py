@@ -8,14 +8,15 @@ find out then who they were.
 import os
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import FaultHit
-from mpsd.model.problem import program_of
-from mpsd.mps.rules.faults import ClientDeath
-from mpsd.platform import processes
-from mpsd.platform.containers import PodProcesses
+from mpsd.model.node_view import EndRecord, FaultHit
+from mpsd.mps.rules.faults import ClientDeath, recorded_command
+from mpsd.platform import processes, records
+from mpsd.platform.containers import PodProcesses, ProgramCgroups
 from mpsd.platform.event_loop import DeathWatch
 
 _FIRST_LIST_S = 0.1  # after a process has connected: its context takes as long
@@ -40,12 +41,12 @@ class _Connected:
 
 
 class DomainClients:
-    """on_last_end: called with the end of a client after which the server is not known to have
-    another."""
+    """on_last_end: called with the end of a client after which no other of the server is known.
+    ends: the folder in which mpsd records those whom it ends."""
 
-    def __init__(self, on_last_end: Callable[[ClientDeath], None]) -> None:
-        self._on_last_end = on_last_end
-        self._pods = PodProcesses()
+    def __init__(self, on_last_end: Callable[[ClientDeath], None], ends: Path) -> None:
+        self._on_last_end, self._ends = on_last_end, ends
+        self._pods, self._programs = PodProcesses(), ProgramCgroups()
         self._connected: dict[int, _Connected] = {}  # by pid, the oldest first
         self._deaths: list[ClientDeath] = []
         self._unlisted: list[ClientDeath] = []  # of processes that the server had not listed yet
@@ -71,8 +72,7 @@ class DomainClients:
 
     @property
     def list_due_s(self) -> float | None:
-        """Seconds until the server should be asked for its clients; None where nobody waits for
-        that."""
+        """Seconds until the server should be asked for its clients; None where nobody waits."""
         if self._list_at == float("inf"):
             return None
         return max(0.0, self._list_at - time.monotonic())
@@ -105,13 +105,13 @@ class DomainClients:
             return False
         pod = self._pods.owner_of(pid)
         owner = pod or self._pods.cgroups_of(pid)
-        # logs and records keep no arguments
-        command = program_of(processes.command_of(pid))[:_LONGEST_COMMAND]
+        grant = None if pod else self._programs.grant_of(identity)
+        command = recorded_command(processes.command_of(pid))[:_LONGEST_COMMAND]
         if not processes.is_alive(identity):  # then what was read may be another's
             return False
         self._forget(pid)
         watch = DeathWatch(identity, lambda: self._ended(identity))
-        who = FaultHit(identity, command, pod)
+        who = FaultHit(identity, command, pod, grant=grant)
         self._connected[pid] = _Connected(who, owner, processes.boot_time_s(), watch)
         unlisted = [pid for pid, one in self._connected.items() if not one.is_client]
         if len(unlisted) > _MOST_UNLISTED:
@@ -125,13 +125,19 @@ class DomainClients:
         del self._connected[process.pid]
         status, now_s = one.watch.status, processes.boot_time_s()
         signum = 0 if status is None else os.WTERMSIG(status)
-        death = ClientDeath(
-            one.who, one.owner, now_s, signum, processes.how_ended(status), is_well=status == 0
-        )
+        how = self._how_ended(process, status)
+        death = ClientDeath(one.who, one.owner, now_s, signum, how, is_well=status == 0)
         if one.is_client:
             self._note(death)
         else:
             self._unlisted = [*_recent(self._unlisted, now_s), death]
+
+    def _how_ended(self, process: ProcessIdentity, status: int | None) -> str:
+        with suppress(records.UnreadableRecord, OSError):
+            end = records.read(self._ends / f"{process.pid}.json", EndRecord)
+            if end and end.is_killed and end.process == process:
+                return f"ended by mpsd ({end.reason})"
+        return processes.how_ended(status)
 
     def _note(self, death: ClientDeath) -> None:
         self._deaths = [*_recent(self._deaths, death.at_s), death]
@@ -139,8 +145,7 @@ class DomainClients:
             self._on_last_end(death)
 
     def living(self, before_s: float) -> tuple[FaultHit, ...]:
-        """Those that the server has listed, and that had connected by then. In seconds of
-        CLOCK_BOOTTIME."""
+        """Those that the server has listed, and that had connected by then (CLOCK_BOOTTIME)."""
         return tuple(
             one.who for one in self._connected.values() if one.is_client and one.since_s <= before_s
         )

@@ -78,8 +78,7 @@ def why_unknown(error: records.UnreadableRecord, uuid: str) -> str:
 
 
 class ComputeModes:
-    """The compute modes of a domain's GPUs. run_directory: where an earlier mpsd may have left
-    records of them."""
+    """The compute modes of a domain's GPUs. run_directory: may have an earlier mpsd's records."""
 
     def __init__(self, nvml: Nvml, kept: KeptRecord, run_directory: Path, log: Logger) -> None:
         self._nvml, self._kept = nvml, kept
@@ -141,8 +140,7 @@ class ComputeModes:
         self._kept.change(compute_modes=left)
 
     def _known(self) -> dict[str, int | None]:
-        """The modes that were found, by GPU; None where the file cannot be read, which is
-        logged."""
+        """The modes that were found, by GPU; None, and logged, where the file cannot be read."""
         recorded_modes = {**recorded(self._run_directory), **self._kept.now.compute_modes}
         known: dict[str, int | None] = {}
         for uuid in self._kept.now.gpus:
@@ -168,8 +166,7 @@ def set_mode(nvml: Nvml, uuid: str, mode: int) -> bool:
 
 
 def recorded(run_directory: Path) -> dict[str, int]:
-    """The modes of GPUs before mpsd, from every readable record of this boot: domains may have
-    changed."""
+    """The modes of GPUs before mpsd, by all readable records of this boot: domains may change."""
     modes: dict[str, int] = {}
     for _folder, record in of_this_boot(run_directory):
         if isinstance(record, DomainRecord):  # else the supervisor of that domain has logged it
@@ -194,8 +191,7 @@ class ReleaseOutcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Released:
     """The outcome for one GPU. gpu, mode: None where the record cannot be read. mode: the name of
-    the mode before mpsd. reason: why it was not restored, else empty.
-    """
+    the mode before mpsd. reason: why it was not restored, else empty."""
 
     domain: str
     gpu: str | None

@@ -68,16 +68,14 @@ async def communicate(
 
 @dataclass(frozen=True, slots=True)
 class ControlPipe:
-    """The way to the daemon of one pipe directory. environment: of the commands, PATH first of
-    all."""
+    """The way to the daemon of one pipe directory. environment: of the commands, PATH first."""
 
     directory: Path
     environment: Mapping[str, str]
     deadline_s: float
 
     async def ask(self, command: Command[Answer]) -> Answer:
-        """The daemon's answer. ControlFailed: DaemonSilent, or NotUnderstood for one of unknown
-        form."""
+        """The daemon's answer. ControlFailed: DaemonSilent, or NotUnderstood for its form."""
         environment = {**self.environment, PIPE_DIRECTORY: str(self.directory)}
         shown = command.text.replace("\n", "; ")  # several commands asked in one go
         try:
@@ -97,8 +95,7 @@ class ControlPipe:
         return tuple([await self.ask(control_protocol.client_list(server)) for server in servers])
 
     async def set_limit(self, limit: ServerLimit) -> None:
-        """Sets a memory limit and reads it back; ControlFailed where the daemon has another one
-        then."""
+        """Sets a memory limit and reads it back; ControlFailed where it is another one then."""
         await self.ask(
             control_protocol.set_memory_limit(limit.server, limit.ordinal, limit.memory_mib)
         )
@@ -130,8 +127,7 @@ def program_found(environment: Mapping[str, str]) -> bool:
 
 
 def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
-    """Whether this daemon was started for exactly these GPUs; False too when its environment cannot
-    be read."""
+    """Whether this daemon was started for these GPUs; False if its environment cannot be read."""
     environment = processes.environment_of(daemon.pid)
     return environment is not None and environment.get(CUDA_VISIBLE_DEVICES) == ",".join(gpus)
 
@@ -139,8 +135,7 @@ def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
 def start(
     folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a daemon for these GPUs; multi-user where we are root, as the daemon demands. OSError
-    if it cannot be."""
+    """Starts a daemon for these GPUs; multi-user where we are root, as it demands. OSError."""
     with folder.log.open("ab") as output:
         child = subprocess.Popen(
             [PROGRAM, "-f", *(["-M"] if multi_user() else [])],
@@ -161,8 +156,7 @@ def start(
 
 
 def listener(folder: DomainFolder) -> ProcessIdentity | None:
-    """The process that listens on the domain's control socket, as the kernel reports it; None when
-    none does."""
+    """The process that listens on the domain's control socket, by the kernel's word, or None."""
     # the driver does not say which it uses
     for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
         with socket.socket(socket.AF_UNIX, kind) as probe:

@@ -142,8 +142,7 @@ class DomainDaemon:
     # -- its life ---------------------------------------------------------------------------------
 
     def adopt(self, recorded: ProcessIdentity | None) -> bool:
-        """Takes over the daemon that listens in our directory, else the recorded one if that very
-        process lives."""
+        """Takes over the daemon that listens in our directory, else the recorded one."""
         try:
             found = control_daemon.listener(self._folder)
         except OSError as error:
@@ -178,8 +177,7 @@ class DomainDaemon:
         self._move(self._child.pid)
 
     def _move(self, *pids: int) -> None:
-        """To a cgroup of its own, before it has a server; a daemon that cannot be moved serves all
-        the same."""
+        """To a cgroup of its own, before it has a server; one that cannot be moved serves."""
         if self._cgroup is None:
             return
         try:
@@ -214,8 +212,7 @@ class DomainDaemon:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal (SIGSTOP, SIGTSTP) has stopped it, so that it answers nothing until it
-        is continued."""
+        """Whether a signal (SIGSTOP, SIGTSTP) has stopped it: it answers once it is continued."""
         return self.identity is not None and processes.state_of(self.identity) == "T"
 
     def bury(self) -> str:
@@ -241,8 +238,7 @@ class DomainDaemon:
             processes.send_signal(self.identity, signal.SIGKILL)
 
     async def quit(self, timeout_s: int, graces: Graces) -> None:
-        """Asks it to end once its clients have, at most `timeout_s` later; SIGKILL when it does
-        not."""
+        """Asks it to end once its clients have, at most `timeout_s` later; else SIGKILL."""
         control_daemon.withdraw_from_clients(self._folder)
         await self.canary.end()
         await self.first_context.end()

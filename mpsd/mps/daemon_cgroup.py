@@ -34,8 +34,7 @@ class DaemonCgroup:
     host: int = 1
 
     def take_in(self, pids: Sequence[int]) -> None:
-        """Moves these processes; those that have ended are left out. CgroupRefused where it cannot
-        be done."""
+        """Moves these processes, but for those that have ended. CgroupRefused if that fails."""
         hierarchies = tuple(self._hierarchies())
         if all(_is_only_ours(hierarchy) for hierarchy in hierarchies):
             what = "shows a container its own cgroup" if hierarchies else "has no cgroups"
@@ -61,8 +60,7 @@ class DaemonCgroup:
                     members.write_text(str(pid))
 
     def _leave_namespace(self) -> None:
-        """Goes to the host's cgroup namespace: some runtimes give even privileged containers one of
-        their own."""
+        """Goes to the host's cgroup namespace: even privileged containers may have their own."""
         with Path(f"/proc/{self.host}/ns/cgroup").open("rb") as namespace:
             if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWCGROUP):
                 raise OSError(ctypes.get_errno(), "the host's cgroup namespace cannot be joined")

@@ -13,14 +13,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client, DomainRecord
+from mpsd.model.node_view import Client, DomainRecord, EndRecord, Queue
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import ends as rules
-from mpsd.mps.rules.ends import EndRecord, EndView, Sample, Step
+from mpsd.mps.rules.ends import EndView, Sample, Step
 from mpsd.mps.rules.faults import unhealed
 from mpsd.platform import processes, records
 from mpsd.platform.containers import ContainerProcesses, Whereabouts
@@ -28,11 +28,11 @@ from mpsd.platform.event_loop import until
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
-FOLDER = "ends"  # below the run directory; a file there for each client that ends
 # between two looks at a client that is stopped: NVML takes a sample of a server's use as often
 _LOOK_S = 0.1
 _SETTLE_S = 0.02  # before the first of them, in which threads stop
 _MOST_RECORDS = 4096  # that are taken up at a start
+_KEPT_S = 2.0  # a record after SIGKILL, for `mpsd control` to see whose end this was
 _FINISH_S = 12.0  # for the last ends when mpsd stops: the longest drain, and two looks
 _GONE_S = 2.0  # for the process and its memory to be gone, which took 0.04 to 0.07 s
 _POLL_S = 0.01
@@ -72,6 +72,8 @@ class ClientEnd:
     #: when the client was stopped, or killed where nothing had to be waited for, in seconds of
     #: time.monotonic
     stopped_at: float
+    #: known once it was killed
+    queue: Queue = Queue.UNKNOWN
     #: done once SIGKILL was sent, or the client ended by itself; None where that was done at once
     _task: asyncio.Task[None] | None = None
 
@@ -93,6 +95,8 @@ class ClientEnds:
     domains: Callable[[], Collection[DomainRecord]]
     log: Logger
     _under_way: dict[ProcessIdentity, ClientEnd] = field(default_factory=dict)
+    #: files of clients that were killed, of which the records are still kept
+    _over: set[Path] = field(default_factory=set)
     #: by GPU: when it was asked, and the pids there
     _listed: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)
 
@@ -135,7 +139,7 @@ class ClientEnds:
             self._stop(begun, pidfd)
             self._follow(begun, pidfd)
         else:
-            self._send(pidfd, signal.SIGKILL)
+            self._kill(begun, pidfd)
             os.close(pidfd)
         return begun
 
@@ -147,8 +151,7 @@ class ClientEnds:
         return (client.gpu,)
 
     def _prove(self, asked: EndAsked) -> None:
-        """NotEnded where the process with this pid is not the one that was seen, or must not be
-        ended."""
+        """NotEnded where this is not the process that was seen, or it must not be ended."""
         client = asked.client
         pod = self.whereabouts.owner_of(client.pid) if self.whereabouts else client.pod
         # On a machine of its own one that has left is held to its grant, unless another's cgroup
@@ -197,29 +200,26 @@ class ClientEnds:
             self.log.error("end failed", pid=process.pid, reason=str(error), exc_info=error)
 
     async def _see_through(self, begun: ClientEnd, pidfd: int) -> None:
-        """To the SIGKILL. A cancelled one leaves the record, and the client stopped, for the next
-        mpsd."""
+        """To the SIGKILL. A cancelled one leaves record and stopped client for the next mpsd."""
         samples: dict[str, tuple[Sample, ...]] = {}
         try:
             pause_s = _SETTLE_S
             while True:
                 await asyncio.sleep(pause_s)
-                step, begun.record = rules.next_step(
-                    begun.record, self._look(begun.record, samples)
-                )
+                seen = self._look(begun.record, samples)
+                step, begun.record = rules.next_step(begun.record, seen)
                 left_s = begun.record.deadline_s - processes.boot_time_s()
                 pause_s = min(_LOOK_S, max(0.0, left_s))
-                match step:
-                    case Step.STOP:
-                        samples.clear()
-                        self._stop(begun, pidfd)
-                    case Step.WAIT:
-                        continue
-                    case Step.KILL | Step.OVER:
-                        break
+                if step is Step.STOP:
+                    samples.clear()
+                    self._stop(begun, pidfd)
+                elif step is not Step.WAIT:
+                    break
             if step is Step.KILL:
-                self._send(pidfd, signal.SIGKILL)
-            self._forget(self._file(begun.record.process))
+                begun.queue = seen.queue
+                self._kill(begun, pidfd)
+            else:
+                self._forget(self._file(begun.record.process))
         finally:
             os.close(pidfd)
 
@@ -232,7 +232,7 @@ class ClientEnds:
             is_alive=processes.is_alive(end.process),
             is_stopped=is_held,
             is_hit=self._is_hit(end.process),
-            is_idle=is_held and rules.are_idle(samples, end.gpus),
+            queue=rules.queue_of(samples, end.gpus) if is_held else Queue.UNKNOWN,
         )
 
     def _is_hit(self, process: ProcessIdentity) -> bool:
@@ -241,11 +241,11 @@ class ClientEnds:
 
     def _sample(self, end: EndRecord, samples: dict[str, tuple[Sample, ...]]) -> None:
         """Adds what NVML says of the use of each GPU's server since the last look; of the time
-        before the first look it is taken for busy."""
+        before the first look it is not known."""
         domains = self.domains()
         for gpu in end.gpus:
             servers = {pid for one in domains if gpu in one.gpus for pid in one.servers}
-            known = samples.get(gpu) or ((time.time_ns() // 1000, 100),)
+            known = samples.get(gpu) or ((time.time_ns() // 1000, None),)
             with contextlib.suppress(NvmlFailed):  # then the full time is waited for
                 known += self.node.nvml.use_samples(gpu, servers, known[-1][0])
             samples[gpu] = known[-rules.IDLE_SAMPLES :]
@@ -253,8 +253,21 @@ class ClientEnds:
     # -- what is done -----------------------------------------------------------------------------
 
     def _stop(self, begun: ClientEnd, pidfd: int) -> None:
-        """Records the end, then stops the client. NotKilled where mpsd may not signal it."""
         end = begun.record
+        self._send_recorded(end, pidfd, signal.SIGSTOP)
+        about = {"pid": end.process.pid, "stops": end.stops, "drain_s": end.drain_s}
+        self.log.info("client stopped", **about, reason=end.reason)
+
+    def _kill(self, begun: ClientEnd, pidfd: int) -> None:
+        end = begun.record = replace(begun.record, is_killed=True)
+        self._send_recorded(end, pidfd, signal.SIGKILL)
+        file = self._file(end.process)
+        self._over.add(file)
+        asyncio.get_running_loop().call_later(_KEPT_S, self._forget, file)
+        self.log.info("client killed", pid=end.process.pid, queue=begun.queue, reason=end.reason)
+
+    def _send_recorded(self, end: EndRecord, pidfd: int, signum: signal.Signals) -> None:
+        """Records the end first. NotKilled where mpsd may not signal the client."""
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             records.write(self._file(end.process), end)
@@ -262,23 +275,16 @@ class ClientEnds:
         except OSError as error:
             self.log.warning("end not recorded", pid=end.process.pid, reason=str(error))
         try:
-            self._send(pidfd, signal.SIGSTOP)
-        except NotKilled:
-            self._forget(self._file(end.process))
-            raise
-        about = {"pid": end.process.pid, "stops": end.stops, "drain_s": end.drain_s}
-        self.log.info("client stopped", **about, reason=end.reason)
-
-    def _send(self, pidfd: int, signum: signal.Signals) -> None:
-        try:
             processes.signal_held(pidfd, signum)
         except PermissionError:
+            self._forget(self._file(end.process))
             raise NotKilled("mpsd may not signal it: it is another user's") from None
 
     def _file(self, process: ProcessIdentity) -> Path:
         return self.folder / f"{process.pid}.json"
 
     def _forget(self, path: Path) -> None:
+        self._over.discard(path)
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
@@ -287,13 +293,14 @@ class ClientEnds:
             self.folder.rmdir()
 
     async def finish(self) -> None:
-        """Waits until the last client is killed; one that outlasts that is left stopped, with its
-        record."""
+        """Waits until the last client is killed; a later one stays stopped, with its record."""
         tasks = [one._task for one in self._under_way.values() if one._task]
         if tasks:
             _done, late = await asyncio.wait(tasks, timeout=_FINISH_S)
             for task in late:
                 task.cancel()
+        for path in [*self._over]:
+            self._forget(path)
 
     async def until_gone(self, client: Client, seen_at: float) -> float:
         """Waits until a process that was killed and its memory are gone; the seconds since

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from mpsd.model.domain import ServerStatus
 from mpsd.model.node_view import Fault, FaultHit
@@ -26,19 +27,20 @@ _SOON_S = 0.05  # between two looks while somebody who was ended may still be th
 
 class DomainFaults:
     """The faults of a domain. all, total: as in its record. one_gpu: whether all clients share one
-    GPU. on_last_end: as of its clients."""
+    GPU. on_last_end, ends: as of its clients."""
 
     def __init__(
         self,
         daemon: DomainDaemon,
         log: Logger,
         on_last_end: Callable[[ClientDeath], None],
+        ends: Path,
         *,
         one_gpu: bool,
     ) -> None:
         self._daemon, self._one_gpu, self._log = daemon, one_gpu, log
         daemon.on_line = self._hear
-        self._clients = DomainClients(on_last_end)
+        self._clients = DomainClients(on_last_end, ends)
         self._servers: tuple[int, ...] = ()
         self._read = faults.Reading()
         # since when the log speaks of a fault that was not looked for yet
@@ -82,8 +84,7 @@ class DomainFaults:
             self._heard_s = processes.boot_time_s()
 
     async def look(self, graces: Graces) -> None:
-        """After each proper answer of the daemon: what there is of faults, and who is to be ended
-        for it."""
+        """After each proper answer of the daemon: what faults there are, whom to end for them."""
         in_fault = self._daemon.server is ServerStatus.FAULT
         if in_fault or self._read.of_fault:
             self._daemon.read_log()  # the rest of what it has to say
@@ -115,8 +116,7 @@ class DomainFaults:
         return in_fault and (lingers or not open_faults)
 
     async def _listed(self, graces: Graces) -> dict[int, FaultHit | None] | None:
-        """By pid, whom its servers list, and None for who is gone since; None where they do not
-        answer."""
+        """By pid, whom its servers list, None for who is gone since; None without an answer."""
         pipe, asked_s = self._daemon.pipe(graces.command_s), processes.boot_time_s()
         try:
             lists = await pipe.clients(self._daemon.servers)

@@ -48,8 +48,7 @@ class DomainRestarts:
         self._killed: ProcessIdentity | None = None
 
     def take_over(self, policy: Policy) -> None:
-        """Adopts what an earlier mpsd left: its record, its daemon, or a daemon that somebody else
-        started here."""
+        """Adopts an earlier mpsd's record and daemon, or a daemon that somebody else started."""
         old = self._kept.earlier()
         # before its record is changed: it may be tried again
         adopted = self._daemon.adopt(old.daemon if old else None)
@@ -75,8 +74,7 @@ class DomainRestarts:
         return self._daemon.identity is None and time.monotonic() >= self._start_at
 
     def start(self, policy: Policy) -> bool:
-        """False where it cannot be started; the record has the reason, and it is due again
-        later."""
+        """False where it cannot be started; the record has the reason, and it is due later."""
         try:
             self._modes.follow(policy)
             self._daemon.start()
@@ -208,8 +206,7 @@ class DomainSettling:
             raise ControlFailed("no MPS server starts; see the daemon's log")
 
     async def try_canary_again(self, policy: Policy) -> None:
-        """While it keeps the domain from serving; a daemon that does not answer is asked again
-        later."""
+        """While it keeps the domain from serving; a silent daemon is asked again later."""
         try:
             await self._daemon.canary.run_again(self._daemon.pipe(policy.graces.command_s), policy)
         except _TROUBLES as error:

@@ -44,8 +44,7 @@ _READ_AGAIN = 60  # looks between two at which limits are read back that were se
 
 @dataclass(frozen=True, slots=True)
 class CapProbe:
-    """Whether memory limits of cgroups can be set here. tree: where the host's cgroups are
-    mounted."""
+    """Whether memory limits of cgroups can be set here. tree: of the host's cgroups."""
 
     nvml: Nvml
     tree: Path
@@ -119,8 +118,7 @@ class CapFiles:
             self._asked = wanted
 
     def wanted(self) -> WantedCaps | None:
-        """None where nobody has asked in this boot, or it cannot be read: then everything stays as
-        it is."""
+        """None where nobody has asked in this boot, or it cannot be read: then all stays as is."""
         found = self._read(self._wanted, WantedCaps)
         return found if isinstance(found, WantedCaps) else None
 
@@ -140,8 +138,7 @@ class CapFiles:
     def _read(
         self, path: Path, kind: type[WantedCaps | CapsInForce]
     ) -> WantedCaps | CapsInForce | None:
-        """What is in the file; None where there is none, it is of another boot, or cannot be
-        read."""
+        """What is in the file; None where there is none of this boot that can be read."""
         try:
             status = path.stat()
         except OSError:
@@ -269,8 +266,7 @@ class MemoryCaps:
     # -- look -------------------------------------------------------------------------------------
 
     def _drop(self, root: Path) -> None:
-        """Forgets cgroups that are gone: their limits went with them. Now and then, also what NVML
-        does not have."""
+        """Forgets cgroups that are gone, with their limits; at times also what NVML has not."""
         self._looks += 1
         ours = {
             place: cap

@@ -38,8 +38,7 @@ class Node:
     _looked_at: float = field(default=float("-inf"), repr=False)
 
     def look(self) -> None:
-        """Finds MIG instances that have come or gone. What NVML does not say of the GPUs changes
-        nothing."""
+        """Finds MIG instances that have come or gone; what NVML does not say changes nothing."""
         now = time.monotonic()
         if self.facts is None or now - self._looked_at < _LAYOUT_S:
             return

@@ -38,13 +38,11 @@ class DomainRecords:
 
     @property
     def unreadable(self) -> bool:
-        """Whether the last `read` left out a record that cannot be read, whose daemon and servers
-        are not known."""
+        """Whether the last `read` left out a record, whose daemon and servers are not known."""
         return bool(self._unreadable)
 
     def changed(self) -> bool:
-        """Whether a file has come, gone or changed, or a daemon has died, since this was last
-        asked."""
+        """Whether a file has come, gone or changed, or a daemon died, since the last call."""
         self._daemons.ask()
         bereft = [one.domain for one in self._records.values() if self._is_bereft(one)]
         before, self._noticed = self._noticed, (self._look(), bereft)
@@ -252,8 +250,7 @@ class NodeDomains:
         return tuple(domain.gpus for domain in self.now if domain.kind is DomainKind.JOINED)
 
     def look(self) -> None:
-        """Reads what was written last. Where that cannot be read, the domains stay that `mpsd
-        control` has."""
+        """Reads what was written last; if unreadable, `mpsd control` keeps its domains."""
         if (stamp := _stamp(self._file)) == self._seen:
             return
         unreadable = False
@@ -305,8 +302,7 @@ class NodeDomains:
         self._policy = replace(self._asked, domains=kept)
 
     def keep_gone(self, records: Iterable[DomainRecord]) -> None:
-        """Counts domains of which no GPU is here any more among `every`, as long as there are
-        records of them."""
+        """Counts domains without a GPU here among `every`, as long as they have records."""
         kinds = {kind.value: kind for kind in DomainKind}
         gone = (one for one in records if self.is_gone(one))
         every = (
@@ -329,14 +325,12 @@ class NodeDomains:
     # -- for the agent alone ----------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Writes them again where somebody has changed or removed the file, or it cannot be read.
-        OSError."""
+        """Writes them again where the file was changed, removed or cannot be read. OSError."""
         if _stamp(self._file) != self._seen or self._unreadable:
             self._write(self.joined)
 
     def planned(self, wanted: Collection[str], held: Collection[str]) -> tuple[Domain, ...] | None:
-        """The domains with these GPUs in one; None where they cannot be joined, as `regrouped` has
-        it."""
+        """The domains with these GPUs in one; None as of `regrouped`."""
         groups = regrouped(wanted, self.now, held)
         return None if groups is None else domains(self.gpus, self._policy, groups)
 

@@ -25,6 +25,7 @@ from mpsd.platform import processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.run_directory import ENDS
 
 # Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen
 # long before.
@@ -42,8 +43,7 @@ _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
 
 class DomainSupervisor:
-    """One domain, from the start or adoption of its daemon to its stop. `record` is what others
-    read of it."""
+    """One domain, from the start or adoption of its daemon to its stop. Others read `record`."""
 
     def __init__(
         self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]
@@ -58,8 +58,9 @@ class DomainSupervisor:
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
+        one_gpu, end_records = len(domain.gpus) == 1, place.folder.path.parent / ENDS
         self._faults = DomainFaults(
-            self._daemon, self._log, self._last_client_ended, one_gpu=len(domain.gpus) == 1
+            self._daemon, self._log, self._last_client_ended, end_records, one_gpu=one_gpu
         )
         self._restarts = DomainRestarts(
             self._kept, self._daemon, self._faults, self._modes, self._log
@@ -108,8 +109,7 @@ class DomainSupervisor:
         self.wake()
 
     def leave(self, reason: str) -> None:
-        """Drains and starts no daemon any more, because its GPUs are of other domains; empty:
-        serves again."""
+        """Drains and starts no daemon: its GPUs are of other domains; empty: serves again."""
         if reason != self._drain.leaving:
             self._drain.leaving = reason
             self._probe_at = 0.0
@@ -220,8 +220,7 @@ class DomainSupervisor:
     #   a process is ---
 
     def _obstacle(self, policy: Policy) -> str:
-        """Why no daemon of ours can serve here, with the remedy; empty where nothing prevents
-        it."""
+        """Why no daemon of ours can serve here, with the remedy; empty where one can."""
         if not control_daemon.program_found(self._place.environment):
             return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
         try:

@@ -10,6 +10,7 @@ counts for nothing.
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -28,14 +29,14 @@ from mpsd.platform.rules.cgroups import (
     pod_of_cgroup,
     program_cgroup,
 )
+from mpsd.platform.settings import GRANT
 
 _PROC = Path("/proc")
 _MEMBERS = "cgroup.procs"
 
 
 def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
-    """The cgroups that the container with this first process has to itself; none where it is
-    gone."""
+    """The cgroups that the container with this first process has to itself; none if gone."""
     text = _cgroup(first.pid)
     return (
         alone_in(text, _older(first, alone_in(text, ())))
@@ -179,8 +180,7 @@ class ProgramCgroups:
     """The cgroups that mpsd makes for programs: in v2, or the controller pids or memory of v1,
     whichever is first there and writable (v1 has the named hierarchy too, but there systemd lets
     users move their processes). why_not: why there can be none here; empty where there can. tree:
-    where cgroups are mounted.
-    """
+    where cgroups are mounted."""
 
     def __init__(self, tree: Path = _TREE) -> None:
         self._folders = {"": tree if (tree / _MEMBERS).exists() else tree / "unified"}
@@ -199,9 +199,16 @@ class ProgramCgroups:
             return None
         return program_cgroup(_cgroup(program.pid), self._hierarchy, grant, self._is_roots)
 
+    def grant_of(self, one: ProcessIdentity) -> str | None:
+        """The grant in whose program's cgroup it is, or that it was started with where there can be
+        no cgroups; None where it is in none. Names that others give to theirs count for nothing."""
+        if self._hierarchy is None:
+            return (processes.environment_of(one.pid) or {}).get(GRANT)
+        named = re.search("/mpsd-([0-9a-f]{12})(?![^/\n])", _cgroup(one.pid))
+        return named[1] if named and self.found_again(one, named[1]) else None
+
     def found_again(self, program: ProcessIdentity, grant: str) -> tuple[Cgroup, ...]:
-        """The cgroup that was made for it, where the kernel says that the program is in there, or
-        below."""
+        """The cgroup that was made for it, where the program is in there, or below."""
         made = self.place_for(program, grant)
         return (made,) if made and any(map(made.holds, cgroups_in(_cgroup(program.pid)))) else ()
 
@@ -244,8 +251,7 @@ class ProgramCgroups:
                         yield found
 
     def remove(self, made: Cgroup) -> None:
-        """Removes it, with those that were made below it; one with a process stays, by the kernel's
-        word."""
+        """Removes it, with those made below it; the kernel keeps one with a process."""
         for below, _folders, _files in os.walk(self._folder(made), topdown=False):
             with suppress(OSError):
                 Path(below).rmdir()

@@ -232,8 +232,7 @@ Value = TypeVar("Value")
 
 class Watchable(Generic[Value]):
     """A value that tasks follow: each sees it as it is now, then the newest one after each change.
-    What lies between is lost. To be used in one event loop.
-    """
+    What lies between is lost. To be used in one event loop."""
 
     def __init__(self, value: Value) -> None:
         self._value = value
@@ -254,8 +253,7 @@ class Watchable(Generic[Value]):
 
 class Throttle:
     """Calls `act` at most `apart_s` seconds after it is asked to, and never twice within that time;
-    what is asked meanwhile is one call. To be used in one event loop.
-    """
+    what is asked meanwhile is one call. To be used in one event loop."""
 
     def __init__(self, act: Callable[[], None], apart_s: float) -> None:
         self._act = act

@@ -35,8 +35,7 @@ def lasting() -> Iterator[None]:
 def starting() -> Iterator[None]:
     """The same of a program that has begun nothing yet: Ctrl-C ends it here and now, without a
     traceback. To tear down a module of which half was imported crashes some of those that are
-    written in C.
-    """
+    written in C."""
     try:
         with lasting():
             yield

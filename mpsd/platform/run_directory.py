@@ -22,6 +22,7 @@ from typing import Any
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.processes import is_shortage
 
+ENDS = "ends"  # below it; a file there for each client that mpsd ends
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 

@@ -24,16 +24,16 @@ from mpsd.model.node_report import (
     ViolationReport,
     ViolationsReport,
 )
-from mpsd.model.node_view import DomainRecord, LedgerView
+from mpsd.model.node_view import DomainRecord, LedgerView, Queue
 from mpsd.model.policy import Policy, Response
 from mpsd.model.times import utc
 from mpsd.model.violations import Violation, ViolationKind
-from mpsd.mps import ends
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
+from mpsd.platform.run_directory import ENDS
 from mpsd.platform.settings import GRANT, Settings
 from mpsd.watchdog.oom_scripts import OomScripts
 from mpsd.watchdog.rules.escapes import shows_lifted
@@ -135,9 +135,11 @@ class ViolationHistory:
         """Its process launches and allocates nothing any more, after so many seconds."""
         entry.outcome = f"stopped {took_s:g} s after it was seen, ends once what it queued has run"
 
-    def ended(self, entry: ViolationRecord, took_s: float) -> None:
+    def ended(self, entry: ViolationRecord, took_s: float, queue: Queue) -> None:
         """Its process and its memory are gone after so many seconds."""
         entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
+        if queue is Queue.IN_USE:
+            entry.outcome += "; its GPU was in use until then, so neighbours may have been struck"
         self._ended[entry.violation.kind, entry.response] += not entry.is_ended
         entry.is_ended = True
 
@@ -222,7 +224,7 @@ class Watchdog:
         self._scanner = GpuProcessScanner(node.nvml, node.gpus, mark, ledger.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
         self._scripts = OomScripts(settings.run_directory, self._log)
-        folder = settings.run_directory / ends.FOLDER
+        folder = settings.run_directory / ENDS
         self.ends = ClientEnds(folder, node, ledger.whereabouts, records.read, self._log)
         self._memory = Memory()
         self._judged: tuple[object, ...] = ()  # what was judged last
@@ -340,7 +342,7 @@ class Watchdog:
         """Ends the process, reports it, and waits until its memory is back. One that cannot be
         ended is tried again as long as it is there, and reported once, and again once it can be."""
         violation, client = entry.violation, entry.violation.client
-        about = {"kind": violation.kind.value, "pid": client.pid}
+        about: dict[str, object] = {"kind": violation.kind.value, "pid": client.pid}
         is_proven = False
         try:
             await self._call_script(violation, view)
@@ -358,11 +360,10 @@ class Watchdog:
                 is_proven = True
                 self._report_once(entry, f"it continues: {error}")
         else:
-            self._history.ended(entry, took_s)
+            self._history.ended(entry, took_s, end.queue)
             stopped_s = round(end.stopped_at - view.now, 3)
-            self._log.info(
-                "ended", **about, used_mib=client.used_mib, stopped_s=stopped_s, took_s=took_s
-            )
+            about |= {"used_mib": client.used_mib, "stopped_s": stopped_s, "took_s": took_s}
+            self._log.info("ended", **about, queue=end.queue)
         evict = is_proven and violation.response is Response.EVICT and not violation.again
         if evict and violation.pod and self.cluster:
             await self.cluster.evict(violation.pod, str(violation))

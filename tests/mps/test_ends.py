@@ -7,11 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.mps.rules.ends import MOST_STOPS, EndView, Sample, Step, are_idle, begun, next_step
+from mpsd.model.node_view import Queue
+from mpsd.mps.rules.ends import (
+    MOST_STOPS,
+    EndView,
+    Sample,
+    Step,
+    begun,
+    next_step,
+    queue_of,
+    together,
+)
 
 WHO = ProcessIdentity(7, 70, "boot")
 END = begun(WHO, ("GPU-1",), "takes too much", 3.0, 100.0)
-RUNNING = EndView(100.0, is_alive=True, is_stopped=False, is_hit=False, is_idle=False)
+RUNNING = EndView(100.0, is_alive=True, is_stopped=False, is_hit=False, queue=Queue.UNKNOWN)
 STOPPED = replace(RUNNING, is_stopped=True)
 
 
@@ -26,7 +36,8 @@ def test_a_client_is_stopped_first() -> None:
     [
         (replace(STOPPED, now_s=102.999), Step.WAIT),
         (replace(STOPPED, now_s=103.0), Step.KILL),
-        (replace(STOPPED, is_idle=True), Step.KILL),
+        (replace(STOPPED, queue=Queue.IN_USE), Step.WAIT),
+        (replace(STOPPED, queue=Queue.DRY), Step.KILL),
         (replace(STOPPED, is_hit=True), Step.KILL),
         (replace(RUNNING, is_hit=True), Step.KILL),
         (replace(STOPPED, is_alive=False), Step.OVER),
@@ -56,7 +67,9 @@ def test_a_continued_client_gets_a_new_drain_twice_and_is_killed_then() -> None:
     assert next_step(end, replace(RUNNING, now_s=now_s))[0] is Step.KILL
 
 
-VIEWS = st.builds(EndView, st.just(0.0), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+VIEWS = st.builds(
+    EndView, st.just(0.0), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(Queue)
+)
 
 
 @given(st.lists(st.tuples(VIEWS, st.floats(0, 1)), min_size=200, max_size=200))
@@ -72,16 +85,37 @@ def test_every_end_is_over_within_three_drains(looks: list[tuple[EndView, float]
 
 
 @pytest.mark.parametrize(
-    ("samples", "idle"),
+    ("samples", "queue"),
     [
-        ((), False),
-        (((1, 0),), False),
-        (((1, 0), (2, 0)), True),
-        (((1, 0), (2, 1)), False),
-        (((1, 100), (2, 0)), False),
-        (((1, 100), (2, 0), (3, 0)), True),
+        ((), Queue.UNKNOWN),
+        (((1, 0),), Queue.UNKNOWN),
+        (((1, None), (2, 0)), Queue.UNKNOWN),
+        (((1, 0), (2, 0)), Queue.DRY),
+        (((1, None), (2, 0), (3, 0)), Queue.DRY),
+        (((1, 100), (2, 0), (3, 0)), Queue.DRY),
+        (((1, 0), (2, 1)), Queue.IN_USE),
+        (((1, 100), (2, 0)), Queue.IN_USE),
+        (((1, None), (2, 100)), Queue.IN_USE),
     ],
 )
-def test_a_server_is_idle_by_its_last_two_samples(samples: tuple[Sample, ...], idle: bool) -> None:
-    assert are_idle({"GPU-1": samples}, ("GPU-1",)) is idle
-    assert not are_idle({"GPU-1": samples}, ("GPU-1", "GPU-2")), "of one GPU nothing is known"
+def test_a_queue_is_dry_by_its_servers_last_two_samples(
+    samples: tuple[Sample, ...], queue: Queue
+) -> None:
+    assert queue_of({"GPU-1": samples}, ("GPU-1",)) is queue
+    with_another = queue_of({"GPU-1": samples}, ("GPU-1", "GPU-2"))
+    assert with_another is (Queue.IN_USE if queue is Queue.IN_USE else Queue.UNKNOWN), (
+        "nothing is known of one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("queues", "expected"),
+    [
+        ((), Queue.UNKNOWN),
+        ((Queue.DRY, Queue.DRY), Queue.DRY),
+        ((Queue.DRY, Queue.UNKNOWN), Queue.UNKNOWN),
+        ((Queue.UNKNOWN, Queue.IN_USE, Queue.DRY), Queue.IN_USE),
+    ],
+)
+def test_the_worst_of_a_programs_queues_counts(queues: tuple[Queue, ...], expected: Queue) -> None:
+    assert together(queues) is expected

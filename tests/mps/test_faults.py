@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.model.domain import State
 from mpsd.model.identity import PodName
 from mpsd.model.node_report import SuspectReport
-from mpsd.model.node_view import Fault, FaultCause, FaultHit
+from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultCause, FaultHit
 from mpsd.model.times import utc
 from mpsd.mps.rules import faults
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine, read_line
@@ -34,6 +35,11 @@ TRANSCRIPT = (
     Path(__file__).parents[1] / "data" / "transcripts" / "h200-r580-4-server-limits-fault-log.txt"
 )
 LINES = [line for text in TRANSCRIPT.read_text().splitlines() if (line := read_line(text))]
+
+
+RECORD = DomainRecord(
+    RECORD_VERSION, "gpu0", ("GPU-1",), State.READY, NOW, "", None, (), 0, 0, 0, {}
+)
 
 
 def hit(pid: int, pod: str | None = None) -> FaultHit:
@@ -270,8 +276,9 @@ def test_of_several_gpus_only_whom_the_log_names_among_the_clients_was_hit() -> 
 
 def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
     causes = (
-        FaultCause(identity(1), "python [arguments redacted]", "a", "killed by SIGKILL"),
-        FaultCause(identity(2), "python [arguments redacted]", None, "exit code 1"),
+        FaultCause(identity(1), "python", "a", "killed by SIGKILL"),
+        FaultCause(identity(2), "python", None, "exit code 1"),
+        FaultCause(identity(3), "python x.py", None, "exit code 1", "0123"),
     )
     found = faults.causes_report(
         replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")}
@@ -279,8 +286,43 @@ def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
     assert [str(one) for one in found] == [
         "default/train: killed by SIGKILL",
         "pid 2 (python): exit code 1",
+        "0123: pid 3 (python x.py): exit code 1",
     ]
-    assert [one.uid for one in found] == ["a", ""]
+    assert [one.uid for one in found] == ["a", "", ""]
+
+
+def test_the_status_names_who_was_hit_by_its_pod_or_its_grant() -> None:
+    programs = [
+        replace(hit(pid), grant=grant)
+        for pid, grant in ((1, "0123"), (2, None), (3, "0123"), (4, "4567"))
+    ]
+    every = Fault(NOW, (*programs, hit(5, "a"), hit(6, "b")), strangers=(7,))
+    record = replace(RECORD, faults=(every,), faults_total=1)
+    found = faults.faults_report(record, {"a": PodName("default", "train", "a")}).hit
+    assert [str(one) for one in found] == [
+        *("b (1)", "default/train (1)"),
+        *("0123 (train) (2)", "4567 (train) (1)", "processes of no known pod (2)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "recorded"),
+    [
+        ("train", "train"),
+        ("train --token=x", "train"),
+        ("/opt/bin/python3.11 jobs/train.py", "/opt/bin/python3.11 jobs/train.py"),
+        ("python jobs/train.py --token=x", "python jobs/train.py"),
+        ("python -c x.py", "python"),
+        ("curl x.py", "curl"),
+        ("sh TOKEN=x.sh", "sh"),
+        ("TOKEN=x sh", "[redacted]"),
+        ("", ""),
+    ],
+)
+def test_a_record_keeps_a_program_with_its_script_and_no_argument(
+    command: str, recorded: str
+) -> None:
+    assert faults.recorded_command(command) == recorded
 
 
 # -- healing -------------------------------------------------------------------------------------

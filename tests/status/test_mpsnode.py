@@ -68,8 +68,8 @@ def strict(schema: Any) -> Any:
 SCHEMA = strict(_VERSION["schema"]["openAPIV3Schema"]["properties"]["status"])
 
 CAUSES = (
-    FaultCause(identity(1), "python [arguments redacted]", pod("a").uid, "killed by SIGKILL"),
-    FaultCause(identity(2), "python [arguments redacted]", None, "exit code 1"),
+    FaultCause(identity(1), "python", pod("a").uid, "killed by SIGKILL"),
+    FaultCause(identity(2), "python", None, "exit code 1"),
 )
 VIEWS = {
     "pods and clients": node(

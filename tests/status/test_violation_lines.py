@@ -7,6 +7,7 @@ from rich.console import Console
 
 from mpsd.model.identity import PodName
 from mpsd.model.node_report import SeenViolations
+from mpsd.model.node_view import Queue
 from mpsd.model.policy import Response
 from mpsd.model.violations import Violation, ViolationKind
 from mpsd.status.machine import show
@@ -42,7 +43,7 @@ def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they
 ):
     book = ViolationHistory(NOW)
     for pid in range(1, 8):
-        book.ended(book.add(violation(pid), NOW + pid), 0.06)
+        book.ended(book.add(violation(pid), NOW + pid), 0.06, Queue.DRY)
     said = shown(book.whole(0.0, ""))
     clock = time.strftime("%H:%M:%S", time.localtime(NOW))
     assert f"violations since mpsd's agent started at {clock}: 7 outside_mps ended" in said
@@ -76,8 +77,8 @@ def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
     book = ViolationHistory(NOW)
     gone, by_itself = book.add(violation(1), NOW), book.add(violation(2), NOW)
     by_itself.outcome = "it had ended by itself"
-    book.ended(gone, 0.06)
-    book.ended(book.add(violation(1, again=True), NOW), 0.06)
+    book.ended(gone, 0.06, Queue.DRY)
+    book.ended(book.add(violation(1, again=True), NOW), 0.06, Queue.DRY)
     assert "2 outside_mps to be ended (1 ended)\n" in shown(book.whole(0.0, ""))
 
 

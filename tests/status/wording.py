@@ -12,7 +12,7 @@ from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.mpsnode import cluster_status
 from mpsd.model.node_report import CauseReport, FaultsReport
-from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView
+from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView, Queue
 from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName
 from mpsd.model.problem import InvalidInput
 from mpsd.model.times import utc
@@ -190,7 +190,7 @@ def sentences() -> Iterator[str]:
         yield from (line for line in shown(of).splitlines() if line[:1].strip())
         yield from node_top(node_report(of, POLICY)).notes
     book = ViolationHistory(NOW)
-    book.ended(book.add(test_violation_lines.violation(1), NOW), 0.06)
+    book.ended(book.add(test_violation_lines.violation(1), NOW), 0.06, Queue.IN_USE)
     book.add(test_violation_lines.violation(2), NOW)
     said = test_violation_lines.shown(book.whole(0.0, "kubelet has not said yet who holds what"))
     yield from (line for line in said.splitlines() if line[:1].strip())

@@ -25,11 +25,7 @@ _VOID = {"name": NVIDIA_VISIBLE_DEVICES, "value": "void"}
 
 
 def patch_for_pod(
-    thing: Fields,
-    pod: Pod,
-    policy: Policy,
-    claims: ClaimClasses,
-    template: TemplateWanted | None,
+    thing: Fields, pod: Pod, policy: Policy, claims: ClaimClasses, template: TemplateWanted | None
 ) -> tuple[Change, ...]:
     """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its
     shape. template: of the claim that it gets in place of its request."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mpsd.model.grants import DeviceNode, HostMount
+from mpsd.model.node_view import Queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,7 @@ class ProgramRequest:
 @dataclass(frozen=True, slots=True)
 class GrantAnswer:
     """grant: its id. environment: what the program is to be started with. path_first: a folder to
-    put first on its PATH, or empty. messages: for its user, each a sentence.
-    """
+    put first on its PATH, or empty. messages: for its user, each a sentence."""
 
     grant: str
     environment: dict[str, str]
@@ -194,7 +194,7 @@ class StopOutcome(StrEnum):
 
     #: each of its processes ended by itself
     TERMINATED = "terminated"
-    #: some were killed, without harm to others on their GPUs
+    #: some were killed
     KILLED = "killed"
     #: some are left
     LEFT = "left"
@@ -211,5 +211,7 @@ class ProgramStopped:
     #: how many processes it had
     processes: int
     took_s: float
+    #: of its clients of MPS together; in use: others on their GPUs may have been struck
+    queue: Queue
     #: why it is not over, each a sentence; none where it is
     reasons: tuple[str, ...] = ()

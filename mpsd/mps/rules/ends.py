@@ -11,31 +11,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from mpsd.model.identity import ProcessIdentity
+from mpsd.model.node_view import EndRecord, Queue
 
 MOST_STOPS = 3  # of a client that somebody continues: once, and twice again
 IDLE_SAMPLES = 2  # of NVML, in a row, in which the server has done nothing
 
-Sample = tuple[int, int]  # when it was taken, in microseconds since 1970, and the use in percent
-
-
-@dataclass(frozen=True, slots=True)
-class EndRecord:
-    """An end that is under way, as it is kept on the node: what makes a stopped process mpsd's to
-    kill."""
-
-    process: ProcessIdentity
-    #: UUIDs of the GPUs whose MPS servers run what it has queued
-    gpus: tuple[str, ...]
-    #: why it ends, in words
-    reason: str
-    #: for how long its queue may run after a stop
-    drain_s: float
-    #: when it is killed in any case, in seconds of CLOCK_BOOTTIME
-    deadline_s: float
-    #: how often it was stopped for good, which is more than once where somebody continued it
-    stops: int = 0
-    #: whether it was seen stopped since the last of them
-    is_held: bool = False
+# When it was taken, in microseconds since 1970, and the use in percent; None: not known.
+Sample = tuple[int, int | None]
 
 
 class Step(Enum):
@@ -58,8 +40,8 @@ class EndView:
     is_stopped: bool
     #: whether a fault has ended its context, so that its end harms nobody
     is_hit: bool
-    #: whether the MPS servers of its GPUs have had nothing to do since it was stopped
-    is_idle: bool
+    #: as of a client that is killed now
+    queue: Queue
 
 
 def begun(
@@ -81,7 +63,7 @@ def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
     if seen.is_hit or end.drain_s <= 0 or seen.now_s >= end.deadline_s:
         return Step.KILL, end
     if seen.is_stopped:
-        return (Step.KILL if seen.is_idle else Step.WAIT), replace(end, is_held=True)
+        return (Step.KILL if seen.queue is Queue.DRY else Step.WAIT), replace(end, is_held=True)
     if end.stops and not end.is_held:
         return Step.STOP, end
     if end.stops >= MOST_STOPS:
@@ -90,15 +72,24 @@ def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
     return Step.STOP, replace(end, stops=end.stops + 1, deadline_s=deadline_s, is_held=False)
 
 
-def are_idle(samples: Mapping[str, Iterable[Sample]], gpus: Iterable[str]) -> bool:
-    """Whether the last samples of each GPU's server, all of them after the stop, are of no use at
-    all.
+def queue_of(samples: Mapping[str, Iterable[Sample]], gpus: Iterable[str]) -> Queue:
+    """By the last samples of each GPU's server, all of them after the stop.
 
     samples: by the UUID of the GPU. A server without a sample may be busy: none is not zero.
     """
-    for gpu in gpus:
-        by_time = dict(sorted(samples.get(gpu, ())))
-        last = list(by_time.values())[-IDLE_SAMPLES:]
-        if len(last) < IDLE_SAMPLES or any(last):
-            return False
-    return True
+    last = [_last_uses(samples.get(gpu, ())) for gpu in gpus]
+    if any(any(uses) for uses in last):
+        return Queue.IN_USE
+    if any(len(uses) < IDLE_SAMPLES or None in uses for uses in last):
+        return Queue.UNKNOWN
+    return Queue.DRY
+
+
+def _last_uses(samples: Iterable[Sample]) -> list[int | None]:
+    by_time = dict(sorted(samples))
+    return list(by_time.values())[-IDLE_SAMPLES:]
+
+
+def together(queues: Iterable[Queue]) -> Queue:
+    """Of several clients: the worst."""
+    return max(queues, key=[*Queue].index, default=Queue.UNKNOWN)

@@ -9,6 +9,7 @@ a fault, and not by it, are its likely causes. A program that faulted itself is 
 cannot be told from them: the log names an innocent process first (section 6).
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_report import NO_FAULTS, CauseReport, FaultsReport, HitReport, SuspectReport
 from mpsd.model.node_view import DomainRecord, Fault, FaultCause, FaultHit
+from mpsd.model.problem import program_of
 from mpsd.model.times import utc
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine
 
@@ -31,8 +33,7 @@ REMEMBERED = 16  # faults of a domain
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the log says of a fault, as far as it was read. pids: of all that it says were torn
-    down. listing: whether a line with nothing but a number names one more.
-    """
+    down. listing: whether a line with nothing but a number names one more."""
 
     of_fault: bool = False
     pids: frozenset[int] = frozenset()
@@ -195,7 +196,9 @@ def settled(
     """The fault, once all ends near it have been seen."""
     every = tuple(deaths)
     found = [
-        FaultCause(one.client.process, one.client.command, one.client.pod, one.how)
+        FaultCause(
+            one.client.process, one.client.command, one.client.pod, one.how, one.client.grant
+        )
         for one in causes(every, signs)
     ]
     ended_at = {one.process: one.ended_at for one in fault.hit}
@@ -204,6 +207,19 @@ def settled(
         for one in hit_by(signs, every, one_gpu=one_gpu)
     ]
     return replace(fault, hit=tuple(hit), causes=tuple(found))
+
+
+_INTERPRETER = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh)")
+_SCRIPT = re.compile(r"[\w./+@~-]{1,200}\.(?:py|sh)")
+
+
+def recorded_command(command: str) -> str:
+    """What logs and records, which live long, keep of it: its program, and an interpreter's script,
+    without arguments, any of which may be a secret."""
+    program, _space, arguments = command.partition(" ")
+    script = arguments.partition(" ")[0]
+    is_script = _INTERPRETER.fullmatch(program) and _SCRIPT.fullmatch(script)
+    return f"{program} {script}" if is_script else program_of(program)
 
 
 # -- what is known of them -----------------------------------------------------------------------
@@ -317,19 +333,24 @@ def causes_report(fault: Fault, names: Mapping[str, PodName]) -> tuple[CauseRepo
     found = []
     for one in fault.causes or ():
         pod = "" if one.pod is None else str(names.get(one.pod, one.pod))
-        program = f"{one.process} ({one.command.partition(' ')[0]})"
+        program = f"{one.process} ({one.command})"
+        program = f"{one.grant}: {program}" if one.grant else program
         found.append(CauseReport(pod, one.pod or "", program, one.how))
     return tuple(found)
 
 
 def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitReport, ...]:
-    """Pods by their names, and at the end what is in none that is known."""
-    pods = {hit.process.pid: hit.pod for hit in fault.hit}
-    number = Counter(pods.get(pid) for pid in fault.pids)
-    known = [
-        HitReport(str(names.get(pod, pod)), pod, count)
-        for pod, count in number.items()
-        if pod is not None
-    ]
-    others = [HitReport(processes=number[None])] if number[None] else []
-    return (*sorted(known, key=lambda one: one.pod), *others)
+    """Pods by their names, then programs by their grants, then what is in none that is known."""
+    known = {hit.process.pid: hit for hit in fault.hit}
+    number = Counter(_holder(known.get(pid), names) for pid in fault.pids)
+    found = [HitReport(pod, uid, count, program) for (pod, uid, program), count in number.items()]
+    return tuple(sorted(found, key=lambda one: (not one.pod, not one.program, str(one))))
+
+
+def _holder(hit: FaultHit | None, names: Mapping[str, PodName]) -> tuple[str, str, str]:
+    """Its pod and that one's uid, or else its program, as in a HitReport."""
+    if hit and hit.pod is not None:
+        return str(names.get(hit.pod, hit.pod)), hit.pod, ""
+    if hit and hit.grant:
+        return "", "", f"{hit.grant} ({hit.command})"
+    return "", "", ""

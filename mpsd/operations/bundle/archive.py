@@ -31,10 +31,7 @@ from mpsd.platform.imports import INTERRUPTED
 _MODE = 0o600
 
 BUNDLE_OUTPUT = option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    help="The file; default: ./mpsd-bundle-….tar.gz",
+    "-o", "--output", metavar="FILE", help="The file; default: ./mpsd-bundle-….tar.gz"
 )
 Put = Callable[[BundlePart], None]
 

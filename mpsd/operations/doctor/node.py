@@ -230,15 +230,9 @@ def is_full(found: os.statvfs_result) -> bool:
 # -- the verb ------------------------------------------------------------------------------------
 
 
-ROOT = option(
-    "--root",
-    metavar="DIR",
-    help="A folder to use as /, such as a container's /host.",
-)
+ROOT = option("--root", metavar="DIR", help="A folder to use as /, such as a container's /host.")
 KUBELET_DIR = option(
-    "--kubelet-dir",
-    metavar="DIR",
-    help="Kubelet's root (MPSD_KUBELET_DIR; /var/lib/kubelet).",
+    "--kubelet-dir", metavar="DIR", help="Kubelet's root (MPSD_KUBELET_DIR; /var/lib/kubelet)."
 )
 
 

@@ -376,10 +376,7 @@ def explain(
         is_one = pod is not None and found.owner is None
         print_json(
             (pods[0] if is_one else all_of_them)
-            | {
-                "policy": policy,
-                "not_looked_at": list(found.unseen),
-            }
+            | {"policy": policy, "not_looked_at": list(found.unseen)}
         )
     else:
         _print(found, "any namespace" if everywhere else f"namespace {where}", every=pod is None)

@@ -201,8 +201,7 @@ def crowding_out(
 ) -> Iterator[ProcessIdentity]:
     """The processes without which every grant could have its own clients on the GPU: each time the
     newest of the grant that is furthest over. grants: those on the GPU. clients: those that count
-    there.
-    """
+    there."""
     used: dict[str | None, list[Client]] = {grant.id: [] for grant in grants}
     own = {grant.id: grant.clients for grant in grants}
     for client in sorted(clients, key=age):

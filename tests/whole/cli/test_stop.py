@@ -99,6 +99,23 @@ def test_a_program_without_time_to_end_gets_no_sigterm(served: Machine, neighbou
     assert client.pid in stopped(served)
 
 
+@pytest.mark.parametrize(
+    ("kernel_ms", "grace", "queue"), [(60_000, "0", "in_use"), (10, "10", "unknown")]
+)
+def test_it_is_said_whether_kernels_ran_at_the_end(
+    served: Machine, kernel_ms: int, grace: str, queue: str
+) -> None:
+    for as_json in (True, False):
+        program = running(served, "sim-cuda", f"kernel={kernel_ms}", "work")
+        program.heard("launches")
+        question = asked(served, program, "--grace", grace, *(["-o", "json"] if as_json else []))
+        assert question.exit_code() == 0, question
+        if as_json:
+            assert [one["queue"] for one in json.loads(question.output)] == [queue]
+        else:
+            assert ("end_drain_s" in question.output) == (queue == "in_use"), question
+
+
 def test_what_a_program_has_started_ends_with_it(served: Machine, neighbour: Program) -> None:
     script = "trap '' TERM; sleep 600 & sim-cuda kernel=100 launch=600 & sim-cuda hold & wait"
     program = running(served, "sh", "-c", script)

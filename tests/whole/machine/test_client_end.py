@@ -14,7 +14,15 @@ import pytest
 
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import RECORD_VERSION, Client, DomainRecord, Fault, FaultHit
+from mpsd.model.node_view import (
+    RECORD_VERSION,
+    Client,
+    DomainRecord,
+    EndRecord,
+    Fault,
+    FaultHit,
+    Queue,
+)
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules.ends import begun
@@ -24,8 +32,16 @@ from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml
-from mpsd.simulator.card import GRAPHICS, MPS_CLIENT, OUTSIDE_MPS, CardView, ContextClaim
+from mpsd.simulator.card import (
+    GRAPHICS,
+    MPS_CLIENT,
+    MPS_SERVER,
+    OUTSIDE_MPS,
+    CardView,
+    ContextClaim,
+)
 from mpsd.simulator.gpus import MIB
+from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
 from tests.platform.pod_cgroup import needs_cgroups, pod_cgroup
@@ -51,8 +67,16 @@ class World:
         assert found
         self.identity: ProcessIdentity = found
 
-    def put_on_gpu(self, kind: int = MPS_CLIENT) -> None:
-        self.card.claim(ContextClaim(self.process.pid, kind, 100 * MIB))
+    def put_on_gpu(self, kind: int = MPS_CLIENT) -> int:
+        """The slot that it holds there."""
+        return self.card.claim(ContextClaim(self.process.pid, kind, 100 * MIB))
+
+    def domain(self, servers: tuple[int, ...] = (), faults: tuple[Fault, ...] = ()) -> DomainRecord:
+        gpus = (self.node.gpus[0].uuid,)
+        served = DomainRecord(
+            RECORD_VERSION, "gpu0", gpus, State.READY, 0, "", None, servers, 0, 0, 0, {}
+        )
+        return replace(served, faults=faults)
 
     def asked(self, pod: str | None = None, **identity: int) -> EndAsked:
         who = replace(self.identity, **identity)  # type: ignore[arg-type]
@@ -197,6 +221,25 @@ def test_the_next_mpsd_goes_on_with_a_recorded_end(world: World) -> None:
     assert not (world.folder / "ends").exists()
 
 
+@pytest.mark.parametrize("drain_s", [0.0, DRAIN_S])
+def test_a_record_says_that_mpsd_killed_the_client_until_that_is_seen(
+    world: World, drain_s: float
+) -> None:
+    world.put_on_gpu()
+
+    async def ending() -> None:
+        ends = world.ends()
+        await ends.begin(replace(world.asked(), drain_s=drain_s)).killed()
+        (recorded,) = world.recorded
+        end = records.read(recorded, EndRecord)
+        assert end
+        assert (end.process, end.is_killed) == (world.identity, True)
+        await ends.finish()
+
+    asyncio.run(ending())
+    assert not (world.folder / "ends").exists()
+
+
 def test_a_record_of_another_life_of_the_pid_ends_nobody(world: World) -> None:
     gone = begun(replace(world.identity, start_ticks=1), (), "earlier", 0.1, 0.0)
     (world.folder / "ends").mkdir()
@@ -247,27 +290,41 @@ def test_a_client_that_is_continued_is_stopped_twice_again(world: World) -> None
 def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world: World) -> None:
     world.put_on_gpu()
     hit = FaultHit(world.identity, "sleep", None)
-    record = DomainRecord(
-        RECORD_VERSION,
-        "gpu0",
-        (world.node.gpus[0].uuid,),
-        State.FAULT,
-        0,
-        "",
-        None,
-        (),
-        0,
-        0,
-        0,
-        {},
-    )
 
     async def ending() -> None:
         end = world.ends().begin(replace(world.asked(), drain_s=SOON_S * 10))
-        world.domains = (replace(record, faults=(Fault(0.0, (hit,)),)),)
+        world.domains = (world.domain(faults=(Fault(0.0, (hit,)),)),)
         await end.killed()
 
     asyncio.run(ending())
+    assert world.process.wait(SOON_S) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("kernel_s", "drain_s", "expected"),
+    [
+        (0.01, 30.0, Queue.DRY),
+        (60.0, DRAIN_S, Queue.IN_USE),
+        (None, DRAIN_S, Queue.UNKNOWN),
+        (60.0, 0.0, Queue.UNKNOWN),
+    ],
+)
+def test_an_end_says_whether_kernels_ran(
+    world: World, kernel_s: float | None, drain_s: float, expected: Queue
+) -> None:
+    slot = world.put_on_gpu()
+    world.card.claim(ContextClaim(os.getpid(), MPS_SERVER, 0))
+    world.domains = (world.domain(servers=(os.getpid(),)),)
+    if kernel_s is not None:
+        ends_ns = time.monotonic_ns() + int(kernel_s * 1e9)
+        world.card.be_busy(slot, world.process.pid, 1, KernelQueue(ends_ns, int(kernel_s * 1e6)))
+
+    async def ending() -> Queue:
+        end = world.ends().begin(replace(world.asked(), drain_s=drain_s))
+        await end.killed()
+        return end.queue
+
+    assert asyncio.run(ending()) is expected
     assert world.process.wait(SOON_S) == -signal.SIGKILL
 
 
@@ -293,4 +350,7 @@ def test_nothing_is_waited_for_without_a_queue_of_mps(
     client = replace(asked.client, on_mps=on_mps)
     world.end(replace(asked, drain_s=drain_s, client=client))
     assert world.process.wait(SOON_S) == -signal.SIGKILL
-    assert not world.recorded
+    (recorded,) = world.recorded
+    end = records.read(recorded, EndRecord)
+    assert end
+    assert end.stops == 0
