@@ -169,7 +169,7 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
 def _grant_of(uid: str, node: ClusterNode | None) -> GrantReport | None:
     """The grant of the pod, which may be the second or third of its claim."""
     for held in (node.pods if node else None) or ():
-        if held.uid == uid or any(one.uid == uid for one in held.shared_with):
+        if any(one.uid == uid for one in held.pods):
             return held
     return None
 

@@ -172,7 +172,7 @@ def _of_grant(grant: GrantReport, own: GrantViolations) -> GrantViolations:
     if own.last is None:
         return own
     last = _violation(own.last)
-    return changed(own, last=last if grant.shared_with else changed(last, pod=""))
+    return changed(own, last=last if len(grant.pods) > 1 else changed(last, pod=""))
 
 
 def _violation(one: ViolationReport) -> ViolationReport:
