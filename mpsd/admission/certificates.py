@@ -29,7 +29,8 @@ from mpsd.platform.rules.certificates import CertificateStep, SecretView, next_s
 
 Found = TypeVar("Found")
 
-_FORMER, _FORMER_UNTIL = "former.crt", "former-until"
+_FORMER = "former.crt"
+_FORMER_UNTIL = "former-until"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +208,8 @@ class SecretCertificates:
         self, step: CertificateStep, secret: Object | None, material: Material, now: float
     ) -> None:
         before = self._held if step is CertificateStep.BRING_BACK and self._held else material
-        data, namespace = (
-            written(after(step, before, self._settings, now)),
-            self._settings.namespace,
-        )
+        data = written(after(step, before, self._settings, now))
+        namespace = self._settings.namespace
         try:
             if secret is None:
                 labels = {"app.kubernetes.io/managed-by": PRODUCT, LABEL: PRODUCT}

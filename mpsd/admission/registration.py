@@ -63,7 +63,8 @@ class RegistrationOutcome:
         return not self.troubles and not self.changed
 
 
-_SETTLED, _CHANGED = RegistrationOutcome(), RegistrationOutcome(changed=True)
+_SETTLED = RegistrationOutcome()
+_CHANGED = RegistrationOutcome(changed=True)
 
 
 class Registrar:
@@ -117,7 +118,8 @@ class Registrar:
 
     async def _ask_for_a_call(self) -> RegistrationOutcome:
         """Whether the API server calls the webhook, asked seldom while it does."""
-        settings, now = self._settings, time.monotonic()
+        settings = self._settings
+        now = time.monotonic()
         if not self._uncalled and now - self._probed_at < _QUIET_LOOKS * self._settings.look_s:
             return _SETTLED
         self._probed_at, word, refusal = now, secrets.token_hex(16), ""
@@ -127,7 +129,8 @@ class Registrar:
             )
         except KubeError as error:
             refusal = str(error)
-        before, found = self._uncalled, rules.called(refusal, word, fails=self._fails)
+        before = self._uncalled
+        found = rules.called(refusal, word, fails=self._fails)
         self._calls = self._calls.after(found, now)
         self._uncalled = rules.why_uncalled(
             found, refusal, settings.url or f"TCP port {settings.port} of its pods"
@@ -157,11 +160,10 @@ class Registrar:
     async def _register(
         self, path: str, served: Certificates, *, may_fail: bool
     ) -> RegistrationOutcome:
-        resource, settings = CONFIGURATIONS[path], self._settings
-        name, bundle = (
-            settings.service,
-            base64.b64encode(served.authorities).decode() if served.authorities else None,
-        )
+        resource = CONFIGURATIONS[path]
+        settings = self._settings
+        name = settings.service
+        bundle = base64.b64encode(served.authorities).decode() if served.authorities else None
         self._named.pop(path, None)
         must_ignore = self._calls.must_ignore(
             time.monotonic(), _PATIENCE_LOOKS * self._settings.look_s
@@ -211,7 +213,8 @@ class Registrar:
     async def _report_end(self, path: str, seen: Object, own: Validity) -> None:
         """Writes when the certificate that we serve ends, where this configuration does not say
         it."""
-        now, there = time.time(), read_annotation(seen)
+        now = time.time()
+        there = read_annotation(seen)
         if self._may_patch and must_write(there, own, self._stood.get(path), now):
             value = {ANNOTATION: annotation(own)}
             if await self._patch(path, seen, {"annotations": value}):

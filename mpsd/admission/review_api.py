@@ -48,7 +48,8 @@ from mpsd.platform.limits_files import Limits
 from mpsd.platform.listener import BodyRefused, json_answer, read_json
 from mpsd.platform.server_metrics import ServerMetrics
 
-_ANSWERED, _UNKNOWN = "answered", "unknown"
+_ANSWERED = "answered"
+_UNKNOWN = "unknown"
 
 
 class Lookup(StrEnum):
@@ -228,7 +229,8 @@ class Lookups:
 # -- the templates of the claims that pods get in place of their requests ------------------------
 
 USED_AT = "mpsd.io/used-at"  # seconds since 1970, of the last pod at about that time
-_RENEW_S, _UNUSED_S = 3600.0, 86_400.0
+_RENEW_S = 3600.0
+_UNUSED_S = 86_400.0
 _KEEP_S = 3.0  # of the 5 s that an API server waits
 _ATTEMPTS = 3
 
@@ -345,12 +347,14 @@ class ReviewApi:
     async def _respond(self, webhook: str, request: web.Request) -> web.Response:
         """200 with the answer; 4xx with the reason for what is no review. webhook: as in its path
         and its metrics."""
-        began, status = time.perf_counter(), 400
+        began = time.perf_counter()
+        status = 400
         try:
             body = await read_json(request, _BODY_S)
             answer = await self._answer(webhook, body)
         except BodyRefused as refused:
-            status, reason = refused.status, str(refused)
+            status = refused.status
+            reason = str(refused)
         except MalformedReview as error:
             reason = str(error)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -364,7 +368,8 @@ class ReviewApi:
         return web.Response(status=status, text=f"{reason}\n")
 
     async def _answer(self, webhook: str, body: bytes) -> AdmissionAnswer:
-        policy, facts = (limits := self._limits()).policy, limits.facts
+        policy = (limits := self._limits()).policy
+        facts = limits.facts
         validates = webhook == "validate"
 
         def read() -> tuple[Review, ReviewNeeds]:

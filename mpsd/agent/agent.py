@@ -243,7 +243,8 @@ class AgentRole:
         self._caps = CapRequests(CapFiles(settings.run_directory, self._log), node.nvml, policy)
         self._limits = DomainLimits(settings, node.environment, policy)
         self.watchdog = Watchdog(settings, node, policy, ledger, self._records)
-        self._ledger, self.domains = ledger, domains
+        self._ledger = ledger
+        self.domains = domains
         self._troubles: dict[str, str] = {}
         self.queue = GrantQueue(self._wake.set)
         # called with each view, after the actions
@@ -272,7 +273,8 @@ class AgentRole:
     async def _follow(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             self._wake.clear()
-            cycle, self._next_cycle = self._next_cycle, asyncio.Event()
+            cycle = self._next_cycle
+            self._next_cycle = asyncio.Event()
             acted = False
             async with self.cycle_lock:
                 with self._shortages.survived("cycle"):
@@ -305,7 +307,8 @@ class AgentRole:
         self._troubles = troubles
         with self._shortages.survived("ask for memory caps"):
             self._caps.ask(self._ledger.view, pods_known=self._ledger.pods_known)
-        before, self.view = self.view, self.look() if actions else view
+        before = self.view
+        self.view = self.look() if actions else view
         self.events.compare(before, self.view)
         if self.on_view:
             self.on_view(self.view)
@@ -345,7 +348,8 @@ class AgentRole:
         """Whether the domain's servers are known to admit a client of this size now, and no cycle
         lowers that: none is under way, the last one saw the domain as it is, and the ledger holds a
         grant as large there."""
-        ledger, seen = self._ledger.view, self.view.domain(name) if self.view else None
+        ledger = self._ledger.view
+        seen = self.view.domain(name) if self.view else None
         if (
             seen is None
             or self.cycle_lock.locked()
@@ -404,7 +408,9 @@ class AgentRole:
                     return
 
     def look(self) -> NodeView:
-        now, ledger, records = time.time(), self._ledger.view, self._records.read()
+        now = time.time()
+        ledger = self._ledger.view
+        records = self._records.read()
         gate.close_unguarded(self._run_directory, records, self._log)
         scan, (capped, uncapped) = self.watchdog.scan(), self._caps.in_force(ledger)
         every = [(self.domains.ends(record), self._limits.view(record, now)) for record in records]

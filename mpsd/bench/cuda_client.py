@@ -268,7 +268,8 @@ class CudaDriver:
         self._library = ctypes.CDLL("libcuda.so.1")
         for name, arguments in _SIGNATURES.items():
             function = getattr(self._library, name)
-            function.argtypes, function.restype = arguments, ctypes.c_int
+            function.argtypes = arguments
+            function.restype = ctypes.c_int
 
     def result(self, function: str, *arguments: object) -> int:
         return int(getattr(self._library, function)(*arguments))
@@ -334,16 +335,15 @@ class Launch:
         threads: int,
         *arguments: ctypes.c_uint64,
     ) -> None:
-        self._driver, self._blocks, self._threads, self._arguments = (
-            driver,
-            blocks,
-            threads,
-            arguments,
-        )
+        self._driver = driver
+        self._blocks = blocks
+        self._threads = threads
+        self._arguments = arguments
         self._places = (ctypes.c_void_p * len(arguments))(
             *[ctypes.addressof(argument) for argument in arguments]
         )
-        module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        module = ctypes.c_void_p()
+        self._function = ctypes.c_void_p()
         driver("cuModuleLoadData", ctypes.byref(module), PTX)
         driver("cuModuleGetFunction", ctypes.byref(self._function), module, kernel)
 
@@ -384,7 +384,8 @@ class Gemm:
             driver("cuMemAlloc_v2", ctypes.byref(matrix), 2 * size**2)
             driver("cuMemsetD8_v2", matrix.value, 0x2C, 2 * size**2)  # 0.065 each
         left, right, product = (ctypes.c_void_p(matrix.value) for matrix in matrices)
-        one, nothing = ctypes.byref(ctypes.c_float(1)), ctypes.byref(ctypes.c_float(0))
+        one = ctypes.byref(ctypes.c_float(1))
+        nothing = ctypes.byref(ctypes.c_float(0))
         self._arguments = (
             *(self._handle, 0, 0, size, size, size),
             *(one, left, self.HALVES, size, right, self.HALVES, size),
@@ -464,7 +465,10 @@ class Samples:
     def __init__(
         self, driver: CudaDriver, launch: Launch, launches: int, events: Events | None = None
     ) -> None:
-        self._driver, self._launch, self.launches, self._events = driver, launch, launches, events
+        self._driver = driver
+        self._launch = launch
+        self.launches = launches
+        self._events = events
 
     def __call__(self) -> int:
         """The result of one sample."""
@@ -486,7 +490,8 @@ class Ahead:
     launches = 1  # a sample
 
     def __init__(self, driver: CudaDriver, launch: Launch | Gemm, launch_s: float) -> None:
-        self._driver, self._launch = driver, launch
+        self._driver = driver
+        self._launch = launch
         self._most = max(FEWEST_AHEAD, min(MOST_AHEAD, round(AHEAD_S / launch_s)))
         self._queued: deque[ctypes.c_void_p] = deque()  # an event behind each
         self._free = [self._event() for _ in range(self._most)]
@@ -514,7 +519,8 @@ class Ahead:
         took = ctypes.c_float()
         self._driver("cuEventElapsedTime", ctypes.byref(took), self._last, oldest)
         self._free.append(self._last)
-        self._last, self._gpu_ms = oldest, took.value
+        self._last = oldest
+        self._gpu_ms = took.value
         return 0
 
     def gpu_ms(self) -> float:
@@ -559,7 +565,8 @@ class CudaContext:
         if result := self._create():
             give_up(3, fail="ctx", err=driver.name(result))
         init_s = round(time.monotonic() - started, 3)
-        identity, total = ctypes.create_string_buffer(16), ctypes.c_size_t()
+        identity = ctypes.create_string_buffer(16)
+        total = ctypes.c_size_t()
         # as in mpsd/mps/cuda_canary.py
         is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
         driver(f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, self._device)
@@ -598,7 +605,8 @@ class CudaContext:
         return self._driver.result("cuCtxCreate_v2", ctypes.byref(self._handle), 0, self._device)
 
     def _memory_mib(self) -> tuple[int, int]:
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        free = ctypes.c_size_t()
+        total = ctypes.c_size_t()
         self._driver("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value // MIB, total.value // MIB
 
@@ -631,7 +639,8 @@ class CudaContext:
         say(**self._figures())
 
     def alloc(self, mib: str) -> None:
-        held_mib, result = 0, 0
+        held_mib = 0
+        result = 0
         while held_mib < int(mib) and not result:
             piece_mib = min(PIECE_MIB, int(mib) - held_mib)
             try:
@@ -648,7 +657,8 @@ class CudaContext:
         )
 
     def managed(self, mib: str) -> None:
-        address, result = ctypes.c_uint64(), 0
+        address = ctypes.c_uint64()
+        result = 0
         try:
             self._driver(
                 "cuMemAllocManaged", ctypes.byref(address), int(mib) * MIB, MEM_ATTACH_GLOBAL
@@ -689,7 +699,8 @@ class CudaContext:
         since = now = time.monotonic()
         while now - since < float(seconds):
             self._broke_unless(samples(), since)
-            before, now = now, time.monotonic()
+            before = now
+            now = time.monotonic()
             samples_s.append(now - before)
         launches = samples.launches * len(samples_s)
         say(
@@ -706,7 +717,8 @@ class CudaContext:
         return Samples(self._driver, self._multiply_add(8 * self._sms(), 4096), LAUNCHES_A_SAMPLE)
 
     def prepare(self, name: str) -> None:
-        work, buffers = WORKS[name], [] if self._prepared is None else [*self._prepared.buffers]
+        work = WORKS[name]
+        buffers = [] if self._prepared is None else [*self._prepared.buffers]
         self._prepared = None
         try:
             while buffers:
@@ -741,7 +753,8 @@ class CudaContext:
         since = now = time.monotonic()
         while not samples_s or now - since < float(seconds):
             self._broke_unless(samples(), since)
-            before, now = now, time.monotonic()
+            before = now
+            now = time.monotonic()
             samples_s.append(now - before)
             gpu_ms.append(samples.gpu_ms())
         events.destroy()
@@ -760,7 +773,8 @@ class CudaContext:
     def serve(self, value: str) -> None:
         """One after the other, so a request that comes while another is served waits for it."""
         assert self._prepared is not None, "the arguments were looked at"
-        launch, in_a_sample = self._prepared.launch, WORKS[self._prepared.name].sample_launches
+        launch = self._prepared.launch
+        in_a_sample = WORKS[self._prepared.name].sample_launches
         per_s, seconds = served(value)
         took_s: list[float] = []
         since = time.monotonic()

@@ -104,7 +104,8 @@ _AFTER_S = 30.0  # beyond a window, for requests that came in it
 
 
 def priority(context: BenchContext) -> Iterator[PriorityRow]:
-    work, window_s = WorkKind.ARITHMETIC, context.window_s
+    work = WorkKind.ARITHMETIC
+    window_s = context.window_s
     with context.under_mpsd() as testbed:
         context.step("how long a request takes")
         request_s = gather(testbed, work, [BenchShare(1)], window_s).total().p50_ms / 1000

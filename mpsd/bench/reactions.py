@@ -28,7 +28,8 @@ from mpsd.simulator.programs import JsonProgram, wait_until
 # Each gives its client the whole card, whatever its server's limit (driver 580.159.04).
 LIFTS = ("5=1G", "garbage", "0=0", "0=", "2147483648", "1G", "0=1G,1=1G")
 STARTED_AT_ONCE = "a client of it, and a new program by mpsd run --wait"
-_GRANTED_GIB, _TAKEN_MIB = 2, 8192
+_GRANTED_GIB = 2
+_TAKEN_MIB = 8192
 _FAULTS = 5  # at most: each takes its grace, and then some
 _GRACE_S = 1.0
 # in a row: mpsd waits before each further start
@@ -93,7 +94,8 @@ def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) ->
     program = testbed.start(
         [f"lift={value}", f"alloc={_TAKEN_MIB}", "hold"], BenchShare(_GRANTED_GIB)
     )
-    who, granted = f"a program that set its memory limit to {value}", _GRANTED_GIB * 1024 * MIB
+    who = f"a program that set its memory limit to {value}"
+    granted = _GRANTED_GIB * 1024 * MIB
     process = processes.identity_of(program.pid)
 
     def used() -> int | None:
@@ -190,7 +192,8 @@ def _restart(testbed: UnderMpsd, domain: DomainReport, there: JsonProgram) -> tu
             return socket.stat().st_mtime_ns
         return None
 
-    before, daemon = bound_at(), _daemon_of(domain)
+    before = bound_at()
+    daemon = _daemon_of(domain)
     began = time.monotonic()
     if not processes.send_signal(daemon, signal.SIGKILL):
         raise LimitBroken(

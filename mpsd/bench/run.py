@@ -194,7 +194,8 @@ class StepProgress:
         self.now = "the beginning"
 
     def step(self, what: str) -> None:
-        self._begun, self.now = self._begun + 1, what
+        self._begun = self._begun + 1
+        self.now = what
         total = max(self.total, self._begun)  # a group may be mistaken about itself
         if self._bar is None or self._task is None:
             complaints().print(f"mpsd bench: {self._begun}/{total} {what}")

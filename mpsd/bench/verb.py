@@ -111,7 +111,8 @@ def bench(
     }
     _check(save, [word for word, value in of_a_run.items() if value and show])
     if show:
-        found, code = _load(show), ExitCode.YES
+        found = _load(show)
+        code = ExitCode.YES
         _save(found, save)
     else:
         chosen = settings(simulate=simulate, limits_directory=limits)

@@ -52,13 +52,17 @@ class Parts:
         *,
         with_control: bool,
     ) -> None:
-        self._settings, self._listen, self._kubelet = settings, listen, kubelet
+        self._settings = settings
+        self._listen = listen
+        self._kubelet = kubelet
         self._files = LimitsFiles(settings.limits_directory)
         self._node = node = find_node(settings, self._files.facts)
         policy = self._files.policy_now
         self._control = self._cluster = self._ledger = None
         self._wake = asyncio.Event()
-        directory, now, log = settings.run_directory, policy(), logs.logger(role="agent")
+        directory = settings.run_directory
+        now = policy()
+        log = logs.logger(role="agent")
         domains = NodeDomains(directory, node.gpus, now, log)
         if with_control:
             from mpsd.cli.control import ControlRole  # only `mpsd up` has one
@@ -80,7 +84,8 @@ class Parts:
     async def run(self) -> int:
         """Until a signal; then the daemons are drained and stopped, and the agent after them."""
         stop = event_loop.until_signalled(self._control.hurry if self._control else lambda: None)
-        cluster_stop, agent_stop = asyncio.Event(), asyncio.Event()
+        cluster_stop = asyncio.Event()
+        agent_stop = asyncio.Event()
         async with AsyncExitStack() as opened:
             for server in self._servers(stop.is_set):
                 await server.start()
@@ -121,9 +126,13 @@ class Parts:
         sources = AgentSources(
             self._settings, self._agent, self._node, self._files, self._ledger, stopping=stopping
         )
-        name, pods, calls = platform.node(), None, None
+        name = platform.node()
+        pods = None
+        calls = None
         if beside := self._cluster:
-            name, pods, calls = beside.name, beside.pods, beside.calls
+            name = beside.name
+            pods = beside.pods
+            calls = beside.calls
             sources = replace(
                 sources,
                 unheard=beside.unheard,

@@ -59,7 +59,9 @@ _NO_CGROUP = (
     "no cgroup could be created for it (see mpsd's log), so it holds its grant by MPSD_GRANT alone"
 )
 _NO_CGROUP += ": a process that detaches without this variable is reported, and not limited"
-_MEMORY, _PERCENT, _GPUS = "--gpu-mem", "--gpu-core", "--gpus"
+_MEMORY = "--gpu-mem"
+_PERCENT = "--gpu-core"
+_GPUS = "--gpus"
 
 
 def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) -> Request:
@@ -92,12 +94,10 @@ class AgentApi:
     """Everything that is answered on the Unix socket, and of it what other ports answer too."""
 
     def __init__(self, sources: AgentSources, metrics: MetricsApi, page: PageApi) -> None:
-        self._sources, self._agent, self._metrics, self._page = (
-            sources,
-            sources.agent,
-            metrics,
-            page,
-        )
+        self._sources = sources
+        self._agent = sources.agent
+        self._metrics = metrics
+        self._page = page
         self.server = Listener(
             {
                 **health_routes(self._trouble),
@@ -141,7 +141,8 @@ class AgentApi:
         return json_answer(without_arguments(report) if self._sources.ledger is None else report)
 
     def _report(self) -> NodeReport:
-        view, violations = self._agent.look(), self._agent.watchdog.report()
+        view = self._agent.look()
+        violations = self._agent.watchdog.report()
         report = node_report(view, self._sources.policy, violations, mpsd.__version__)
         unheard = self._sources.unheard()
         unknown = (*report.unknown, *([unheard] if unheard else ()))

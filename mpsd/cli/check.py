@@ -86,7 +86,8 @@ def _in_force(held: Policy | GpuFacts) -> str:
             f"{len(held.cards)} cards ({tried} measured), "
             f"the largest is {largest.card.name} with {largest.mib} MiB for programs"
         )
-    part, admission = held.oversubscription, held.admission
+    part = held.oversubscription
+    admission = held.admission
     return (
         f"{held.resources.memory} in {memory_unit(held.resources.memory_unit_mib).name},"
         f" {held.placement} placement, {part.memory_percent} % of a GPU's memory and"

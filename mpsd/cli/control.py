@@ -52,7 +52,10 @@ class ControlRole:
     def __init__(
         self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
     ) -> None:
-        self._settings, self._domains, self._node, self._policy = settings, domains, node, policy
+        self._settings = settings
+        self._domains = domains
+        self._node = node
+        self._policy = policy
         self._grants = settings.grants
         self._log = logs.logger(role="control")
         self._shortages = Shortages(self._log)
@@ -84,7 +87,9 @@ class ControlRole:
         self._tell_to_leave(wanted)
 
     def _add(self, domain: Domain) -> None:
-        settings, node, name = self._settings, self._node, domain.name
+        settings = self._settings
+        node = self._node
+        name = domain.name
         cgroup = DaemonCgroup(settings.daemon_cgroup, name) if settings.daemon_cgroup else None
         gpus = [gpu for gpu in node.gpus if gpu.uuid in domain.gpus]
         canary = CanarySetup(node.canary, gpus, node.nvml.driver, self._probe, name)

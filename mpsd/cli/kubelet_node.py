@@ -66,7 +66,8 @@ class HolderAnnotations:
     holds others."""
 
     def __init__(self, gpus: Callable[[], Sequence[Gpu]], policy: Callable[[], Policy]) -> None:
-        self._gpus, self._policy = gpus, policy
+        self._gpus = gpus
+        self._policy = policy
         self._made_from: tuple[object, ...] = ()
         self._now: Sequence[PodAnnotations] = ()
         self._since_ns: dict[str, int] = {}  # by uid
@@ -75,7 +76,8 @@ class HolderAnnotations:
 
     def of(self, pods: Sequence[NodePod], held: Held, now: float) -> Sequence[PodAnnotations]:
         """The very same as before where nothing has changed. now: seconds since 1970."""
-        policy, gpus = self._policy(), self._gpus()
+        policy = self._policy()
+        gpus = self._gpus()
         if are_same((held, pods, policy, gpus), self._made_from):
             return self._now
         known = self._of_pods if are_same((policy, gpus), self._made_from[2:]) else {}
@@ -86,7 +88,8 @@ class HolderAnnotations:
         self._since_ns = {pod.uid: self._since_ns.get(pod.uid, int(now * 1e9)) for pod in holders}
         self._of_pods = {}
         for pod in holders:
-            own, before = by_pod[pod.key], known.get(pod.uid)
+            own = by_pod[pod.key]
+            before = known.get(pod.uid)
             if before is None or before[0] is not pod or before[1] != own:
                 wants = annotations_for(pod, own, gpus, policy, self._since_ns[pod.uid])
                 before = pod, own, PodAnnotations(pod.identity, pod.annotations, wants)
@@ -111,7 +114,9 @@ class KubeletNode:
         domains: NodeDomains,
         wake: Callable[[], None],
     ) -> None:
-        self._settings, self._kubelet, self._node = settings, kubelet, node
+        self._settings = settings
+        self._kubelet = kubelet
+        self._node = node
         self.name = kubelet.node
         try:
             self._kube = kube = open_kube(kubelet.kubeconfig)
@@ -139,7 +144,8 @@ class KubeletNode:
         self._this_node = Mirror(
             kube, self._selected(NODES, "metadata.name"), read_kubernetes_node, self._on_node
         )
-        address, probes = ListenAddress(kubelet.address, kubelet.port), health_routes(self._trouble)
+        address = ListenAddress(kubelet.address, kubelet.port)
+        probes = health_routes(self._trouble)
         self._probes = Listener(probes, address, ListenerSettings(_LONGEST_BODY))
         self._report = NodeReporter(
             kube, kubelet.node, policy, kubelet.startup_taint, self._is_offered
@@ -172,7 +178,9 @@ class KubeletNode:
         """Until `stop`. The device plugins, or the DRA driver in place of them, register after the
         agent's first look. What was given by the other way counts until its pods are gone."""
         devices = NodeDevices(self._node, self._domains, agent, self.ledger, self._policy)
-        kubelet, node, directory = self._kubelet, self._node, self._settings.run_directory
+        kubelet = self._kubelet
+        node = self._node
+        directory = self._settings.run_directory
         strategy = kubelet.device_list_strategy
         conditions = NodeConditions(
             str(directory), strategy, node.extra, node.shared, node.device_lists
@@ -214,7 +222,8 @@ class KubeletNode:
         agent.watchdog.cluster = reporter = ClusterReporter(self._report.add_event, self._evict)
         resources = self._policy().resources
         memory = MemoryPlugin(devices, conditions, reporter)
-        folder, note = kubelet.device_plugins, self.calls.note
+        folder = kubelet.device_plugins
+        note = self.calls.note
         self._plugins = (
             PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
             PluginService(
@@ -230,7 +239,8 @@ class KubeletNode:
     def _decide(self) -> None:
         """How the GPUs are served from now on: as the agent was started, or by a label of the
         Node."""
-        driver, by_label = self._kubelet.dra_driver, self._policy().claim_nodes == "labelled"
+        driver = self._kubelet.dra_driver
+        by_label = self._policy().claim_nodes == "labelled"
         serving = ServedBy.CLAIMS if driver else ServedBy.PLUGINS
         if driver and by_label:
             ledger = self.ledger
@@ -344,7 +354,8 @@ class KubeletNode:
         says so, and to serve the rest; again if it cannot be written."""
         if not (self._cordons.synced and self._this_node.synced):
             return  # what was asked by the agent before this one holds until both are known
-        cordoned, domains = frozenset[str]().union(*self._cordons.objects()), self._domains.now
+        cordoned = frozenset[str]().union(*self._cordons.objects())
+        domains = self._domains.now
         labels = next(
             ((one.nvidia_mps, one.driver_upgrade) for one in self._this_node.objects()), ("", "")
         )
@@ -384,7 +395,8 @@ class KubeletNode:
         first_seen: dict[str, float] = {}
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
-            ledger, now = self.ledger, time.monotonic()
+            ledger = self.ledger
+            now = time.monotonic()
             found = without_devices(
                 ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries
             )

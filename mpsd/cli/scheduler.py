@@ -96,7 +96,8 @@ class SchedulerRole:
             if not trouble and not was_usable:
                 if not has_been:
                     event_loop.expect_long_life()
-                self._usable_since, has_been = time.monotonic(), True
+                self._usable_since = time.monotonic()
+                has_been = True
                 self._log.info("ledger usable", nodes=len(self._ledger.table.nodes))
             elif trouble and was_usable is not False:
                 self._usable_since = None

@@ -99,7 +99,8 @@ class _Row(NamedTuple):
 
 
 def _parts(report: NodeReport) -> Iterator[RenderableType]:
-    labels, rows = report.labels, []
+    labels = report.labels
+    rows = []
     for grant in report.grants or ():
         rows += [_Row(grant, card, labels.get(card.gpu, card.gpu)) for card in grant.cards]
     yield table(_GRANTS, rows) if rows else "No container or program holds a share of a GPU."

@@ -53,11 +53,15 @@ class ContainersApi:
     refuses all."""
 
     def __init__(self, sources: AgentSources) -> None:
-        self._sources, self._settings, self._node = sources, sources.settings, sources.node
-        self._agent, self._ledger = sources.agent, sources.ledger
+        self._sources = sources
+        self._settings = sources.settings
+        self._node = sources.node
+        self._agent = sources.agent
+        self._ledger = sources.ledger
         self._locks: WeakValueDictionary[HostContainerName, asyncio.Lock] = WeakValueDictionary()
         self._log = logger(role="containers")
-        node, directory = self._node, str(self._settings.run_directory)
+        node = self._node
+        directory = str(self._settings.run_directory)
         self._around = NodeConditions(
             directory, DeviceListStrategy.ENVVAR, node.extra, node.shared, node.device_lists
         )
@@ -245,7 +249,9 @@ class GrantSetApi:
     """
 
     def __init__(self, sources: AgentSources) -> None:
-        self._sources, self._agent, self._ledger = sources, sources.agent, sources.ledger
+        self._sources = sources
+        self._agent = sources.agent
+        self._ledger = sources.ledger
         self._log = logger(role="grants")
 
     @property
@@ -301,7 +307,8 @@ class GrantSetApi:
     def _decided(
         self, grant_id: str, wanted: GrantChangeRequest
     ) -> tuple[KeptGrant, KeptGrant, GrantChanged]:
-        view, policy = self._agent.look(), self._sources.policy
+        view = self._agent.look()
+        policy = self._sources.policy
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
             raise No(404, f"grant {grant_id} does not exist", for_ever=False)

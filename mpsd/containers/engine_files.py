@@ -223,19 +223,19 @@ def _problem(what: str, place: Path) -> Problem | None:
     except FileNotFoundError:
         return Problem("launcher-unsafe", what, str(place), "is not there", "check the path")
     if found.st_uid not in {0, os.geteuid()}:
-        why, remedy = (
-            f"belongs to user {found.st_uid}",
-            f"install mpsd as root (or: chown root {place})",
-        )
+        why = f"belongs to user {found.st_uid}"
+        remedy = f"install mpsd as root (or: chown root {place})"
     elif stat.S_ISLNK(found.st_mode) or (
         found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)
     ):
         # a link has no mode; in a folder such as /tmp nobody can replace what is another's
         return None
     elif found.st_mode & stat.S_IWOTH:
-        why, remedy = "may be written by everybody", f"chmod o-w {place}"
+        why = "may be written by everybody"
+        remedy = f"chmod o-w {place}"
     elif found.st_mode & stat.S_IWGRP and found.st_gid not in {0, os.getegid()}:
-        why, remedy = f"may be written by group {found.st_gid}", f"chmod g-w {place}"
+        why = f"may be written by group {found.st_gid}"
+        remedy = f"chmod g-w {place}"
     else:
         return None
     return Problem(
@@ -246,7 +246,8 @@ def _problem(what: str, place: Path) -> Problem | None:
 def _way(path: Path) -> Iterator[Path]:
     """Everything the kernel looks at on the way to a path, the path itself too."""
     left = list(path.absolute().parts[1:])
-    place, links = Path("/"), 0
+    place = Path("/")
+    links = 0
     yield place
     while left:
         part = left.pop(0)

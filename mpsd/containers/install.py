@@ -56,16 +56,15 @@ class _Installation:
                 path.startswith("/") and not path.endswith("/") and path.isprintable()
             )
             if not is_plain or ".." in (path or "").split("/"):
-                message, remedy = (
-                    "is not an absolute path",
-                    f"write it from / on, such as {LAUNCHER}",
-                )
+                message = "is not an absolute path"
+                remedy = f"write it from / on, such as {LAUNCHER}"
                 raise InvalidInput(
                     "settings", [Problem("setting", flag_name, shown(path), message, remedy)]
                 )
         self.root = Path(root).absolute()
         if not self.root.is_dir():
-            message, remedy = "is not an existing folder", "make it, or name another"
+            message = "is not an existing folder"
+            remedy = "make it, or name another"
             raise InvalidInput(
                 "settings", [Problem("setting", "--root", printable(root, 4096), message, remedy)]
             )
@@ -268,7 +267,8 @@ def install(
 
 def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: str | None) -> str:
     """InvalidInput where others than root could change what it runs."""
-    python, folder = sys.executable, Path(mpsd.__file__).parents[1]
+    python = sys.executable
+    folder = Path(mpsd.__file__).parents[1]
     problems = [
         Problem("setting", option, shown(path), "is not an absolute path", "write it from / on")
         for option, path in (("--next", next_runtime), ("--log", log))

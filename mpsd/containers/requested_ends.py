@@ -55,7 +55,8 @@ class GrantEnds:
     """Ends clients of grants."""
 
     def __init__(self, sources: AgentSources) -> None:
-        self._sources, self._watchdog = sources, sources.agent.watchdog
+        self._sources = sources
+        self._watchdog = sources.agent.watchdog
         self._log = logger(role="ends")
 
     @property
@@ -191,9 +192,11 @@ class RequestedEndsApi:
         self, grant_id: str, grace_s: float, uid: int | None, ledger: LocalGrants
     ) -> ProgramStopped:
         """uid: of who asks; None where the kernel does not say."""
-        began, seen = time.monotonic(), set[ProcessIdentity]()
+        began = time.monotonic()
+        seen = set[ProcessIdentity]()
         clients: dict[ProcessIdentity, ClientEnd | None] = {}
-        outcome, reasons = StopOutcome.REFUSED, tuple[str, ...]()
+        outcome = StopOutcome.REFUSED
+        reasons = tuple[str, ...]()
         try:
             program = ProgramEnd(
                 _grant_to_stop(grant_id, ledger), ledger, self._ends, seen, clients

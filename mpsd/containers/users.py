@@ -75,7 +75,8 @@ def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
     """Each once, by its id; one that cannot be read is among them, as it may use mpsd."""
     found: dict[str, ContainerUser] = {}
     for path in (path for pattern in _STATES for path in sorted(root.glob(pattern))):
-        name, bundle = path.parent.name, path
+        name = path.parent.name
+        bundle = path
         try:
             if path.name == "status":  # crun's, which only names the bundle
                 named = _object(records.read(path, object)).get("bundle")

@@ -77,7 +77,8 @@ _CONTAINER = ".container.json"
 def living(folder: Path) -> list[str]:
     """The holders on disk that live, or in whose cgroups processes do, and may still start programs
     on their GPUs, and what cannot be read and may be of one, in words."""
-    found, programs = [], ProgramCgroups()
+    found = []
+    programs = ProgramCgroups()
     for path in folder.glob("*.json"):
         try:
             grant = _read(path)
@@ -129,7 +130,8 @@ def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     found: dict[str, list[MarkedProcess]] = {}
     here = containers.pid_namespace("self")
     for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
-        one, variables = processes.identity_of(pid), processes.environment_of(pid) or {}
+        one = processes.identity_of(pid)
+        variables = processes.environment_of(pid) or {}
         if (
             one
             and GRANT in variables
@@ -173,11 +175,9 @@ class GrantableGpus:
         they can use. None where its holder was not started with its limit, or where that does not
         fit beside the other grants, so that it was changed since. The share of the threads that it
         reserved is not to be seen: it was its cap at the most, and what the others leave."""
-        limits, policy, holder = (
-            [limit_in(one.variables) for one in marked],
-            self.policy(),
-            marked[0].process,
-        )
+        limits = [limit_in(one.variables) for one in marked]
+        policy = self.policy()
+        holder = marked[0].process
         named = {
             uuid
             for one in marked
@@ -198,7 +198,8 @@ class GrantableGpus:
             return None
         reserved = max(0, min(percent, *(room.thread_percent for room in left)))
         parts = evenly(gpus, memory_mib, reserved)
-        command, clients = processes.command_of(holder.pid)[:200], policy.requests.clients_per_grant
+        command = processes.command_of(holder.pid)[:200]
+        clients = policy.requests.clients_per_grant
         return ProgramGrant(grant_id, domain.name, parts, percent, clients, holder, command)
 
 
@@ -215,7 +216,8 @@ class LocalGrants:
         log: Logger,
         here: GrantableGpus | None = None,
     ) -> None:
-        self._folder, self._here = folder, here
+        self._folder = folder
+        self._here = here
         self._on_end = on_end
         self._log = log
         self._grants: dict[str, KeptGrant] = {}
@@ -379,10 +381,8 @@ class LocalGrants:
     def view(self) -> LedgerView:
         """`whereabouts` names containers, and programs with cgroups, by their grants; no process is
         in a pod here."""
-        kept, alive = (
-            tuple(self._grants.values()),
-            tuple([watch.alive for watch in self._watches.values()]),
-        )
+        kept = tuple(self._grants.values())
+        alive = tuple([watch.alive for watch in self._watches.values()])
         sources = kept, alive, frozenset(self._not_made), tuple(self._broken.values())
         # of who has ended, others may end without a word
         if sources != self._viewed or not all(alive):

@@ -98,7 +98,8 @@ def _holding(
     once."""
     for pod in pods:
         for container in pod.containers:
-            memory, percent = list[str](), list[str]()
+            memory = list[str]()
+            percent = list[str]()
             ids = {
                 name: memory if kind == "memory" else percent for name, kind in resources.items()
             }
@@ -121,7 +122,8 @@ def dial(path: Path, *more: tuple[str, int]) -> grpc.aio.Channel:
 
 
 def _error_for(error: grpc.aio.AioRpcError, path: Path, deadline_s: float) -> KubeletUnavailable:
-    code, details = error.code(), " ".join((error.details() or "").split())[:_LONGEST_DETAILS]
+    code = error.code()
+    details = " ".join((error.details() or "").split())[:_LONGEST_DETAILS]
     match code:
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return KubeletUnavailable(f"kubelet did not answer on {path} within {deadline_s:g} s")

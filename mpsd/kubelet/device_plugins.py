@@ -84,7 +84,8 @@ class NodeDevices:
     def update(self, view: NodeView, *, is_left: bool = False) -> None:
         """Brings the devices up to date with this look at the node. is_left: its daemons may end
         for longer than a restart, so that a GPU which is down does not come back soon."""
-        policy, seen = self.policy(), {gpu for domain in view.domains for gpu in domain.record.gpus}
+        policy = self.policy()
+        seen = {gpu for domain in view.domains for gpu in domain.record.gpus}
         self.on_demand = view.on_demand | self.on_demand - seen
         serving = (
             domain.record
@@ -140,7 +141,8 @@ class NodeDevices:
 
     def guess(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
         """As `container_for`, without waiting for the API."""
-        ledger, pods = self.ledger, self.ledger.pods_seen
+        ledger = self.ledger
+        pods = self.ledger.pods_seen
         have = {each: served(each, ledger.held_devices, ledger.entries, pods) for each in KINDS}
         begun = frozenset().union(
             *(containers for each, containers in have.items() if each != kind)
@@ -158,7 +160,8 @@ class NodeDevices:
     def join(self, ids: Sequence[str]) -> bool:
         """Has the GPUs of these devices in one domain from now on, where they can be; whether that
         is another one."""
-        gpus, before = _gpus_of(ids), self.domains.now
+        gpus = _gpus_of(ids)
+        before = self.domains.now
         if self._may_join(gpus):
             self.domains.form(gpus, self.ledger.view.gpus)
             self.ledger.count()
@@ -167,7 +170,8 @@ class NodeDevices:
     def join_again(self, starting: ContainerDevices) -> None:
         """For a container that kubelet starts without Allocate, as after a reboot, when no GPUs are
         joined yet."""
-        gpus, grants = _gpus_of(starting.memory), [held.grant for held in self.ledger.view.held]
+        gpus = _gpus_of(starting.memory)
+        grants = [held.grant for held in self.ledger.view.held]
         pod = "/".join(starting.pod)
         others = {uuid for one in grants if str(one.holder) != pod for uuid in one.gpus}
         is_whole = any(set(gpus).issubset(domain.gpus) for domain in self.domains.now)
@@ -187,7 +191,8 @@ class NodeDevices:
     ) -> None:
         name, uid = (container.name, container.pod.uid) if container else (None, "")
         unit_mib = self.policy().resources.memory_unit_mib if kind == "memory" else 0
-        now, boot_id = time.time(), processes.boot_id()
+        now = time.time()
+        boot_id = processes.boot_id()
         entry = JournalEntry(
             kind, tuple(ids), name, percent, boot_id, now, uid, unit_mib, priority, uid
         )
@@ -213,7 +218,8 @@ class MemoryPlugin:
         moment ago the journal may have guessed another's percent. Kubelet answers meanwhile: it
         holds no lock while it asks this (callGetPreferredAllocationIfAvailable of its
         pkg/kubelet/cm/devicemanager/manager.go)."""
-        node, ledger = self._node, self._node.ledger
+        node = self._node
+        ledger = self._node.ledger
         if not ledger.is_current:
             await ledger.refresh_now(_PREFER_S)
         container = await node.container_for("memory", size)
@@ -287,7 +293,8 @@ class MemoryPlugin:
         )
         self._node.join_again(starting)
         context = self._node.context()
-        problems, pod = self._problems(starting, context), context.pod(starting.pod)
+        problems = self._problems(starting, context)
+        pod = context.pod(starting.pod)
         if wrong := "; ".join(problem.sentence for problem in problems if not problem.waits):
             if pod:
                 self._cluster.report(pod.identity, Reason.LIMITS_MISMATCH, wrong)

@@ -135,7 +135,8 @@ class KubeletGrants:
     def set_claims(self, claims: tuple[PreparedClaim, ...], unknown: str) -> None:
         """Sets the claims that hold a grant here. unknown: why there may be more; empty where these
         are all."""
-        self.claims, self.claims_unknown = claims, unknown
+        self.claims = claims
+        self.claims_unknown = unknown
         self.count()
 
     def _look_at_left(self, now: float) -> None:
@@ -150,7 +151,8 @@ class KubeletGrants:
             self._living_at = now, left
 
     async def refresh(self) -> None:
-        now, known = time.monotonic(), (self.pods_seen, self.entries)
+        now = time.monotonic()
+        known = (self.pods_seen, self.entries)
         if not are_same(known, self._asked_with):
             self._changed_at = now
         self._look_at_left(now)
@@ -179,8 +181,10 @@ class KubeletGrants:
 
     async def _ask(self, deadline_s: float) -> None:
         self._questions += 1
-        question, entries = self._questions, self.entries
-        self._asked_at, self._asked_with = time.monotonic(), (self.pods_seen, entries)
+        question = self._questions
+        entries = self.entries
+        self._asked_at = time.monotonic()
+        self._asked_with = (self.pods_seen, entries)
         resources = self._policy().resources
         kinds: Mapping[str, Kind] = {resources.memory: "memory", resources.percent: "percent"}
         try:
@@ -204,7 +208,8 @@ class KubeletGrants:
                 [old if (old := known.get(one.container)) == one else one for one in answer.held]
             )
             self._changed_at = time.monotonic()
-        self.listed, self._trouble = answer.pods, ""
+        self.listed = answer.pods
+        self._trouble = ""
         if self._pods.synced:
             self._prove()
             right = rules.corrected(self.entries, entries, self.held_devices, self.pods_seen)
@@ -278,12 +283,15 @@ class KubeletGrants:
         """Makes the view again where something that it is made from has changed. To be called after
         pods have changed. Once kubelet has listed the devices nothing is unknown: pods outlive it,
         so its last list stands."""
-        pods, policy, domains = self.pods_seen, self._policy(), self._domains.every
+        pods = self.pods_seen
+        policy = self._policy()
+        domains = self._domains.every
         if self._rows is not self._counted_rows:
             self._counted_rows, facts = self._rows, rules.counted(self._rows)
             self._facts = self._facts if facts == self._facts else facts
         trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
-        claims, unknown = self.claims, self.claims_unknown
+        claims = self.claims
+        unknown = self.claims_unknown
         about = self._unallocated, policy, trouble, claims, unknown, domains, self._living
         sources = (self.held_devices, self.entries, self._facts, *about)
         if are_same(sources, self._counted):

@@ -111,7 +111,8 @@ class SocketServer:
     """A gRPC server on a socket that kubelet dials. After `stop` it may be started again."""
 
     def __init__(self, path: Path, stop_within_s: float) -> None:
-        self._path, self._stop_within_s = path, stop_within_s
+        self._path = path
+        self._stop_within_s = stop_within_s
         self._server: grpc.aio.Server | None = None  # while it does not serve
         self._socket: SocketIdentity | None = None  # likewise
 
@@ -145,7 +146,8 @@ class SocketServer:
     async def stop(self, end_streams: Callable[[], None]) -> None:
         """Lets the calls under way end, and removes the socket if it is still ours. end_streams:
         called before."""
-        server, self._server = self._server, None
+        server = self._server
+        self._server = None
         if self.reachable:
             self._path.unlink(missing_ok=True)
         self._socket = None
@@ -262,7 +264,8 @@ class PluginServer(services.DevicePluginServicer):
     async def _in_time(
         self, answer: Awaitable[Value], context: _Context, call: Call, ids: Sequence[str]
     ) -> Value:
-        outcome, began = CallOutcome.ANSWERED, time.monotonic()
+        outcome = CallOutcome.ANSWERED
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self.answer_within_s):
                 return await answer
@@ -340,7 +343,8 @@ class PluginService:
 
     async def _serve(self) -> None:
         """Serves and registers, until the resource has to be registered again."""
-        server, before = self._server, identity_of(self._kubelet)
+        server = self._server
+        before = identity_of(self._kubelet)
         await server.start()
         await client.register(server.folder, server.endpoint, self.resource)
         try:

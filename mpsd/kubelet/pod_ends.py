@@ -111,7 +111,8 @@ class PodEnds:
 
     def _see_deletion(self, pod: NodePod, *, was_running: bool) -> None:
         if pod.deletion:
-            name, now_s = pod.identity, processes.boot_time_s()
+            name = pod.identity
+            now_s = processes.boot_time_s()
             known = self._ends.get(name.uid)
             self._put(rules.deleted(known, name, pod.deletion, now_s, was_running=was_running))
 
@@ -161,7 +162,8 @@ class PodEnds:
             self._ends.clear()
         if not (self._ends or self._kept):
             return
-        now_s, policy = processes.boot_time_s(), self.policy()
+        now_s = processes.boot_time_s()
+        policy = self.policy()
         self._settle(now_s)
         if (scan, policy) != self._looked_at or now_s >= self._next_s:
             self._looked_at = (scan, policy)
@@ -182,9 +184,11 @@ class PodEnds:
 
     def _judge(self, clients: Iterable[Client]) -> None:
         """Asks once of each client what a first signal does to it, and forgets who is gone."""
-        known, self._mortal = self._mortal, {}
+        known = self._mortal
+        self._mortal = {}
         for client in clients:
-            process, end = client.process, self._ends[client.pod or ""]
+            process = client.process
+            end = self._ends[client.pod or ""]
             if process in known:
                 self._mortal[process] = known[process]
             elif not end.has_pre_stop:

@@ -27,7 +27,8 @@ class ComputePolicy:
     on_mps: str
 
 
-NATIVE, WEIGHTED = 5, 2
+NATIVE = 5
+WEIGHTED = 2
 
 _ROWS = (
     ComputePolicy(

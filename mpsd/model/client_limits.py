@@ -67,7 +67,8 @@ def problems_with(
 ) -> Iterator[Problem]:
     """Why a client could not start, or would not be held, under this limit on a GPU of `card_mib`
     MiB and `sms` SMs."""
-    percent, memory = limit.thread_percent, f"{limit.memory_mib} MiB"
+    percent = limit.thread_percent
+    memory = f"{limit.memory_mib} MiB"
     if not 1 <= percent <= 100:
         yield Problem(
             "percent-range", where, str(percent), "is no thread percentage", "write 1 to 100"
@@ -78,17 +79,16 @@ def problems_with(
         remedy = f"request more than {cost_mib} MiB, or fewer threads"
         yield Problem("memory-below-context", where, memory, message, remedy)
     if limit.memory_mib > card_mib:
-        message, remedy = (
-            f"is more than the GPU's {card_mib} MiB",
-            f"request at most {card_mib} MiB",
-        )
+        message = f"is more than the GPU's {card_mib} MiB"
+        remedy = f"request at most {card_mib} MiB"
         yield Problem("memory-over-card", where, memory, message, remedy)
 
 
 # -- priorities ----------------------------------------------------------------------------------
 
 # of CUDA_MPS_CLIENT_PRIORITY; who is below normal gets what the others leave
-NORMAL, BELOW_NORMAL = 0, 1
+NORMAL = 0
+BELOW_NORMAL = 1
 # as people write them
 PRIORITIES: Mapping[str, int] = {"normal": NORMAL, "below-normal": BELOW_NORMAL}
 

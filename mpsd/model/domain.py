@@ -221,10 +221,8 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tup
     MIG instance is in no group."""
     whole = [gpu for gpu in gpus if not gpu.instance]
     by_ordinal = {gpu.ordinal: gpu for gpu in whole}
-    message, remedy = (
-        f"is no GPU of this node, which has {len(whole)}",
-        "name ordinals that nvidia-smi -L lists",
-    )
+    message = f"is no GPU of this node, which has {len(whole)}"
+    remedy = "name ordinals that nvidia-smi -L lists"
     if problems := [
         Problem("domain-gpu-missing", f"domains[{index}]", str(ordinal), message, remedy)
         for index, group in enumerate(policy.domains)
@@ -260,7 +258,8 @@ def regrouped(
     then divided. None where they cannot be: the policy lists one of them otherwise, or somebody
     holds a grant in their domains. held: the GPUs of all grants.
     """
-    asked, every = set(wanted), tuple(now)
+    asked = set(wanted)
+    every = tuple(now)
     touched = [domain for domain in every if not asked.isdisjoint(domain.gpus)]
     joined = tuple(domain.gpus for domain in every if domain.kind is DomainKind.JOINED)
     movable = [

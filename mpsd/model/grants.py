@@ -306,7 +306,8 @@ def rooms(
 
 
 def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> GpuCapacity:
-    total_mib, parts = promised_mib(gpu, policy), [grant.part_of(gpu.uuid) for grant in grants]
+    total_mib = promised_mib(gpu, policy)
+    parts = [grant.part_of(gpu.uuid) for grant in grants]
     return GpuCapacity(
         gpu=gpu,
         domain=domain,

@@ -90,11 +90,9 @@ def _metric(
     )
 
 
-_DOMAIN, _GPU, _SHARE = (
-    ("domain",),
-    ("gpu", "uuid"),
-    ("gpu", "uuid", "holder", "namespace", "pod", "container"),
-)
+_DOMAIN = ("domain",)
+_GPU = ("gpu", "uuid")
+_SHARE = ("gpu", "uuid", "holder", "namespace", "pod", "container")
 
 DRIVER = _metric("mpsd_driver_info", "NVIDIA's driver of this node.", ("version",))
 LOOKED_AT = _metric("mpsd_look_timestamp_seconds", "When the node was last looked at.")

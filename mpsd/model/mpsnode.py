@@ -28,7 +28,8 @@ from mpsd.model.node_report import (
 from mpsd.model.problem import Problem, shown
 from mpsd.model.times import Instant, epoch
 
-API, KIND = "mpsd.io/v1alpha1", "MPSNode"
+API = "mpsd.io/v1alpha1"
+KIND = "MPSNode"
 
 
 class MPSNodeMetadata(ReportPart, frozen=True):
@@ -154,12 +155,14 @@ def read_mpsnode(thing: object, now: float) -> rows.ClusterNode:
     if not isinstance(thing, dict):
         unreadable = [f"the object is {shown(thing)}, which is no MPSNode"]
     if shape.too_many:  # nothing of it may be believed
-        found, unreadable = MPSNode(found.metadata), [str(shape.too_many)]
+        found = MPSNode(found.metadata)
+        unreadable = [str(shape.too_many)]
     return _node(found, unreadable, now)
 
 
 def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.ClusterNode:
-    status, name = found.status, found.metadata.name or "(no name)"
+    status = found.status
+    name = found.metadata.name or "(no name)"
     cordoned = frozenset(found.spec.cordoned)
     reported_at = epoch(status.reported_at)
     stale = rows.is_stale(reported_at, now)
@@ -200,7 +203,8 @@ def _gpus(status: NodeReport, node: str, cordoned: frozenset[str]) -> Iterator[r
 
 def _pods(status: NodeReport) -> tuple[GrantReport, ...] | None:
     """The grants, with no violations where it is known that a pod has none."""
-    grants, seen = status.grants, status.violations
+    grants = status.grants
+    seen = status.violations
     if grants is None or not status.grants_known:
         return None
     listed = sum([grant.violations is not None for grant in grants])

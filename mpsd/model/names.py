@@ -40,15 +40,20 @@ CONDITION = "MPSReady"  # of an MPSNode, and of the Node
 
 NAMESPACE = "mpsd-system"
 # by NAME_LABEL
-CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"
+CONTROL = "mpsd-control"
+AGENT = "mpsd-agent"
+WEBHOOK = "mpsd-webhook"
+SCHEDULER = "mpsd-scheduler"
 # DeviceClasses: of a part of a GPU, and of all of one
-CLAIM_CLASS, WHOLE_CLASS = "mps.mpsd.io", "whole-gpu.mpsd.io"
+CLAIM_CLASS = "mps.mpsd.io"
+WHOLE_CLASS = "whole-gpu.mpsd.io"
 CLAIM_DRIVER = "gpu.mpsd.io"  # as shipped; `mpsd agent --dra` may name another
 # of a Node: "true" where claims are served, if the policy says so by label
 CLAIMS_LABEL = "mpsd.io/claims"
 LIMITS = "mpsd-limits"  # the ConfigMap with both limits files
 NAME_LABEL = "app.kubernetes.io/name"
-LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
+LABEL = "app.kubernetes.io/part-of"
+PRODUCT = "mpsd"
 # on the API's copy of a static pod: the hash that kubelet knows it by
 MIRROR = "kubernetes.io/config.mirror"
 APPLY = "install it again (docs/install.md)"  # the remedy for objects that are missing or old

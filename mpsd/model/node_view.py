@@ -192,7 +192,8 @@ class DomainView:
         """The largest client that every server, now and to come, is known to accept; 0 while one is
         not known to."""
         confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
-        servers, gpus = (None, *self.record.servers), self.record.gpus
+        servers = (None, *self.record.servers)
+        gpus = self.record.gpus
         return min(
             confirmed.get((server, ordinal), 0)
             for server in servers

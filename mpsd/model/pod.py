@@ -24,7 +24,8 @@ PRIORITY = "mpsd.io/gpu-priority"  # an annotation of a pod
 GRACE_ADDED = "mpsd.io/grace-added"
 USUAL_GRACE_S = 30  # Kubernetes' own, of a pod that names none
 FINISHED = frozenset({"Succeeded", "Failed"})  # phases of a pod that holds nothing any more
-CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
+CLAIM = "ResourceClaim"
+CLAIM_TEMPLATE = "ResourceClaimTemplate"
 NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
 ANY_CLAIM = "a resource claim"  # in `Pod.asked`, of one with a claim
 
@@ -60,11 +61,13 @@ class Requirement(Read, frozen=True, gc=False):
         """found: the label's value; None where the Node has none."""
         if self.operator in ("Gt", "Lt"):
             try:
-                here, limit = int(found or ""), int(self.values[0])
+                here = int(found or "")
+                limit = int(self.values[0])
             except (ValueError, IndexError):
                 return False
             return here > limit if self.operator == "Gt" else here < limit
-        is_in, is_there = found in self.values, found is not None
+        is_in = found in self.values
+        is_there = found is not None
         known = {"In": is_in, "NotIn": not is_in, "Exists": is_there, "DoesNotExist": not is_there}
         return known.get(self.operator, True)
 
@@ -312,7 +315,8 @@ class Pod(Read, frozen=True, gc=False):
 
     def run_as(self, container: Container) -> RunAs:
         """What the pod says, where the container does not."""
-        own, of_all = container.security, self.spec.security
+        own = container.security
+        of_all = self.spec.security
         uid = of_all.run_as_user if own.run_as_user is None else own.run_as_user
         non_root = of_all.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
         return RunAs(uid, bool(non_root))

@@ -177,10 +177,8 @@ class Requests:
     clients_per_grant: Annotated[int, Meta(ge=1, le=60)]
 
     def __post_init__(self) -> None:
-        minimum, step = (
-            f"minimum_thread_percent {self.minimum_thread_percent}",
-            self.thread_percent_step,
-        )
+        minimum = f"minimum_thread_percent {self.minimum_thread_percent}"
+        step = self.thread_percent_step
         if self.default_thread_percent < self.minimum_thread_percent:
             raise ValueError(
                 f"default_thread_percent {self.default_thread_percent} is below {minimum}"
@@ -268,7 +266,8 @@ class Graces:
     end_drain_s: Annotated[float, Meta(ge=0, le=10)] = 3.0
 
     def __post_init__(self) -> None:
-        start_s, command_s = self.start_s, self.command_s
+        start_s = self.start_s
+        command_s = self.command_s
         if start_s < command_s:
             raise ValueError(
                 f"start_s {start_s:g} is below command_s {command_s:g}: no command could ever be"

@@ -60,25 +60,26 @@ def whole_units(value: object, where: str, unit: QuantityUnit) -> int | Problem:
     if number is None:
         meant = _MEANT.fullmatch(value[:_LONGEST_TEXT]) if isinstance(value, str) else None
         example = int(meant["whole"]) if meant else example
-        rule, message, remedy = "quantity-malformed", "is not a Kubernetes quantity", ""
+        rule = "quantity-malformed"
+        message = "is not a Kubernetes quantity"
+        remedy = ""
     elif is_bytes and unit.mib is not None:
         remedy = f"write {max(1, math.ceil(number / (unit.mib * 1024**2)))}"
-        rule, message = "quantity-has-a-unit", f"has a unit, and the unit is already {unit.name}"
+        rule = "quantity-has-a-unit"
+        message = f"has a unit, and the unit is already {unit.name}"
     elif number > 2**63 - 1:  # Kubernetes' own ceiling
-        rule, message, remedy = "quantity-too-large", "is beyond every number Kubernetes knows", ""
+        rule = "quantity-too-large"
+        message = "is beyond every number Kubernetes knows"
+        remedy = ""
     elif number <= 0:
-        rule, message, remedy = (
-            "quantity-below-one",
-            "is not 1 or more",
-            f"write 1 {unit.name} or more, or nothing",
-        )
+        rule = "quantity-below-one"
+        message = "is not 1 or more"
+        remedy = f"write 1 {unit.name} or more, or nothing"
     elif number.denominator > 1:
-        rule, message, remedy, example = (
-            "quantity-fraction",
-            "is not a whole number",
-            "",
-            math.ceil(number),
-        )
+        rule = "quantity-fraction"
+        message = "is not a whole number"
+        remedy = ""
+        example = math.ceil(number)
     else:
         return number.numerator
     remedy = remedy or f"write whole {unit.name}, such as {example or unit.example}"

@@ -56,11 +56,10 @@ def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> I
 
 def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -> Iterator[Problem]:
     """Why a share of the threads cannot be, whatever memory is asked for beside it."""
-    least, step = (
-        policy.requests.minimum_thread_percent * gpus,
-        policy.requests.thread_percent_step * gpus,
-    )
-    most, over = 100 * gpus, f" over {gpus} GPUs" if gpus > 1 else ""
+    least = policy.requests.minimum_thread_percent * gpus
+    step = policy.requests.thread_percent_step * gpus
+    most = 100 * gpus
+    over = f" over {gpus} GPUs" if gpus > 1 else ""
     if not least <= percent <= most:
         message = f"is not a share of the threads{over}: those are {least} to {most} percent"
         yield Problem(
@@ -71,7 +70,8 @@ def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -
             f"write {least} to {most}, in steps of {step}",
         )
     elif percent % step:
-        message, remedy = f"is not in steps of {step}{over}", _nearest(percent, step, least, most)
+        message = f"is not in steps of {step}{over}"
+        remedy = _nearest(percent, step, least, most)
         yield Problem("percent-step", where, str(percent), message, remedy)
 
 
@@ -83,7 +83,8 @@ def _nearest(value: int, step: int, least: int, most: int) -> str:
 
 
 def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
-    gpus, units = asked.gpus, asked.memory_units
+    gpus = asked.gpus
+    units = asked.memory_units
     if units % gpus:
         message = (
             f"{memory_unit(policy.resources.memory_unit_mib).name} cannot be divided evenly over"
@@ -104,11 +105,15 @@ def _out_of_bounds(
 ) -> Problem:
     """The problem with memory that no card has, or of which a CUDA context leaves nothing on any
     card."""
-    where, value, gpus = asked.memory_where, str(asked.memory_units), asked.gpus
-    unit_mib, each = policy.resources.memory_unit_mib, " on each GPU" if gpus > 1 else ""
+    where = asked.memory_where
+    value = str(asked.memory_units)
+    gpus = asked.gpus
+    unit_mib = policy.resources.memory_unit_mib
+    each = " on each GPU" if gpus > 1 else ""
     if not (large_enough := [room for room in facts.rooms if memory_mib <= room.mib]):
         largest = facts.largest_room
-        most, unit = largest.mib // unit_mib, memory_unit(unit_mib).name
+        most = largest.mib // unit_mib
+        unit = memory_unit(unit_mib).name
         which, whose = (
             ("the", "")
             if len({card.name for card in facts.cards}) == 1
@@ -138,19 +143,22 @@ def taken_in_part(asked: Sequence[tuple[Role, int]]) -> tuple[int, int] | None:
     None for none. asked: the containers in the order in which kubelet allocates, each with the
     number of devices that it asks for.
     """
-    holder, left = 0, 0
+    holder = 0
+    left = 0
     for position, (role, units) in enumerate(asked):
         if 0 < units < left:
             return holder, position
         if role is Role.INIT and units:
-            holder, left = position, units
+            holder = position
+            left = units
         elif units:
             left = 0  # a container that goes on keeps what it has
     return None
 
 
 _MOST_GPUS = 32  # GPUs that NVIDIA's driver takes in one machine: NV_MAX_DEVICES in its nvlimits.h
-_LIMITS, _REQUESTS = ("resources", "limits"), ("resources", "requests")
+_LIMITS = ("resources", "limits")
+_REQUESTS = ("resources", "requests")
 _COUNT = re.compile(r"[1-9][0-9]?")
 
 
@@ -218,7 +226,8 @@ def read_allocated(pod: Pod, resources: Resources) -> PodRequest:
     """
     count = gpu_count(pod, resources)
     gpus = 1 if isinstance(count, Problem) else count
-    requests, problems = [], list[Problem]()
+    requests = []
+    problems = list[Problem]()
     for container in pod.containers:
         if container.limits.keys().isdisjoint((resources.memory, resources.percent)):
             continue
@@ -297,13 +306,12 @@ def gpu_count(pod: Pod, resources: Resources) -> int | Problem:
         return 1
     where = at(pod.path, "metadata", "labels", resources.count)
     if not isinstance(label, str):
-        message, remedy = "is not text, and every label is", 'write it in quotes, such as "2"'
+        message = "is not text, and every label is"
+        remedy = 'write it in quotes, such as "2"'
         return Problem("label-not-text", where, shown(label), message, remedy)
     if not _COUNT.fullmatch(label) or int(label) > _MOST_GPUS:
-        message, remedy = (
-            "is not a number of GPUs that one machine can have",
-            f"write 1 to {_MOST_GPUS}",
-        )
+        message = "is not a number of GPUs that one machine can have"
+        remedy = f"write 1 to {_MOST_GPUS}"
         return Problem("gpu-count-malformed", where, shown(label), message, remedy)
     return int(label)
 
@@ -312,10 +320,8 @@ def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
     """What is wrong with the way a container asks, whatever the numbers are."""
     named = container.limits.keys() | container.requests.keys()
     if container.role is Role.EPHEMERAL:
-        where, message = (
-            at(container.path, "resources"),
-            "an ephemeral container can ask for no resources",
-        )
+        where = at(container.path, "resources")
+        message = "an ephemeral container can ask for no resources"
         yield Problem(
             "ephemeral-asks",
             where,
@@ -324,18 +330,14 @@ def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
             "remove them; it sees the GPU of no other container",
         )
     if resources.count in named:
-        where, message = (
-            at(container.path, *_LIMITS, resources.count),
-            "is a label of the pod, and no resource to ask for",
-        )
+        where = at(container.path, *_LIMITS, resources.count)
+        message = "is a label of the pod, and no resource to ask for"
         remedy = f"write {resources.memory} here, and the number of GPUs under metadata.labels"
         yield Problem("count-is-a-label", where, "", message, remedy)
     if resources.percent in named and resources.memory not in named:
         where = at(container.path, *_LIMITS, resources.percent)
-        message, remedy = (
-            "asks for threads of a GPU and for no memory",
-            f"add {resources.memory} beside it",
-        )
+        message = "asks for threads of a GPU and for no memory"
+        remedy = f"add {resources.memory} beside it"
         yield Problem("percent-without-memory", where, "", message, remedy)
 
 
@@ -350,7 +352,8 @@ def _number(
         return None
     if name not in container.requests:  # which Kubernetes itself fills in from the limit
         return limit
-    where, written = at(container.path, *_REQUESTS, name), container.requests[name]
+    where = at(container.path, *_REQUESTS, name)
+    written = container.requests[name]
     if limit is None:
         message = "is asked for under requests alone, which Kubernetes refuses for such a resource"
         problems.append(
@@ -371,7 +374,8 @@ def _number(
 
 
 def _request(container: Container, asked: GpuRequest, resources: Resources) -> ContainerRequest:
-    memory_mib, percent = each_mib(asked, resources), each_percent(asked)
+    memory_mib = each_mib(asked, resources)
+    percent = each_percent(asked)
     return ContainerRequest(
         container.name, container.role, asked.memory_units, memory_mib, percent, asked.gpus
     )
@@ -384,10 +388,8 @@ def _pod_problems(
     of them."""
     where = at(pod.path, "spec")
     promised = policy.oversubscription
-    most_mib, remedy = (
-        facts.largest_room.mib * promised.memory_percent // 100,
-        "request less, or use two pods",
-    )
+    most_mib = facts.largest_room.mib * promised.memory_percent // 100
+    remedy = "request less, or use two pods"
     if (asked_mib := share.memory_mib) > most_mib:
         message = f"its containers ask for more of one GPU than any can promise, {most_mib} MiB"
         yield Problem("pod-memory-over-card", where, f"{asked_mib} MiB", message, remedy)

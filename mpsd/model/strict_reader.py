@@ -53,7 +53,9 @@ class Contradiction(ValueError):
 
     def __init__(self, field: str, message: str, rule: str, remedy: str) -> None:
         super().__init__(message)
-        self.field, self.rule, self.remedy = field, rule, remedy
+        self.field = field
+        self.rule = rule
+        self.remedy = remedy
 
 
 def read(kind: type[Record], data: object, subject: str, shipped: str) -> Record:
@@ -94,7 +96,8 @@ class _Reader:
     def _record(self, kind: Any, value: object, where: str) -> Any:
         if not isinstance(value, dict):
             return self._leaf(dict, (), value, where)
-        types, before = _types_of(kind), len(self.problems)
+        types = _types_of(kind)
+        before = len(self.problems)
         for name in value.keys() - types.keys():
             self._unknown(at(where, str(name)), value[name])
         read = {}

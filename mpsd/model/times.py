@@ -3,7 +3,9 @@ people."""
 
 from datetime import UTC, datetime
 
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+MINUTE_S = 60
+HOUR_S = 3600
+DAY_S = 86_400
 
 Instant = datetime
 

@@ -73,8 +73,10 @@ class DomainCanary:
         on_end: Callable[[], None],
         log: Logger,
     ) -> None:
-        self._setup, self._environment = setup, environment
-        self._on_end, self._log = on_end, log
+        self._setup = setup
+        self._environment = environment
+        self._on_end = on_end
+        self._log = log
         self._task: asyncio.Task[Canary | None] | None = None
         self._again_at = 0.0
         self._left_alone = False
@@ -104,7 +106,8 @@ class DomainCanary:
         )
 
     def _tries_caps(self, policy: Policy) -> bool:
-        caps, gpus = self._setup.caps, [gpu.uuid for gpu in self._setup.gpus]
+        caps = self._setup.caps
+        gpus = [gpu.uuid for gpu in self._setup.gpus]
         return policy.memory_cap != "mps" and caps is not None and not caps.why_not(gpus)
 
     def is_due(self, policy: Policy, *, in_use: bool) -> bool:
@@ -131,7 +134,8 @@ class DomainCanary:
             self._task.add_done_callback(self._ended)
         if not self._task.done():
             return False
-        task, self._task = self._task, None
+        task = self._task
+        self._task = None
         result = task.result()
         self._again_at = time.monotonic() + policy.restarts.longest_s
         if result is None:
@@ -161,7 +165,9 @@ class DomainCanary:
         """Its daemon is gone, or goes."""
         if self._task:
             self._task.cancel()
-        self._task, self._left_alone, self.servers = None, False, ()
+        self._task = None
+        self._left_alone = False
+        self.servers = ()
 
     async def end(self) -> None:
         """The same, and its clients are gone then."""
@@ -207,7 +213,8 @@ class DomainCanary:
         return "; ".join(filter(None, problems)) or CAP_HOLDS
 
     async def _try_cap(self, gpu: Gpu, pipe: ControlPipe, deadline_s: float) -> str:
-        caps, environment = self._setup.caps, CAP.environment(gpu.uuid, str(pipe.directory))
+        caps = self._setup.caps
+        environment = CAP.environment(gpu.uuid, str(pipe.directory))
         if caps is None:
             return ""
         try:
@@ -263,8 +270,10 @@ class FirstContext:
         on_end: Callable[[], None],
         log: Logger,
     ) -> None:
-        self._setup, self._environment = setup, environment
-        self._on_end, self._log = on_end, log
+        self._setup = setup
+        self._environment = environment
+        self._on_end = on_end
+        self._log = log
         self._task: asyncio.Task[None] | None = None
         self.is_awaited = False  # whether it is due, or being made
 
@@ -280,14 +289,17 @@ class FirstContext:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task is self._task:
-            self._task, self.is_awaited = None, False
+            self._task = None
+            self.is_awaited = False
             self._on_end()
         if not task.cancelled() and (error := task.exception()):
             self._log.error("first context not made", reason=str(error), exc_info=error)
 
     def cancel(self) -> None:
         """Its daemon is gone, or goes."""
-        task, self._task, self.is_awaited = self._task, None, False
+        task = self._task
+        self._task = None
+        self.is_awaited = False
         if task:
             task.cancel()
 

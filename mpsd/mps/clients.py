@@ -45,7 +45,8 @@ class DomainClients:
     ends: the folder in which mpsd records those whom it ends."""
 
     def __init__(self, on_last_end: Callable[[ClientDeath], None], ends: Path) -> None:
-        self._on_last_end, self._ends = on_last_end, ends
+        self._on_last_end = on_last_end
+        self._ends = ends
         self._pods, self._programs = PodProcesses(), ProgramCgroups()
         self._connected: dict[int, _Connected] = {}  # by pid, the oldest first
         self._deaths: list[ClientDeath] = []
@@ -98,7 +99,8 @@ class DomainClients:
 
     def _hold(self, pid: int) -> bool:
         """Whether this is a process that was not known, and no client of mpsd's own."""
-        identity, known = processes.identity_of(pid), self._connected.get(pid)
+        identity = processes.identity_of(pid)
+        known = self._connected.get(pid)
         if identity is None or (known and known.who.process == identity):
             return False
         if processes.parent_of(pid) == os.getpid():
@@ -123,7 +125,8 @@ class DomainClients:
         if one is None or one.who.process != process:
             return
         del self._connected[process.pid]
-        status, now_s = one.watch.status, processes.boot_time_s()
+        status = one.watch.status
+        now_s = processes.boot_time_s()
         signum = 0 if status is None else os.WTERMSIG(status)
         how = self._how_ended(process, status)
         death = ClientDeath(one.who, one.owner, now_s, signum, how, is_well=status == 0)

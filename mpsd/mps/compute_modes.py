@@ -81,8 +81,10 @@ class ComputeModes:
     """The compute modes of a domain's GPUs. run_directory: may have an earlier mpsd's records."""
 
     def __init__(self, nvml: Nvml, kept: KeptRecord, run_directory: Path, log: Logger) -> None:
-        self._nvml, self._kept = nvml, kept
-        self._run_directory, self._log = run_directory, log
+        self._nvml = nvml
+        self._kept = kept
+        self._run_directory = run_directory
+        self._log = log
         self._files = FoundModes(run_directory)
         # exclusive_process of the policy that was last followed; None before that
         self._asked: bool | None = None
@@ -207,7 +209,9 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
     keep their mode. The run directory must be held. find_tools: called where there is something to
     put back. NvmlFailed where there is no driver.
     """
-    found, done, files = [], [], FoundModes(run_directory)
+    found = []
+    done = []
+    files = FoundModes(run_directory)
     for folder, record in of_this_boot(run_directory):
         if isinstance(record, records.UnreadableRecord):
             remedy = "set the mode yourself (nvidia-smi -i GPU -c DEFAULT), then remove the file"

@@ -29,7 +29,8 @@ class CanaryCallFailed(Exception):
 
     def __init__(self, step: str, result: int) -> None:
         super().__init__(step, result)
-        self.step, self.result = step, result
+        self.step = step
+        self.result = result
 
 
 class CanaryDriver:
@@ -70,9 +71,13 @@ def _outcome(began: float) -> dict[str, object]:
 
 
 def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
-    device, devices, sms = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    identity, context = ctypes.create_string_buffer(16), ctypes.c_void_p()
+    device = ctypes.c_int()
+    devices = ctypes.c_int()
+    sms = ctypes.c_int()
+    free = ctypes.c_size_t()
+    total = ctypes.c_size_t()
+    identity = ctypes.create_string_buffer(16)
+    context = ctypes.c_void_p()
     driver.call("cuInit", "cuInit", ctypes.c_uint(0))
     driver.call("cuInit", "cuDeviceGetCount", ctypes.byref(devices))
     driver.call("cuInit", "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))

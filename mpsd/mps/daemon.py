@@ -57,7 +57,8 @@ class LogTail:
         except FileNotFoundError:
             return []
         if size < self._position:
-            self._position, self._rest = 0, b""
+            self._position = 0
+            self._rest = b""
         if size == self._position:
             return []
         with self._path.open("rb") as file:
@@ -113,12 +114,12 @@ class DomainDaemon:
     def __init__(
         self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger
     ) -> None:
-        self._folder, self._cgroup, self._environment = (
-            place.folder,
-            place.cgroup,
-            place.environment,
-        )
-        self._gpus, self._on_end, self._log = gpus, on_end, log
+        self._folder = place.folder
+        self._cgroup = place.cgroup
+        self._environment = place.environment
+        self._gpus = gpus
+        self._on_end = on_end
+        self._log = log
         self.canary = DomainCanary(place.canary, place.environment, on_end, log)
         self.first_context = FirstContext(place.canary, place.environment, on_end, log)
         self.tail = LogTail(place.folder.log, from_end=True)
@@ -131,7 +132,8 @@ class DomainDaemon:
         self._forget_answers()
 
     def _forget_answers(self) -> None:
-        self.unanswered, self.trouble = 0, ""
+        self.unanswered = 0
+        self.trouble = ""
         self.asked_s = 0.0
         self.settled = self.no_server = False
         self.coming: int | None = None
@@ -222,7 +224,9 @@ class DomainDaemon:
         self.first_context.cancel()
         self.read_log()
         code = self._child.wait() if self._child else None
-        pid, self.identity, self._child = self.identity, None, None
+        pid = self.identity
+        self.identity = None
+        self._child = None
         if code is None:
             return f"the control daemon ({pid}) is gone"
         if code < 0:
@@ -242,7 +246,8 @@ class DomainDaemon:
         control_daemon.withdraw_from_clients(self._folder)
         await self.canary.end()
         await self.first_context.end()
-        daemon, deadline_s = self.identity, timeout_s + graces.command_s
+        daemon = self.identity
+        deadline_s = timeout_s + graces.command_s
         if daemon and self.alive:
             try:
                 await self.pipe(deadline_s).ask(control_protocol.quit_daemon(timeout_s))
@@ -288,7 +293,8 @@ class DomainDaemon:
                     LogEvent.SERVER_EXITED,
                 }:
                     # A server that ends before it was ready could not start.
-                    self.coming, self.no_server = None, line.event is LogEvent.SERVER_EXITED
+                    self.coming = None
+                    self.no_server = line.event is LogEvent.SERVER_EXITED
                     self.settled = self.settled and not self.no_server
                 self.on_line(line)
                 if line.event.is_forwarded:
@@ -302,7 +308,8 @@ class DomainDaemon:
         with_clients: for a drain, which counts clients. Anything but a proper answer counts as
         unanswered, but for a shortage of mpsd's own: OSError.
         """
-        pipe, asked_s = self.pipe(deadline_s), processes.boot_time_s()
+        pipe = self.pipe(deadline_s)
+        asked_s = processes.boot_time_s()
         try:
             if self.identity and self.is_stopped:  # it would not answer within any deadline
                 remedy = f"continue it: kill -CONT {self.identity.pid}"
@@ -320,7 +327,9 @@ class DomainDaemon:
             self.commands = replace(self.commands, unanswered=self.commands.unanswered + 1)
             self.trouble = str(error)
             return
-        self.unanswered, self.trouble, self.servers = 0, "", servers
+        self.unanswered = 0
+        self.trouble = ""
+        self.servers = servers
         self.asked_s = asked_s
         self.server = ServerStatus.FAULT if status is ServerStatus.FAULT else ServerStatus.ACTIVE
         self.clients = sum(map(len, clients)) if with_clients else None

@@ -86,11 +86,13 @@ class DaemonCgroup:
     def _make(self, hierarchy: Path) -> Path:
         folder = hierarchy
         for name in (_OURS, self.name):
-            above, folder = folder, folder / name
+            above = folder
+            folder = folder / name
             folder.mkdir(exist_ok=True)
             # A new cpuset of v1 is empty and takes nobody in; one of v2 inherits by itself.
             for setting in ("cpuset.cpus", "cpuset.mems"):
-                new, inherited = folder / setting, above / setting
+                new = folder / setting
+                inherited = above / setting
                 if new.exists() and not new.read_text().strip() and inherited.exists():
                     new.write_text(inherited.read_text())
         return folder

@@ -38,7 +38,9 @@ class DomainFaults:
         *,
         one_gpu: bool,
     ) -> None:
-        self._daemon, self._one_gpu, self._log = daemon, one_gpu, log
+        self._daemon = daemon
+        self._one_gpu = one_gpu
+        self._log = log
         daemon.on_line = self._hear
         self._clients = DomainClients(on_last_end, ends)
         self._servers: tuple[int, ...] = ()
@@ -70,7 +72,8 @@ class DomainFaults:
         self._settle()
         self.all = faults.healed(self.all, time.time())
         self._clients.forget()
-        self._read, self._heard_s = faults.Reading(), None
+        self._read = faults.Reading()
+        self._heard_s = None
         self._asked = True  # of the next one all clients are seen as they come
 
     # -- look -------------------------------------------------------------------------------------
@@ -117,7 +120,8 @@ class DomainFaults:
 
     async def _listed(self, graces: Graces) -> dict[int, FaultHit | None] | None:
         """By pid, whom its servers list, None for who is gone since; None without an answer."""
-        pipe, asked_s = self._daemon.pipe(graces.command_s), processes.boot_time_s()
+        pipe = self._daemon.pipe(graces.command_s)
+        asked_s = processes.boot_time_s()
         try:
             lists = await pipe.clients(self._daemon.servers)
         except (ControlFailed, OSError) as error:
@@ -130,8 +134,10 @@ class DomainFaults:
 
     def _note(self, listed: dict[int, FaultHit | None], *, in_fault: bool) -> None:
         """What this look shows of a fault; of one that is there already the log may name more."""
-        read, self._read = self._read, faults.rest_of(self._read)
-        heard_s, self._heard_s = self._heard_s, None
+        read = self._read
+        self._read = faults.rest_of(self._read)
+        heard_s = self._heard_s
+        self._heard_s = None
         if self._signs:
             self._signs = replace(self._signs, named=self._signs.named | read.pids)
             return
@@ -183,7 +189,8 @@ class DomainFaults:
         *earlier, last = self.all
         deaths = faults.near(self._clients.deaths, self._signs, earlier)
         now = faults.settled(last, self._signs, deaths, one_gpu=self._one_gpu)
-        self.all, self._signs = (*earlier, now), None
+        self.all = (*earlier, now)
+        self._signs = None
         named = [f"{one.process}: {one.command}, {one.how}" for one in now.causes or ()]
         self._log.info(
             "fault settled", hit=[one.process.pid for one in now.hit], ended_before=named

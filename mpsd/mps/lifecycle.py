@@ -40,8 +40,10 @@ class DomainRestarts:
         modes: ComputeModes,
         log: Logger,
     ) -> None:
-        self._kept, self._daemon = kept, daemon
-        self._faults, self._modes = faults, modes
+        self._kept = kept
+        self._daemon = daemon
+        self._faults = faults
+        self._modes = modes
         self._log = log
         self._start_at = 0.0
         # the last daemon that was ended for not coming back by itself
@@ -137,7 +139,9 @@ class DomainSettling:
         self, domain: Domain, folder: DomainFolder, daemon: DomainDaemon, log: Logger
     ) -> None:
         self._ordinals = range(len(domain.gpus))
-        self._folder, self._daemon, self._log = folder, daemon, log
+        self._folder = folder
+        self._daemon = daemon
+        self._log = log
 
     async def settle(self, policy: Policy, *, in_use: bool, doubtful: bool = False) -> bool:
         """Runs the canary where it is due, sets and reads back the limits for new servers, starts
@@ -148,7 +152,8 @@ class DomainSettling:
         unexpected answer is not wedged, it has its time to start (`start_s`) like one that does not
         listen yet. OSError in a shortage.
         """
-        daemon, pipe = self._daemon, self._daemon.pipe(policy.graces.command_s)
+        daemon = self._daemon
+        pipe = self._daemon.pipe(policy.graces.command_s)
         try:
             memory_mib = limit_mib(self._folder)
         except records.UnreadableRecord as error:
@@ -163,7 +168,8 @@ class DomainSettling:
             if daemon.canary.is_due(policy, in_use=in_use) and not await daemon.canary.run(
                 pipe, policy
             ):
-                daemon.unanswered, daemon.trouble = 0, "the canary is running"
+                daemon.unanswered = 0
+                daemon.trouble = "the canary is running"
                 daemon.servers = daemon.canary.servers or daemon.servers
                 return False
             await self._restore_limits(pipe, memory_mib)
@@ -185,7 +191,10 @@ class DomainSettling:
             daemon.unanswered = daemon.unanswered + 1 if isinstance(error, DaemonSilent) else 0
             daemon.trouble = str(error)
             return False
-        daemon.settled, daemon.unanswered, daemon.trouble, daemon.server = True, 0, "", status
+        daemon.settled = True
+        daemon.unanswered = 0
+        daemon.trouble = ""
+        daemon.server = status
         return True
 
     async def _restore_limits(self, pipe: ControlPipe, memory_mib: int) -> None:

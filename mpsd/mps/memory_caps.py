@@ -104,7 +104,8 @@ class CapFiles:
     """The files between the agent and `mpsd control`."""
 
     def __init__(self, run_directory: Path, log: Logger) -> None:
-        self._wanted, self._in_force = run_directory / WANTED, run_directory / IN_FORCE
+        self._wanted = run_directory / WANTED
+        self._in_force = run_directory / IN_FORCE
         self._log = log
         self._asked: WantedCaps | None = None  # what was written last
         # as read last
@@ -162,7 +163,9 @@ class CapRequests:
     of them."""
 
     def __init__(self, files: CapFiles, nvml: Nvml, policy: Callable[[], Policy]) -> None:
-        self._files, self._nvml, self._policy = files, nvml, policy
+        self._files = files
+        self._nvml = nvml
+        self._policy = policy
         # None until NVML has said; it stays, for a driver outlives who uses it
         self._too_old: str | None = None
         self._judged: tuple[LedgerView, MemoryCap] | None = None  # what the two below were made of
@@ -187,7 +190,8 @@ class CapRequests:
                 held.grant.id: why_never(policy, held.grant.gpus, why_not) for held in ledger.held
             }
             self._never = {grant: why for grant, why in reasons.items() if why}
-            self._judged, self._wanted = (ledger, policy), None
+            self._judged = (ledger, policy)
+            self._wanted = None
         return self._never
 
     def _why_not(self, gpus: Collection[str]) -> Mapping[str, str]:
@@ -199,7 +203,8 @@ class CapRequests:
 
     def in_force(self, ledger: LedgerView) -> tuple[frozenset[str], Mapping[str, str]]:
         """The grants whose cgroups hold them, and by grant why another's do not."""
-        found, never = self._files.in_force(), self._reasons(ledger)
+        found = self._files.in_force()
+        never = self._reasons(ledger)
         held = frozenset(found.grants)
         return held, (found.troubles or {}) | {
             grant: why for grant, why in never.items() if grant not in held
@@ -213,7 +218,10 @@ class MemoryCaps:
     def __init__(
         self, files: CapFiles, probe: CapProbe, policy: Callable[[], Policy], log: Logger
     ) -> None:
-        self._files, self._probe, self._policy, self._log = files, probe, policy, log
+        self._files = files
+        self._probe = probe
+        self._policy = policy
+        self._log = log
         # by place; None before the first look
         self._ours: dict[tuple[str, int, str], Cap] | None = None
         self._pods: dict[str, Path] = {}  # by uid, its cgroup
@@ -322,7 +330,8 @@ class MemoryCaps:
 
     def _act(self, actions: CapActions, root: Path) -> dict[tuple[str, int, str], str]:
         """By place, why a limit could not be set."""
-        ours, nvml = self._ours or {}, self._probe.nvml
+        ours = self._ours or {}
+        nvml = self._probe.nvml
         failed: dict[tuple[str, int, str], str] = {}
         for cap in actions.resets:
             try:

@@ -27,7 +27,8 @@ class DomainRecords:
     """Every `<run directory>/<domain>/record.json` of this boot."""
 
     def __init__(self, run_directory: Path, log: Logger) -> None:
-        self._run_directory, self._log = run_directory, log
+        self._run_directory = run_directory
+        self._log = log
         self._seen: dict[Path, tuple[int, int]] = {}
         self._noticed: tuple[object, ...] = ()
         self._records: dict[Path, DomainRecord] = {}
@@ -45,7 +46,8 @@ class DomainRecords:
         """Whether a file has come, gone or changed, or a daemon died, since the last call."""
         self._daemons.ask()
         bereft = [one.domain for one in self._records.values() if self._is_bereft(one)]
-        before, self._noticed = self._noticed, (self._look(), bereft)
+        before = self._noticed
+        self._noticed = (self._look(), bereft)
         return self._noticed != before
 
     def _is_bereft(self, record: DomainRecord) -> bool:
@@ -185,7 +187,8 @@ class KeptRecord:
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
         if changed != self.now or self._unwritten or self._stamp() != self._written:
             self.now = changed
-            before, self._unwritten = self._unwritten, ""
+            before = self._unwritten
+            self._unwritten = ""
             try:
                 records.write(self._path, changed, mode=0o644)
                 self._written = self._stamp()
@@ -234,8 +237,12 @@ class NodeDomains:
         self, run_directory: Path, gpus: Sequence[Gpu], policy: Policy, log: Logger
     ) -> None:
         """InvalidInput where the policy names a GPU that is not there; it counts as it is now."""
-        self._run_directory, self._file = run_directory, run_directory / DOMAINS_FILE
-        self.gpus, self._asked, self._policy, self._log = gpus, policy, policy, log
+        self._run_directory = run_directory
+        self._file = run_directory / DOMAINS_FILE
+        self.gpus = gpus
+        self._asked = policy
+        self._policy = policy
+        self._log = log
         self._groups: Groups = ()  # as they were read or written last
         self._seen: tuple[int, ...] = ()
         self._unreadable = False
@@ -266,7 +273,8 @@ class NodeDomains:
                 for one in seen
                 if isinstance(one, DomainRecord) and one.kind == DomainKind.JOINED.value
             )
-        self._seen, self._unreadable = stamp, unreadable
+        self._seen = stamp
+        self._unreadable = unreadable
         self._take(groups)
 
     def _take(self, groups: Groups) -> None:
@@ -279,7 +287,8 @@ class NodeDomains:
         """Has domains of these GPUs from now on: the MIG layout of one may have changed."""
         if gpus is self.gpus:
             return
-        before, now = {gpu.uuid for gpu in self.gpus}, {gpu.uuid: gpu.label for gpu in gpus}
+        before = {gpu.uuid for gpu in self.gpus}
+        now = {gpu.uuid: gpu.label for gpu in gpus}
         new = [label for uuid, label in now.items() if uuid not in before]
         gone = [gpu.label for gpu in self.gpus if gpu.uuid not in now]
         self._log.info("GPUs changed", new=new, gone=gone)
@@ -372,7 +381,8 @@ class NodeDomains:
             records.write(self._file, JoinedGroups(processes.boot_id(), groups), mode=0o644)
         else:
             self._file.unlink(missing_ok=True)
-        self._seen, self._unreadable = _stamp(self._file), False
+        self._seen = _stamp(self._file)
+        self._unreadable = False
         before = self.now
         self._take(groups)
         named = {domain.name for domain in self.now} - {domain.name for domain in before}

@@ -49,8 +49,10 @@ class DomainSupervisor:
         self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]
     ) -> None:
         place.folder.make()
-        self._place, self._folder = place, place.folder
-        self._nvml, self._policy = nvml, policy
+        self._place = place
+        self._folder = place.folder
+        self._nvml = nvml
+        self._policy = policy
         self._log = logger(domain=domain.name)
         self._kept = KeptRecord(domain, place.folder, self._log)
         self._modes = ComputeModes(nvml, self._kept, place.folder.path.parent, self._log)
@@ -58,7 +60,8 @@ class DomainSupervisor:
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
-        one_gpu, end_records = len(domain.gpus) == 1, place.folder.path.parent / ENDS
+        one_gpu = len(domain.gpus) == 1
+        end_records = place.folder.path.parent / ENDS
         self._faults = DomainFaults(
             self._daemon, self._log, self._last_client_ended, end_records, one_gpu=one_gpu
         )
@@ -170,7 +173,8 @@ class DomainSupervisor:
     # -- look -------------------------------------------------------------------------------------
 
     async def _look(self) -> DaemonView:
-        state, daemon = self.record.state, self._daemon
+        state = self.record.state
+        daemon = self._daemon
         looks_for_obstacles = state in {State.DOWN, State.STARTING, State.REFUSED}
         obstacle = self._obstacle(self._policy()) if looks_for_obstacles else ""
         self._kept.change(canary=self._daemon.canary.result)
@@ -289,7 +293,8 @@ class DomainSupervisor:
             State.DRAINED: lambda: self._drain.reason,
         }
         reason = reasons.get(state, lambda: "")()
-        self._probe_at, self._why = 0.0, reason
+        self._probe_at = 0.0
+        self._why = reason
         served = self.record.served or state is State.READY
         self._kept.change(state=state, since=time.time(), reason=reason, served=served)
         log = self._log.warning if state in _TROUBLED else self._log.info
@@ -308,7 +313,8 @@ class DomainSupervisor:
     def _hold_back(self) -> None:
         gate.remove(self._folder)
         if not self._daemon.first_context.is_begun:
-            graces, daemon = self._policy().graces, self._daemon
+            graces = self._policy().graces
+            daemon = self._daemon
             self._kept.change(held_until=time.time() + graces.start_s)
             daemon.first_context.begin(
                 daemon.pipe(graces.command_s), daemon.servers, graces.start_s
@@ -330,7 +336,8 @@ class DomainSupervisor:
             gate.remove(self._folder)
 
     async def _act(self) -> None:
-        state, policy = self.record.state, self._policy()
+        state = self.record.state
+        policy = self._policy()
         graces = policy.graces
         if self._daemon.alive and self._modes.is_news(policy) and not self._daemon.foreign:
             self._modes.try_to_follow(policy)
@@ -352,7 +359,8 @@ class DomainSupervisor:
             self._kept.change(held_until=0.0)
 
     async def _settle(self) -> None:
-        policy, now = self._policy(), time.monotonic()
+        policy = self._policy()
+        now = time.monotonic()
         in_use = self.record.served and self._drain.granted
         usurped = self._usurper()
         if usurped and (now < self._try_at or not in_use):

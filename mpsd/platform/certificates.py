@@ -49,7 +49,8 @@ def new_authority(name: str, now: float, life_s: float) -> Pair:
 def issue(authority: Pair, names: Iterable[str], now: float, life_s: float) -> Pair:
     """A serving certificate for these DNS names and IP addresses; it never outlives its
     authority."""
-    signer, ordered = _certificate(authority.certificate), sorted(names)
+    signer = _certificate(authority.certificate)
+    ordered = sorted(names)
     until = min(now + life_s, signer.not_valid_after_utc.timestamp())
     identifier = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     extensions = [
@@ -70,7 +71,8 @@ def _signed(
 ) -> Pair:
     """signer None: the certificate is an authority, and signs itself. extensions: each with whether
     it is critical."""
-    key, is_authority = ec.generate_private_key(ec.SECP256R1()), signer is None
+    key = ec.generate_private_key(ec.SECP256R1())
+    is_authority = signer is None
     others = (
         "content_commitment",
         "key_encipherment",
@@ -99,7 +101,8 @@ def _signed(
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical=critical)
     certificate = builder.sign(signer[1] if signer else key, hashes.SHA256())
-    pem, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    no_password = serialization.NoEncryption()
     return Pair(
         certificate.public_bytes(pem),
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password),

@@ -98,7 +98,9 @@ class Between:
     def __init__(
         self, least: float, most: float | None = None, kind: type[int] | type[float] = float
     ) -> None:
-        self.least, self.most, self.kind = least, most, kind
+        self.least = least
+        self.most = most
+        self.kind = kind
 
     def __call__(self, text: str) -> float:
         wanted = "a whole number" if self.kind is int else "a number"
@@ -226,7 +228,8 @@ class Program:
     """about: its help, above the commands."""
 
     def __init__(self, name: str, about: str, verbs: Iterable[Verb]) -> None:
-        self.name, self.about = name, about
+        self.name = name
+        self.about = about
         self.verbs = {verb.name: verb for verb in verbs}
 
     def arranged(self, words: Sequence[str]) -> Sequence[str]:

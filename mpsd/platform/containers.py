@@ -327,11 +327,9 @@ def first_process(root: str, container: str) -> ProcessIdentity | None:
 def _open_folder(root: str, container: str) -> int | None:
     """None where there is none. OSError. The runtime chose its root, and links on the way to it are
     the machine's own (/var/run)."""
-    top, absent, flags = (
-        None,
-        _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP},
-        os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC,
-    )
+    top = None
+    absent = _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         top = os.open(root, flags)
         absent = _NO_SUCH_PLACE

@@ -126,7 +126,8 @@ class DeathWatch:
     """
 
     def __init__(self, process: ProcessIdentity, on_end: Callable[[], None]) -> None:
-        self._process, self._on_end = process, on_end
+        self._process = process
+        self._on_end = on_end
         self._descriptor: int | None = None
         self._again: asyncio.TimerHandle | None = None  # while there is no descriptor
         self.status: int | None = None

@@ -29,7 +29,8 @@ _CALLS_AT_ONCE = 16
 _EVICTION_S = 20.0
 _DRY_RUN_S = 10.0  # the API server waits for webhooks meanwhile, for 5 s for mpsd's
 # the server cuts the first lines off, and then the last bytes
-_LOG_LINES, _LOG_BYTES = 20_000, 16 * 1024**2
+_LOG_LINES = 20_000
+_LOG_BYTES = 16 * 1024**2
 UNREACHED = (urllib3.exceptions.HTTPError, OSError)  # what an exchange that came to nothing raises
 # every other verb: GET
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
@@ -95,7 +96,9 @@ class Resource:
         return "/" + "/".join(filter(None, parts))
 
 
-NODES, PODS, MPS_NODES = Resource("v1", "nodes"), Resource("v1", "pods"), Resource(API, "mpsnodes")
+NODES = Resource("v1", "nodes")
+PODS = Resource("v1", "pods")
+MPS_NODES = Resource(API, "mpsnodes")
 EVENTS = Resource("v1", "events")
 RESOURCE_CLAIMS, CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES = (
     Resource("resource.k8s.io/v1", plural)
@@ -308,10 +311,8 @@ class Kube:
         The last page's version is the one to watch from. Expired where the server cannot go on with
         many pages, or lacks the version asked for.
         """
-        asked, kind = (
-            {**(query or {}), "limit": str(_PAGE)},
-            cast("Any", _Page)[fields] if fields else object,
-        )
+        asked = {**(query or {}), "limit": str(_PAGE)}
+        kind = cast("Any", _Page)[fields] if fields else object
         coming = asyncio.create_task(
             self._object(Ask("list", resource, "", namespace, query=asked), kind=kind)
         )
@@ -343,7 +344,8 @@ class Kube:
     ) -> Object:
         """Conflict where it exists already. subresource: such as a pod's `binding`. dry_run:
         admission judges it, and nothing is stored."""
-        name, query = value["metadata"].get("name", ""), {"dryRun": "All"} if dry_run else None
+        name = value["metadata"].get("name", "")
+        query = {"dryRun": "All"} if dry_run else None
         ask = Ask("create", resource, name, namespace, subresource, query, _encoded(value))
         return await self._object(ask, _DRY_RUN_S if dry_run else None)
 
@@ -388,10 +390,8 @@ class Kube:
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:
         """Asks for the end of a pod as a drain does. Unavailable while a disruption budget forbids
         it."""
-        metadata, options = (
-            {"name": name, "namespace": namespace},
-            {"preconditions": {"uid": uid}} if uid else {},
-        )
+        metadata = {"name": name, "namespace": namespace}
+        options = {"preconditions": {"uid": uid}} if uid else {}
         for api in _EVICTIONS[_EVICTIONS.index(self._eviction) :]:
             eviction = {
                 "apiVersion": api,

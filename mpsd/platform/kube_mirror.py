@@ -42,7 +42,8 @@ _WATCH_S = (240, 300)
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
 # After so long without a word of the server it is asked for one: a server that hangs keeps its
 # connections open. kubelet renews its node's lease as often, which costs a server more.
-_QUIET_S, _ANSWER_S = 10.0, 5.0
+_QUIET_S = 10.0
+_ANSWER_S = 5.0
 _PIECE = 1 << 16  # bytes that are read at once
 _ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
 _SHORTEST_S = 1.0  # a watch that ends sooner shows that the server is in trouble
@@ -198,7 +199,8 @@ class _Watch:
         """None for a kind of change that this version of mpsd does not know."""
         try:
             entry = msgspec.json.decode(line)
-            kind, found = entry["type"], entry["object"]
+            kind = entry["type"]
+            found = entry["object"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise Unavailable(
                 f"{self._ask}: a line of the answer cannot be read: {error}"
@@ -339,13 +341,14 @@ class Mirror(Generic[T]):
         except Expired:
             self._version = ""  # the newest, whatever that costs the server
             raise
-        before, changed = (
-            self._objects,
-            not self.synced or self._loud(objects) != self._loud(self._objects),
-        )
+        before = self._objects
+        changed = not self.synced or self._loud(objects) != self._loud(self._objects)
         if objects != before:
-            self._objects, self._in_order = objects, None
-        self._version, self._listed, self.synced = version, True, True
+            self._objects = objects
+            self._in_order = None
+        self._version = version
+        self._listed = True
+        self.synced = True
         for name in before.keys() | objects.keys():
             if before.get(name) != objects.get(name):
                 self._each(before.get(name), objects.get(name))

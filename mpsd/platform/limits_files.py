@@ -124,7 +124,8 @@ class LimitsFiles:
             self._limits = self._limits if found == self._limits else found
             self.wrong = None
         except InvalidInput as error:
-            before, self.wrong = self.wrong, error
+            before = self.wrong
+            self.wrong = error
             # as for want of descriptors: it may be readable without a change
             if isinstance(error, UnreadableFile):
                 self._seen = ()
@@ -152,10 +153,8 @@ def _read(path: Path, read: Callable[[object, str], Held]) -> Held | InvalidInpu
     try:
         documents = read_yaml(subject)
         if len(documents) > 1:
-            place, message = (
-                f"line {documents[1].line}",
-                "a second document starts here, and one is read",
-            )
+            place = f"line {documents[1].line}"
+            message = "a second document starts here, and one is read"
             return InvalidInput.of(subject, "several-documents", place, "", message, "remove it")
         return read(documents[0].value if documents else None, subject)
     except InvalidInput as error:
@@ -228,6 +227,7 @@ def read_gpu_facts(data: object, subject: str) -> GpuFacts:
 def _held(kind: type[Held], data: object, subject: str) -> Held:
     if not isinstance(data, dict):
         value = "nothing" if data is None else type(data).__name__
-        message, remedy = "is not a mapping of fields", "start it with version: v1"
+        message = "is not a mapping of fields"
+        remedy = "start it with version: v1"
         raise InvalidInput.of(subject, "not-a-mapping", "the file", value, message, remedy)
     return strict_reader.read(kind, data, subject, _SHIPPED)

@@ -156,7 +156,8 @@ class Listener:
 
     async def stop(self) -> None:
         """Accepts nobody any more, finishes what is under way, then closes every connection."""
-        was_open, self._socket = self._socket, None
+        was_open = self._socket
+        self._socket = None
         if was_open:
             asyncio.get_running_loop().remove_reader(was_open)
             was_open.close()

@@ -57,7 +57,8 @@ def ask(
     try:
         connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
         answer = connection.getresponse()
-        status, found = answer.status, answer.read()
+        status = answer.status
+        found = answer.read()
     except (FileNotFoundError, ConnectionRefusedError):
         why = f"mpsd does not run here: no process answers on {path}; start it with `mpsd up`"
         if holder := run_directory.holder(path.parent):  # the daemons are held all the same

@@ -68,7 +68,8 @@ def be_silent() -> None:
 def take_by(take: Take) -> Take:
     """From now on this process gives each line to `take`. Returns what has taken them until now."""
     global _take
-    before, _take = _take, take
+    before = _take
+    _take = take
     return before
 
 

@@ -29,7 +29,8 @@ class Nvml:
     """One open NVML. `library` has pynvml's functions. sysfs: of the machine with these GPUs."""
 
     def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
-        self._library, self._sysfs = library, sysfs
+        self._library = library
+        self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
         self._wholes: dict[int, str] = {}  # the UUID of each GPU, by ordinal
         self.spent_s = 0.0  # of this process's processor time, in its calls so far
@@ -62,7 +63,8 @@ class Nvml:
 
     def _gpus_at(self, ordinal: int, facts: GpuFacts) -> Iterator[Gpu]:
         uuid, name, number = self.found(ordinal)
-        handle, capability = self._handles[uuid], facts.capability(number)
+        handle = self._handles[uuid]
+        capability = facts.capability(number)
         if capability is None:
             raise NvmlFailed(
                 f"GPU {ordinal} ({name}) has compute capability {number}, which limits/gpus.yaml"
@@ -75,10 +77,8 @@ class Nvml:
             memory = self._ask(
                 "nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2
             )
-            memory_mib, sms = (
-                (memory.total - memory.reserved) // 1024**2,
-                self._cores(uuid) // capability.cores_per_sm,
-            )
+            memory_mib = (memory.total - memory.reserved) // 1024**2
+            sms = self._cores(uuid) // capability.cores_per_sm
             yield replace(bare, memory_mib=memory_mib, sms=sms)
         found = [self._instance(bare, part) for part in parts]
         yield from sorted(found, key=lambda gpu: (len(gpu.instance), gpu.instance))
@@ -124,7 +124,8 @@ class Nvml:
             for function in ("nvmlDeviceGetUUID", "nvmlDeviceGetName")
         )
         shape = self._ask("nvmlDeviceGetAttributes_v2", handle)
-        own, of_gpu = int(shape.computeInstanceSliceCount), int(shape.gpuInstanceSliceCount)
+        own = int(shape.computeInstanceSliceCount)
+        of_gpu = int(shape.gpuInstanceSliceCount)
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
         # What the compute instances of one GPU instance share of its memory the ledger divides as
         # its slices are.
@@ -335,7 +336,8 @@ class Nvml:
         """Sets the hard limit, and no soft one; None takes it away. cgroup: its folder, which NVML
         opens. NvmlFailed: also for a MIG instance, whose handles it rejects."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()
-        limits.nameSpace, limits.softLimit = str(cgroup).encode(), 0
+        limits.nameSpace = str(cgroup).encode()
+        limits.softLimit = 0
         unlimited = self._library.NVML_DEVICE_MEMORY_LIMIT_MAX
         limits.hardLimit = unlimited if memory_mib is None else memory_mib * 1024**2
         self._ask("nvmlDeviceSetMemoryLimits_v1", self._handle(uuid), limits)

@@ -388,7 +388,8 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
     handles."""
     if signum in _HARMLESS | _STOPPING:
         return False
-    status, bit = _status(str(identity.pid)), _bit(signum)
+    status = _status(str(identity.pid))
+    bit = _bit(signum)
     if signum != signal.SIGKILL:
         is_first = status.get("NSpid", "").split()[-1:] == ["1"]
         if is_first or _mask(status, "SigIgn") & bit or _handles(identity.pid, status, bit):

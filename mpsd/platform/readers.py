@@ -132,11 +132,9 @@ class ReadersPort:
 
     async def _open(self, one: ListenAddress) -> None:
         if one.is_loopback:
-            routes, context, who = (
-                {route: _at_home(do) for route, do in self._routes.items()},
-                None,
-                "this machine",
-            )
+            routes = {route: _at_home(do) for route, do in self._routes.items()}
+            context = None
+            who = "this machine"
         elif self._reviewer is None:
             raise CannotListen(
                 f"{one}: other machines reach it, and no API server reviews the tokens of readers"
@@ -146,7 +144,8 @@ class ReadersPort:
                 route: self._for_reviewed(route, do, self._reviewer)
                 for route, do in self._routes.items()
             }
-            context, who = self._context, "whom the API server lets"
+            context = self._context
+            who = "whom the API server lets"
         most_of_peer = _OF_ONE_ADDRESS if context else _CONNECTIONS
         settings = ListenerSettings(
             _LONGEST_BODY, _LAST_REQUESTS_S, True, _CONNECTIONS, most_of_peer, context
@@ -169,7 +168,8 @@ class ReadersPort:
         if self._folder:
             found = (await FolderCertificates(self._folder).look(0)).serving
         else:
-            name, now = socket.gethostname(), time.time()
+            name = socket.gethostname()
+            now = time.time()
             authority = certificates.new_authority(f"mpsd on {name}", now, _LIFE_S)
             found = certificates.issue(authority, [name, "localhost"], now, _LIFE_S)
         if found != self._shown:
@@ -183,7 +183,8 @@ class ReadersPort:
         trouble = ""
         while True:
             await asyncio.sleep(_LOOK_S)
-            before, trouble = trouble, ""
+            before = trouble
+            trouble = ""
             try:
                 await self._show_certificate()
             except UnusableCertificate as error:

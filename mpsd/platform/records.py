@@ -27,7 +27,8 @@ class UnreadableRecord(Exception):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}; it is ignored, remove it if this stays")
-        self.path, self.reason = path, reason
+        self.path = path
+        self.reason = reason
 
 
 _CHECKED = re.compile(rb'(?P<text>.*),\n "crc32": "(?P<sum>[0-9a-f]{8})"\n}\n?', re.DOTALL)

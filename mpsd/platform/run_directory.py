@@ -126,7 +126,8 @@ def _ours_alone(directory: Path, descriptor: int) -> None:
 
     A group loses its right to write: under a umask of 002 an older mpsd gave it one.
     """
-    seen, ours = os.fstat(descriptor), os.geteuid()
+    seen = os.fstat(descriptor)
+    ours = os.geteuid()
     if seen.st_uid != ours:
         raise _unusable(directory, "belongs to another user")
     if directory.is_symlink() and directory.lstat().st_uid not in {0, ours}:

@@ -64,7 +64,8 @@ def read_settings(
 ) -> dict[str, Any]:
     """The values by the names of the settings. flags: None where not given. InvalidInput with every
     problem."""
-    read, problems = {}, []
+    read = {}
+    problems = []
     for name, setting in settings.items():
         text = flags.get(name) or environment.get(setting.variable) or setting.default
         try:

@@ -28,11 +28,18 @@ if TYPE_CHECKING:  # only a watch draws over what it drew
 # -- a screen with keys ---------------------------------------------------------------------------
 
 # another screen, without a cursor; and back
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
+_ENTER = "\x1b[?1049h\x1b[?25l"
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_HOME = "\x1b[H"
+_REST_OF_LINE = "\x1b[K"
+_REST = "\x1b[J"
 _SMALLEST = os.terminal_size((20, 4))
 # keys that are no letter
-UP, DOWN, PAGE_UP, PAGE_DOWN, FIRST = "up", "down", "page up", "page down", "first"
+UP = "up"
+DOWN = "down"
+PAGE_UP = "page up"
+PAGE_DOWN = "page down"
+FIRST = "first"
 _SEQUENCES = {
     "\x1b[A": UP,
     "\x1b[B": DOWN,
@@ -185,7 +192,8 @@ class Screen:
         if self._live:
             shown = drawn(frame.parts, self._live.console.width)
             text = Text.from_ansi("\n".join(line.rstrip() for line in shown))
-            text.no_wrap, text.overflow = True, "ellipsis"
+            text.no_wrap = True
+            text.overflow = "ellipsis"
             self._live.update(text, refresh=True)
             return
         if self._output is StatusFormat.JSON:

@@ -104,10 +104,8 @@ def read_bytes(source: str) -> bytes:
         rule, message, remedy = _CANNOT_OPEN.get(type(error), unknown)
         raise UnreadableFile.of(subject, rule, "the file", "", message, remedy) from None
     if len(data) > LARGEST_BYTES:
-        message, remedy = (
-            f"is larger than {LARGEST_BYTES // 1024**2} MiB",
-            "split it into several files",
-        )
+        message = f"is larger than {LARGEST_BYTES // 1024**2} MiB"
+        remedy = "split it into several files"
         raise InvalidInput.of(subject, "file-too-large", "the file", "", message, remedy)
     return data
 
@@ -177,7 +175,8 @@ def _broken(rule: str, event: yaml.Event, value: str, message: str, remedy: str)
 def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
     """The line each document starts on; _BrokenDocument where they nest too deep or hold too much
     for being built."""
-    lines, nodes = list[int](), 0
+    lines = list[int]()
+    nodes = 0
     # of each open collection the anchor, and the nodes before it
     around: list[tuple[str | None, int]] = []
     anchored: dict[str, int | None] = {}  # the nodes that an alias stands for; None inside of them
@@ -214,15 +213,19 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
 def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
     """_BrokenDocument where an alias stands for nothing or for what it is in, or an anchor or a tag
     is ambiguous."""
-    name, is_alias = str(event.anchor), isinstance(event, yaml.AliasEvent)
+    name = str(event.anchor)
+    is_alias = isinstance(event, yaml.AliasEvent)
     if is_alias and name not in anchored:
-        message, remedy = "refers to no anchor", f"define &{printable(name)} before it"
+        message = "refers to no anchor"
+        remedy = f"define &{printable(name)} before it"
         raise _broken("yaml-alias-unknown", event, f"*{name}", message, remedy)
     if is_alias and anchored[name] is None:
-        message, remedy = "refers to a value that contains it", "write the value out"
+        message = "refers to a value that contains it"
+        remedy = "write the value out"
         raise _broken("yaml-alias-recursive", event, f"*{name}", message, remedy)
     if name in anchored and not is_alias:
-        message, remedy = "is defined twice in one document", "rename one of them"
+        message = "is defined twice in one document"
+        remedy = "rename one of them"
         raise _broken("yaml-anchor-twice", event, f"&{name}", message, remedy)
     if isinstance(event, yaml.ScalarEvent) and event.tag == "!":
         raise _broken("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
@@ -256,7 +259,8 @@ class _Loader(_SafeLoader):
             raise yaml.constructor.ConstructorError(
                 problem="expected a mapping node", problem_mark=node.start_mark
             )
-        own, merged = dict[str, object](), dict[str, object]()
+        own = dict[str, object]()
+        merged = dict[str, object]()
         for key_node, value_node in node.value:
             value = self.construct_object(value_node, deep=True)
             if key_node.tag == f"{_TAG}merge":
@@ -265,7 +269,8 @@ class _Loader(_SafeLoader):
             if (name := self._key(key_node)) is None:
                 continue
             if name in own:
-                message, remedy = "is written twice in one mapping", "keep one of the two"
+                message = "is written twice in one mapping"
+                remedy = "keep one of the two"
                 self.note("yaml-duplicate-key", key_node, shown(name), message, remedy)
             own[name] = value
         return merged | own

@@ -138,11 +138,14 @@ class ExtenderApi:
                 body = await read_json(request, _BODY_S)
                 verdict, answer = await answer_to(body)
             except BodyRefused as refused:
-                verdict, response = RequestVerdict.MALFORMED, _plain(refused.status, refused)
+                verdict = RequestVerdict.MALFORMED
+                response = _plain(refused.status, refused)
             except (wire.MalformedRequest, UnreadablePod) as error:
-                verdict, response = RequestVerdict.MALFORMED, _plain(400, error)
+                verdict = RequestVerdict.MALFORMED
+                response = _plain(400, error)
             except _Trouble as trouble:  # for answers without a field for an error
-                verdict, response = RequestVerdict.TROUBLE, _plain(503, trouble)
+                verdict = RequestVerdict.TROUBLE
+                response = _plain(503, trouble)
             else:
                 response = web.Response(body=answer, content_type="application/json")
             self._metrics.answered(verb, verdict, time.perf_counter() - began)
@@ -264,7 +267,8 @@ class ExtenderListener:
 
     async def keep(self) -> None:
         """Until it is cancelled. CannotListen where nobody can listen there."""
-        folder, authority = self._settings.certificate_directory, self._settings.client_authority
+        folder = self._settings.certificate_directory
+        authority = self._settings.client_authority
         if folder is None or authority is None:
             await self._open(None)
             await asyncio.get_running_loop().create_future()
@@ -317,7 +321,9 @@ class ExtenderListener:
         address = ListenAddress(settings.address, settings.port)
         server = Listener(self._routes, address, ListenerSettings(LONGEST_BODY, context=context))
         await server.start()
-        self._server, self._context, self.trouble = server, context, ""
+        self._server = server
+        self._context = context
+        self.trouble = ""
         self._log.info(
             "serving", address=settings.address, port=server.port, tls=context is not None
         )

@@ -219,7 +219,8 @@ class Binder:
     async def _reserve(self, pod: SharedPod, known: KnownNode) -> Chosen:
         """The GPUs that the pod gets, once the server has the reservation. _NotReserved where it
         gets none."""
-        wanted, uid = self._wanted.setdefault(known.name, {}), pod.name.uid
+        wanted = self._wanted.setdefault(known.name, {})
+        uid = pod.name.uid
         wanted[uid] = one = _Wanted(pod)
         try:
             self._choose(one, known)
@@ -251,8 +252,10 @@ class Binder:
         self._ledger.reservations_changed(known)
 
     def _chosen(self, pod: SharedPod, known: KnownNode) -> Chosen:
-        request, uid = pod.request, pod.name.uid
-        ledger, earlier = self._ledger.without(known, uid), self._ledger.written_for(known, uid)
+        request = pod.request
+        uid = pod.name.uid
+        ledger = self._ledger.without(known, uid)
+        earlier = self._ledger.written_for(known, uid)
         if ledger is None:
             raise _NotReserved(BindFailure.NO_GPUS.format(node=known.name))
         found = find_gpus(request, ledger.rooms, ledger.policy, earlier.gpus if earlier else None)
@@ -269,10 +272,8 @@ class Binder:
         amounts = request.memory_mib, request.thread_percent or 0
         reservation = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()))
         known.reservations.pending[uid] = reservation
-        gpus, dev_mib = (
-            tuple(rooms[uuid].gpu for uuid in found.gpus),
-            rooms[found.gpus[0]].memory_mib_total,
-        )
+        gpus = tuple(rooms[uuid].gpu for uuid in found.gpus)
+        dev_mib = rooms[found.gpus[0]].memory_mib_total
         return Chosen(gpus, request.memory_mib, dev_mib, ledger.policy, self._ledger.now())
 
     async def _write(self, known: KnownNode) -> bool:
@@ -283,7 +284,8 @@ class Binder:
             self._choose(one, known)
         if known.reported is None:
             return False
-        version, text = known.reported.version, written(self._ledger.reservations(known))
+        version = known.reported.version
+        text = written(self._ledger.reservations(known))
         patch = {"metadata": {"resourceVersion": version, "annotations": {KEY: text}}}
         try:
             try:

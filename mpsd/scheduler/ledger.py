@@ -102,7 +102,8 @@ class ReportedNode:
     def is_older_than(self, other: "ReportedNode") -> bool:
         """False where it is not known. Servers guarantee that versions count up since 1.35; they
         always did."""
-        mine, others = self.version, other.version
+        mine = self.version
+        others = other.version
         return mine.isdecimal() and others.isdecimal() and int(mine) < int(others)
 
 
@@ -189,7 +190,8 @@ class KnownNode:
         return self._take(reported, now)
 
     def _take(self, reported: ReportedNode | None, now: float) -> bool:
-        before, self.reported = self.reported, reported
+        before = self.reported
+        self.reported = reported
         if (
             reported
             and before
@@ -216,7 +218,8 @@ class KnownNode:
 
     def changes_at(self, fates: Fates, now: float) -> float | None:
         """When its capacity changes if nothing is heard until then; None for never."""
-        ends_at, age_s = self.reservations.ends_at(fates, now), self._age_s
+        ends_at = self.reservations.ends_at(fates, now)
+        age_s = self._age_s
         stale_at = None if age_s is None or self._is_stale else now + STALE_S - age_s
         return min((at for at in (stale_at, ends_at) if at is not None), default=None)
 
@@ -246,7 +249,9 @@ class Rows:
         now: Callable[[], float],
         is_due: Callable[[], bool],
     ) -> None:
-        self._write, self._now, self._is_due = write, now, is_due
+        self._write = write
+        self._now = now
+        self._is_due = is_due
         self._changed: set[str] = set()
         self._due: list[tuple[float, str]] = []  # a heap
         self._due_at: dict[str, float] = {}  # what of the heap counts
@@ -265,7 +270,8 @@ class Rows:
             if self._due_at.get(name) == at:
                 del self._due_at[name]
                 self._changed.add(name)
-        changed, self._changed = self._changed, set()
+        changed = self._changed
+        self._changed = set()
         for name in changed:
             changes_at = self._write(name)
             if changes_at is not None and changes_at < self._due_at.get(name, math.inf) - _COARSE_S:
@@ -433,7 +439,8 @@ class ClusterLedger:
 
     def reservations_changed(self, known: KnownNode) -> None:
         """Updates the index and the row after a change of a node's reservations."""
-        before, known.indexed = known.indexed, known.reservations.uids
+        before = known.indexed
+        known.indexed = known.reservations.uids
         for uid in known.indexed - before:
             self._reserved.setdefault(uid, set()).add(known.name)
         for uid in before - known.indexed:

@@ -73,11 +73,16 @@ EXCLUSIVE_PROCESS: Final = 3
 
 # bytes in all, pid namespace of the machine, compute mode, lost, MIG, quirks
 _HEADER = struct.Struct("<QQIIII")
-_MODE_AT, _LOST_AT, _MIG_AT, _QUIRKS_AT = 16, 20, 24, 28
+_MODE_AT = 16
+_LOST_AT = 20
+_MIG_AT = 24
+_QUIRKS_AT = 28
 _FLAG = struct.Struct("<I")
 # start time in ticks, bytes, pid, kind, priority, busy SMs, MiB of managed memory
 _SLOT = struct.Struct("<QQIHHII")
-_BYTES_AT, _BUSY_AT, _MANAGED_AT = 8, 24, 28
+_BYTES_AT = 8
+_BUSY_AT = 24
+_MANAGED_AT = 28
 _SLOTS_AT = 64
 _SLOTS = 256
 # Behind the slots and in their order, where a simulator that knows nothing of them does not look.

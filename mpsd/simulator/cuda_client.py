@@ -209,7 +209,8 @@ def _say(line: Mapping[str, object]) -> None:
 
 
 def _alloc(program: CudaProgram, value: str) -> None:
-    got, result = 0, SUCCESS
+    got = 0
+    result = SUCCESS
     while got < int(value) and result == SUCCESS:
         piece = min(PIECE_MIB, int(value) - got)
         result = program.cuda.allocate(piece * MIB)
@@ -310,7 +311,8 @@ def _prepare(program: CudaProgram, name: str) -> None:
     result = program.cuda.allocate((work.buffers_mib - program.buffers_mib) * MIB)
     if result != SUCCESS:
         raise CudaFailure("prepare", result)
-    program.prepared, program.buffers_mib = name, work.buffers_mib
+    program.prepared = name
+    program.buffers_mib = work.buffers_mib
     _say({"prepared": name})
 
 
@@ -341,7 +343,8 @@ def _serve(program: CudaProgram, value: str) -> None:
     wanted = max(1, round(per_s * seconds))
     launches, took_s = _compute_short(program, work, max(seconds, 1e-3), ())
     most_per_s = launches / took_s / work.sample_launches
-    sample_s, behind_s = 1 / most_per_s, max(0.0, wanted / most_per_s - seconds)
+    sample_s = 1 / most_per_s
+    behind_s = max(0.0, wanted / most_per_s - seconds)
     waits_s = [behind_s * percent / 100 for percent in (50, 99)]
     _say(
         {

@@ -130,9 +130,11 @@ class CudaProcess:
         """Free within the limit, and the whole card; a limit of the cgroup is the total too."""
         if self.context is None:
             return CudaMemoryInfo(0, 0)
-        free, total_mib = self.context.card.free_bytes(), self.context.gpu.memory_mib
+        free = self.context.card.free_bytes()
+        total_mib = self.context.gpu.memory_mib
         if room := self._limits.room(self.context.gpu.uuid, self._pid, self.context.card):
-            free, total_mib = min(free, room.free), min(total_mib, room.limit // MIB)
+            free = min(free, room.free)
+            total_mib = min(total_mib, room.limit // MIB)
         if self.context.limit_bytes is not None:
             free = min(free, self.context.limit_bytes - self._counted_bytes(self.context))
         return CudaMemoryInfo(free // MIB, total_mib)
@@ -192,10 +194,8 @@ class CudaProcess:
     def synchronize(self) -> int:
         """Wait until what is queued has run; the result."""
         while self.context and self.error == SUCCESS:
-            queue, now_ns = (
-                self.context.card.queue(self.context.slot, self._pid),
-                time.monotonic_ns(),
-            )
+            queue = self.context.card.queue(self.context.slot, self._pid)
+            now_ns = time.monotonic_ns()
             if not queue.runs(now_ns):
                 self.compute(0, queue)
                 break
@@ -310,7 +310,9 @@ class AddressRange:
     whose size follows from its SMs, and behind it a mapping of the GPU's device node
     (docs/mps-observed.md, section 13)."""
 
-    _AT, _MAPPED, _FIXED_NOREPLACE = 0x2_0000_0000, 2 * MIB, 0x100000
+    _AT = 0x2_0000_0000
+    _MAPPED = 2 * MIB
+    _FIXED_NOREPLACE = 0x100000
 
     def __init__(self, size: int, device: Path) -> None:
         import ctypes  # for Python's own mmap the kernel chooses the address

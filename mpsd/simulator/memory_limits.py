@@ -40,7 +40,8 @@ class MemoryLimits:
 
     def put(self, gpu: str, cgroup: Path, soft: int, hard: int) -> None:
         """FileNotFoundError where there is no such cgroup."""
-        inode, path = cgroup.stat().st_ino, cgroup_path(cgroup)
+        inode = cgroup.stat().st_ino
+        path = cgroup_path(cgroup)
         known = {uuid: dict(rows) for uuid, rows in self._read().items()}
         known.setdefault(gpu, {}).pop(path, None)
         if (soft, hard) != (0, UNLIMITED):
@@ -53,7 +54,8 @@ class MemoryLimits:
     def get(self, gpu: str, cgroup: Path) -> tuple[int, int]:
         """Soft and hard limit, of the nearest cgroup that has one. FileNotFoundError where there is
         no such cgroup."""
-        inode, path = cgroup.stat().st_ino, cgroup_path(cgroup)
+        inode = cgroup.stat().st_ino
+        path = cgroup_path(cgroup)
         rows = self._read().get(gpu, {})
         if path in rows and rows[path][2] != inode:  # of an earlier cgroup, with which it went
             return 0, UNLIMITED
@@ -81,7 +83,8 @@ class MemoryLimits:
             return {}
         if (stamp := (status.st_ino, status.st_mtime_ns)) != self._stamp:
             with suppress(OSError):
-                self._known, self._stamp = json.loads(self._file.read_bytes()), stamp
+                self._known = json.loads(self._file.read_bytes())
+                self._stamp = stamp
         return self._known
 
 

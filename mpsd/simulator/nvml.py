@@ -212,7 +212,10 @@ class SimulatedNvml:
         if not self._users:
             for opened in (*self._cards, *(view for _gpu, view in self._instances.values())):
                 opened.close()
-            self._gpus, self._cards, self._instances, self._layout = (), [], {}, ()
+            self._gpus = ()
+            self._cards = []
+            self._instances = {}
+            self._layout = ()
 
     def nvmlSystemGetDriverVersion(self) -> str:
         """What a rehearsal has written into the machine's file `driver`, where it has."""
@@ -413,7 +416,8 @@ class SimulatedNvml:
         counts time in which a kernel ran, on however many SMs.
         """
         self._refuse_with_mig(handle)
-        now_us, now_ns = time.time_ns() // 1000, time.monotonic_ns()
+        now_us = time.time_ns() // 1000
+        now_ns = time.monotonic_ns()
         holdings = self._card(handle).holdings()
         servers = [one.pid for one in holdings if one.kind == card.MPS_SERVER][:1]
         busy = [one for one in holdings if one.computes(now_ns)]

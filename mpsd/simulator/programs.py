@@ -61,7 +61,8 @@ class JsonProgram:
     def line(self, deadline_s: float = _END_S) -> dict[str, Any]:
         """Its next line; TimeoutError when none comes, EOFError when it has ended without one."""
         assert self._process.stdout is not None  # it was started with a pipe
-        descriptor, until = self._process.stdout.fileno(), time.monotonic() + deadline_s
+        descriptor = self._process.stdout.fileno()
+        until = time.monotonic() + deadline_s
         while b"\n" not in self._unread:
             if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise TimeoutError(f"program {self.pid} said nothing for {deadline_s:g} s")

@@ -145,7 +145,8 @@ async def pictures(
             )
             if picture and (other or changed.is_set()):
                 changed.clear()
-                given, given_at = picture, now
+                given = picture
+                given_at = now
                 yield picture
             await asyncio.sleep(_PAUSE_S if given else _FIRST_PAUSE_S)
 
@@ -177,7 +178,8 @@ async def _picture(
 
 # -- the policy ----------------------------------------------------------------------------------
 
-OF_CLUSTER, SHIPPED = f"ConfigMap {NAMESPACE}/{LIMITS}", "shipped with this mpsd"
+OF_CLUSTER = f"ConfigMap {NAMESPACE}/{LIMITS}"
+SHIPPED = "shipped with this mpsd"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ class Glance:
         from mpsd.model.cluster_status import ClusterStatus
         from mpsd.model.mpsnode import cluster_status
 
-        found, now = mpsnodes(self._answer() or b""), time.time()
+        found = mpsnodes(self._answer() or b"")
+        now = time.time()
         if found is None:
             return None
         status = cluster_status(found, now)
@@ -57,7 +58,8 @@ class Glance:
         if self._asked is None:
             return None
         with self._asked as process:  # closes its pipes and takes its end
-            passed_on, patience_s = 0, _PATIENCE_S
+            passed_on = 0
+            patience_s = _PATIENCE_S
             try:
                 while time.monotonic() <= self._deadline:
                     try:
@@ -67,7 +69,8 @@ class Glance:
                         said = waiting.stderr or b""
                         sys.stderr.buffer.write(said[passed_on:])
                         sys.stderr.flush()
-                        passed_on, patience_s = len(said), _PAUSE_S
+                        passed_on = len(said)
+                        patience_s = _PAUSE_S
                 return None
             finally:
                 process.kill()

@@ -72,7 +72,8 @@ def watch_machine(
                 frame = look()
             except (local_api.NotRunning, TimeoutError) as error:
                 frame = Frame({"away": str(error)}, [str(error)])
-            before, shown = shown, lasting_part(frame.record) if lasting_part else object()
+            before = shown
+            shown = lasting_part(frame.record) if lasting_part else object()
             if screen.redraws or shown != before:
                 screen.show(frame)
             time.sleep(pause_s)

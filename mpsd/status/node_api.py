@@ -48,7 +48,8 @@ class MetricsApi:
     """
 
     def __init__(self, sources: AgentSources, calls: PluginCalls | None) -> None:
-        self._sources, self._calls = sources, calls
+        self._sources = sources
+        self._calls = calls
         self._exposition: Exposition | None = None  # until somebody scrapes
 
     @property
@@ -94,7 +95,8 @@ class UseApi:
         # the driver takes a sample every second at least
         since_us = time.time_ns() // 1000 - 2_000_000
         node = self._sources.node
-        busy, unknown = {}, []
+        busy = {}
+        unknown = []
         if parts := [gpu.label for gpu in node.gpus if gpu.instance]:
             unknown.append(
                 f"how busy MIG instances are, which NVML does not report: {', '.join(parts)}"

@@ -129,8 +129,10 @@ class EventsDuty:
 
     def __init__(self, kube: Kube, node: str) -> None:
         self.changed = asyncio.Event()
-        self._kube, self._node = kube, node
-        self._events, self._dropped = EventAggregator(), 0
+        self._kube = kube
+        self._node = node
+        self._events = EventAggregator()
+        self._dropped = 0
         self._log = logger(role="agent", part="report")
 
     def note(self, event: Event) -> None:
@@ -161,7 +163,8 @@ class EventsDuty:
                 )
 
     async def _write(self, writing: Writing) -> None:
-        seen, count = writing.seen, None
+        seen = writing.seen
+        count = None
         if writing.is_new:
             try:
                 namespace = seen.event.subject.event_namespace
@@ -281,7 +284,8 @@ class NodeReporter:
         """The node as it is now. annotations: of each pod of this node that holds devices.
         violations: None without a watchdog.
         """
-        before, policy = self._node.view, self._policy()
+        before = self._node.view
+        policy = self._policy()
         upgrade = self._node.driver_upgrade
         same = (policy, upgrade) == (self._policy_then, self._upgrade_then)
         news = not same or before is None or replace(before, now=view.now) != view
@@ -293,7 +297,8 @@ class NodeReporter:
         if news or violations != self._node.violations:
             self._mpsnode.changed.set()
         self._node.see(view, violations, news=news)
-        self._policy_then, self._upgrade_then = policy, upgrade
+        self._policy_then = policy
+        self._upgrade_then = upgrade
         self._pods.offer(annotations)
 
     def see(self, node: KubernetesNode) -> None:

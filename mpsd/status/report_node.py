@@ -53,7 +53,9 @@ class ThisNode:
     """
 
     def __init__(self, kube: Kube, name: str) -> None:
-        self.name, self._kube, self._uid = name, kube, ""
+        self.name = name
+        self._kube = kube
+        self._uid = ""
         self.view: NodeView | None = None  # None before the first one
         self.violations: SeenViolations | None = None  # not reported before the watchdog has
         self._condition: Condition | None = None
@@ -64,7 +66,8 @@ class ThisNode:
 
     def see(self, view: NodeView, violations: SeenViolations | None, *, news: bool) -> None:
         """news: whether anything but the time is another than when it was last seen."""
-        self.view, self.violations = view, violations
+        self.view = view
+        self.violations = violations
         if not news:
             return
         condition = mps_ready(view, self.driver_upgrade)
@@ -96,7 +99,9 @@ class _NodeDuty:
 
     def __init__(self, kube: Kube, node: ThisNode, policy: Callable[[], Policy]) -> None:
         self.changed = asyncio.Event()
-        self._kube, self._node, self._policy = kube, node, policy
+        self._kube = kube
+        self._node = node
+        self._policy = policy
 
 
 class NodeConditionDuty(_NodeDuty):
@@ -144,7 +149,8 @@ class NodeLabelsDuty(_NodeDuty):
 
     def see(self, node: KubernetesNode) -> None:
         """As it is now."""
-        self._labels, self._node.driver_upgrade = node.labels, node.driver_upgrade
+        self._labels = node.labels
+        self._node.driver_upgrade = node.driver_upgrade
         self.changed.set()
 
     def due_in_s(self) -> float | None:
@@ -189,7 +195,10 @@ class StartupTaintDuty:
         self, kube: Kube, node: ThisNode, key: str, is_offered: Callable[[], bool]
     ) -> None:
         self.changed = asyncio.Event()
-        self._kube, self._node, self._key, self._is_offered = kube, node, key, is_offered
+        self._kube = kube
+        self._node = node
+        self._key = key
+        self._is_offered = is_offered
         self._taints: tuple[Taint, ...] = ()
         self._log = logger(role="agent", part="report")
 
@@ -257,7 +266,8 @@ class MPSNodeDuty(_NodeDuty):
         self._written = WrittenStatus(status, time.monotonic())
 
     async def _make_belong(self) -> None:
-        name, uid = self._node.name, await self._node.uid(afresh=True)
+        name = self._node.name
+        uid = await self._node.uid(afresh=True)
         try:
             found = await self._kube.get(MPS_NODES, name)
         except NotFound:
@@ -272,7 +282,9 @@ class MPSNodeDuty(_NodeDuty):
 
     def _status(self, view: NodeView) -> Object:
         """What is found to be due is written as it is, unless the node was seen again meanwhile."""
-        policy, condition, violations = self._policy(), self._node.condition, self._node.violations
+        policy = self._policy()
+        condition = self._node.condition
+        violations = self._node.violations
         sources = view, policy, condition, violations
         if self._made[0] != sources:
             asking = replace(

@@ -29,7 +29,8 @@ if TYPE_CHECKING:  # a look at a cluster does without the last
     from mpsd.model.events import PastEvent
     from mpsd.model.node_report import FaultsReport, ViolationCount, ViolationsReport
 
-_GAP, _LINE = "   ", Segment.line()
+_GAP = "   "
+_LINE = Segment.line()
 _MOST_KEPT = 4096  # cells, of thousands of rows that mostly say the same
 
 Cell = str | Text
@@ -58,7 +59,8 @@ class TextTable:
     """
 
     def __init__(self, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Cell]]) -> None:
-        self._columns, self._cells = columns, cells
+        self._columns = columns
+        self._cells = cells
         listed = [
             [column.title, *map(str, those)] for column, those in zip(columns, cells, strict=True)
         ]
@@ -77,7 +79,8 @@ class TextTable:
             yield self.within(options.max_width)
             return
         width = self.width
-        blank, rule = Segment(" " * width), Segment(f" {'─' * (width - 2)} ")
+        blank = Segment(" " * width)
+        rule = Segment(f" {'─' * (width - 2)} ")
         head = Segment(f" {_GAP.join(self._head)} ", console.get_style("table.header"))
         yield from (blank, _LINE, head, _LINE, rule, _LINE)
         # a pipe: thousands of pieces, each of no style, are as good as one
@@ -100,7 +103,8 @@ class TextTable:
         """Without as many of the columns that may leave as it takes to be no wider; one stays in
         any case."""
         left = [place for place, column in enumerate(self._columns) if column.leaves]
-        shown, kept = self, [*range(len(self._columns))]
+        shown = self
+        kept = [*range(len(self._columns))]
         while shown.width > width and left and len(kept) > 1:
             kept.remove(left.pop())
             columns = [self._columns[place] for place in kept]
@@ -355,7 +359,8 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
 def domain_line(domain: DomainReport, now: float, node: str = "") -> str:
     """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it.
     node: of a cluster."""
-    where, began = f"{node}: " if node else "", epoch(domain.since)
+    where = f"{node}: " if node else ""
+    began = epoch(domain.since)
     since = "" if began is None else f" since {clock(began)} ({lasting(now - began)})"
     what_to_do = remedy(domain.state, domain.reason)
     why = "; ".join(filter(None, [domain.reason or "no reason reported", what_to_do]))
@@ -398,7 +403,8 @@ _LONGEST = 1000
 def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str]:
     """How many faults it had, and when the last one was, whom it affected and for how long; nothing
     a day after it."""
-    last, healed = epoch(faults.last), epoch(faults.healed)
+    last = epoch(faults.last)
+    healed = epoch(faults.healed)
     if last is None or now - last >= DAY_S:
         return
     at = f"{clock(last)} ({lasting(now - last)} ago)"

@@ -166,7 +166,8 @@ def _sentences(top: Top) -> Iterator[str]:
 
 
 def _below_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> None:
-    top, shown = first, 0
+    top = first
+    shown = 0
     while True:
         _print(top.ordered(asked.by), asked)
         shown += 1
@@ -261,7 +262,8 @@ class _Looks:
         # None while nothing has gone wrong that nobody foresaw
         self._failed: BaseException | None = None
         self.heard, self._tell = os.pipe()
-        self._look, self._interval_s = look, interval_s
+        self._look = look
+        self._interval_s = interval_s
         threading.Thread(target=self._go_on, daemon=True).start()
 
     def _go_on(self) -> None:
@@ -283,7 +285,9 @@ class _Looks:
 
 def _over_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> None:
     looks = _Looks(look, first, asked.interval_s)
-    view, top, shown = View(asked.program, asked.by), first, 1
+    view = View(asked.program, asked.by)
+    top = first
+    shown = 1
     with terminal.own_terminal() as here:
         while True:
             size = here.size
@@ -299,5 +303,6 @@ def _over_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> 
                     return
                 view = view.after(key, top, size.lines)
             if is_news:
-                top, shown = looks.news(), shown + 1
+                top = looks.news()
+                shown = shown + 1
                 view = view.moved(0, top)

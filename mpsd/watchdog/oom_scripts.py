@@ -108,7 +108,8 @@ class OomScripts:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, grant: ContainerGrant, variables: dict[str, str]) -> None:
-        pid_file, began = self.directory / f"oom-{grant.id}.pid", time.monotonic()
+        pid_file = self.directory / f"oom-{grant.id}.pid"
+        began = time.monotonic()
         about = {"container": grant.holder.id, "script": grant.oom_script}
         try:
             code = await run_in_container(grant, grant.oom_script, variables, pid_file, _LIFE_S)

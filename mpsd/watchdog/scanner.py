@@ -152,7 +152,8 @@ class ManagedMemory:
             return
         rest_mib = used_mib - sum(counted) // _MIB
         if rest_mib != self._rest_mib:
-            self._rest_mib, self._steady_since = rest_mib, now
+            self._rest_mib = rest_mib
+            self._steady_since = now
         self._find(frozenset([pid for pid, _ in uses]), count_gpus, now)
         nobodys_mib = rest_mib - sum(self.of.values())
         if now - self._steady_since >= _STEADY_S:
@@ -173,11 +174,13 @@ class ManagedMemory:
             pid: known for pid, known in self._mapped.items() if pid in pids and is_told
         }
         if grown_mib < _LOOK_MIB:
-            self.of, self._seen_mib = {}, self._rest_mib
+            self.of = {}
+            self._seen_mib = self._rest_mib
         elif now - self._looked_at >= (
             _LOOK_S if self._rest_mib >= self._seen_mib + _LOOK_MIB else _LOOK_AGAIN_S
         ):
-            self._seen_mib, self._looked_at = self._rest_mib, now
+            self._seen_mib = self._rest_mib
+            self._looked_at = now
             found = {
                 pid: UvmMapping(self._mapped_mib(pid, gpus), gpus)
                 for pid in pids
@@ -245,7 +248,8 @@ class GpuProcessScanner:
         if gpus is not self._of:
             new = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
             self._gpus = {uuid: self._gpus.get(uuid, one) for uuid, one in new.items()}
-            self._of, self._settled = gpus, False
+            self._of = gpus
+            self._settled = False
 
     def scan(self, owners: Owners, *, sure: bool = False) -> Scan:
         """The very same as before where nothing has changed. sure: asks NVML who is on MPS in any
@@ -258,7 +262,8 @@ class GpuProcessScanner:
         anew = bool(ended) or owners != self._owners or not self._settled
         if self._mark is not None and owners.pods.keys() - self._owners.pods.keys():
             self._find_again()
-        self._settled, self._owners = True, owners
+        self._settled = True
+        self._owners = owners
         changed = [
             self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()
         ]
@@ -303,16 +308,23 @@ class GpuProcessScanner:
             and not one.failed
         ):
             return False
-        before, one.clients = one.clients, {}
-        one.uses, one.on_mps, one.managed, one.failed = uses, on_mps, managed, ""
+        before = one.clients
+        one.clients = {}
+        one.uses = uses
+        one.on_mps = on_mps
+        one.managed = managed
+        one.failed = ""
         for pid, used_bytes in _each_once(uses).items():
             known = None if pid in self._owners.servers else self._who(pid)
             if known:
                 used_mib = (
                     None if used_bytes is None else used_bytes // _MIB + managed[0].get(pid, 0)
                 )
-                grant, is_on = self._grant_of(known), pid in on_mps
-                who, env, only_draws = known.identity, known.environment, pid not in one.pids
+                grant = self._grant_of(known)
+                is_on = pid in on_mps
+                who = known.identity
+                env = known.environment
+                only_draws = pid not in one.pids
                 is_read = is_on and grant in self._owners.capped and self._count_gpus(pid) == 1
                 kib = self._reserved_kib(known, used_bytes, now) if is_read else 0
                 if pid not in before and self._count_gpus(pid) > 1:
@@ -347,11 +359,9 @@ class GpuProcessScanner:
             computing = self._nvml.uses(uuid)
             if computing == one.computing:
                 return one.uses, one.on_mps
-            before, one.pids, one.computing = (
-                one.pids,
-                frozenset([pid for pid, _ in computing]),
-                computing,
-            )
+            before = one.pids
+            one.pids = frozenset([pid for pid, _ in computing])
+            one.computing = computing
             # one that leaves and comes back, as at an exec, is asked for again
             if before >= one.pids:
                 return self._with_drawing(one), one.on_mps & one.pids
@@ -399,12 +409,14 @@ class GpuProcessScanner:
         if one.is_final:
             return one.kib
         if used_bytes != one.used_bytes:
-            one.used_bytes, one.tries = used_bytes, _TRIES
+            one.used_bytes = used_bytes
+            one.tries = _TRIES
         if one.tries:
             one.tries -= 1
             kib = reserved_kib(processes.mappings(known.identity.pid))
             if kib != one.kib:
-                one.kib, one.since = kib, now
+                one.kib = kib
+                one.since = now
             one.is_final = kib > 0 and now - one.since >= RESERVED_APART_S
             self._settled = False
         return one.kib

@@ -102,7 +102,8 @@ class ViolationHistory:
         pause_s = 0.0 if self._scanned_at is None else began - self._scanned_at
         self._longest_pause_s = max(self._longest_pause_s, pause_s)
         self._late_scans += pause_s > _LATE_S
-        self._scans, self._scanned_at = self._scans + 1, began
+        self._scans = self._scans + 1
+        self._scanned_at = began
 
     def add(self, violation: Violation, at: float) -> ViolationRecord:
         """One that is still there is the same entry, and is not counted again."""
@@ -240,7 +241,9 @@ class Watchdog:
         self.ends.resume()
         again = False
         while not stop.is_set():
-            began, sure, again = time.monotonic(), again, False
+            began = time.monotonic()
+            sure = again
+            again = False
             with self._shortages.survived("scan"):
                 again = self._cycle(began, sure=sure)
                 self.on_scan(self._scanner.last)
@@ -272,7 +275,8 @@ class Watchdog:
 
     def _cycle(self, now: float, *, sure: bool) -> bool:
         """One scan, its judgement and what follows; whether another scan must follow soon."""
-        records, ledger = self._records.read(), self._ledger.view
+        records = self._records.read()
+        ledger = self._ledger.view
         self._scanner.follow(self._node.gpus)
         scan = self._scanner.scan(self._owners(ledger, records), sure=sure)
         self._log_unjudged("; ".join(ledger.unknown), now)
@@ -280,10 +284,8 @@ class Watchdog:
             return False
         grants = {held.grant.id: held.grant for held in ledger.held}
         self._history.keep(grants)
-        gpus, domains = (
-            {gpu.uuid for gpu in self._node.gpus},
-            {record.domain: record.gpus for record in records},
-        )
+        gpus = {gpu.uuid for gpu in self._node.gpus}
+        domains = {record.domain: record.gpus for record in records}
         doubtful = {uuid for one in ledger.unreadable for uuid in one.gpus(domains, gpus)}
         doubtful |= gpus if self._records.unreadable else set()  # whose servers are not known
         judged = (scan, grants, ledger.ungranted, doubtful, self._policy())
@@ -341,7 +343,8 @@ class Watchdog:
     async def _end_process(self, entry: ViolationRecord, view: WatchdogView) -> None:
         """Ends the process, reports it, and waits until its memory is back. One that cannot be
         ended is tried again as long as it is there, and reported once, and again once it can be."""
-        violation, client = entry.violation, entry.violation.client
+        violation = entry.violation
+        client = entry.violation.client
         about: dict[str, object] = {"kind": violation.kind.value, "pid": client.pid}
         is_proven = False
         try:
@@ -374,7 +377,8 @@ class Watchdog:
         return EndAsked(violation.client, violation.kind.value, drain_s, spares_displays=spares)
 
     async def _call_script(self, violation: Violation, view: WatchdogView) -> None:
-        grant, gpu = view.grants.get(violation.grant or ""), violation.gpu
+        grant = view.grants.get(violation.grant or "")
+        gpu = violation.gpu
         is_first = violation.kind is ViolationKind.MEMORY_OVER_GRANT and not violation.again
         if is_first and isinstance(grant, ContainerGrant) and grant.oom_script:
             used_mib = sum(

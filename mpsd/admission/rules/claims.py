@@ -23,7 +23,8 @@ from mpsd.model.request import ContainerRequest
 
 _MIB, _WHOLE = 1024**2, 100  # percent of the threads, as WHOLE_CLASS says itself
 _BELOW = [word for word, priority in PRIORITIES.items() if priority == BELOW_NORMAL]
-_DOMAIN, _UUID = f"{CLAIM_DRIVER}/domain", f"{CLAIM_DRIVER}/uuid"
+_DOMAIN = f"{CLAIM_DRIVER}/domain"
+_UUID = f"{CLAIM_DRIVER}/uuid"
 # the most, an example
 _AMOUNTS = {MEMORY: (2**63 - 1, "7Gi"), THREADS: (100, '"30"'), CLIENTS: (2**31 - 1, '"4"')}
 
@@ -81,10 +82,13 @@ class ClaimSpec:
 def read_claim_spec(thing: Fields, kind: str) -> ClaimSpec:
     """Of a ResourceClaim or a template of one, whatever JSON it is."""
     fields = FieldReader()
-    spec, path = fields.mapping(thing, "spec", ""), "spec"
+    spec = fields.mapping(thing, "spec", "")
+    path = "spec"
     if kind == CLAIM_TEMPLATE:
-        spec, path = fields.mapping(spec, "spec", path), "spec.spec"
-    devices, path = fields.mapping(spec, "devices", path), at(path, "devices")
+        spec = fields.mapping(spec, "spec", path)
+        path = "spec.spec"
+    devices = fields.mapping(spec, "devices", path)
+    path = at(path, "devices")
     requests = tuple(
         (fields.text(one, "name", where), tuple(_options(fields, one, where)))
         for where, one in fields.entries(devices, "requests", path)
@@ -230,7 +234,8 @@ def asked_by_class(container: Container, policy: Policy) -> ClaimAsked | None:
 def _rounded(option: ClaimOption, policy: Policy) -> tuple[int | None, int, int | None]:
     """Memory in MiB, reserved threads in percent and clients."""
     memory, threads, clients = (_amount(option, name) for name in _AMOUNTS)
-    unit_mib, step = policy.resources.memory_unit_mib, policy.requests.thread_percent_step
+    unit_mib = policy.resources.memory_unit_mib
+    step = policy.requests.thread_percent_step
     memory_mib = None if memory is None else max(1, -(-memory // (unit_mib * _MIB))) * unit_mib
     return (
         memory_mib,
@@ -272,9 +277,11 @@ def wrong_in_claim(
 ) -> WrongInClaim:
     """Of a request with alternatives one must do. facts None: of a cluster, whose nodes say how
     large GPUs are and which are together."""
-    spec, classes = read_claim_spec(thing, kind), policy.admission.device_classes
+    spec = read_claim_spec(thing, kind)
+    classes = policy.admission.device_classes
     cap = next((cap for _where, cap in _caps(spec)), None)
-    problems, warnings = list[Problem](), list[Problem]()
+    problems = list[Problem]()
+    warnings = list[Problem]()
     for _name, options in spec.requests:
         found = [
             [*_wrong_amounts(one, cap, policy, facts)] if one.device_class in classes else []
@@ -283,7 +290,8 @@ def wrong_in_claim(
         (problems if all(found) else warnings).extend(one for each in found for one in each)
     ours = spec.ours(policy)
     if ours:
-        names, asked = [name for name, _options in ours], [options[0] for _name, options in ours]
+        names = [name for name, _options in ours]
+        asked = [options[0] for _name, options in ours]
         problems += _wrong_together(
             spec, names, asked, policy, max([1, *map(len, policy.domains)]) if facts else None
         )
@@ -321,13 +329,12 @@ def _wrong_amounts(
                 remedy,
             )
         elif _amount(option, name) is None:
-            message, remedy = (
-                f"is no amount of {name} that a GPU has",
-                f"write such as {_AMOUNTS[name][1]}",
-            )
+            message = f"is no amount of {name} that a GPU has"
+            remedy = f"write such as {_AMOUNTS[name][1]}"
             yield Problem("quantity-malformed", at(path, name), shown(written), message, remedy)
     if option.gpus is not None and option.gpus < 1:
-        where, message = at(option.where, "count"), "is no number of GPUs"
+        where = at(option.where, "count")
+        message = "is no number of GPUs"
         yield Problem("gpu-count-malformed", where, shown(option.gpus), message, "write 1 or more")
     if option.is_admin:
         message = "mpsd gives nobody access to a GPU beside its grants"
@@ -343,7 +350,8 @@ def _beyond_every_gpu(
 ) -> Iterator[Problem]:
     path = at(option.where, "capacity", "requests")
     memory_mib, reserved, clients = _rounded(option, policy)
-    unit_mib, promised = policy.resources.memory_unit_mib, policy.oversubscription.memory_percent
+    unit_mib = policy.resources.memory_unit_mib
+    promised = policy.oversubscription.memory_percent
     written = shown(option.amounts.get(MEMORY))
     percent = min(100, max(1, cap or reserved or policy.requests.default_thread_percent))
     fitting = [
@@ -374,7 +382,8 @@ def _beyond_every_gpu(
             f"write more than {cost_mib}Mi",
         )
     if clients and clients > (most := max(room.capability.clients for room in facts.rooms)):
-        message, remedy = f"is more than any GPU serves, which is {most}", f"write {most} or less"
+        message = f"is more than any GPU serves, which is {most}"
+        remedy = f"write {most} or less"
         yield Problem(
             "clients-over-gpu",
             at(path, CLIENTS),
@@ -393,11 +402,9 @@ def _wrong_together(
 ) -> Iterator[Problem]:
     """Why no grant can have the GPUs of all requests together. most: GPUs of one domain; None where
     nobody knows."""
-    where, these, counts = (
-        at(spec.path, "requests"),
-        " and ".join(names),
-        [one.gpus for one in asked],
-    )
+    where = at(spec.path, "requests")
+    these = " and ".join(names)
+    counts = [one.gpus for one in asked]
     gpus = None if None in counts else sum(filter(None, counts))
     if (gpus is None or gpus > 1) and not spec.keeps("matchAttribute", _DOMAIN, names):
         message = "asks for several GPUs, which nothing keeps in one domain"
@@ -411,10 +418,8 @@ def _wrong_together(
         remedy = "ask for one GPU, or list as many together under domains in the policy"
         yield Problem("claim-without-domain", where, these, message, remedy)
     if len(asked) > 1 and not spec.keeps("distinctAttribute", _UUID, names):
-        message, remedy = (
-            "may get one GPU twice",
-            f"ask in one request by count, or add distinctAttribute: {_UUID}",
-        )
+        message = "may get one GPU twice"
+        remedy = f"ask in one request by count, or add distinctAttribute: {_UUID}"
         yield Problem("device-twice", where, these, message, remedy)
     if len({_rounded(one, policy) for one in asked}) > 1:
         remedy = "ask for the same memory, threads and clients in each request"
@@ -440,11 +445,10 @@ def _wrong_parameters(
 
 
 def _without_unit(option: ClaimOption, policy: Policy) -> Iterator[Problem]:
-    memory, unit_mib = _amount(option, MEMORY), policy.resources.memory_unit_mib
+    memory = _amount(option, MEMORY)
+    unit_mib = policy.resources.memory_unit_mib
     if memory is not None and memory < _MIB:
-        where, message = (
-            at(option.where, "capacity", "requests", MEMORY),
-            f"is in bytes, and becomes {gib(unit_mib)} GiB",
-        )
+        where = at(option.where, "capacity", "requests", MEMORY)
+        message = f"is in bytes, and becomes {gib(unit_mib)} GiB"
         remedy = f"write {memory or 1}Gi" if memory < 1024 else "write it with a unit, such as 7Gi"
         yield Problem("memory-without-unit", where, shown(option.amounts[MEMORY]), message, remedy)

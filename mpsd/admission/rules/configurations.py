@@ -135,7 +135,8 @@ def repair(
     the manifests' business and stay as they are."""
     if must_ignore:
         wanted = replace(wanted, failure_policy=FailurePolicy.IGNORE)
-    repaired, changes = [], []
+    repaired = []
+    changes = []
     for webhook in configuration.get("webhooks") or []:
         differing = (
             _differing(webhook, wanted, may_fail=may_fail) if isinstance(webhook, dict) else {}
@@ -213,7 +214,8 @@ def _client_config(seen: Mapping[str, Any], wanted: WebhookRegistration) -> dict
 
 def _exempts(expression: Mapping[str, Any]) -> bool:
     """Both ways of writing it; another key's expression, or `In`, does not exempt."""
-    operator, values = expression.get("operator"), expression.get("values") or []
+    operator = expression.get("operator")
+    values = expression.get("values") or []
     return expression.get("key") == EXEMPT and (
         operator == "DoesNotExist" or (operator == "NotIn" and "true" in values)
     )

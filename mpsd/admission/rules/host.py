@@ -173,10 +173,8 @@ def _host_root(case: RuleInput) -> Iterator[Found]:
     "mount a narrower path, or use another kind of volume",
 )
 def _host_paths(case: RuleInput) -> Iterator[Found]:
-    blocked, allowed = (
-        case.policy.admission.blocked_host_paths,
-        case.policy.admission.allowed_host_paths,
-    )
+    blocked = case.policy.admission.blocked_host_paths
+    allowed = case.policy.admission.allowed_host_paths
     for volume in case.pod.host_volumes:
         path = volume.host_path
         if _is_ours(volume):

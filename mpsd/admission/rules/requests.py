@@ -84,10 +84,8 @@ def _gpus_apart(case: RuleInput) -> Iterator[Found]:
     name = case.policy.resources.count
     gpus = max((request.gpus for request in case.share.requests), default=1)
     if case.policy.domains and gpus > max([1, *map(len, case.policy.domains)]):
-        where, message = (
-            at(case.pod.path, "metadata", "labels", name),
-            f"domains in the policy lists no {gpus} GPUs",
-        )
+        where = at(case.pod.path, "metadata", "labels", name)
+        message = f"domains in the policy lists no {gpus} GPUs"
         yield Found(
             where,
             shown(case.pod.labels.get(name)),
@@ -137,7 +135,8 @@ def _runtime_class(case: RuleInput) -> Iterator[Found]:
 )
 def _placement_annotations(case: RuleInput) -> Iterator[Found]:
     """Those that this writer has added, changed or removed."""
-    now, before = case.pod.annotations, case.context.annotations_before
+    now = case.pod.annotations
+    before = case.context.annotations_before
     if (not now and not before) or case.context.writer in case.policy.admission.placement_accounts:
         return
     for name in sorted({*now, *before}):
@@ -338,10 +337,8 @@ def template_wanted(
 
 def _unclaimable(pod: Pod, share: PodRequest, policy: Policy) -> Iterator[Problem]:
     """Why no claim can hold what the pod requests."""
-    asking, most = (
-        [request.container for request in share.requests],
-        max([1, *map(len, policy.domains)]),
-    )
+    asking = [request.container for request in share.requests]
+    most = max([1, *map(len, policy.domains)])
     if len(asking) > 1:
         message = (
             "request a GPU each, and a pod has one claim of mpsd, with one limit for all its"
@@ -363,10 +360,8 @@ def _unclaimable(pod: Pod, share: PodRequest, policy: Policy) -> Iterator[Proble
         remedy = "request one GPU, or list as many together under domains in the policy"
         yield Problem("claim-without-domain", where, str(gpus), message, remedy)
     if ENTRY in pod.claims or any(ENTRY in one.claims for one in pod.containers):
-        where, message = (
-            at(pod.path, "spec", "resourceClaims"),
-            "is what mpsd calls the claim that it adds",
-        )
+        where = at(pod.path, "spec", "resourceClaims")
+        message = "is what mpsd calls the claim that it adds"
         yield Problem(
             "claim-name-taken", where, ENTRY, message, "rename it, or leave the request out"
         )

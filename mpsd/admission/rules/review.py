@@ -33,7 +33,8 @@ from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
 # -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ----------------
 
-API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
 
 
 class MalformedReview(Exception):
@@ -152,7 +153,8 @@ def _needed_text(shape: FieldReader, fields: Fields, key: str, path: str) -> str
 def _is_same(thing: Fields, old: Fields) -> bool:
     """Whether nothing differs that a rule looks at, so that status, finalizers and owners cost
     nothing."""
-    now, before = _metadata(thing), _metadata(old)
+    now = _metadata(thing)
+    before = _metadata(old)
     try:  # spec and template are where every kind keeps what a pod is made of
         return all(thing.get(key) == old.get(key) for key in ("spec", "template")) and all(
             now.get(key) == before.get(key) for key in ("labels", "annotations")
@@ -356,7 +358,8 @@ def mutate(
 ) -> AdmissionAnswer:
     """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what
     others changed."""
-    pod, template = review.found.pod, _template(review, policy, facts, seen.claims)
+    pod = review.found.pod
+    template = _template(review, policy, facts, seen.claims)
     patch = _patch(review, policy, seen.claims, template)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     if pod is None or not patch or not there.changes_pods:

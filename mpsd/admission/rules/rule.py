@@ -62,7 +62,9 @@ class RuleScope(StrEnum):
     NOT_ASKING = "requests none"
 
 
-ASKING, EVERY, NOT_ASKING = RuleScope.ASKING, RuleScope.EVERY, RuleScope.NOT_ASKING
+ASKING = RuleScope.ASKING
+EVERY = RuleScope.EVERY
+NOT_ASKING = RuleScope.NOT_ASKING
 
 
 class Found(NamedTuple):

@@ -131,11 +131,9 @@ def claims_in(documents: Iterable[object]) -> Claims:
     for thing in (
         thing for document in documents for thing in objects_in(document) if isinstance(thing, dict)
     ):
-        kind, metadata, fields = (
-            thing.get("kind"),
-            FieldReader().mapping(thing, "metadata", ""),
-            FieldReader(),
-        )
+        kind = thing.get("kind")
+        metadata = FieldReader().mapping(thing, "metadata", "")
+        fields = FieldReader()
         name, namespace = (fields.text(metadata, key, "") for key in ("name", "namespace"))
         if kind in (CLAIM, CLAIM_TEMPLATE) and name:
             claims.setdefault(namespace or "default", {})[ClaimName(kind, name)] = thing

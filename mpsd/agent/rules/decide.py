@@ -114,7 +114,8 @@ def _answers(
 ) -> Iterator[Admit | Refuse | Forget]:
     """First come, first served: no request overtakes a waiting one. One for which domains change is
     the last that is answered: which domain has room for the next one shows when they have."""
-    grants, queued = list(kept), 0
+    grants = list(kept)
+    queued = 0
     for waiting in view.waiting:
         if not waiting.holder_alive:
             yield Forget(waiting.id)
@@ -253,7 +254,8 @@ def _without_domain(view: NodeView) -> Iterator[Gpu]:
 
 
 def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
-    request, percent = waiting.request, waiting.request.thread_percent
+    request = waiting.request
+    percent = waiting.request.thread_percent
     own = (
         request.parts
         if isinstance(request, CardsRequest)
@@ -310,6 +312,7 @@ def _lowers(action: SetLimit, view: NodeView) -> bool:
     domain = next(
         (one for one in (*view.domains, *view.leaving) if one.name == action.domain), None
     )
-    wanted, known = action.limit, domain.limits if domain else frozenset[ServerLimit]()
+    wanted = action.limit
+    known = domain.limits if domain else frozenset[ServerLimit]()
     larger = (limit for limit in known if limit.memory_mib > wanted.memory_mib)
     return any(replace(limit, memory_mib=wanted.memory_mib) == wanted for limit in larger)

@@ -28,7 +28,8 @@ OLD_FAULT_S = 600.0  # an agent's first view makes no events of healed faults ol
 def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Event, ...]:
     """before: None for the first view, which reports present troubles and takes nothing for
     lost."""
-    subject, found = node_subject(node), list[Event]()
+    subject = node_subject(node)
+    found = list[Event]()
     names: Mapping[str, PodName] = {}
     if any(domain.record.faults for domain in now.domains):  # nothing else names a pod by its uid
         names = pod_names(now, before) if before else pod_names(now)
@@ -65,7 +66,8 @@ class _FaultEvents:
                 continue
             same = known.get(fault.at)
             if same is None:
-                hit, faults = _hit_by_pod(fault, clients), every[:number]
+                hit = _hit_by_pod(fault, clients)
+                faults = every[:number]
                 yield self._on_node(faults, hit)
                 yield from self._on_pods(faults, hit)
             yield from self._of_killed(same, fault)

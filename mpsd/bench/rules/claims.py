@@ -135,8 +135,10 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Between which of these values the median lies of what they are samples of, whatever its
     distribution: each is above or below it by the toss of a coin (the sign test). None for fewer
     than six, which can be all on one side."""
-    in_order, number = sorted(values), len(values)
-    place, outside = -1, 0.0
+    in_order = sorted(values)
+    number = len(values)
+    place = -1
+    outside = 0.0
     while outside + comb(number, place + 1) / 2**number <= (1 - CONFIDENCE) / 2:
         place += 1
         outside += comb(number, place) / 2**number
@@ -276,7 +278,8 @@ def _line(promise: BenchClaim, benchmark: Benchmark, *, alone: bool) -> BenchCla
 
 
 def _points(row: ShareRow, rate: float, sms: int) -> float | None:
-    done, given = ratio(row.launches_per_s, rate), ratio(row.sms, sms)
+    done = ratio(row.launches_per_s, rate)
+    given = ratio(row.sms, sms)
     return None if done is None or given is None else 100 * (done - given)
 
 

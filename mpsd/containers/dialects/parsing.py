@@ -59,7 +59,8 @@ def read_dialect(
         dialect: next((name for name in names if name in environment), None)
         for dialect, names in _OWN.items()
     }
-    cgpu_off, egpu_off = _why_cgpu_off(environment), _why_egpu_off(environment)
+    cgpu_off = _why_cgpu_off(environment)
+    egpu_off = _why_egpu_off(environment)
     spoken = {}
     if cgpu_off is None and (SWITCH not in environment or own[Dialect.CGPU]):
         spoken[Dialect.CGPU] = own[Dialect.CGPU] or CONTAINER
@@ -171,10 +172,8 @@ class _Variables:
                 "no-gpu", NVIDIA_VISIBLE_DEVICES, text or "", message, "run it where a GPU is"
             )
         elif text is None and len(machine) > 1:
-            message, remedy = (
-                f"is not set, and the machine has {len(machine)} cards",
-                f"{_NAME_CARDS}, or write all",
-            )
+            message = f"is not set, and the machine has {len(machine)} cards"
+            remedy = f"{_NAME_CARDS}, or write all"
             self.problems.append(
                 Problem("devices-unsaid", NVIDIA_VISIBLE_DEVICES, "", message, remedy)
             )
@@ -437,7 +436,8 @@ def _card_numbers(variables: _Variables, part: str) -> dict[str, int]:
     valid = {}
     for key, text in _fields(variables, part, _CARD).items():
         least, most, remedy = _CARD[key]
-        number, where = _whole_number(text), f"{EGPU} {key}"
+        number = _whole_number(text)
+        where = f"{EGPU} {key}"
         if most is not None and number is not None and not least <= number <= most:
             message = f"is not a percentage of a card from {least} to {most}"
             variables.refuse("percent-range", where, text, message, remedy)

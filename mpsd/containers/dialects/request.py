@@ -112,7 +112,8 @@ def request_of(
 
 
 def _problems(card: CardRequest, thread_percent: int) -> tuple[Problem, ...]:
-    gpu, is_over = card.gpu, card.memory_bytes > card.gpu.memory_mib * MIB
+    gpu = card.gpu
+    is_over = card.memory_bytes > card.gpu.memory_mib * MIB
     limit = ClientLimit(
         -(-card.memory_bytes // MIB) if is_over else max(0, card.memory_mib), thread_percent
     )

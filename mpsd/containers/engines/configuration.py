@@ -129,7 +129,8 @@ class Configuration(ABC):
         for at, key in enumerate(keys, 1):
             table = table.get(key, {})
             if not isinstance(table, dict):
-                where, remedy = ".".join(keys[:at]), f"write {self.a_table}, or leave it out"
+                where = ".".join(keys[:at])
+                remedy = f"write {self.a_table}, or leave it out"
                 raise self._refused(where, shown(table), f"is not {self.a_table}", remedy)
         return dict(table)
 
@@ -340,15 +341,18 @@ class _Containerd(Configuration):
         left = text.replace(f"\n{_HEAD}\n", "", 1)
         if others == {_DEFAULT: {"runtime_type": _TYPE}} and _own_default(keys) in left:
             # else whoever came since may need it
-            left, others = left.replace(_own_default(keys), "", 1), {}
+            left = left.replace(_own_default(keys), "", 1)
+            others = {}
         left = _cut(left, (*keys, RUNTIME))
-        wanted, is_gone = _replaced(document, keys, others), False
+        wanted = _replaced(document, keys, others)
+        is_gone = False
         with suppress(tomllib.TOMLDecodeError):
             is_gone = _canonical(_pruned(tomllib.loads(left), keys)) == _canonical(
                 _pruned(wanted, keys)
             )
         if not is_gone:
-            where, remedy = ".".join((*keys, RUNTIME)), "take it out of the file by hand"
+            where = ".".join((*keys, RUNTIME))
+            remedy = "take it out of the file by hand"
             raise self._refused(where, "", "is not written as [tables] of its own", remedy)
         if not backups and left == self.new_file:
             return None

@@ -54,9 +54,11 @@ def _invalid(
     grant: Grant, change: GrantChangeRequest, targets: Sequence[GpuShare]
 ) -> Iterator[Problem]:
     """What is wrong with the change whatever the node looks like."""
-    percent, weight = change.percent, change.weight
+    percent = change.percent
+    weight = change.weight
     if grant.pod:
-        message, remedy = f"belongs to pod {grant.pod}", "change the pod's request, and recreate it"
+        message = f"belongs to pod {grant.pod}"
+        remedy = "change the pod's request, and recreate it"
         yield Problem("grant-of-pod", "the grant", grant.id, message, remedy)
     if not targets:
         message = "is not a GPU of this grant"
@@ -72,7 +74,8 @@ def _invalid(
             "threads-twice", "the percentage", str(percent), message, "leave one of them out"
         )
     if percent is not None and not 0 <= percent <= _WHOLE:
-        message, remedy = "is not a percentage", "write 1 to 100, or 0 for no cap"
+        message = "is not a percentage"
+        remedy = "write 1 to 100, or 0 for no cap"
         yield Problem("percent-range", "the percentage", str(percent), message, remedy)
     if weight is not None and weight < 1:
         yield Problem(
@@ -86,7 +89,10 @@ class _ChangeContext:
     def __init__(
         self, grant: Grant, change: GrantChangeRequest, view: NodeView, policy: Policy
     ) -> None:
-        self._grant, self._change, self._view, self._policy = grant, change, view, policy
+        self._grant = grant
+        self._change = change
+        self._view = view
+        self._policy = policy
         self._gpus: Mapping[str, Gpu] = {gpu.uuid: gpu for gpu in view.gpus}
         self._others = [held.grant for held in view.grants if held.grant.id != grant.id]
 
@@ -150,11 +156,9 @@ class _ChangeContext:
     def problems(self, old: GpuShare, new: GpuShare, thread_percent: int) -> Iterator[Problem]:
         """Why this GPU cannot give the new part in the old one's place. thread_percent: what the
         grant gets."""
-        gpu, change, with_own = (
-            self._gpus[new.gpu],
-            self._change,
-            "free for this grant, including what it has",
-        )
+        gpu = self._gpus[new.gpu]
+        change = self._change
+        with_own = "free for this grant, including what it has"
         (room,) = rooms([gpu], {gpu.uuid: self._grant.domain}, self._others, self._policy)
         if old.memory_mib < new.memory_mib and room.memory_mib < new.memory_mib:
             message = f"{room.memory_mib} of {room.memory_mib_total} MiB are {with_own}"
@@ -176,7 +180,8 @@ class _ChangeContext:
             and room.thread_percent < new.reserved_percent
         ):
             message = f"{room.thread_percent} % of its threads are {with_own}"
-            value, remedy = f"{new.reserved_percent} %", f"write at most {room.thread_percent}"
+            value = f"{new.reserved_percent} %"
+            remedy = f"write at most {room.thread_percent}"
             yield Problem(
                 "percent-over-free", f"the percentage on {gpu.label}", value, message, remedy
             )
@@ -186,7 +191,8 @@ class _ChangeContext:
             and free is not None
             and change.weight > max(free, old.weight or 0)
         ):
-            where, remedy = f"the weight on {gpu.label}", f"write at most {free}"
+            where = f"the weight on {gpu.label}"
+            remedy = f"write at most {free}"
             yield Problem(
                 "weight-over-free", where, str(change.weight), f"{free} are {with_own}", remedy
             )
@@ -194,7 +200,8 @@ class _ChangeContext:
             yield from self._used(gpu, new)
 
     def _used(self, gpu: Gpu, new: GpuShare) -> Iterator[Problem]:
-        where, value = f"memory on {gpu.label}", f"{new.memory_mib} MiB"
+        where = f"memory on {gpu.label}"
+        value = f"{new.memory_mib} MiB"
         used_mib = _used_mib(self._grant, gpu.uuid, self._view)
         if used_mib is None:
             message = (

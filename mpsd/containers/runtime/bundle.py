@@ -193,7 +193,8 @@ def read_record(folder: int) -> BundleRecord | None:
 
 def record_in(data: bytes) -> BundleRecord:
     """A record as it was written. Refused."""
-    value, record = table(json_text.read(data, RECORD), RECORD), BundleRecord()
+    value = table(json_text.read(data, RECORD), RECORD)
+    record = BundleRecord()
     record.root, record.container = text(value, "root", RECORD), text(value, "id", RECORD)
     environment = inner(value, "environment", RECORD)
     record.environment = {

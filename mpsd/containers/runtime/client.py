@@ -180,7 +180,8 @@ def refusal(status: int, body: object) -> ContainerRefused:
 
 
 def _places(row: dict[str, object]) -> tuple[str, str]:
-    source, inside = text(row, "source", _ANSWER), text(row, "inside", _ANSWER)
+    source = text(row, "source", _ANSWER)
+    inside = text(row, "inside", _ANSWER)
     for path in (source, inside):
         if not path.startswith("/"):
             raise ContainerRefused(

@@ -67,7 +67,8 @@ class CommandLine:
         self.own = {name: value for name, value in found.values.items() if name in _OWN}
         self.options = {name: value for name, value in found.values.items() if name in _GLOBAL}
         self.passed = found.passed
-        self.command, self.arguments = "".join(found.rest[:1]), found.rest[1:]
+        self.command = "".join(found.rest[:1])
+        self.arguments = found.rest[1:]
         self.wants_own_help = _OWN_HELP in found.values
         asks = "help" in found.values or "h" in found.values
         # of the whole program
@@ -139,7 +140,9 @@ def _options(
     found = Options()
     at = 0
     while at < len(arguments):
-        word, begin, at = arguments[at], at, at + 1
+        word = arguments[at]
+        begin = at
+        at = at + 1
         is_option = word.startswith("-") and word != "-"
         is_last = not (is_option or mixed) and not (known and found.unknown and word not in known)
         if word == "--" or is_last:
@@ -150,7 +153,8 @@ def _options(
         name, equals, value = word.lstrip("-").partition("=") if is_option else ("", "", "")
         name = short.get(name, name)
         if name in valued and not equals:
-            value, at = "".join(arguments[at : at + 1]), at + 1
+            value = "".join(arguments[at : at + 1])
+            at = at + 1
         if not is_option:
             found.words.append(word)
         elif name in valued or name in flags:

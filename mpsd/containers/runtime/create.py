@@ -101,11 +101,9 @@ def _settle(
         return
     added = bundle.apply(config, granted, {"path": hook[0], "args": hook, "timeout": _HOOK_S})
     record = bundle.merged(found, added)
-    record.root, record.container, record.environment = (
-        line.root,
-        line.container,
-        granted.environment,
-    )
+    record.root = line.root
+    record.container = line.container
+    record.environment = granted.environment
     bundle.replace(folder, RECORD, bundle.written(record), 0o600)
     bundle.replace(folder, CONFIG, json_text.write(config, CONFIG))
     log.event("granted", grant=granted.grant, environment=granted.environment)

@@ -70,7 +70,8 @@ def find_gpus(
     """The GPUs for this request; None where nothing fits. only: the GPUs to choose from; None for
     all."""
     every = tuple(rooms)
-    group, each = together(every), only is None
+    group = together(every)
+    each = only is None
     fitting = by_preference(
         (
             room
@@ -90,7 +91,8 @@ def find_gpus(
 
 def _placed(chosen: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> Placed:
     """chosen: of one domain, or free."""
-    domain, uuids = chosen[0].domain, tuple(room.gpu.uuid for room in chosen)
+    domain = chosen[0].domain
+    uuids = tuple(room.gpu.uuid for room in chosen)
     if together(rooms)[uuids[0]] == FREE:
         domain = domain_name(room.gpu.ordinal for room in chosen)
     return Placed(domain, uuids)

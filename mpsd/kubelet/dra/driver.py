@@ -77,13 +77,11 @@ class ClaimDriver:
         kube: Kube,
         policy: Callable[[], Policy],
     ) -> None:
-        self._place, self._agent, self._ledger, self._kube, self._policy = (
-            place,
-            agent,
-            ledger,
-            kube,
-            policy,
-        )
+        self._place = place
+        self._agent = agent
+        self._ledger = ledger
+        self._kube = kube
+        self._policy = policy
         self._log = logger(role="DRA driver")
         self._shortages = Shortages(self._log)
         self._lock = asyncio.Lock()  # what a claim may have depends on what the one before it got
@@ -145,7 +143,8 @@ class ClaimDriver:
         if claims != self._claims or self._unreadable:
             self._place.journal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             records.write(self._place.journal, _ClaimJournal(tuple(claims.values())))
-            self._claims, self._unreadable = dict(claims), ""
+            self._claims = dict(claims)
+            self._unreadable = ""
             self._count()
 
     def _keep_one(self, claim: PreparedClaim) -> None:
@@ -157,7 +156,8 @@ class ClaimDriver:
     def note_pods(self) -> None:
         """Writes down the pods that have come to a claim: kubelet does not ask again for them, and
         after a restart their processes must be known while the API server is away."""
-        rows, claims = self._ledger.rows, self._claims
+        rows = self._ledger.rows
+        claims = self._claims
         if self._unreadable or are_same((rows, claims), self._noted):
             return
         with self._shortages.survived("write the journal of claims"):
@@ -275,10 +275,8 @@ class ClaimDriver:
 
     def _write_file(self, claim: PreparedClaim, answer: Answer) -> None:
         """Whole or not at all: a container runtime may read it at any moment."""
-        path, text = (
-            self._path(claim.uid),
-            json.dumps(cdi.spec_of(self._place.driver, claim, answer), indent=1),
-        )
+        path = self._path(claim.uid)
+        text = json.dumps(cdi.spec_of(self._place.driver, claim, answer), indent=1)
         with suppress(FileNotFoundError):
             if path.read_text() == text:
                 return
@@ -385,7 +383,8 @@ class ClaimDriver:
     async def _end_forgotten(self) -> None:
         if not self._ledger.pods_synced:
             return
-        now, here = time.monotonic(), {row.identity.uid for row in self._ledger.rows}
+        now = time.monotonic()
+        here = {row.identity.uid for row in self._ledger.rows}
         prepared = [claim for claim in self._claims.values() if not claim.left]
         absent = {pod.uid for claim in prepared for pod in claim.pods} - here
         absent |= {

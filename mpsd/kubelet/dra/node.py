@@ -30,7 +30,9 @@ class NodeClaims:
         kube: Kube,
         policy: Callable[[], Policy],
     ) -> None:
-        self._place, self._policy, self._ledger = place, policy, ledger
+        self._place = place
+        self._policy = policy
+        self._ledger = ledger
         self._driver = ClaimDriver(place, agent, ledger, kube, policy)
         self._server = DraServer(place.driver, place.registry, self._driver)
         self._slices = SlicePublisher(kube, place.driver, place.pool)

@@ -60,7 +60,9 @@ class DraServer(
     plugins_registry."""
 
     def __init__(self, driver: str, folder: Path, claims: ClaimDriver) -> None:
-        self._driver, self._path, self._claims = driver, folder / f"{driver}-reg.sock", claims
+        self._driver = driver
+        self._path = folder / f"{driver}-reg.sock"
+        self._claims = claims
         self._socket = SocketServer(self._path, _STOP_S)
         self._ended = asyncio.Event()
         self._log = logger(role="DRA driver")
@@ -193,7 +195,8 @@ class DraServer(
     async def NodeWatchResources(  # noqa: N802
         self, _request: health_wire.NodeWatchResourcesRequest, context: _Context
     ) -> None:
-        ended, changes = self._ended, self.health.follow()
+        ended = self._ended
+        changes = self.health.follow()
         news = asyncio.ensure_future(anext(changes))
         stop = asyncio.ensure_future(ended.wait())
         listed: Sequence[DeviceHealth] = ()
@@ -203,7 +206,8 @@ class DraServer(
                     (news, stop), timeout=_HEALTH_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if news.done():
-                    listed, news = news.result(), asyncio.ensure_future(anext(changes))
+                    listed = news.result()
+                    news = asyncio.ensure_future(anext(changes))
                 if not ended.is_set():
                     await context.write(_health(listed))
         finally:

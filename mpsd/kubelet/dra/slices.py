@@ -46,7 +46,9 @@ class SlicePublisher:
     """trouble: why the slice is not what it should be; empty while it is."""
 
     def __init__(self, kube: Kube, driver: str, node: str) -> None:
-        self._kube, self._driver, self._node = kube, driver, node
+        self._kube = kube
+        self._driver = driver
+        self._node = node
         selected = {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"}
         self._news, self._written = asyncio.Event(), asyncio.Event()
         self._mirror = Mirror(
@@ -101,7 +103,8 @@ class SlicePublisher:
 
     async def _write(self, wanted: Sequence[Mapping[str, Any]]) -> None:
         """KubeError where the API does not take it."""
-        found, own = self._mirror.objects(), slice_name(self._node, self._driver)
+        found = self._mirror.objects()
+        own = slice_name(self._node, self._driver)
         content = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
         ours = next((one for one in found if one.name == own), None)
         if ours is None or ours.content != content:

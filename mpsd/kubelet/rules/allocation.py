@@ -272,7 +272,8 @@ def _wrong_number(
     units: dict[str, int], container: RequestingContainer | None, resources: Resources
 ) -> Iterator[Problem]:
     """Why the number of GPUs is not the requested one; an unknown container requests one GPU."""
-    where, label = resources.memory, resources.count
+    where = resources.memory
+    label = resources.count
     if container is None and len(units) > 1:
         message = (
             f"kubelet chose {spread(units)}, and no waiting pod requests that much over"

@@ -144,10 +144,8 @@ def preferred(
     left is avoided where another one would do. held: devices that other containers of the pod have;
     their GPUs come first, then those that the scheduler wrote on the pod, then the policy's
     placement."""
-    unit_mib, percent = (
-        policy.resources.memory_unit_mib,
-        container.request.thread_percent if container else None,
-    )
+    unit_mib = policy.resources.memory_unit_mib
+    percent = container.request.thread_percent if container else None
     request = Request(offer.each * unit_mib, percent, offer.gpus)
     here = [room for room in rooms if offer.fits(room.gpu.uuid)]
     fitting = by_preference(
@@ -183,7 +181,8 @@ class Offer:
         self.must = tuple(dict.fromkeys(must_include))
         free = set(available).difference(self.must)
         self.free = tuple(sorted(free, key=lambda one: (number_of(one), one)))
-        self.size, self.gpus = size, gpus
+        self.size = size
+        self.gpus = gpus
         self.each, self.rest = divmod(size, gpus)
         self.inside, self.left = Counter(map(gpu_of, self.must)), Counter(map(gpu_of, free))
 

@@ -145,10 +145,8 @@ def corrected(
     listed = {(min(ids), len(ids)): one for one in held for ids in (one.memory, one.percent) if ids}
     noted = [((min(entry.ids), len(entry.ids)), entry) for entry in asked_with if entry.ids]
     doubtful = {key for key, entry in noted if key in listed and listed[key].pod != entry.pod_key}
-    known, holders = (
-        by_name(pods),
-        {ids: listed[key].container for key in doubtful for ids in listed[key].sets},
-    )
+    known = by_name(pods)
+    holders = {ids: listed[key].container for key in doubtful for ids in listed[key].sets}
     right: dict[int, JournalEntry] = {}
     for ids, entry in by_devices([entry for key, entry in noted if key in doubtful]).items():
         container = holders.get(ids)
@@ -240,10 +238,8 @@ def _concerned(
     else has a say in a pod's grant."""
     keys = {pod.key for pod in _changed(before.pods, pods)}
     ids = set[str]()
-    near, rest = (
-        _rows(_changed(before.held, held), _changed(before.journal, journal)),
-        _rows(held, journal),
-    )
+    near = _rows(_changed(before.held, held), _changed(before.journal, journal))
+    rest = _rows(held, journal)
     while True:
         keys.update(row[0] for row in near if row[0])
         ids.update(*(own for row in near for own in row[1:]))
@@ -269,7 +265,8 @@ def _rows(
 
 def _changed(before: Sequence[Item], now: Sequence[Item]) -> list[Item]:
     """What has come and what has gone."""
-    earlier, later = {id(one) for one in before}, {id(one) for one in now}
+    earlier = {id(one) for one in before}
+    later = {id(one) for one in now}
     return [one for one in now if id(one) not in earlier] + [
         one for one in before if id(one) not in later
     ]
@@ -281,7 +278,8 @@ def _grants_of(
     known = by_name(pods)
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
-    worth, last = _worth_mib(journal, policy), by_devices(journal)
+    worth = _worth_mib(journal, policy)
+    last = by_devices(journal)
     noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, last)
     grants = {}
     for key, holding in holdings.items():
@@ -350,7 +348,8 @@ def _owned_entries(
     seen: set[tuple[ContainerName | None, Kind]] = set(listed)
     last_uid: dict[PodKey, str] = {}
     for entry in sorted(journal, key=lambda entry: entry.at, reverse=True):
-        named, container = entry.pod_key, (entry.pod, entry.resource)
+        named = entry.pod_key
+        container = (entry.pod, entry.resource)
         if named:
             newest_uid = last_uid.setdefault(named, entry.uid) if entry.uid else ""
             if container in listed and owners.get(next(iter(entry.ids), "")) == named:
@@ -416,7 +415,8 @@ def _grant(
     worth: Mapping[str, int],
 ) -> Grant | None:
     """The pod's grant; None where it holds no memory of a GPU of this node."""
-    unit_mib, mib = policy.resources.memory_unit_mib, dict[str, int]()
+    unit_mib = policy.resources.memory_unit_mib
+    mib = dict[str, int]()
     for device_id in holding.memory:
         gpu = gpu_of(device_id) or ""
         if gpu in domain_of:

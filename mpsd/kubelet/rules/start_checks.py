@@ -177,7 +177,8 @@ def _given_twice(start: _Start) -> _Checked:
     pods meanwhile. UpdateAllocatedDevices of its pkg/kubelet/cm/devicemanager/manager.go, which
     every List of PodResources and every Allocate begins with. Of two pods with one device, the one
     that received it last is evicted."""
-    own, last = set(start.starting.memory), start.given_at(start.starting)
+    own = set(start.starting.memory)
+    last = start.given_at(start.starting)
     for one in start.node.held:
         twice = own.intersection(one.memory)
         if twice and one.pod != start.starting.pod and start.given_at(one) <= last:
@@ -189,7 +190,8 @@ def _given_twice(start: _Start) -> _Checked:
 
 
 def _wrong_amount(start: _Start) -> _Checked:
-    held, wanted = sum(start.units.values()), start.request.memory_units if start.request else 0
+    held = sum(start.units.values())
+    wanted = start.request.memory_units if start.request else 0
     if start.request and held not in (0, wanted):
         yield (
             "memory-amount",
@@ -227,7 +229,8 @@ def _percent_over(start: _Start) -> _Checked:
     own = next((grant for grant in grants if _pod_of(grant) == pod), None)
     if own is None or not own.reserved_percent:
         return
-    most, last = start.policy.oversubscription.thread_percent, _came(own, start)
+    most = start.policy.oversubscription.thread_percent
+    last = _came(own, start)
     for uuid in start.units:
         before = [grant for grant in grants if uuid in grant.gpus and _came(grant, start) <= last]
         total = sum(grant.part_of(uuid).reserved_percent for grant in before)

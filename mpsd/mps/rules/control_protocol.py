@@ -54,7 +54,8 @@ def server_status(server: int) -> Command[ServerStatus]:
 def health(server: int) -> Command[tuple[tuple[int, ...], ServerStatus]]:
     """`server_list` and `server_status` of one known server, asked in one go: each costs a
     process."""
-    list_of_servers, status_of_one = server_list(), server_status(server)
+    list_of_servers = server_list()
+    status_of_one = server_status(server)
 
     def read(output: str) -> tuple[tuple[int, ...], ServerStatus]:
         *servers, status = output.splitlines() or [""]
@@ -212,7 +213,8 @@ def read_line(line: str) -> LogLine | None:
     match = _LINE.fullmatch(line.rstrip())
     if match is None:
         return None
-    text, when = match["text"], match["when"]
+    text = match["text"]
+    when = match["when"]
     for event, pattern in _EVENTS[match["writer"]]:
         if found := pattern.match(text):
             pid = found.groupdict().get("pid")

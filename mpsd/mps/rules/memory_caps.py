@@ -17,7 +17,8 @@ from mpsd.model.policy import MemoryCap
 INSTANCE = "it is on a MIG instance, for which NVML sets no memory limits of cgroups"
 NO_CGROUP = "none of its processes is in a cgroup (v2) of its own yet"
 # how the reasons begin that are faults
-CANARY_FOUND, NOT_SET = "the canary found", "the limit of cgroup"
+CANARY_FOUND = "the canary found"
+NOT_SET = "the limit of cgroup"
 BY_POLICY = "the policy has memory_cap: mps"
 
 
@@ -132,7 +133,9 @@ def decide(
     """What is to be done. ours: what mpsd has set, of cgroups that are still there. why_not: by
     GPU, why no limits can be set on it. A limit that is larger, or smaller, is set in the place of
     the other, so that there is always one."""
-    sets, without, places = [], dict[str, str](), set()
+    sets = []
+    without = dict[str, str]()
+    places = set()
     for grant in grants:
         if why := _why_without(policy, grant, why_not):
             without[grant.wanted.grant] = why

@@ -59,14 +59,14 @@ class NodeSurvey:
 
 def look(survey: NodeSurvey) -> NodeFacts:
     """The facts of this node; takes seconds where something does not answer."""
-    chosen, host = survey.settings, survey.host
+    chosen = survey.settings
+    host = survey.host
     socket = chosen.socket_to_ask
     directory = socket.parent
-    agent, stranger = _agent(socket), other_namespace(socket)
-    answered, silent = (
-        ask_driver(survey.nvml, _driver_and_gpus),
-        Unknown("the driver does not answer"),
-    )
+    agent = _agent(socket)
+    stranger = other_namespace(socket)
+    answered = ask_driver(survey.nvml, _driver_and_gpus)
+    silent = Unknown("the driver does not answer")
     nvml, driver, gpus = (
         (answered, silent, silent) if isinstance(answered, str) else ("", *answered)
     )
@@ -178,7 +178,8 @@ def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:
 
 def _records(directory: Path) -> tuple[Fact[tuple[DomainSeen, ...]], tuple[str, ...]]:
     """The domains of this boot, by name, and why records cannot be read."""
-    seen, unreadable = [], []
+    seen = []
+    unreadable = []
     for folder, record in of_this_boot(directory):
         if isinstance(record, records.UnreadableRecord):
             unreadable.append(f"{folder.record}: {record.reason}")

@@ -67,7 +67,8 @@ def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
 
 def _lines(outcome: CheckOutcome) -> Iterator[Text]:
     # what processes and drivers write may hold anything
-    check, why = outcome.check, one_line(outcome.why)
+    check = outcome.check
+    why = one_line(outcome.why)
     match outcome.verdict:
         case CheckVerdict.FOUND:
             yield Text.assemble(

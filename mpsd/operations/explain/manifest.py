@@ -174,7 +174,8 @@ def _print_refused(name: str, problems: Sequence[Problem]) -> None:
 def _verdicts(
     files: Sequence[str], limits: Limits
 ) -> tuple[list[AdmissionVerdict], list[InvalidInput]]:
-    found, unreadable = list[object](), list[InvalidInput]()
+    found = list[object]()
+    unreadable = list[InvalidInput]()
     for file in files:
         try:
             documents = read_yaml(file)
@@ -198,10 +199,8 @@ def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
     if not isinstance(thing, dict) or thing.get("kind") not in (CLAIM, CLAIM_TEMPLATE):
         return verdict
     wrong = wrong_in_claim(thing, thing["kind"], limits.policy, limits.facts)
-    problems, asked = (
-        (*verdict.problems, *wrong.problems),
-        asked_of(thing, thing["kind"], limits.policy),
-    )
+    problems = (*verdict.problems, *wrong.problems)
+    asked = asked_of(thing, thing["kind"], limits.policy)
     remark = "" if problems else f"asks for {asked}" if asked else verdict.remark
     return replace(
         verdict, problems=problems, warnings=(*verdict.warnings, *wrong.warnings), remark=remark
@@ -264,7 +263,8 @@ def _variables(
 def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
     """None where it is given none, and where only a cluster knows: a manifest names a PriorityClass
     without value."""
-    pod, policy = verdict.priority, limits.policy.gpu_priority
+    pod = verdict.priority
+    policy = limits.policy.gpu_priority
     if any(request.below_normal for request in verdict.requests):
         return BELOW_NORMAL
     if pod is None or (policy.by == "priority-class" and pod.value is None and pod.class_name):
@@ -274,7 +274,8 @@ def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
 
 def _priority_sentence(verdict: AdmissionVerdict, limits: Limits) -> str:
     """Empty where the policy gives no priorities, and where a claim says it all."""
-    pod, policy = verdict.priority, limits.policy.gpu_priority
+    pod = verdict.priority
+    policy = limits.policy.gpu_priority
     if (
         pod is None
         or policy.by == "none"

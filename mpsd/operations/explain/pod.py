@@ -222,11 +222,13 @@ async def look_for_room(
             ),
         ),
     )
-    now, terms = time.time(), Terms(in_force.policy, in_force.clients)
+    now = time.time()
+    terms = Terms(in_force.policy, in_force.clients)
     bound: dict[str, list[SharedPod]] = {}
     for pod in pending or ():
         bound.setdefault(pod.node, []).append(pod)
-    reported, ledger = {}, {}
+    reported = {}
+    ledger = {}
     for thing in things:
         node = read_mpsnode(thing, now)
         machine = (machines or {}).get(node.name)
@@ -319,10 +321,8 @@ def _unknown(
         remedy = f"name one of {shortened(named, _MOST_NAMED)}"
     else:
         remedy = "no pod there asks for a GPU; name another namespace with -n"
-    where, message = (
-        f"{shown(words, 300)} in namespace {namespace}",
-        "is no pod, and no Job, Deployment or other owner",
-    )
+    where = f"{shown(words, 300)} in namespace {namespace}"
+    message = "is no pod, and no Job, Deployment or other owner"
     return InvalidInput(
         "the cluster", [Problem("pod-unknown", where, "", f"{message} of pods", remedy)]
     )

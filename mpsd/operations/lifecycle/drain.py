@@ -145,7 +145,8 @@ async def looks(
     """What is seen, again and again for `within_s`, and whether that is the last time. Unavailable
     where the API server goes away and does not come back.
     """
-    deadline, is_last = time.monotonic() + within_s, False
+    deadline = time.monotonic() + within_s
+    is_last = False
     while not is_last:
         is_last = time.monotonic() >= deadline
         try:
@@ -177,7 +178,8 @@ async def change_cordon(
     GPU."""
     for _attempt in range(_TRIES):
         (thing,) = await mpsnodes(kube, [node])
-        before, mark = read_mpsnode(thing, time.time()), read_mark(thing)
+        before = read_mpsnode(thing, time.time())
+        mark = read_mark(thing)
         change = cordon_change(before, named, cordon=cordon)
         patch = merge_patch(change, str(thing["metadata"]["resourceVersion"]))
         # an upgrade in progress leaves these to others from now on
@@ -252,7 +254,8 @@ class Evictions:
 
     async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
         """Requests the eviction of each pod that is due. Forbidden where a right is missing."""
-        there, now = _pods(node, gpus), time.monotonic()
+        there = _pods(node, gpus)
+        now = time.monotonic()
         if not there or rules.offers_room(node, gpus):
             self._closed_at = None
             return
@@ -266,7 +269,8 @@ class Evictions:
                 await self._attempt(holder)
 
     async def _attempt(self, holder: PodReport) -> None:
-        key, pod = _key(holder), None
+        key = _key(holder)
+        pod = None
         self._due[key] = math.inf
         try:
             with suppress(NotFound):
@@ -441,7 +445,8 @@ def undrain(
             f"{node}: the request is saved and continues by itself; to see its state: {look}"
         )
         say(*effects(before, change))
-        report, named = ProgressReporter(), change.touched
+        report = ProgressReporter()
+        named = change.touched
         async for after, is_last in looks(partial(seen_node, kube, node), within_s, report):
             if (
                 rules.serving(after, named)
@@ -454,10 +459,8 @@ def undrain(
         return change, after
 
     change, after = ask(cluster, undrain_it, stays)
-    well, named = (
-        rules.serving(after, change.touched) and not change.kept,
-        change.touched.union(change.kept),
-    )
+    well = rules.serving(after, change.touched) and not change.kept
+    named = change.touched.union(change.kept)
     if output is Format.JSON:
         domains = [domain for domain in after.domains if not named.isdisjoint(domain.gpus)]
         record = {

@@ -77,7 +77,9 @@ async def find(kube: Kube) -> Installation:
     """
     kinds, missing = await api.deletable_kinds(kube)
     kinds = [kind for kind in kinds if kind.name != "Namespace"]
-    unseen, things, own_groups = [*missing], dict[str, Thing](), set[str]()
+    unseen = [*missing]
+    things = dict[str, Thing]()
+    own_groups = set[str]()
     answers = await asyncio.gather(
         *(kube.list(kind.resource, query=OURS) for kind in kinds), return_exceptions=True
     )
@@ -89,7 +91,8 @@ async def find(kube: Kube) -> Installation:
             unseen.append(str(found))
             continue
         for thing in found:
-            of, at = thing["metadata"], kind.resource
+            of = thing["metadata"]
+            at = kind.resource
             if kind.name == "CustomResourceDefinition":
                 own_groups.add(thing["spec"]["group"])
             if not of.get("ownerReferences"):
@@ -170,7 +173,8 @@ async def _pods(kube: Kube, *, control: bool) -> list[str]:
     """Those that something owns, of the control daemons or all others."""
     left = []
     for pod in await kube.list(PODS, query=OURS):
-        metadata, node = pod["metadata"], pod["spec"].get("nodeName")
+        metadata = pod["metadata"]
+        node = pod["spec"].get("nodeName")
         if (
             metadata.get("ownerReferences")
             and (metadata["labels"].get(NAME_LABEL) == CONTROL) is control

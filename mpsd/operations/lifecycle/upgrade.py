@@ -241,7 +241,8 @@ class Upgrade:
         name = _name(thing)
         pods = await self._pods(fieldSelector=f"spec.nodeName={name}")
         pod = rules.control_pods(pods, self.control.uid).get(name)
-        node, version = read_mpsnode(thing, time.time()), str(thing["metadata"]["resourceVersion"])
+        node = read_mpsnode(thing, time.time())
+        version = str(thing["metadata"]["resourceVersion"])
         self.standings[name] = Standing(node, pod, self.control.revision, read_mark(thing), version)
         return self.standings[name]
 

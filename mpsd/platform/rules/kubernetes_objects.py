@@ -11,7 +11,9 @@ from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.pod import NodeSelectorTerm, NodeWishes, Pod, read_pod
 from mpsd.model.problem import Problem, printable, shown, shown_name
 
-_CORE, _BATCH, _APPS = frozenset({""}), frozenset({"batch"}), frozenset({"apps", "extensions"})
+_CORE = frozenset({""})
+_BATCH = frozenset({"batch"})
+_APPS = frozenset({"apps", "extensions"})
 _TEMPLATE = ("spec", "template")
 _KINDS = {  # with a pod: the API groups that the kind comes from, and the steps to the pod
     "Pod": (_CORE, ()),
@@ -57,7 +59,8 @@ def _items(thing: object) -> list[object] | None:
     is no list."""
     if not isinstance(thing, dict):
         return None
-    kind, items = thing.get("kind"), thing.get("items", False)
+    kind = thing.get("kind")
+    items = thing.get("items", False)
     if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list | None):
         return None
     kind = kind.removesuffix("List")
@@ -83,9 +86,11 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
             Problem("field-missing", "kind", "", "is missing", "add it, such as kind: Pod")
         )
     if kind == "List" or (kind.endswith("List") and "items" in thing):
-        value, remedy = shown(thing.get("items")), "write the items as a list of objects"
+        value = shown(thing.get("items"))
+        remedy = "write the items as a list of objects"
         shape.problems.append(Problem("wrong-type", "items", value, "is not one object", remedy))
-    version, found = thing.get("apiVersion"), thing.get("metadata")
+    version = thing.get("apiVersion")
+    found = thing.get("metadata")
     # None: it names no version
     group = version.rpartition("/")[0] if isinstance(version, str) else None
     holds_pod = kind in _KINDS and (group is None or group in _KINDS[kind][0])
@@ -103,12 +108,14 @@ def read_object(thing: object, namespace: str = "") -> KubernetesObject:
 
 
 def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
-    path, fields = "", thing
+    path = ""
+    fields = thing
     for step in _KINDS[kind][1]:
         inner = shape.needed(fields, step, path)
         if inner is None:
             return None
-        path, fields = at(path, step), inner
+        path = at(path, step)
+        fields = inner
     return read_pod(shape, fields, path)
 
 
@@ -195,10 +202,8 @@ class KubernetesNode:
     def nvidia_mps(self) -> str:
         """The label that starts NVIDIA's own MPS daemon there; empty where none does. Its operator
         wants both of these labels to be "true", its device plugin alone the first."""
-        key, kept_away = (
-            "nvidia.com/mps.capable",
-            self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false",
-        )
+        key = "nvidia.com/mps.capable"
+        kept_away = self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false"
         return f"{key}=true" if self.labels.get(key) == "true" and not kept_away else ""
 
     @property

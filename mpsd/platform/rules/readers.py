@@ -162,7 +162,8 @@ class Verdicts:
         """now: when it was asked, not when it was answered."""
         if verdict.status == 503:
             return
-        key, kept = _key(token, path), self._kept[verdict.may_read]
+        key = _key(token, path)
+        kept = self._kept[verdict.may_read]
         for one in self._kept.values():
             one.pop(key, None)
         kept[key] = (now, verdict)

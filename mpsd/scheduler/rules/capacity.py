@@ -185,7 +185,8 @@ def _taken(
     for pod in pods:
         if pod.finished:
             continue
-        memory_mib, percent = pod.request.memory_mib, pod.request.thread_percent or 0
+        memory_mib = pod.request.memory_mib
+        percent = pod.request.thread_percent or 0
         if key := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
             # Kubelet gives a pod its devices container by container, and it will get all that it
             # requests.
@@ -264,7 +265,8 @@ def after(
     rooms: tuple[GpuCapacity, ...], changed: Iterable[Taken], policy: Policy, *, gone: bool = False
 ) -> tuple[GpuCapacity, ...]:
     """The rooms once these pods have come, or have gone."""
-    sign, by_gpu = 1 if gone else -1, {room.gpu.uuid: room for room in rooms}
+    sign = 1 if gone else -1
+    by_gpu = {room.gpu.uuid: room for room in rooms}
     for one in changed:
         for uuid in one.gpus:
             if room := by_gpu.get(uuid):

@@ -44,11 +44,14 @@ def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str
     nothing."""
     clients = policy.requests.clients_per_grant
     if room.memory_mib < request.memory_mib:
-        free, of = gib(max(0, room.memory_mib)), f"{gib(request.memory_mib)} GiB"
+        free = gib(max(0, room.memory_mib))
+        of = f"{gib(request.memory_mib)} GiB"
     elif room.thread_percent < (request.thread_percent or 0):
-        free, of = str(max(0, room.thread_percent)), f"{request.thread_percent} % of the threads"
+        free = str(max(0, room.thread_percent))
+        of = f"{request.thread_percent} % of the threads"
     elif room.clients < clients:
-        free, of = str(max(0, room.clients)), f"{clients} clients"
+        free = str(max(0, room.clients))
+        of = f"{clients} clients"
     else:
         return None
     return room.gpu.label, f"has {free} of {of} free", free

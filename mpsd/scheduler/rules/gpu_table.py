@@ -37,7 +37,8 @@ _ABSENT = -(2**30)  # less than anybody asks for; amounts are kept between this 
 
 # What is left, less what is asked: below zero, and read as unsigned, it is at least _NOTHING. So
 # the least of a node's is at once whether anything fits, and how tightly.
-_NOTHING, _LOOSEST = np.uint32(2**31), np.uint32(2**31 - 1)
+_NOTHING = np.uint32(2**31)
+_LOOSEST = np.uint32(2**31 - 1)
 
 Slots = NDArray[np.intp]
 Flags = NDArray[np.bool_]
@@ -136,7 +137,8 @@ class GpuTable:
         self.shut.pop(ledger.node, None)
         if ledger.shut:
             self.shut[ledger.node] = ledger.shut
-        rooms, clients = ledger.rooms, ledger.policy.requests.clients_per_grant
+        rooms = ledger.rooms
+        clients = ledger.policy.requests.clients_per_grant
         gpus = max(len(rooms), len(ledger.totals))
         _kinds, wide, long = self._gpus.shape
         slots = long if slot + 1 >= long else 0  # an empty one stays at the end
@@ -225,9 +227,11 @@ class GpuTable:
         """What each of these nodes lacks: the first `Lack` that is so, in their order."""
         keys = self._keys(request)
         gpus = self._gpus[:, :, : len(keys)]
-        size, percent = _wanted(request.memory_mib), _wanted(request.thread_percent)
+        size = _wanted(request.memory_mib)
+        percent = _wanted(request.thread_percent)
         memory = gpus[_MEMORY] >= size
-        threads, able = memory & (gpus[_PERCENT] >= percent), gpus[_MEMORY] > _ABSENT
+        threads = memory & (gpus[_PERCENT] >= percent)
+        able = gpus[_MEMORY] > _ABSENT
         lacks = np.full(len(keys), Lack.TOGETHER, np.uint8)
         for lack, enough, number in (
             (Lack.CLIENTS, threads & (gpus[_USABLE] >= size), request.gpus),
@@ -261,7 +265,8 @@ class GpuTable:
 
     def _keys(self, request: Request) -> Keys:
         """The keys of every slot, and of an empty one at the end, which -1 means."""
-        found, slots = self._found.get(request), len(self._ledger) + 1
+        found = self._found.get(request)
+        slots = len(self._ledger) + 1
         if found is None:
             found = _Found(self._computed(request, slice(slots)))
             self._found.put(request, found)
@@ -274,7 +279,8 @@ class GpuTable:
         return found.keys
 
     def _computed(self, request: Request, slots: Slots | slice) -> Keys:
-        gpus, spread = self._gpus[:, :, slots], self._spread[slots]
+        gpus = self._gpus[:, :, slots]
+        spread = self._spread[slots]
         left = self._left(request, gpus)
         keys: Keys = np.minimum.reduce(left.view(np.uint32), axis=0)
         if spread.any():  # what is below zero comes out at _NOTHING or above

@@ -179,7 +179,8 @@ def _detail_rows(node: CgpuNode) -> Iterator[list[str]]:
 
 
 def _of_all(nodes: Iterable[CgpuNode]) -> str:
-    allocated, total = sum(node.allocated for node in nodes), sum(node.total for node in nodes)
+    allocated = sum(node.allocated for node in nodes)
+    total = sum(node.total for node in nodes)
     return f"{allocated}/{total} ({_percent(allocated, total)}%)"
 
 
@@ -211,7 +212,8 @@ def inspection(nodes: Sequence[object], error: str = "") -> Record:
 
 
 def inspected(ledger: NodeCapacity) -> Record:
-    unit_mib, devices = ledger.policy.resources.memory_unit_mib, list[Record]()
+    unit_mib = ledger.policy.resources.memory_unit_mib
+    devices = list[Record]()
     for gpu, total_mib in ledger.totals:
         pods: list[Record] = [
             {

@@ -33,7 +33,8 @@ def victims(
     to go is the lowest that it can be. For one of several GPUs they are found GPU by GPU, so that
     there may be a choice of fewer.
     """
-    known, there = set(proposed), tuple(pods)
+    known = set(proposed)
+    there = tuple(pods)
     gone = frozenset(
         (*_going(ledger, there), *(one for one in ledger.taken if one.pod.uid in known))
     )
@@ -141,7 +142,8 @@ class _Search:
         found = 0
         for _cost, way, number in sorted(ways, key=lambda each: each[0]):
             if found < self.request.gpus:
-                gone, found = (*gone, *(one for one in way if one not in gone)), found + number
+                gone = (*gone, *(one for one in way if one not in gone))
+                found = found + number
         return self._needed(rooms, gone) if found >= self.request.gpus else None
 
     def _needed(self, here: _Rooms, gone: _Victims) -> _Victims:
@@ -163,18 +165,17 @@ class _Search:
         # The more may go, the fewer have to: so the first priority where as few do is found by
         # halving.
         priorities = sorted({self.priorities[one.pod.uid] for one in here})
-        low, high, best = (
-            0,
-            priorities.index(max(self.priorities[one.pod.uid] for one in fewest)),
-            fewest,
-        )
+        low = 0
+        high = priorities.index(max(self.priorities[one.pod.uid] for one in fewest))
+        best = fewest
         while low < high:
             middle = (low + high) // 2
             found = self._fewest(
                 room, [one for one in here if self.priorities[one.pod.uid] <= priorities[middle]]
             )
             if found is not None and len(found) == len(fewest):
-                high, best = middle, found
+                high = middle
+                best = found
             else:
                 low = middle + 1
         return best
@@ -185,10 +186,8 @@ class _Search:
         clients = self.policy.requests.clients_per_grant
         lack_mib = self.request.memory_mib - room.memory_mib
         lack_percent = max(0, (self.request.thread_percent or 0) - room.thread_percent)
-        lent_mib, lent_percent = (
-            sum(one.memory_mib for one in here),
-            sum(one.percent for one in here),
-        )
+        lent_mib = sum(one.memory_mib for one in here)
+        lent_percent = sum(one.percent for one in here)
         if lent_mib < lack_mib or lent_percent < lack_percent:
             return None
         # By how many go, and how many percent that frees (all that lack at most): the most MiB that

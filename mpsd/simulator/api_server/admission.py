@@ -293,12 +293,14 @@ class Reviews:
         return _Account(namespace, name, thing["metadata"]["uid"])
 
     def _access(self, spec: Mapping[str, Any]) -> Object:
-        path, thing = spec.get("nonResourceAttributes"), spec.get("resourceAttributes")
+        path = spec.get("nonResourceAttributes")
+        thing = spec.get("resourceAttributes")
         if bool(path) is bool(thing):
             raise bad_request(
                 "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             )
-        user, groups = str(spec.get("user", "")), set(spec.get("groups") or ())
+        user = str(spec.get("user", ""))
+        groups = set(spec.get("groups") or ())
         namespace = str(thing.get("namespace", "")) if thing else ""
         for role in self._roles_of(user, groups, namespace):
             rules = role.get("rules") or ()

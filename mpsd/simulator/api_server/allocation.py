@@ -197,13 +197,12 @@ def _consumed(asked: Any, capacity: Object) -> str:
     default = policy.get("default", capacity["value"])
     if asked is None:
         return str(default)
-    amount, ranged, values = (
-        _number(asked),
-        policy.get("validRange") or {},
-        policy.get("validValues") or (),
-    )
+    amount = _number(asked)
+    ranged = policy.get("validRange") or {}
+    values = policy.get("validValues") or ()
     if ranged:
-        least, step = _number(ranged["min"]), _number(ranged.get("step", 0))
+        least = _number(ranged["min"])
+        step = _number(ranged.get("step", 0))
         if amount <= least:
             return str(ranged["min"])
         rounded = least + -(-(amount - least) // step) * step if step else amount

@@ -291,7 +291,8 @@ def _get(place: Any, steps: list[str]) -> Any:
 
 
 def _add(root: Any, steps: list[str], value: Any) -> None:
-    parent, last = _get(root, steps[:-1]), steps[-1]
+    parent = _get(root, steps[:-1])
+    last = steps[-1]
     if isinstance(parent, list):
         index = len(parent) if last == "-" else int(last)
         if not 0 <= index <= len(parent):
@@ -302,5 +303,6 @@ def _add(root: Any, steps: list[str], value: Any) -> None:
 
 
 def _remove(root: Any, steps: list[str]) -> Any:
-    parent, last = _get(root, steps[:-1]), steps[-1]
+    parent = _get(root, steps[:-1])
+    last = steps[-1]
     return parent.pop(int(last)) if isinstance(parent, list) else parent.pop(last)

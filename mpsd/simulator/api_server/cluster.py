@@ -78,10 +78,8 @@ class DaemonSets:
             with suppress(ApiRefusal):  # by admission, or because its namespace is going
                 await self._create(key.namespace, _pod(daemon_set, revision, name))
         pods = self._owned(PODS, daemon_set)
-        ready, current = (
-            [pod for pod in pods if _is_ready(pod)],
-            [pod for pod in pods if labels_of(pod).get(HASH) == revision],
-        )
+        ready = [pod for pod in pods if _is_ready(pod)]
+        current = [pod for pod in pods if labels_of(pod).get(HASH) == revision]
         rolls = daemon_set["spec"].get("updateStrategy", {}).get("type") != "OnDelete"
         old = [pod for pod in ready if pod not in current]
         if rolls and old and len(ready) == len(wanted):
@@ -244,9 +242,11 @@ class Jobs:
                 await self._run(key, job)
 
     async def _run(self, key: ObjectKey, job: Object) -> None:
-        spec, pods = job["spec"], self._pods_of(job)
+        spec = job["spec"]
+        pods = self._pods_of(job)
         phases = [pod["status"].get("phase") for pod in pods]
-        succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
+        succeeded = phases.count("Succeeded")
+        failed = phases.count("Failed")
         active = len(phases) - succeeded - failed
         ended = _end(succeeded, failed, spec)
         if not ended and time.monotonic() >= self._not_before.get(job["metadata"]["uid"], 0.0):
@@ -271,7 +271,8 @@ class Jobs:
         ]
 
     async def _start(self, job: Object) -> bool:
-        metadata, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
+        metadata = job["metadata"]
+        template = copy.deepcopy(job["spec"]["template"])
         owner = {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -341,7 +342,8 @@ def _has_ended(job: Object) -> bool:
     return any(one["status"] == "True" for one in job["status"].get("conditions") or ())
 
 
-ADMIN, CONTROLLER = "simulated-admin", "system:serviceaccount:kube-system:simulated-controller"
+ADMIN = "simulated-admin"
+CONTROLLER = "system:serviceaccount:kube-system:simulated-controller"
 _LOOK_S = 0.5  # between two looks of the controllers that no change asked for
 _TRIES = 5  # of a change that loses a race while admission takes its time
 
@@ -436,11 +438,10 @@ class SimulatedCluster:
 
     async def _control(self) -> None:
         """Lets every controller look, after each change and now and then."""
-        jobs, daemon_sets = (
-            Jobs(self.objects, self._create_pod),
-            DaemonSets(self.objects, self._create_pod),
-        )
-        claims, garbage = PodClaims(self.objects), Garbage(self.objects)
+        jobs = Jobs(self.objects, self._create_pod)
+        daemon_sets = DaemonSets(self.objects, self._create_pod)
+        claims = PodClaims(self.objects)
+        garbage = Garbage(self.objects)
         scheduler = Scheduler(self.objects, claims)
         while True:
             version = self.store.version

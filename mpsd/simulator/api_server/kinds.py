@@ -139,7 +139,8 @@ def _spec(group: str, name: str, plural: str, *short: str, **more: Any) -> Objec
     )
 
 
-_RBAC, _WEBHOOKS = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+_RBAC = "rbac.authorization.k8s.io"
+_WEBHOOKS = "admissionregistration.k8s.io"
 CRDS = ObjectKind(
     "apiextensions.k8s.io",
     ("v1",),
@@ -281,10 +282,8 @@ class Kinds:
 
 def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
     spec = definition["spec"]
-    names, served = (
-        spec["names"],
-        [version for version in spec["versions"] if version.get("served")],
-    )
+    names = spec["names"]
+    served = [version for version in spec["versions"] if version.get("served")]
     stored = next(version for version in spec["versions"] if version.get("storage"))
     return ObjectKind(
         group=spec["group"],
@@ -397,7 +396,8 @@ def _list_causes(value: list[Any], schema: Mapping[str, Any], path: str) -> Iter
 
 
 def _repetitions(value: list[Any], schema: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    kind, seen = schema.get("x-kubernetes-list-type"), []
+    kind = schema.get("x-kubernetes-list-type")
+    seen = []
     if kind not in {"map", "set"}:
         return
     for index, one in enumerate(value):
@@ -477,7 +477,9 @@ def _field(kind: ObjectKind, term: str) -> Test:
     match = _TERM.fullmatch(term)
     if not match:
         raise bad_request(f"invalid field selector: {term!r}")
-    key, operator, value = match["key"], match["operator"], match["value"]
+    key = match["key"]
+    operator = match["operator"]
+    value = match["value"]
     if key not in {"metadata.name", "metadata.namespace"} | _FIELDS.get(kind.plural, set()):
         raise bad_request(f'field label not supported: {key} (kind "{kind.name}")')
     path = _ELSEWHERE.get((kind.plural, key), key)
@@ -486,15 +488,14 @@ def _field(kind: ObjectKind, term: str) -> Test:
 
 def _label(term: str) -> Test:
     if match := _SET.fullmatch(term):
-        key, values = match["key"], {value.strip() for value in match["values"].split(",")}
+        key = match["key"]
+        values = {value.strip() for value in match["values"].split(",")}
         wanted = match["operator"] == "in"
         return lambda thing: (labels_of(thing).get(key) in values) is wanted
     if match := _TERM.fullmatch(term):
-        key, value, differs = (
-            match["key"].strip(),
-            match["value"].strip(),
-            match["operator"] == "!=",
-        )
+        key = match["key"].strip()
+        value = match["value"].strip()
+        differs = match["operator"] == "!="
         return lambda thing: (labels_of(thing).get(key) == value) is not differs
     if term.startswith("!"):
         return lambda thing: term[1:].strip() not in labels_of(thing)
@@ -504,7 +505,8 @@ def _label(term: str) -> Test:
 
 
 def _expressed(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, values = expression["key"], expression.get("values") or []
+    key = expression["key"]
+    values = expression.get("values") or []
     match expression["operator"]:
         case "In":
             return labels.get(key) in values

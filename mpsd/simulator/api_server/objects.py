@@ -247,7 +247,8 @@ class Objects:
         self, kind: ObjectKind, version: str, before: Object, body: Object, subresource: str
     ) -> Object:
         """What `replace` may store where a client wants `body` instead of `before`."""
-        name, sent = before["metadata"]["name"], body.get("metadata") or {}
+        name = before["metadata"]["name"]
+        sent = body.get("metadata") or {}
         if sent.get("name", name) != name:
             raise refusals.bad_request("the name of the object does not match the name on the URL")
         if sent.get("resourceVersion") not in (None, "", before["metadata"]["resourceVersion"]):
@@ -301,7 +302,8 @@ class Objects:
     def delete(self, kind: ObjectKind, namespace: str, name: str, options: Object) -> Object:
         """The object as it is after that, still there where something has to end first."""
         thing = self.found(kind, namespace, name)
-        key, metadata = self.key(kind, namespace, name), thing["metadata"]
+        key = self.key(kind, namespace, name)
+        metadata = thing["metadata"]
         for field, wanted in (options.get("preconditions") or {}).items():
             if wanted and metadata.get(field) != wanted:
                 what = {"uid": "UID", "resourceVersion": "ResourceVersion"}.get(field, field)
@@ -350,7 +352,8 @@ class Objects:
     def bind(self, namespace: str, name: str, binding: Object) -> None:
         """Gives a pod its node, and the annotations of the binding in the same step."""
         pod = self.found(PODS, namespace, name)
-        metadata, sent = pod["metadata"], binding.get("metadata") or {}
+        metadata = pod["metadata"]
+        sent = binding.get("metadata") or {}
         if sent.get("uid") not in (None, "", metadata["uid"]):
             raise refusals.conflict(
                 "pods/binding", name, f"the UID in the precondition is {sent['uid']}"

@@ -67,7 +67,8 @@ class PodClaims:
 
     def _plan(self, pod: Object, node: str) -> dict[ObjectKey, Object]:
         """The allocation of each of the pod's claims if it goes to this node. CannotAllocate."""
-        store, used = self._objects.store, ConsumedCapacity()
+        store = self._objects.store
+        used = ConsumedCapacity()
         found: dict[ObjectKey, Object] = {}
         names = _claim_names(pod)
         if not names:
@@ -106,7 +107,8 @@ class PodClaims:
 
     def _make(self, key: ObjectKey, pod: Object) -> None:
         """The claims that the pod's templates ask for, once; then they are named in its status."""
-        names, metadata = _claim_names(pod), pod["metadata"]
+        names = _claim_names(pod)
+        metadata = pod["metadata"]
         owner = {
             "apiVersion": "v1",
             "kind": "Pod",

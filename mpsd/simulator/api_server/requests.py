@@ -117,11 +117,13 @@ class ListOptions:
 
 def list_options(query: Mapping[str, str]) -> ListOptions:
     """Refused for a number that is none."""
-    version, after = _number(query, "resourceVersion"), query.get("continue")
+    version = _number(query, "resourceVersion")
+    after = query.get("continue")
     first_version, last = _going_on(after) if after else (None, None)
     if after and version:
         raise bad_request("specifying resource version is not allowed when using continue")
-    match, limit = query.get("resourceVersionMatch", ""), _number(query, "limit") or 0
+    match = query.get("resourceVersionMatch", "")
+    limit = _number(query, "limit") or 0
     if match and (after or version is None):
         raise bad_request(
             "resourceVersionMatch is forbidden unless resourceVersion is provided, and with"
@@ -329,7 +331,8 @@ class Watched:
 async def changes(store: Store, watched: Watched) -> AsyncIterator[Object]:
     """The lines, as objects, until the watch has lasted as long as it was asked to."""
     now = time.monotonic()
-    ends, bookmark_at = now + watched.lasting_s, now + (watched.bookmark_s or watched.lasting_s)
+    ends = now + watched.lasting_s
+    bookmark_at = now + (watched.bookmark_s or watched.lasting_s)
     position = store.version if watched.since is None else watched.since
     if watched.since is None:
         for _key, thing in store.all(watched.kind, watched.namespace):

@@ -18,7 +18,8 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 
 class Scheduler:
     def __init__(self, objects: Objects, claims: PodClaims) -> None:
-        self._objects, self._claims = objects, claims
+        self._objects = objects
+        self._claims = claims
 
     def look(self) -> None:
         """Binds every pod for which there is room, the oldest first."""
@@ -78,7 +79,8 @@ def _devices(container: Object) -> Counter[str]:
 
 
 def _is_waiting(pod: Object) -> bool:
-    spec, metadata = pod["spec"], pod["metadata"]
+    spec = pod["spec"]
+    metadata = pod["metadata"]
     ours = spec.get("schedulerName") == _NAME and not spec.get("nodeName")
     return (
         ours and not metadata.get("deletionTimestamp") and pod["status"].get("phase") not in _ENDED
@@ -98,7 +100,8 @@ def _used(node: Object, pods: list[tuple[ObjectKey, Object]]) -> Counter[str]:
 
 def _unfit(pod: Object, node: Object, used: Mapping[str, Counter[str]]) -> str:
     """Why a pod cannot go to a node, in the scheduler's words; empty where it can."""
-    spec, name = pod["spec"], node["metadata"]["name"]
+    spec = pod["spec"]
+    name = node["metadata"]["name"]
     if not (spec.get("nodeSelector") or {}).items() <= labels_of(node).items():
         return "node(s) didn't match Pod's node affinity"
     if (node.get("spec") or {}).get("unschedulable"):

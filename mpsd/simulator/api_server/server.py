@@ -293,7 +293,8 @@ class ApiServer:
                     target, await self.cluster.update(*target.at, body, target.path)
                 )
             case "PATCH", True, "" | "status":
-                patch, how = await _body(request), request.content_type
+                patch = await _body(request)
+                how = request.content_type
                 return self._admitted(
                     target, await self.cluster.patch(*target.at, patch, how, target.path)
                 )
@@ -354,7 +355,8 @@ class ApiServer:
         return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
     async def _list(self, request: web.Request, target: Target) -> web.Response:
-        options, store = list_options(request.query), self.cluster.store
+        options = list_options(request.query)
+        store = self.cluster.store
         if options.version is not None and options.version > store.version:
             raise kinds.too_new(str(options.version))
         test = options.test(target.kind)
@@ -382,7 +384,8 @@ class ApiServer:
         return _json({**typed, "metadata": metadata, "items": things})
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
-        options, store = list_options(request.query), self.cluster.store
+        options = list_options(request.query)
+        store = self.cluster.store
         if options.version is not None and options.version > store.version:
             raise kinds.too_new(str(options.version))
         watched = Watched(
@@ -463,7 +466,8 @@ def write_kubeconfig(server: ApiServer, folder: Path) -> Path:
 
 
 async def serve(folder: Path, port: int) -> None:
-    server, stop = ApiServer(SimulatedCluster(), port=port), asyncio.Event()
+    server = ApiServer(SimulatedCluster(), port=port)
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await server.start()

@@ -15,8 +15,10 @@ from mpsd.simulator.demo.jobs import JobPod
 from mpsd.simulator.demo.story import DemoStory
 
 WORK = ("alloc=1024", "work")  # takes 1 GiB and computes until it is ended
-_SECOND_UNITS, _SECOND_PERCENT = 4, 25
-_GREEDY_UNITS, _WANTED_MIB = 2, 4096
+_SECOND_UNITS = 4
+_SECOND_PERCENT = 25
+_GREEDY_UNITS = 2
+_WANTED_MIB = 4096
 _WITHOUT_AGENT_S = 1.0  # at least
 
 
@@ -44,7 +46,8 @@ def begin(story: DemoStory, cluster: DemoCluster) -> None:
         node=NODE,
         folder=str(cluster.folder),
     )
-    memory, percent = cluster.resources.memory, cluster.resources.percent
+    memory = cluster.resources.memory
+    percent = cluster.resources.percent
     gpus = cluster.node().gpus
     units = sum([(gpu.promised_mib or 0) // cluster.resources.memory_unit_mib for gpu in gpus])
     offered = {memory: units, percent: 100 * len(gpus)}
@@ -119,7 +122,8 @@ def share(story: DemoStory, cluster: DemoCluster, sample: JobPod) -> JobPod:
 def _follow_start(story: DemoStory, cluster: DemoCluster, pod: JobPod) -> str:
     """Follows a pod until its program has allocated memory; the GPU's label."""
     seen = pod.next("meminfo_free_MiB")
-    node, environment = pod.object()["spec"]["nodeName"], pod.environment()
+    node = pod.object()["spec"]["nodeName"]
+    environment = pod.environment()
     story.check(node == NODE, f"pod {pod.name} is on {node}")
     gpu = next(gpu for gpu in cluster.node().gpus if gpu.uuid == seen["uuid"])
     limits = {name: environment[name] for name in (MEMORY_LIMIT, THREAD_PERCENT)}
@@ -133,7 +137,8 @@ def _follow_start(story: DemoStory, cluster: DemoCluster, pod: JobPod) -> str:
     unit_mib = cluster.resources.memory_unit_mib
     granted_mib = pod.asked(cluster.resources.memory) * unit_mib
     percent = pod.asked(cluster.resources.percent)
-    free_mib, sms = seen["meminfo_free_MiB"], seen["sms"]
+    free_mib = seen["meminfo_free_MiB"]
+    sms = seen["sms"]
     story.check(
         granted_mib - unit_mib < free_mib <= granted_mib,
         f"it sees {free_mib} MiB free under {granted_mib} MiB",
@@ -219,7 +224,8 @@ def _exceed_gpu(story: DemoStory, cluster: DemoCluster) -> None:
     largest = (
         max([gpu.promised_mib or 0 for gpu in cluster.node().gpus]) // resources.memory_unit_mib
     )
-    wanted, offered = largest + 1, cluster.offered(resources.memory)
+    wanted = largest + 1
+    offered = cluster.offered(resources.memory)
     story.check(wanted <= offered, f"{wanted} are more than the node's {offered}")
     cluster.api.apply(jobs.like_the_sample("impossible", {resources.memory: wanted}, "info"))
     pod = JobPod(cluster, "impossible")
@@ -242,7 +248,8 @@ def _exceed_gpu(story: DemoStory, cluster: DemoCluster) -> None:
 def _kill_agent(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> None:
     """pods: run meanwhile."""
     story.chapter("The agent is killed (SIGKILL) while both Jobs compute")
-    before, grants = cluster.pid("agent"), _grants(cluster)
+    before = cluster.pid("agent")
+    grants = _grants(cluster)
     computed = {pod: pod.newer_launches() for pod in pods}
     cluster.kill("agent")
     killed = time.monotonic()

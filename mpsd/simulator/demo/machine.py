@@ -124,8 +124,11 @@ def _started(
 ) -> JsonProgram:
     """Starts a program that allocates 1 GiB, and tells what it sees."""
     program = machine.run(gpu_mem, ["alloc=1024", "hold"], gpu_core)
-    seen, took, _ready = program.line(), program.line(), program.line()
-    free_mib, sms = seen["meminfo_free_MiB"], seen["sms"]
+    seen = program.line()
+    took = program.line()
+    _ready = program.line()
+    free_mib = seen["meminfo_free_MiB"]
+    sms = seen["sms"]
     story.check(
         free_mib < gpu_mem * 1024,
         f"program {program.pid} sees {free_mib} MiB free under {gpu_mem} GiB",
@@ -231,7 +234,8 @@ def _ask_for_what_no_gpu_has(story: DemoStory, machine: DemoMachine) -> None:
         wanted * 1024 <= sum(free.values()), f"{wanted} GiB are more than all that is free: {free}"
     )
     refused = machine.run(wanted, ["info"])
-    code, reason = refused.exit_code(), refused.complaint()
+    code = refused.exit_code()
+    reason = refused.complaint()
     story.check(code == ExitCode.NO, f"a request of {wanted} GiB ended with code {code}")
     story.tell(
         "refused",

@@ -51,12 +51,11 @@ class ClaimManager:
     """folder: kubelet's root. cdi: where the container runtime looks for devices."""
 
     def __init__(self, folder: Path, cdi: Path, source: PodSource, pace: KubeletPace) -> None:
-        self._registry, self._file, self._cdi = (
-            folder / "plugins_registry",
-            folder / CHECKPOINT,
-            cdi,
-        )
-        self._source, self._pace = source, pace
+        self._registry = folder / "plugins_registry"
+        self._file = folder / CHECKPOINT
+        self._cdi = cdi
+        self._source = source
+        self._pace = pace
         self._drivers: dict[str, tuple[Path, SocketIdentity]] = {}
         self._refused: dict[Path, SocketIdentity] = {}
         self._claims: dict[str, ClaimInfo] = {}  # by uid
@@ -153,7 +152,8 @@ class ClaimManager:
             one["uid"] == pod.uid for one in thing.get("status", {}).get("reservedFor") or ()
         ):
             raise PluginFailed(f"pod {pod} is not allowed to use ResourceClaim {name}")
-        uid, results = thing["metadata"]["uid"], thing["status"]["allocation"]["devices"]["results"]
+        uid = thing["metadata"]["uid"]
+        results = thing["status"]["allocation"]["devices"]["results"]
         drivers = tuple(dict.fromkeys(one["driver"] for one in results))
         claim = self._claims.setdefault(uid, ClaimInfo(pod.namespace, name, uid, drivers))
         claim.pods.add(pod.uid)

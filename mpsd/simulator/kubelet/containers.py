@@ -126,7 +126,8 @@ class Containers:
     ) -> ContainerRun:
         """Starts it once more, with what its devices and its claims bring. CannotCreate where a
         device node is not there."""
-        mounts, devices = (*given.mounts, *claimed.mounts), (*given.devices, *claimed.devices)
+        mounts = (*given.mounts, *claimed.mounts)
+        devices = (*given.devices, *claimed.devices)
         for node in devices:
             if self._makes_devices and not os.path.lexists(node.source):
                 raise CannotCreate(

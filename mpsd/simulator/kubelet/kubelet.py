@@ -290,7 +290,8 @@ class Kubelet:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    command, version = tuple(shlex.split(given.run)), VERSIONS[given.version]
+    command = tuple(shlex.split(given.run))
+    version = VERSIONS[given.version]
     settings = SimulatedKubeletSettings(
         given.dir, version, command, KubeletPace(), given.seed, given.cgroup_root, given.cdi_dir
     )

@@ -64,7 +64,8 @@ class SimPod:
 def read_pod(pod: Json) -> SimPod:
     """The pod in a decoded object of the API. Containers come in the order in which kubelet
     allocates for them."""
-    metadata, spec = pod["metadata"], pod["spec"]
+    metadata = pod["metadata"]
+    spec = pod["spec"]
     init = [_container(pod, each, Role.INIT) for each in spec.get("initContainers") or ()]
     main = [_container(pod, each, Role.MAIN) for each in spec["containers"]]
     grace = metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds"))

@@ -27,7 +27,11 @@ from typing import Any, NoReturn
 # Nothing is made on the machine; a place for a mount is made only in what belongs to the container.
 
 # Of mount(2) and unshare(2); Python has neither before 3.12.
-_RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
+_RDONLY = 1
+_REMOUNT = 1 << 5
+_BIND = 1 << 12
+_REC = 1 << 14
+_PRIVATE = 1 << 18
 _NEW_MOUNTS = 0x20000
 
 _OWN = {"dev", "run"}

@@ -135,7 +135,8 @@ def read_kubeconfig(file: Path) -> ApiAccess:
         return found
 
     context = named("context", read["current-context"])
-    cluster, user = named("cluster", context["cluster"]), named("user", context["user"])
+    cluster = named("cluster", context["cluster"])
+    user = named("user", context["user"])
     authority = base64.b64decode(cluster.get("certificate-authority-data", "")).decode()
     trusted = create_default_context(cadata=authority) if authority else None
     return ApiAccess(cluster["server"], user.get("token", ""), trusted)
@@ -209,10 +210,8 @@ class ApiServerSource:
         )
 
     async def remove_slices(self) -> None:
-        path, query = (
-            "/apis/resource.k8s.io/v1/resourceslices",
-            {"fieldSelector": f"spec.nodeName={self._node}"},
-        )
+        path = "/apis/resource.k8s.io/v1/resourceslices"
+        query = {"fieldSelector": f"spec.nodeName={self._node}"}
         for one in (await self._ask("GET", path, params=query)).get("items") or ():
             await self._ask("DELETE", f"{path}/{one['metadata']['name']}")
 

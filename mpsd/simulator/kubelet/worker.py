@@ -130,7 +130,8 @@ class PodWorker:
         command: tuple[str, ...],
     ) -> None:
         self.pod = pod
-        self._devices, self._claims = devices, claims
+        self._devices = devices
+        self._claims = claims
         self._containers = containers
         self._pace = pace
         self._command = command
@@ -221,7 +222,8 @@ class PodWorker:
             ended = await self._to_its_end(run or await self._start(container), status)
             if restart == "Never" or (restart == "OnFailure" and ended.exit_code == 0):
                 return ended.exit_code == 0
-            run, status.before = None, ended
+            run = None
+            status.before = ended
             status.now = ContainerWaiting(
                 "CrashLoopBackOff", f"back-off {wait_s:g}s restarting failed container"
             )

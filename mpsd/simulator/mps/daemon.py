@@ -73,7 +73,8 @@ class ControlDaemon:
         for name, mode in (("control", 0o666), ("control_privileged", 0o755)):
             listener = listening.listen(pipe / name, mode)
             self._watch(listener, partial(self._accept, listener, name == "control_privileged"))
-        fifo, pid_file = pipe / "log", pipe / "nvidia-cuda-mps-control.pid"
+        fifo = pipe / "log"
+        pid_file = pipe / "nvidia-cuda-mps-control.pid"
         fifo.unlink(missing_ok=True)
         os.mkfifo(fifo)
         fifo.chmod(0o777)

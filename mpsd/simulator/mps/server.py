@@ -325,7 +325,8 @@ class MpsServer:
         if ordinal in self._unavailable:  # a client that is denied leaves it to the next
             self._unavailable.remove(ordinal)
             return {"status": LAUNCH_FAILED}
-        most, priority = self._gpus[ordinal].clients, self._priority(asked["wish"])
+        most = self._gpus[ordinal].clients
+        priority = self._priority(asked["wish"])
         claim = ContextClaim(client.pid, MPS_CLIENT, share.context_bytes, most, priority)
         try:
             slot = self._cards[ordinal].claim(claim)
@@ -392,7 +393,8 @@ class MpsServer:
         """A client that is stopped does not do its part, and the command hangs until it is
         continued. What it says where the client is killed meanwhile was not observed."""
         for number, client in list(self._hanging.items()):
-            gone, process = client not in self._clients, process_status(client.pid)
+            gone = client not in self._clients
+            process = process_status(client.pid)
             if not gone and (process.stopped or process.ending):
                 continue
             del self._hanging[number]
@@ -403,7 +405,8 @@ class MpsServer:
                 self._say("0\n", number)
 
     def _terminate(self, client: ServerClient) -> None:
-        queue, context = self._queue(client), client.context
+        queue = self._queue(client)
+        context = client.context
         client.terminated = True
         messages.send(client.connection, {"broke": MPS_CLIENT_TERMINATED})
         self._log.server("Client termination succeeded.")
@@ -429,7 +432,8 @@ class MpsServer:
 
     def _forget(self, client: ServerClient) -> None:
         """The process is gone."""
-        queue, context = self._queue(client), client.context
+        queue = self._queue(client)
+        context = client.context
         self._destroy_context(client)
         self._selector.unregister(client.connection)
         client.connection.close()

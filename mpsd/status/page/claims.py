@@ -40,11 +40,14 @@ class ClaimsOfPods:
     serves."""
 
     def __init__(self, kube: Kube, note: Callable[[], None], *, of_cluster: bool) -> None:
-        self._kube, self._note, self._of_cluster = kube, note, of_cluster
+        self._kube = kube
+        self._note = note
+        self._of_cluster = of_cluster
         self._things: dict[Key, Object | None] = {}  # None: it asks for no GPU of mpsd
         self._missing: set[Key] = set()
         self._again: dict[Key, float] = {}  # when each may be asked for again, monotonic
-        self._served, self._served_until = ClaimsServed(None, None, 0), 0.0
+        self._served = ClaimsServed(None, None, 0)
+        self._served_until = 0.0
         self._task: asyncio.Task[None] | None = None  # None before the first question
 
     def asking(self, pods: Sequence[PodSeen], policy: Policy) -> list[PodSeen]:

@@ -35,7 +35,8 @@ class ClusterPage:
     """The views of the cluster. ledger: what the scheduler knows to be free."""
 
     def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
-        self._kube, self._ledger = kube, ledger
+        self._kube = kube
+        self._ledger = ledger
         self._changed = True
         self._looked_at = 0.0
         self._made: dict[str, tuple[object, NodeParts]] = {}  # by node, and what it was made from
@@ -61,7 +62,9 @@ class ClusterPage:
         pending = Selection(PODS, query={"fieldSelector": "status.phase=Pending"})
         self._pods = Mirror(self._kube, pending, read_pod, self._note)
         self._mirrors = (self._mpsnodes, self._nodes, self._pods)
-        self._made, self._changed, self._explained_until = {}, True, 0.0
+        self._made = {}
+        self._changed = True
+        self._explained_until = 0.0
         self._claims = ClaimsOfPods(self._kube, self._note, of_cluster=True)
         async with following(*self._mirrors):
             try:
@@ -94,10 +97,8 @@ class ClusterPage:
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._made = {name: made for name, made in self._made.items() if name in reported}
-        pods, table = (
-            self._claims.asking(self._pods.objects(), self._ledger.policy),
-            self._ledger.table,
-        )
+        pods = self._claims.asking(self._pods.objects(), self._ledger.policy)
+        table = self._ledger.table
         free = {name: found for name in table.nodes if (found := table.ledger(name))}
         context = ExplanationContext(self._ledger.policy, now, reported, free, machines)
         await self._explain(context, pods[:MOST_WAITING])

@@ -96,7 +96,8 @@ def shown(view: PageView, before: Shown | None) -> Shown:
 def changes(before: Shown | None, now: Shown, head: PageHead) -> bytes:
     """What a reader who got `before` last is sent, as JSON: everything where that is None. head: of
     the last view."""
-    put, gone = {}, {}
+    put = {}
+    gone = {}
     for name, entries in now.entries.items():
         known = before.entries[name] if before else {}
         texts = [entry.text for one, entry in entries.items() if known.get(one) is not entry]
@@ -162,7 +163,8 @@ class PageFeed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(longest_s):
                     await self._news.wait()
-        now, view = self._shown, self.view
+        now = self._shown
+        view = self.view
         if self.closed or now is before or now is None or view is None:
             return None
         of = (before, now, view.head)
@@ -198,6 +200,7 @@ class PageFeed:
             self.view, now = view, shown(view, self._shown)
             if self._shown is None or now.differs(self._shown):
                 self._shown = now
-                waiting, self._news = self._news, asyncio.Event()
+                waiting = self._news
+                self._news = asyncio.Event()
                 waiting.set()
         await asyncio.sleep(max(SHORTEST_PAUSE_S, _SHARE * (time.monotonic() - began)))

@@ -40,8 +40,11 @@ class NodePage:
         bare: bool,
         pods: "PodsOfNode | None",
     ) -> None:
-        self._agent, self._policy = agent, policy
-        self._name, self._bare, self._pods = name, bare, pods
+        self._agent = agent
+        self._policy = policy
+        self._name = name
+        self._bare = bare
+        self._pods = pods
         self._shown: NodeView | None = None  # None before the first look
 
     @asynccontextmanager
@@ -52,7 +55,9 @@ class NodePage:
 
     async def look(self) -> PageView | None:
         """None until the agent has looked again, or something was heard of the node's pods."""
-        view, happened, pods = self._agent.view, self._agent.events, self._pods
+        view = self._agent.view
+        happened = self._agent.events
+        pods = self._pods
         if view is None or (view is self._shown and not (pods and pods.changed.is_set())):
             return None
         self._shown = view
@@ -78,7 +83,9 @@ class PodsOfNode:
     """
 
     def __init__(self, kube: "Kube", node: str, policy: Callable[[], Policy]) -> None:
-        self._kube, self._node, self._policy = kube, node, policy
+        self._kube = kube
+        self._node = node
+        self._policy = policy
         # set once anything was heard of them since they were shown last
         self.changed = asyncio.Event()
         self._pods: Mirror[PodSeen]
@@ -115,7 +122,8 @@ class PodsOfNode:
     def shown(self, view: NodeView, warnings: Mapping[str, str]) -> PodsHere:
         """view: of the node now. warnings: by uid, the last warning that each pod got."""
         self.changed.clear()
-        pods, heard = self._pods, PodsHeard()
+        pods = self._pods
+        heard = PodsHeard()
         if pods.trouble or not pods.synced:
             why = shown_text(str(pods.trouble)) if pods.trouble else "it has not answered yet"
             heard = PodsHeard(why, pods.out_of_sync_since if pods.synced else None)

@@ -45,7 +45,8 @@ def page() -> Page:
     def read(name: str) -> str:
         return (folder / name).read_text("utf-8")
 
-    style, words = read("page.css"), read("words.json")
+    style = read("page.css")
+    words = read("words.json")
     script = "\n".join(read(f"{name}.js") for name in SCRIPTS)
     packed = json.dumps(by_language(json.loads(words)), ensure_ascii=False, separators=(",", ":"))
     packed = packed.replace("<", "\\u003c")  # it would end the element that the words are in
@@ -120,7 +121,8 @@ class PageApi:
         await self._feed.close()
 
     async def _page(self, request: web.Request) -> web.Response:
-        zipped, file = "gzip" in request.headers.get("Accept-Encoding", ""), page()
+        zipped = "gzip" in request.headers.get("Accept-Encoding", "")
+        file = page()
         headers = _HEADERS | {"Content-Security-Policy": file.policy, "Vary": "Accept-Encoding"}
         headers |= {"Content-Encoding": "gzip"} if zipped else {}
         body = file.zipped if zipped else file.html
@@ -150,7 +152,8 @@ class PageApi:
         has."""
         stream = web.StreamResponse(headers=_HEADERS | {"X-Accel-Buffering": "no"})
         stream.content_type = "text/event-stream"
-        reader, transport = asker(request), request.transport
+        reader = asker(request)
+        transport = request.transport
         try:
             async with self._feed.reading(reader, transport.abort if transport else None):
                 await stream.prepare(request)

@@ -33,7 +33,9 @@ class ClaimsServed:
 
 def read_served(classes: Iterable[Fields] | None, slices: Iterable[Fields] | None) -> ClaimsServed:
     """Of DeviceClasses, and ResourceSlices of mpsd."""
-    fields, largest, nodes = FieldReader(), 0, set[str]()
+    fields = FieldReader()
+    largest = 0
+    nodes = set[str]()
     for one in slices or ():
         spec = fields.mapping(one, "spec", "")
         nodes.add(fields.text(spec, "nodeName", ""))
@@ -57,12 +59,11 @@ def with_claim(
 ) -> PodSeen:
     """The pod, with `shared` and `claim` where it has a claim of mpsd. things: claims and templates
     by namespace and name. missing: those that do not exist."""
-    namespace, found = pod.name.namespace, dict[ClaimName, tuple[str, ClaimAsked, Fields]]()
+    namespace = pod.name.namespace
+    found = dict[ClaimName, tuple[str, ClaimAsked, Fields]]()
     for name in pod.claims:
-        thing, words = (
-            things.get((namespace, name)),
-            f"{name.kind} {shown_name(f'{namespace}/{name.name}')}",
-        )
+        thing = things.get((namespace, name))
+        words = f"{name.kind} {shown_name(f'{namespace}/{name.name}')}"
         if thing is not None and (asked := asked_of(thing, name.kind, policy)):
             found[name] = words, asked, thing
         elif (namespace, name) in missing and pod.is_pending and not pod.node:

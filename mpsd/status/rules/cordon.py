@@ -79,7 +79,8 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
             ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus)
             or "none that it has reported"
         )
-        message, remedy = "is no GPU of this node", f"{node.name} has {has}; name one, or {ALL}"
+        message = "is no GPU of this node"
+        remedy = f"{node.name} has {has}; name one, or {ALL}"
         raise InvalidInput(
             f"node {node.name}",
             [Problem("gpu-unknown", one, "", message, remedy) for one in strange],

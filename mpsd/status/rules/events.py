@@ -82,7 +82,8 @@ class EventAggregator:
         # for the rounding of fractions that add up to one write
         if not ready or self._tokens_at(now) < 1.0 - 1e-6:
             return None
-        self._tokens, self._counted_at = self._tokens_at(now) - 1.0, now
+        self._tokens = self._tokens_at(now) - 1.0
+        self._counted_at = now
         return min(ready, key=lambda entry: entry.due)
 
     def wrote(self, written: EventCount, now: float, known: int | None = None) -> None:

@@ -30,7 +30,8 @@ from mpsd.status.rules.pods import (
 from mpsd.status.rules.waiting import waiting_story
 
 # kubelet's reasons: it had nothing of what was asked for
-_UNEXPECTED, _OUT_OF = "UnexpectedAdmissionError", "OutOf"
+_UNEXPECTED = "UnexpectedAdmissionError"
+_OUT_OF = "OutOf"
 _WAITS = "docs/operations/on-call.md#why-a-pod-waits"
 
 
@@ -151,18 +152,15 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
     trouble = _trouble(gpus, node, context.now)
     stopped = next((one for one in pod.waiting if not one.is_plain), None)
     if pod.is_pending:
-        why, words = (
-            Why.NOT_STARTED,
-            f"waits on {where}: {_not_started(pod, stopped, trouble, warning)}",
-        )
+        why = Why.NOT_STARTED
+        words = f"waits on {where}: {_not_started(pod, stopped, trouble, warning)}"
     elif stopped:
-        why, words = (
-            Why.RESTARTS,
-            f"is on {where}, and {_waiting(stopped, warning)}; {_remedy(stopped, pod)}",
-        )
+        why = Why.RESTARTS
+        words = f"is on {where}, and {_waiting(stopped, warning)}; {_remedy(stopped, pod)}"
     else:
         held = _held(pod, grant, context) if gpus else "; mpsd has not reported which GPU it has"
-        why, words = Why.RUNS, f"runs on {where}{held}{f'; but {trouble}' if trouble else ''}"
+        why = Why.RUNS
+        words = f"runs on {where}{held}{f'; but {trouble}' if trouble else ''}"
     return Explanation(why, f"{_pod(pod)} {words}", why is Why.RUNS, pod.node, labels)
 
 
@@ -240,7 +238,8 @@ def _not_started(pod: PodSeen, stopped: ContainerState | None, trouble: str, war
 
 
 def _waiting(container: ContainerState, warning: str) -> str:
-    message, last = quoted(container.message), quoted(warning)
+    message = quoted(container.message)
+    last = quoted(warning)
     reason = f"{quoted(container.reason)}{f': {message}' if message else ''}"
     more = f"; last warning: {last}" if warning and not (message and message in last) else ""
     return f"container {shown_name(container.name)} waits: {reason}{more}"

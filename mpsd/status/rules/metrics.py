@@ -30,8 +30,11 @@ _Part = tuple[GrantReport, CardReport]
 _Client = tuple[str | None, str]  # its grant and its GPU
 _NONE: Labels = {}
 # to find a member in its enum costs as much as a sample
-_BYTES, _RATIO = MetricUnit.BYTES, MetricUnit.RATIO
-_POD, _PROGRAM, _CONTAINER = HolderKind.POD, HolderKind.PROGRAM, HolderKind.CONTAINER
+_BYTES = MetricUnit.BYTES
+_RATIO = MetricUnit.RATIO
+_POD = HolderKind.POD
+_PROGRAM = HolderKind.PROGRAM
+_CONTAINER = HolderKind.CONTAINER
 
 
 # there are thousands at each scrape, and a dataclass takes three times as long to make
@@ -259,7 +262,8 @@ def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
     labels: dict[int, str] = {}
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for name, own, value in found:  # thousands of times at each scrape, so that a call less is seen
-        where, number = id(own), repr(value)
+        where = id(own)
+        number = repr(value)
         shown = labels.get(where)
         if shown is None:
             shown = labels[where] = _labels(tuple(own.items()))

@@ -115,7 +115,8 @@ def belonging_patch(thing: Mapping[str, Any], node: str, node_uid: str) -> Objec
     """The merge patch that makes an MPSNode somebody else made belong to its Node; None where it
     does already."""
     metadata = thing.get("metadata") or {}
-    owners, labels = metadata.get("ownerReferences") or [], metadata.get("labels") or {}
+    owners = metadata.get("ownerReferences") or []
+    labels = metadata.get("labels") or {}
     if any(owner.get("uid") == node_uid for owner in owners) and labels.items() >= _LABELS.items():
         return None
     others = [owner for owner in owners if owner.get("kind") != "Node"]
@@ -269,7 +270,8 @@ def _moved(one: Object, other: Object) -> bool:
     """Whether what programs use is another by enough, or what they did."""
     if one.get("clients") != other.get("clients") or one.get(VIOLATIONS) != other.get(VIOLATIONS):
         return True
-    used, before = one.get("usedMiB"), other.get("usedMiB")
+    used = one.get("usedMiB")
+    before = other.get("usedMiB")
     if used is None or before is None:
         return used is not before
     return bool(abs(used - before) >= USE_STEP_MIB)
@@ -277,8 +279,10 @@ def _moved(one: Object, other: Object) -> bool:
 
 # -- the labels of the Node ----------------------------------------------------------------------
 
-PRODUCT_LABEL, MEMORY_LABEL = "mpsd.io/gpu.product", "mpsd.io/gpu.memory"
-COUNT_LABEL, SHARING_LABEL = "mpsd.io/gpu.count", "mpsd.io/sharing"
+PRODUCT_LABEL = "mpsd.io/gpu.product"
+MEMORY_LABEL = "mpsd.io/gpu.memory"
+COUNT_LABEL = "mpsd.io/gpu.count"
+SHARING_LABEL = "mpsd.io/sharing"
 # by which mpsd's pods leave a node for an upgrade of its driver
 UPGRADE_LABEL = "mpsd.io/driver-upgrade"
 NODE_LABELS = (PRODUCT_LABEL, MEMORY_LABEL, COUNT_LABEL, SHARING_LABEL, UPGRADE_LABEL)

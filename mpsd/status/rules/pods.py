@@ -123,7 +123,8 @@ class PodSeen:
 def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     pod = pod_in(thing) or Pod()
     share = read_allocated(pod, policy.resources)
-    spec, status = pod.spec, pod.status
+    spec = pod.spec
+    status = pod.status
     statuses = (*status.init_container_statuses, *status.container_statuses)
     waiting = [(one.name, one.state.waiting) for one in statuses]
     unscheduled = _scheduled(pod, "False")

@@ -22,7 +22,8 @@ if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.node_report import ClientReport, NodeReport
 
 NO_SM_USE = "SM use is not reported to the cluster; run `mpsd top` on a node to see it"
-NO_DAEMON, SILENT = "no daemon", "silent"
+NO_DAEMON = "no daemon"
+SILENT = "silent"
 _MOST_NAMED = 4  # nodes in a sentence
 
 

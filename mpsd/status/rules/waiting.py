@@ -28,7 +28,8 @@ from mpsd.status.rules.pods import (
     wanted,
 )
 
-_MOST_REASONS, _MOST_CLOSED = 5, 3
+_MOST_REASONS = 5
+_MOST_CLOSED = 3
 
 
 def waiting_story(pod: PodSeen, request: Request, context: ExplanationContext) -> Explanation:
@@ -62,7 +63,8 @@ def waiting_story(pod: PodSeen, request: Request, context: ExplanationContext) -
 
 def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
     if pod.gates:
-        gates, many = listed([shown_name(gate) for gate in pod.gates]), len(pod.gates) > 1
+        gates = listed([shown_name(gate) for gate in pod.gates])
+        many = len(pod.gates) > 1
         words = (
             f"no scheduler looks at it before its scheduling gate{'s' * many} {gates}"
             f" {'are' if many else 'is'}"

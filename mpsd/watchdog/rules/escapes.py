@@ -136,7 +136,9 @@ def reserved_kib(mappings: Iterable[bytes]) -> int:
     for found in map(_MAPPING.fullmatch, mappings):
         if found is None:
             return 0
-        start, stop, path = int(found[1], 16), int(found[2], 16), found[4]
+        start = int(found[1], 16)
+        stop = int(found[2], 16)
+        path = found[4]
         if reserved:  # this is the one behind it
             return (
                 reserved // 1024
@@ -146,7 +148,8 @@ def reserved_kib(mappings: Iterable[bytes]) -> int:
         if start >= _FIRST:
             if start != _FIRST or found[3] != b"---p" or path:
                 return 0
-            reserved, end = stop - start, stop
+            reserved = stop - start
+            end = stop
     return 0
 
 
@@ -167,7 +170,8 @@ def shows_lifted(grant: Grant, gpus: Mapping[str, Gpu]) -> bool:
 def threads_lifted(client: Client, gpu: Gpu, grant: Grant) -> Iterator[Escape]:
     """Where its context is on more SMs than its share gives, and it has the memory of such a
     context."""
-    least, most = gpu.capability.least_sms(client.reserved_kib, gpu.sms), most_sms(grant, gpu)
+    least = gpu.capability.least_sms(client.reserved_kib, gpu.sms)
+    most = most_sms(grant, gpu)
     cost_mib = gpu.capability.context_cost_mib(least) - _TOLERANCE_MIB
     if least > most and client.used_mib is not None and client.used_mib >= cost_mib:
         what = (

@@ -341,7 +341,8 @@ class _Judgement:
         ):
             self._shares[share], self._within[share] = known, self._before.within[share]
             return
-        found, is_lifted = {}, False
+        found = {}
+        is_lifted = False
         for client in clients:
             lifted: list[Escape] = []
             if client.on_mps and client.environment is not None:
@@ -382,8 +383,10 @@ class _Judgement:
                 )
             else:
                 used[client.process] = client.used_mib
-        before, part = self._before.within.get((grant.id, gpu), {}), grant.part_of(gpu)
-        total_mib, limit_mib = sum(used.values()), most_mib(part, self._policy)
+        before = self._before.within.get((grant.id, gpu), {})
+        part = grant.part_of(gpu)
+        total_mib = sum(used.values())
+        limit_mib = most_mib(part, self._policy)
         if total_mib <= limit_mib:
             self._within[grant.id, gpu] = used if len(used) == len(counted) else before
             return len(used) == len(clients)
@@ -462,7 +465,9 @@ class _Judgement:
         elif reported or reported is response.reports:
             return
         again = response.ends and client.process in self._late
-        kind, pod, grant = finding.kind, finding.pod, self._view.grants.get(client.grant or "")
+        kind = finding.kind
+        pod = finding.pod
+        grant = self._view.grants.get(client.grant or "")
         claim = (
             f" (claim {grant.claim})"
             if grant and grant.claim and grant.claim not in finding.message
@@ -477,7 +482,8 @@ class _Judgement:
         """As the policy says, except that only pods can be evicted, and exempt namespaces are only
         observed."""
         is_short = finding.client.process in self.short
-        response, pod = finding.kind.response(self._policy, short=is_short), finding.pod
+        response = finding.kind.response(self._policy, short=is_short)
+        pod = finding.pod
         exempt = self._policy.admission.exempt_namespaces
         if finding.kind is ViolationKind.WITHOUT_GRANT and pod and pod.namespace in exempt:
             return Response.OBSERVE

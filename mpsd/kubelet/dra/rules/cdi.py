@@ -12,7 +12,8 @@ from mpsd.kubelet.rules.allocation import Answer
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
 from mpsd.model.fields import FieldReader
 
-_VERSION, _CLASS = "0.5.0", "claim"
+_VERSION = "0.5.0"
+_CLASS = "claim"
 
 
 def name_of(driver: str, uid: str, device: str) -> str:
@@ -27,7 +28,8 @@ def file_of(driver: str, uid: str) -> str:
 
 def owner_of(driver: str, file: str) -> str:
     """The uid of the claim whose file this is; empty for a file of somebody else."""
-    start, end = f"{driver}-{_CLASS}-", ".json"
+    start = f"{driver}-{_CLASS}-"
+    end = ".json"
     return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
 
 

@@ -28,8 +28,10 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import gib, whole
 
-CONFIG_API, CONFIG_KIND = "mpsd.io/v1alpha1", "MPSConfig"
-THREAD_CAP, PRIORITY = "threadCap", "priority"
+CONFIG_API = "mpsd.io/v1alpha1"
+CONFIG_KIND = "MPSConfig"
+THREAD_CAP = "threadCap"
+PRIORITY = "priority"
 _CONFIG_FIELDS = frozenset({"apiVersion", "kind", THREAD_CAP, PRIORITY})
 _RECREATE = "delete the pod and its claim, so that the scheduler allocates it again"
 _MIB = 1024**2
@@ -166,10 +168,8 @@ def _read_config(parameters: object, where: str, policy: Policy) -> tuple[_Confi
             "config-version", where, sent, "is of another kind or version than mpsd reads", remedy
         )
         return _Config(), [problem]
-    in_capacity, known = (
-        "write it under capacity.requests of the request",
-        f"write {THREAD_CAP} or {PRIORITY}",
-    )
+    in_capacity = "write it under capacity.requests of the request"
+    known = f"write {THREAD_CAP} or {PRIORITY}"
     remedies = dict.fromkeys((MEMORY, THREADS, CLIENTS), in_capacity)
     problems = [
         Problem(
@@ -208,7 +208,8 @@ def read_claim(
     programs of it were started with; None where it was not prepared before. What they hold is a
     fact, which today's policy does not judge."""
     fields = FieldReader()
-    metadata, status = fields.mapping(thing, "metadata", ""), fields.mapping(thing, "status", "")
+    metadata = fields.mapping(thing, "metadata", "")
+    status = fields.mapping(thing, "status", "")
     namespace, name = (fields.text(metadata, key, "metadata") for key in ("namespace", "name"))
     subject = f"ResourceClaim {namespace}/{name}"
     if metadata.get("uid") != uid:
@@ -300,7 +301,9 @@ class _Results:
     """Reads the results of an allocation; problems: whatever is wrong with them."""
 
     def __init__(self, fields: FieldReader, node: ClaimNode, policy: Policy) -> None:
-        self._fields, self._node, self._policy = fields, node, policy
+        self._fields = fields
+        self._node = node
+        self._policy = policy
         self.uuids = {device_name(gpu): gpu.uuid for gpu in node.gpus}
         self.problems: list[Problem] = []
 
@@ -377,7 +380,8 @@ def _together(
 ) -> Iterator[Problem]:
     """Why no grant can have these devices together. A client of MPS has one domain, and one limit
     for all its GPUs."""
-    where, names = f"{path}.results", " and ".join(each.device.device for each in taken)
+    where = f"{path}.results"
+    names = " and ".join(each.device.device for each in taken)
     if len({each.device.gpu for each in taken}) < len(taken):
         remedy = (
             f"ask for it once, with the sum, or add the constraint distinctAttribute: {driver}/uuid"
@@ -402,10 +406,8 @@ def _together(
 
 def _below_reservation(taken: _Taken, percent: int, path: str) -> Iterator[Problem]:
     if percent < taken.threads:
-        message, remedy = (
-            f"is below the {taken.threads} percent that the claim reserves",
-            "raise it, or leave it out",
-        )
+        message = f"is below the {taken.threads} percent that the claim reserves"
+        remedy = "raise it, or leave it out"
         yield Problem(
             "cap-below-reservation", f"{path}.config", f"{THREAD_CAP} {percent}", message, remedy
         )

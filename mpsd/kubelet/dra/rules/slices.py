@@ -21,13 +21,15 @@ from mpsd.model.policy import Policy
 API = "resource.k8s.io/v1"
 MEMORY, THREADS, CLIENTS = "memory", "threads", "clients"  # the capacities of a device
 TAINT = "mpsd.io/gpu"  # its value says why: a state of the GPU's domain, or WITHHELD
-WITHHELD, NO_DAEMON = "withheld", "no-daemon"
+WITHHELD = "withheld"
+NO_DAEMON = "no-daemon"
 _NOT_SICK = frozenset({WITHHELD, State.STARTING, State.DRAINING, State.DRAINED})
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 # https://kubernetes.io/docs/reference/node/dra-standard-device-attributes/
-_PCI_BUS, _NUMA_NODE = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/numaNode"
+_PCI_BUS = "resource.kubernetes.io/pciBusID"
+_NUMA_NODE = "resource.kubernetes.io/numaNode"
 _LONGEST_TEXT = 64  # characters of an attribute
 # By the major number of the compute capability, then by its minor where one says more: NVIDIA's
 # names of them.
@@ -130,13 +132,16 @@ def _device(
     gpu: Gpu, domain: str, others: Sequence[Grant], view: NodeView, policy: Policy
 ) -> dict[str, Any] | None:
     (room,) = rooms([gpu], {gpu.uuid: domain}, others, policy)
-    unit_mib, requests = policy.resources.memory_unit_mib, policy.requests
-    memory_mib, threads = room.memory_mib // unit_mib * unit_mib, max(0, room.thread_percent)
+    unit_mib = policy.resources.memory_unit_mib
+    requests = policy.requests
+    memory_mib = room.memory_mib // unit_mib * unit_mib
+    threads = max(0, room.thread_percent)
     if memory_mib < unit_mib or room.clients < requests.clients_per_grant:
         return None
     # of one claim
     card_mib = min(memory_mib, (gpu.memory_mib - gpu.capability.server_mib) // unit_mib * unit_mib)
-    step, taint = requests.thread_percent_step, taint_of(gpu, view)
+    step = requests.thread_percent_step
+    taint = taint_of(gpu, view)
     effect = "NoExecute" if taint in policy.evict_claims_when else "NoSchedule"
     return {
         "name": device_name(gpu),

@@ -75,7 +75,8 @@ def _log_field(name: str, value: Any) -> Any:
 
 
 def _lines_kept(text: str, kept_of: Callable[[str], str | None]) -> str:
-    kept, unknown = [], 0
+    kept = []
+    unknown = 0
     for line in filter(None, text.splitlines()):
         taken = kept_of(line) if len(line) <= _LONGEST_LINE else None
         if taken is None:

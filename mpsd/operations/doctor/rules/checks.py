@@ -165,7 +165,8 @@ class Diagnosis:
 def diagnose(facts: Facts, checks: Iterable[Check[Facts]]) -> Diagnosis:
     """Found before unknown before well; of those found the worst first, and a cause before its
     consequences."""
-    verdicts, severities = list(CheckVerdict), list(Severity)
+    verdicts = list(CheckVerdict)
+    severities = list(Severity)
     outcomes = [_outcome(check, facts) for check in checks]
     order = sorted(
         outcomes,

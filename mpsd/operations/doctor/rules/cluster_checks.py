@@ -50,7 +50,8 @@ _STATUS_FIELDS = (
     "violations",
 )
 _CRD = "CustomResourceDefinition mpsnodes.mpsd.io"
-_LABELS, _TAINT = "Nodes: their labels", "mpsd.io/not-ready"
+_LABELS = "Nodes: their labels"
+_TAINT = "mpsd.io/not-ready"
 _STOPS, _BREAKS, _NOTE = Severity
 
 _CHECKS = CheckTable[ClusterFacts]()
@@ -69,7 +70,8 @@ def _kubernetes_old(facts: ClusterFacts) -> Iterator[Finding]:
 
 @_check("not-installed", _STOPS, "mpsd is installed", how=f"namespaces, {_CRD}, DaemonSets")
 def _not_installed(facts: ClusterFacts) -> Iterator[Finding]:
-    definitions, there = known(facts.definition), {one.component for one in facts.workloads}
+    definitions = known(facts.definition)
+    there = {one.component for one in facts.workloads}
     if not known(facts.namespace):
         yield Finding(f"the namespace {NAMESPACE} does not exist: mpsd is not installed", APPLY)
         return
@@ -385,8 +387,10 @@ def _other_plugin(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 _VALIDATOR = "nvidia.com/gpu.deploy.operator-validator"
-_MIG, _NO_MIG = "nvidia.com/mig.config", "all-disabled"
-_MIG_STATE, _MIG_DONE = "nvidia.com/mig.config.state", "success"
+_MIG = "nvidia.com/mig.config"
+_NO_MIG = "all-disabled"
+_MIG_STATE = "nvidia.com/mig.config.state"
+_MIG_DONE = "success"
 
 
 @_check(

@@ -122,11 +122,14 @@ class Workload:
 
 
 def read_workload(thing: Object, kind: str) -> Workload:
-    metadata, status = thing["metadata"], thing.get("status") or {}
+    metadata = thing["metadata"]
+    status = thing.get("status") or {}
     if kind == "ds":
-        wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
+        wanted = status.get("desiredNumberScheduled", 0)
+        ready = status.get("numberReady", 0)
     else:
-        wanted, ready = inside(thing, "spec").get("replicas", 1), status.get("readyReplicas", 0)
+        wanted = inside(thing, "spec").get("replicas", 1)
+        ready = status.get("readyReplicas", 0)
     return Workload(
         kind, metadata["name"], inside(metadata, "labels", NAME_LABEL) or "", wanted, ready
     )

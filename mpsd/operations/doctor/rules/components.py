@@ -71,7 +71,8 @@ class Right:
         }
 
 
-_HOOKS, _NAMES = "admissionregistration.k8s.io", ("mpsd-webhook",)
+_HOOKS = "admissionregistration.k8s.io"
+_NAMES = ("mpsd-webhook",)
 _CLAIMS = "resource.k8s.io"
 # Service account, group, resource, verbs, names, namespace.
 _ROWS: tuple[tuple[str, str, str, str, tuple[str, ...], str], ...] = (

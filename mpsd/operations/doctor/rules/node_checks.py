@@ -31,7 +31,8 @@ READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
 _OLDEST_CAPABILITY = 7.0  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
 # NVML's numbers; 0 is DEFAULT
 _MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
-_PROHIBITED, _EXCLUSIVE = 2, 3
+_PROHIBITED = 2
+_EXCLUSIVE = 3
 # What container.te of container-selinux lets containers manage: container_file_t, and
 # svirt_sandbox_file_t in its version 1.0.0; container_ro_file_t may only be read. NVIDIA's device
 # plugin, too, labels its MPS folders container_file_t:s0 (NVIDIA/k8s-device-plugin#1105). What has
@@ -269,7 +270,8 @@ def _not_running(facts: NodeFacts) -> Iterator[Finding]:
 @_check("domain-stopped", _STOPS, "every domain takes programs, or drains", how=_RECORDS)
 def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
     for one in _domains(facts):
-        record, state = one.record, one.record.state
+        record = one.record
+        state = one.record.state
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
             yield Finding(
@@ -361,7 +363,8 @@ def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
 )
 def _launcher(facts: NodeFacts) -> Iterator[Finding]:
     engines = _engines(facts)
-    names, again = " and ".join(engines), f"`mpsd install {engines[0]}` writes it again"
+    names = " and ".join(engines)
+    again = f"`mpsd install {engines[0]}` writes it again"
     launcher = known(facts.launcher)
     if launcher is None:
         yield Finding(f"{LAUNCHER} is missing, and {names} would start containers with it", again)

@@ -87,7 +87,8 @@ def _unregistered(facts: ClusterFacts) -> Iterator[Finding]:
     how=f"caBundle and annotation {ANNOTATION} of {_CONFIGURATIONS}",
 )
 def _certificate(facts: ClusterFacts) -> Iterator[Finding]:
-    configurations, bundles = _configurations(facts), [_bundle(one) for one in _webhooks(facts)]
+    configurations = _configurations(facts)
+    bundles = [_bundle(one) for one in _webhooks(facts)]
     for authorities in map(_authorities, dict.fromkeys(filter(None, bundles))):
         if not authorities:
             yield Finding(
@@ -199,7 +200,8 @@ def _fail_open(facts: ClusterFacts) -> Iterator[Finding]:
 def _policy(facts: ClusterFacts) -> Iterator[Finding]:
     if not any(one.get("matchConditions") for one in _webhooks(facts)):
         raise NotApplicable("mpsd is installed as for Kubernetes before 1.30")
-    untied, name = "an agent's token writes to every node", "mpsd-agent-writes"
+    untied = "an agent's token writes to every node"
+    name = "mpsd-agent-writes"
     if facts.kubernetes < (1, 30):
         what = (
             "mpsd is installed as for Kubernetes 1.30, from which on ValidatingAdmissionPolicies"

@@ -196,7 +196,8 @@ def left_to_others(mark: frozenset[str], gpus: Collection[str]) -> str:
 
 def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> ControlSet:
     """revisions: ControllerRevisions, those of other objects too."""
-    metadata, spec = daemon_set["metadata"], daemon_set["spec"]
+    metadata = daemon_set["metadata"]
+    spec = daemon_set["spec"]
     container = spec["template"]["spec"]["containers"][0]
     observed = (daemon_set.get("status") or {}).get("observedGeneration") or 0
     own = [one for one in revisions if is_owned(one, metadata["uid"])]
@@ -232,7 +233,9 @@ def is_owned(thing: Object, uid: str) -> bool:
 
 
 def _control_pod(pod: Object) -> ControlPod:
-    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    metadata = pod["metadata"]
+    spec = pod.get("spec") or {}
+    status = pod.get("status") or {}
     states = [one.get("state") or {} for one in status.get("containerStatuses") or ()]
     began = [seconds((state.get("running") or {}).get("startedAt")) for state in states]
     known = [at for at in began if at is not None]

@@ -38,7 +38,10 @@ from mpsd.status.page.rules.view import EventLine, Level, Note, NoteKind, PageVi
 if TYPE_CHECKING:
     from mpsd.status.rules.pods import ExplanationContext, PodSeen
 
-MOST_WAITING, MOST_ON_NODE, MOST_LATELY, _MOST_STRANGERS = 200, 200, 60, 50
+MOST_WAITING = 200
+MOST_ON_NODE = 200
+MOST_LATELY = 60
+_MOST_STRANGERS = 50
 MOST_VIOLATIONS = 30  # of what happened lately, so that no tenant pushes all else out
 
 
@@ -58,14 +61,16 @@ def node_page(
     head = view.PageHead(
         view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more, pods=heard
     )
-    notes, gpus = tuple(_notes(node, grants, wedged_limit_s)), tuple(_gpus(node, grants))
+    notes = tuple(_notes(node, grants, wedged_limit_s))
+    gpus = tuple(_gpus(node, grants))
     waiting = (*cards, *_waiting(node.waiting[:MOST_WAITING]))
     lately = view.newest(_lately(node, happened, since))[:MOST_LATELY]
     return PageView(view.VERSION, head, notes, (), gpus, waiting, lately)
 
 
 def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard]:
-    domains, holder = {domain.name: domain for domain in node.domains}, view.SliceHolder.STRANGER
+    domains = {domain.name: domain for domain in node.domains}
+    holder = view.SliceHolder.STRANGER
     for row in gpu_rows(node):
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
@@ -87,7 +92,8 @@ def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard
 
 def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
     for place, one in enumerate(queue, 1):
-        name, why = shown_name(f"pid {one.holder_pid}: {one.command}"), view.shown_text(one.reason)
+        name = shown_name(f"pid {one.holder_pid}: {one.command}")
+        why = view.shown_text(one.reason)
         share = one.memory_mib, one.thread_percent, one.gpus
         yield view.WaitingCard(one.id, name, Level.WARN, "", why, *share, place=place)
 
@@ -156,7 +162,8 @@ def _lately(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
                 view.shown_text(one.text),
             )
     for seen in node.violations.last if node.violations else ():
-        where, seen_at = shown_name(seen.pod or f"pid {seen.pid}"), epoch(seen.at) or 0.0
+        where = shown_name(seen.pod or f"pid {seen.pid}")
+        seen_at = epoch(seen.at) or 0.0
         text = view.shown_text(f"{seen.message}; {seen.outcome}" if seen.outcome else seen.message)
         key = f"violation {seen_at:.3f} {seen.pid} {seen.kind}"
         yield EventLine(key, seen_at, Level.WARN, seen.kind, where, text)
@@ -164,11 +171,10 @@ def _lately(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
         at = epoch(domain.faults.last)
         # of which this agent knows from the domain's record alone
         if at is not None and at < since:
-            hit, causes = (
-                ", ".join(map(str, domain.faults.hit)),
-                ended_before(map(str, domain.faults.causes)),
-            )
-            text, key = view.shown_text(f"{hit}; {causes}"), f"fault {domain.name} {at:.3f}"
+            hit = ", ".join(map(str, domain.faults.hit))
+            causes = ended_before(map(str, domain.faults.causes))
+            text = view.shown_text(f"{hit}; {causes}")
+            key = f"fault {domain.name} {at:.3f}"
             yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, text)
 
 
@@ -267,10 +273,8 @@ def cluster_page(
         :MOST_LATELY
     ]
     every_note = (*notes, *(note for node in parts for note in node.notes))
-    cards, gpus = (
-        tuple(node.card for node in parts),
-        tuple(gpu for node in parts for gpu in node.gpus),
-    )
+    cards = tuple(node.card for node in parts)
+    gpus = tuple(gpu for node in parts for gpu in node.gpus)
     return view.PageView(view.VERSION, head, every_note, cards, gpus, tuple(waiting), lately)
 
 
@@ -304,7 +308,8 @@ def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
     they first served."""
     for domain in node.domains:
         where = f"{shown_name(node.name)} {shown_name(domain.name)}"
-        last, since = epoch(domain.faults.last), epoch(domain.since)
+        last = epoch(domain.faults.last)
+        since = epoch(domain.since)
         if last is not None and now - last < DAY_S:
             key = f"fault {where} {last:.0f}"
             text = view.shown_text(ended_before(map(str, domain.faults.causes)))

@@ -253,8 +253,10 @@ _AS_REPORTED = (  # fields of a row and of a card
 
 def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] | None) -> GpuCard:
     """slices: None where it is not known what is granted."""
-    node, uuid = shown_name(gpu.node), shown_name(gpu.uuid)
-    known, level = None if slices is None else tuple(slices), level_of(gpu.state)
+    node = shown_name(gpu.node)
+    uuid = shown_name(gpu.uuid)
+    known = None if slices is None else tuple(slices)
+    level = level_of(gpu.state)
     if level is Level.WELL and any(
         one.over or one.holder is SliceHolder.STRANGER for one in known or ()
     ):
@@ -302,10 +304,8 @@ def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
             violations = (
                 total(one.count for one in row.violations.counts) if row.violations else None
             )
-            claim, others = (
-                row.claim and shown_name(row.claim),
-                tuple(map(shown_name, row.shared_with)),
-            )
+            claim = row.claim and shown_name(row.claim)
+            others = tuple(map(shown_name, row.shared_with))
             yield Slice(
                 row.id or name,
                 holder,
@@ -324,17 +324,17 @@ def domain_notes(
     domain: DomainReport, wedged_limit_s: float | None, node: str = ""
 ) -> Iterator[Note]:
     """node: of a cluster."""
-    where, level = shown_name(f"{node} {domain.name}".strip()), level_of(domain.state)
+    where = shown_name(f"{node} {domain.name}".strip())
+    level = level_of(domain.state)
     if level is not Level.WELL:
-        reason, state, since = (
-            shown_text(domain.reason),
-            shown_name(domain.state),
-            epoch(domain.since),
-        )
+        reason = shown_text(domain.reason)
+        state = shown_name(domain.state)
+        since = epoch(domain.since)
         restart_at = None
         if domain.state == State.WEDGED and since is not None and wedged_limit_s is not None:
             restart_at = since + wedged_limit_s
-        key, what_to_do = f"state {where}", remedy(domain.state, domain.reason)
+        key = f"state {where}"
+        what_to_do = remedy(domain.state, domain.reason)
         yield Note(key, level, NoteKind.STATE, where, reason, since, state, what_to_do, restart_at)
     elif domain.doubt:
         yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
@@ -370,7 +370,8 @@ def pod_card(pod: "PodSeen", answer: "Explanation") -> WaitingCard:
         if request
         else (None, None, None)
     )
-    level, name = Level.BAD if answer.why.is_permanent else Level.WARN, str(pod.name)
+    level = Level.BAD if answer.why.is_permanent else Level.WARN
+    name = str(pod.name)
     words = answer.why.value, shown_text(answer.sentence)
     return WaitingCard(
         pod.name.uid or name,
