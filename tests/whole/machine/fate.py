@@ -25,8 +25,8 @@ from mpsd.model.domain import State
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultHit
-from mpsd.mps import ends
 from mpsd.platform import processes, records
+from mpsd.platform.run_directory import ENDS
 from tests.whole.machine.machine import CONTROL, Machine, Service, eventually
 
 STEPS = 20  # of one sequence
@@ -139,7 +139,7 @@ class Fate(ABC):
         there is no room."""
         self.escape()
         with suppress(AssertionError):
-            eventually(self.recorded_ends, "a client is stopped", within_s=_END_SEEN_S)
+            eventually(self.stopped_clients, "a client is stopped", within_s=_END_SEEN_S)
         whom = self.chance.choice(
             [(self.kill_agent,), (self.kill_control,), (self.kill_control, self.kill_agent)]
         )
@@ -153,7 +153,7 @@ class Fate(ABC):
     # -- ends of clients --------------------------------------------------------------------------
 
     def recorded_ends(self) -> list[Path]:
-        return [*(self.machine.run_directory / ends.FOLDER).glob("*")]
+        return [*(self.machine.run_directory / ENDS).glob("*")]
 
     def look(self) -> None:
         """What holds at any time: whoever is stopped has a record, by which the next agent goes
