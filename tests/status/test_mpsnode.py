@@ -168,6 +168,14 @@ def test_a_domain_that_serves_again_has_room_for_whoever_waits() -> None:
     ]
 
 
+def test_a_node_without_domains_has_room_again_once_one_serves() -> None:
+    ready = status(node())
+    without = {name: value for name, value in ready.items() if name not in {"domains", "gpus"}}
+    assert not gave_back(without, ready)
+    assert gave_back(ready, without)
+    assert write_due(without, WrittenStatus(without, 0.0)) > 0
+
+
 def test_a_program_of_the_machine_is_counted_and_not_named() -> None:
     told = status(local_view(grants=(HeldGrant(grant("local", 3), holder_alive=True),)))
     assert told["grants"] == []

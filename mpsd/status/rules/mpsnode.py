@@ -96,7 +96,7 @@ def write_due(status: Object, written: WrittenStatus | None) -> float:
     if is_news(status, written.status) or not _is_same_but_for_use(status, written.status):
         return written.at + CHANGE_S
     pairs = [  # what programs use; the two differ in nothing else
-        *zip(status["gpus"], written.status["gpus"], strict=True),
+        *zip(status.get("gpus", ()), written.status.get("gpus", ()), strict=True),
         *zip(status.get("grants", ()), written.status.get("grants", ()), strict=True),
     ]
     moved = any(_moved(one, other) for one, other in pairs)
@@ -231,10 +231,9 @@ def gave_back(status: Object, before: Object) -> bool:
 
 def _offer(status: Object) -> tuple[dict[str, Any], set[str]]:
     """What is granted of each GPU, None where that is not known; and the domains that serve."""
-    granted = {gpu["uuid"]: gpu.get("grantedMiB") for gpu in status["gpus"]}
-    return granted, {
-        domain["name"] for domain in status["domains"] if domain["state"] == State.READY.value
-    }
+    granted = {gpu["uuid"]: gpu.get("grantedMiB") for gpu in status.get("gpus", ())}
+    domains = status.get("domains", ())
+    return granted, {one["name"] for one in domains if one.get("state") == State.READY.value}
 
 
 # -- what counts as a change ---------------------------------------------------------------------
