@@ -165,8 +165,9 @@ class Installation:
         )
 
     def daemons(self) -> dict[str, int]:
-        """Their pids on the host, by domain."""
-        return {domain["name"]: domain["daemonPid"] for domain in self.status()["domains"]}
+        """Their pids on the host, by domain; 0 where there is none."""
+        domains = self.status().get("domains", ())
+        return {domain["name"]: domain.get("daemonPid", 0) for domain in domains}
 
     def kill_control(self) -> None:
         """Its container dies, with what was sent into it, and kubelet starts it again."""
@@ -200,7 +201,7 @@ class Installation:
 
     def are_books_at_zero(self) -> bool:
         told = self.told()
-        assert told["gpus"], "nobody has told of GPUs"
+        assert told.get("gpus"), "nobody has told of GPUs"
         held = [gpu[field] for gpu in told["gpus"] for field in ("grantedMiB", "grantedPercent")]
         return not told.get("grants") and not any(held)
 

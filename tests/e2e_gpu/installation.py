@@ -58,7 +58,7 @@ class GpuInstallation(Installation):
 
     def domain_of(self, uuid: str) -> Object:
         """As `mpsd status` shows it: `name`, `daemonPid` and more."""
-        (found,) = [domain for domain in self.status()["domains"] if uuid in domain["gpus"]]
+        (found,) = [one for one in self.status().get("domains", ()) if uuid in one["gpus"]]
         return dict(found)
 
     def clients_of(self, pod: str) -> int:
