@@ -216,7 +216,9 @@ class Installation:
         ).out
 
     def logs(self, name: str) -> str:
-        return self.cluster.do("logs", "-n", SYSTEM, "-l", f"{_LABEL}=mpsd-{name}", "--tail=-1").out
+        """Of all pods of a component, as in `pods`."""
+        names = [pod["metadata"]["name"] for pod in self.pods(name)]
+        return "".join(self.cluster.do("logs", "-n", SYSTEM, each).out for each in names)
 
     def wait_until_closed(self) -> None:
         """The API server takes no pod any more that the webhook has not judged."""
