@@ -254,6 +254,7 @@ class ClientEnds:
 
     def _stop(self, begun: ClientEnd, pidfd: int) -> None:
         end = begun.record
+        self._over.discard(self._file(end.process))  # of an earlier process with its pid
         self._send_recorded(end, pidfd, signal.SIGSTOP)
         about = {"pid": end.process.pid, "stops": end.stops, "drain_s": end.drain_s}
         self.log.info("client stopped", **about, reason=end.reason)
@@ -263,7 +264,7 @@ class ClientEnds:
         self._send_recorded(end, pidfd, signal.SIGKILL)
         file = self._file(end.process)
         self._over.add(file)
-        asyncio.get_running_loop().call_later(_KEPT_S, self._forget, file)
+        asyncio.get_running_loop().call_later(_KEPT_S, self._forget_killed, file)
         self.log.info("client killed", pid=end.process.pid, queue=begun.queue, reason=end.reason)
 
     def _send_recorded(self, end: EndRecord, pidfd: int, signum: signal.Signals) -> None:
@@ -282,6 +283,10 @@ class ClientEnds:
 
     def _file(self, process: ProcessIdentity) -> Path:
         return self.folder / f"{process.pid}.json"
+
+    def _forget_killed(self, path: Path) -> None:
+        if path in self._over:
+            self._forget(path)
 
     def _forget(self, path: Path) -> None:
         self._over.discard(path)
