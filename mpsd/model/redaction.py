@@ -17,8 +17,7 @@ Started = TypeVar("Started", ClientReport, GrantReport, WaitingReport, Violation
 
 
 def without_arguments(report: NodeReport) -> NodeReport:
-    """For those who may see who uses what, and not what programs were started with: commands cut to
-    their programs."""
+    """Commands cut to their programs."""
     violations = report.violations
     if violations:
         violations = replace(

@@ -147,8 +147,8 @@ def _add_grants(found: _Samples, status: NodeReport) -> None:
     for grant in status.grants or ():
         holder = _holder(grant)
         if holder is _PROGRAM or not grant.ended:
-            namespace, _slash, pod = grant.pod.partition("/")
-            names_of_holder = [as_label(name) for name in (namespace, pod, grant.container_name)]
+            holder_names = (grant.namespace, grant.name, grant.container_name)
+            names_of_holder = [as_label(name) for name in holder_names]
             for card in grant.cards:
                 gpu = gpus.get(card.gpu) or (as_label(card.gpu),) * 2
                 shares[*gpu, holder.value, *names_of_holder].append((grant, card))
@@ -162,9 +162,12 @@ def _claims(grants: Iterable[GrantReport]) -> Iterator[tuple[str, ...]]:
     """Namespace and name of each pod that has a claim, and the name of that."""
     for grant in grants:
         if grant.claim and not grant.ended:
-            for pod in grant.names:
-                namespace, _slash, name = pod.partition("/")
-                yield as_label(namespace), as_label(name), as_label(grant.claim.rpartition("/")[2])
+            for pod in grant.pods:
+                yield (
+                    as_label(pod.namespace),
+                    as_label(pod.name),
+                    as_label(grant.claim.rpartition("/")[2]),
+                )
 
 
 def _add_share(

@@ -156,11 +156,9 @@ def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
     found = []
     for one in held:
         own = _of_grant(one, one.violations) if one.violations and one.id in listed else None
-        bare = changed(
-            one, cards=(), over=False, ended=False, command="", cgroup=None, violations=own
-        )
-        memory_cap = one.memory_cap if one.memory_cap == "cgroup" else ""
-        found.append(changed(bare, memory_cap=memory_cap, memory_cap_why=""))
+        cap = one.memory_cap if one.memory_cap == "cgroup" else ""
+        bare = changed(one, cards=(), over=False, ended=False, command="", cgroup=None)
+        found.append(changed(bare, memory_cap=cap, memory_cap_why="", violations=own))
     return tuple(found)
 
 
