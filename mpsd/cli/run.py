@@ -21,11 +21,11 @@ _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
 @takes(
-    option("--gpu-mem", required=True, metavar="GIB", help="GiB of GPU memory, with CUDA's own."),
-    option("--gpu-core", metavar="PERCENT", help="Percent of its threads, reserved and a limit."),
+    option("--gpu-mem", required=True, metavar="GIB", help="GiB of memory, CUDA's context too."),
+    option("--gpu-core", metavar="PERCENT", help="Percent of threads: reservation and limit."),
     option("--gpus", metavar="N", help="GPUs that the request is divided over evenly."),
     flag("--wait", help="Join the queue when there is no room, instead of failing."),
-    option("--timeout", type=Between(1), metavar="SECONDS", help="With --wait: give up then."),
+    option("--timeout", type=Between(1), metavar="SECONDS", help="With --wait: give up after."),
     RUN_DIR,
     option(
         "command", nargs="...", metavar="-- CMD [ARG]...", help="The command and its arguments."

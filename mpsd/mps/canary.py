@@ -157,7 +157,7 @@ class DomainCanary:
         return not self.obstacle(policy)
 
     async def run_again(self, pipe: ControlPipe, policy: Policy) -> None:
-        """While it keeps the domain from serving: at times, or at once under another driver."""
+        """While it keeps the domain from serving: now and then, at once under another driver."""
         if self._task or (time.monotonic() >= self._again_at and self.obstacle(policy)):
             await self.run(pipe, policy)
 

@@ -78,7 +78,7 @@ def why_unknown(error: records.UnreadableRecord, uuid: str) -> str:
 
 
 class ComputeModes:
-    """The compute modes of a domain's GPUs. run_directory: may have an earlier mpsd's records."""
+    """The compute modes of a domain's GPUs. run_directory: may hold an earlier mpsd's records."""
 
     def __init__(self, nvml: Nvml, kept: KeptRecord, run_directory: Path, log: Logger) -> None:
         self._nvml = nvml

@@ -144,7 +144,7 @@ class DomainDaemon:
     # -- its life ---------------------------------------------------------------------------------
 
     def adopt(self, recorded: ProcessIdentity | None) -> bool:
-        """Takes over the daemon that listens in our directory, else the recorded one."""
+        """Takes over the daemon that listens in our directory, or the recorded one if it lives."""
         try:
             found = control_daemon.listener(self._folder)
         except OSError as error:
@@ -179,7 +179,7 @@ class DomainDaemon:
         self._move(self._child.pid)
 
     def _move(self, *pids: int) -> None:
-        """To a cgroup of its own, before it has a server; one that cannot be moved serves."""
+        """To a cgroup of its own, before it has a server; one that cannot be moved serves too."""
         if self._cgroup is None:
             return
         try:

@@ -44,7 +44,7 @@ _READ_AGAIN = 60  # looks between two at which limits are read back that were se
 
 @dataclass(frozen=True, slots=True)
 class CapProbe:
-    """Whether memory limits of cgroups can be set here. tree: of the host's cgroups."""
+    """Whether memory limits of cgroups can be set. tree: where the host's cgroups are mounted."""
 
     nvml: Nvml
     tree: Path
@@ -274,7 +274,7 @@ class MemoryCaps:
     # -- look -------------------------------------------------------------------------------------
 
     def _drop(self, root: Path) -> None:
-        """Forgets cgroups that are gone, with their limits; at times also what NVML has not."""
+        """Forgets cgroups that are gone, limits and all; now and then also what NVML lacks."""
         self._looks += 1
         ours = {
             place: cap

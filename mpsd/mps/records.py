@@ -39,7 +39,7 @@ class DomainRecords:
 
     @property
     def unreadable(self) -> bool:
-        """Whether the last `read` left out a record, whose daemon and servers are not known."""
+        """Whether the last `read` left out an unreadable record, whose daemon nobody knows."""
         return bool(self._unreadable)
 
     def changed(self) -> bool:
@@ -257,7 +257,7 @@ class NodeDomains:
         return tuple(domain.gpus for domain in self.now if domain.kind is DomainKind.JOINED)
 
     def look(self) -> None:
-        """Reads what was written last; if unreadable, `mpsd control` keeps its domains."""
+        """Reads what was last written; if it cannot, the domains of `mpsd control` stay."""
         if (stamp := _stamp(self._file)) == self._seen:
             return
         unreadable = False
