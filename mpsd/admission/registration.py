@@ -84,9 +84,8 @@ class Registrar:
         self._asks_for_calls = (
             not settings.certificate_directory and settings.failure_policy is FailurePolicy.FAIL
         )
-        self._uncalled = (
-            "it was not called yet" if self._asks_for_calls else ""
-        )  # why no API server is known to call the webhook
+        # why no API server is known to call the webhook
+        self._uncalled = "it was not called yet" if self._asks_for_calls else ""
         self._named: dict[str, frozenset[str]] = {}
         self._stood: dict[str, tuple[Validity, float]] = {}
         self._may_patch = True  # as far as we know

@@ -104,8 +104,7 @@ def _verdict(answer: AdmissionAnswer) -> str:
     return "patched" if answer.patch else "warned" if answer.warnings else "allowed"
 
 
-# -- what a review needs to know beyond the object: its namespace's labels, the keys of its
-#   ConfigMaps ---
+# -- beyond the object: its namespace's labels, the keys of its ConfigMaps -------------------------
 # It is advice: nothing waits longer than its deadline for it, and what is not known in time is
 # unknown, never empty.
 

@@ -47,8 +47,7 @@ class Group:
     measure: Callable[[BenchContext], Iterator[Row]]
 
 
-# -- sharing: the same programs and the same windows in each mode; under mpsd as many as a GPU takes
-#   ---
+# -- sharing: the same in each mode; under mpsd as many as a GPU takes -----------------------------
 
 _FEW = (1, 2, 4, 8)
 _MANY = (16, 32, 48)
@@ -141,8 +140,7 @@ def priority(context: BenchContext) -> Iterator[PriorityRow]:
             testbed.end_programs()
 
 
-# -- shares: the same work under every percentage and two sizes of memory, alone and beside others
-#   ---
+# -- shares: the same work under each percentage and two sizes of memory ---------------------------
 
 _SMALL_GIB = 2
 _BESIDE = ((10, 30, 60), (20, 80), (40, 50))
@@ -210,8 +208,8 @@ def need(context: BenchContext, testbed: UnderMpsd) -> Iterator[NeedRow]:
         yield NeedRow(_NEEDS_MIB, limit_gib * 1024, line["alloc_MiB"], line["rc"])
 
 
-# -- cost: MPS alone and mpsd in pairs, never both at once; which goes first alternates, since a
-#   card warms up ---
+# -- cost: MPS alone and mpsd in pairs -------------------------------------------------------------
+# Never both at once; which goes first alternates, since a card warms up.
 
 _COST_LOADS = ((WorkKind.ARITHMETIC, 1), (WorkKind.ARITHMETIC, 4), (WorkKind.SMALL, 4))
 _ROUNDS_A_PAIR = 3  # a pair takes as long as so many rounds of reactions

@@ -195,8 +195,8 @@ def _unusable(path: Path, message: str, remedy: str) -> InvalidInput:
     )
 
 
-# -- whether somebody other than root could change a program that root will run: every folder and
-#   link on the way counts
+# -- whether somebody other than root could change a program that root runs ------------------------
+# Every folder and link on the way counts.
 
 
 _MOST_SHOWN = 5

@@ -35,8 +35,7 @@ STALE_S = 2 * HEARTBEAT_S  # an older report is not believed
 
 CONDITION = "MPSReady"  # of an MPSNode, and of the Node
 
-# -- the names of mpsd and its parts in a cluster, as the chart has them; a test compares the two
-#   ---
+# -- the names of mpsd and its parts in a cluster, as the chart has them ---------------------------
 
 NAMESPACE = "mpsd-system"
 # by NAME_LABEL

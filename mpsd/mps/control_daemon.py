@@ -28,8 +28,8 @@ from mpsd.platform import processes, records
 from mpsd.platform.run_directory import DomainFolder, peer_of
 from mpsd.platform.settings import Settings
 
-# -- commands: one process each, as the manual has it; each has a deadline, and every setting is
-#   read back ---
+# -- commands: one process each, as the manual has it ----------------------------------------------
+# Each has a deadline, and every setting is read back.
 
 PROGRAM = "nvidia-cuda-mps-control"
 Answer = TypeVar("Answer")
@@ -75,7 +75,7 @@ class ControlPipe:
     deadline_s: float
 
     async def ask(self, command: Command[Answer]) -> Answer:
-        """The daemon's answer. ControlFailed: DaemonSilent, or NotUnderstood for its form."""
+        """Its answer. ControlFailed: DaemonSilent, or NotUnderstood for unknown forms."""
         environment = {**self.environment, PIPE_DIRECTORY: str(self.directory)}
         shown = command.text.replace("\n", "; ")  # several commands asked in one go
         try:
@@ -135,7 +135,7 @@ def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
 def start(
     folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a daemon for these GPUs; multi-user where we are root, as it demands. OSError."""
+    """Starts a daemon for these GPUs, multi-user where we are root. OSError if it cannot be."""
     with folder.log.open("ab") as output:
         child = subprocess.Popen(
             [PROGRAM, "-f", *(["-M"] if multi_user() else [])],
@@ -156,7 +156,7 @@ def start(
 
 
 def listener(folder: DomainFolder) -> ProcessIdentity | None:
-    """The process that listens on the domain's control socket, by the kernel's word, or None."""
+    """The process that listens on the domain's control socket, as the kernel has it, or None."""
     # the driver does not say which it uses
     for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
         with socket.socket(socket.AF_UNIX, kind) as probe:

@@ -112,7 +112,7 @@ class DomainSupervisor:
         self.wake()
 
     def leave(self, reason: str) -> None:
-        """Drains and starts no daemon: its GPUs are of other domains; empty: serves again."""
+        """Drains, and starts no daemon: its GPUs are of other domains. Empty: it serves again."""
         if reason != self._drain.leaving:
             self._drain.leaving = reason
             self._probe_at = 0.0
@@ -220,8 +220,8 @@ class DomainSupervisor:
         in_a_hurry = self._drain.stopping or self._drain.leaving
         return _STOPPING_PROBE_S if in_a_hurry else _PROBE_S[self.record.state]
 
-    # -- what prevents it from serving; it ends no process: that is for the agent, which knows whose
-    #   a process is ---
+    # -- what prevents it from serving -------------------------------------------------------------
+    # It ends no process: that is for the agent, which knows whose a process is.
 
     def _obstacle(self, policy: Policy) -> str:
         """Why no daemon of ours can serve here, with the remedy; empty where one can."""

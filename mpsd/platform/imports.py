@@ -54,8 +54,8 @@ def unswept() -> Iterator[None]:
         gc.enable()
 
 
-# -- signals that stop a verb with much to clean up: one alone is raised, so that a second cannot
-#   cut the clean-up ---
+# -- signals that stop a verb with much to clean up ------------------------------------------------
+# One alone is raised, so that a second cannot cut the clean-up.
 
 # a closed terminal, too, leaves nothing behind
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

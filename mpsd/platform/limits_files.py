@@ -206,8 +206,8 @@ class PinnedResources:
         return self._pinned
 
 
-# -- from what a file holds to `Policy` or `GpuFacts`, or every problem in it: nothing is guessed,
-#   nothing is ignored --
+# -- from what a file holds to `Policy` or `GpuFacts`, or every problem in it ----------------------
+# Nothing is guessed, nothing is ignored.
 
 _SHIPPED = "the shipped file (`env -u MPSD_LIMITS mpsd check` prints its path)"
 

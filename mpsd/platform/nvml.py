@@ -302,8 +302,8 @@ class Nvml:
         MIG-enabled device" (nvidia-smi, in NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
 
-    # -- memory limits of a cgroup (nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not
-    #   observed) ---
+    # -- memory limits of a cgroup -----------------------------------------------------------------
+    # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
         """Whether the driver, and what calls it, have these functions at all. cgroup: any.

@@ -92,8 +92,8 @@ def give_up(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-# -- the grant that a word means: a container's id or its beginning, its name, a pod, or a grant's
-#   id ---
+# -- the grant that a word means -------------------------------------------------------------------
+# A container's id or its beginning, its name, a pod, or a grant's id.
 
 
 def meant(grants: Iterable[GrantReport], word: str) -> tuple[GrantReport, ...]:
@@ -119,7 +119,7 @@ def _ids(one: GrantReport) -> Sequence[str]:
 
 def _names(one: GrantReport) -> Sequence[str]:
     if one.pod:
-        return [one.pod.rpartition("/")[2], one.pod]
+        return [one.name, one.pod]
     return [one.container_name] if one.container_name else []
 
 

@@ -287,9 +287,8 @@ class MPSNodeDuty(_NodeDuty):
         violations = self._node.violations
         sources = view, policy, condition, violations
         if self._made[0] != sources:
-            asking = replace(
-                view, waiting=()
-            )  # why somebody waits takes long to say, and is not reported
+            # why somebody waits takes long to say, and is not reported
+            asking = replace(view, waiting=())
             report = node_report(asking, policy, violations, mpsd.__version__)
             self._made = sources, rules.mpsnode_status(report, condition)
         return self._made[1]

@@ -47,9 +47,9 @@ def _schema() -> str:
     schema = json.loads((CHART / "values.schema.json").read_text())
     whole = schema_of(Policy)
     policy = _plain(whole)
-    policy["$defs"]["CardCompute"]["required"] = whole["$defs"]["CardCompute"][
-        "required"
-    ]  # of a card nothing is shipped
+    # of a card nothing is shipped
+    required = whole["$defs"]["CardCompute"]["required"]
+    policy["$defs"]["CardCompute"]["required"] = required
     # Helm would name no path: _checks.tpl does
     del policy["$defs"]["Compute"]["properties"]["cards"]["propertyNames"]
     schema["$defs"] = policy.pop("$defs")

@@ -10,10 +10,9 @@ import yaml
 from mpsd.model.metrics import Exporter
 from tests.docs.pages import ROOT
 
-JOB, INSTANCE = (
-    "job",
-    "instance",
-)  # added by Prometheus; instance: the name of the node or pod in our scrape configurations
+# Added by Prometheus; instance: the name of the node or pod in our scrape configurations.
+JOB = "job"
+INSTANCE = "instance"
 DOCS, _FILES = ROOT / "docs/prometheus", ROOT / "manifests/chart/files"
 RULES, BOARD = _FILES / "rules.yaml", _FILES / "board.json"
 

@@ -274,8 +274,8 @@ class _Podman(Configuration):
             raise self._refused(where, "", "is not the only entry in mpsd's own file", remedy)
 
 
-# -- containerd: TOML, to which lines are added at the end and taken out again; the result is read
-#   back ---
+# -- containerd: TOML ------------------------------------------------------------------------------
+# Lines are added at its end and taken out again; the result is read back.
 
 _DEFAULT = "runc"
 _TYPE = "io.containerd.runc.v2"

@@ -27,8 +27,8 @@ from mpsd.containers.runtime.json_text import (
 CONFIG = "config.json"
 RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
 
-# -- files: names are looked up in an open folder, never through a link, and a file is replaced as a
-#   whole ---
+# -- files -----------------------------------------------------------------------------------------
+# Names are looked up in an open folder, never through a link; a file is replaced as a whole.
 
 _LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

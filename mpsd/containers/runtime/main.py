@@ -184,8 +184,8 @@ def _show_help(line: CommandLine) -> None:
     os.write(1, (shown + ("\n" if line.wants_help else "")).encode())
 
 
-# -- the next runtime, which this process becomes: pid, descriptors, environment and signals stay as
-#   they came ---
+# -- the next runtime, which this process becomes --------------------------------------------------
+# Pid, descriptors, environment and signals stay as they came.
 
 # where the environment names none
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -129,8 +129,8 @@ def _memory_mib(output: str) -> int | None:
     return int(match[1]) * (1024 if match[2] == "G" else 1)
 
 
-# -- the log: several lines for every command, of which only those that change something are read
-#   ---
+# -- the log ---------------------------------------------------------------------------------------
+# It has several lines for every command; only those that change something are read.
 
 
 class LogEvent(StrEnum):

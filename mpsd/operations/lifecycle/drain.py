@@ -58,8 +58,8 @@ Answer = TypeVar("Answer")
 EVICT = flag("--evict", help="Evict the pods that hold these GPUs, within disruption budgets.")
 
 
-# -- what the verbs that change a cluster share: progress goes to standard error, the answer to
-#   standard output ---
+# -- what the verbs that change a cluster share ----------------------------------------------------
+# Progress goes to standard error, the answer to standard output.
 
 
 class NotDone(KubeError):

@@ -300,8 +300,8 @@ def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
     )
 
 
-# -- the structural schemas of custom resources: what an object may say, and what is silently
-#   dropped ---
+# -- the structural schemas of custom resources ----------------------------------------------------
+# What an object may say, and what is silently dropped.
 # What mpsd's own definitions use is checked; a keyword that is not known here is an error of the
 # definition.
 

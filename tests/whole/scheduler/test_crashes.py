@@ -15,12 +15,13 @@ from tests.whole.scheduler.between import Between, Cut, between
 from tests.whole.scheduler.server_history import overfull
 from tests.whole.scheduler.world import DEADLINE_S, GIB, Scheduler, World, gpu_of, run, uuid
 
+# of a bind that another write comes before
 CALLS = (
     "PATCH mpsnodes",
     "GET mpsnodes",
     "PATCH mpsnodes",
     "POST binding",
-)  # of a bind that another write comes before
+)
 CUTS = [Cut(call, done) for call in range(len(CALLS)) for done in (False, True)]
 WRITES = [cut for cut in CUTS if cut.call >= 2]
 CARD = {uuid("node1", 0): 23}

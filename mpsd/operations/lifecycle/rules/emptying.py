@@ -196,12 +196,13 @@ class Thing:
         )
 
 
+# by group, and by kind in the core group
 _STAGES = {
     "admissionregistration.k8s.io": Stage.ADMISSION,
     "rbac.authorization.k8s.io": Stage.RIGHTS,
     "apiextensions.k8s.io": Stage.KINDS,
     "ServiceAccount": Stage.RIGHTS,
-}  # by group, and by kind in the core group
+}
 
 
 def in_order(things: Iterable[Thing]) -> list[Thing]:
