@@ -54,7 +54,7 @@ class TestMeasuring:
         assert prepared == {"prepared": work}
         assert figures.keys() == again.keys() == FIGURES
         assert (figures["work"], figures["sample_launches"]) == (work, launches)
-        assert 0.1 <= figures["seconds"] < 1
+        assert figures["seconds"] >= 0.1
         assert figures["launches_per_s"] == pytest.approx(
             figures["launches"] / figures["seconds"], rel=0.02
         )

@@ -1,7 +1,6 @@
 """Waiting: until it is so, or until the deadline, which says what was waited for."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -15,10 +14,8 @@ def test_a_wait_ends_when_it_is_so() -> None:
 
 
 def test_a_wait_ends_at_its_deadline_and_says_for_what() -> None:
-    began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"waited 0.1 s until pigs fly"):
         asyncio.run(until(lambda: False, 0.1, "pigs fly"))
-    assert time.monotonic() - began < 5
 
 
 def test_what_goes_wrong_while_looking_is_not_taken_for_no() -> None:

@@ -5,7 +5,6 @@ The file turns the installation into one that serves claims, and back.
 """
 
 import json
-import time
 from collections.abc import Iterator
 from itertools import count
 from random import Random
@@ -24,27 +23,16 @@ from tests.e2e.claims import (
     policy_with,
     slices,
 )
-from tests.e2e.cluster import Cluster, Object
+from tests.e2e.cluster import Cluster
 from tests.e2e.installation import AGENT, GPUS, MEMORY, SYSTEM, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
-from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at, sample, share
+from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at, sample
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 from tests.manifests.helm import files_by_helm
 
-_TIMED = 5  # pods, one after the other
 _RANDOM = 40  # claims
 _LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
-
-
-def _start_s(pods: Pods, name: str, thing: Object) -> float:
-    """Seconds from the creation of a pod of this name until its container runs."""
-    began = time.monotonic()
-    pods.create(thing)
-    eventually(
-        lambda: "running" in pods.status(name).get("state", {}), f"{name} runs", within_s=60.0
-    )
-    return time.monotonic() - began
 
 
 def _put_agent(cluster: Cluster, node_labels: dict[str, str]) -> None:
@@ -64,17 +52,8 @@ def _cordon(claims: Claims, *gpus: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def by_plugin(cluster: Cluster, pods: Pods) -> list[float]:
-    """How long pods took to start, in seconds, while the node had device plugins."""
+def claims(cluster: Cluster, mpsd: Installation, pods: Pods) -> Iterator[Claims]:
     needs(cluster, 36, "claims of a part of a device")
-    plain = [share(f"plugin-{number}", pods.asks(1, "hold")) for number in range(_TIMED)]
-    took = [_start_s(pods, one["metadata"]["name"], one) for one in plain]
-    cluster.do("delete", "pods", "-n", pods.namespace, "--all")
-    return took
-
-
-@pytest.fixture(scope="module")
-def claims(by_plugin: list[float], mpsd: Installation, pods: Pods) -> Iterator[Claims]:
     cdi = this_machine().state / "cdi"
     with claims_instead_of_plugins(mpsd, pods, cdi):
         yield Claims(mpsd, pods, cdi)
@@ -146,20 +125,6 @@ def test_helms_sample_job_gets_its_share_by_a_claim(
     )
     cluster.do("delete", "-f", "-", given=things)
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
-
-
-def test_a_pod_with_a_claim_starts_as_soon_as_one_of_the_device_plugin(
-    pods: Pods, claims: Claims, by_plugin: list[float]
-) -> None:
-    """Though the scheduler writes the claim's allocation before it binds the pod."""
-    names = [f"timed-{n}" for n in range(_TIMED)]
-    pods.create(*[claim(name, 1) for name in names])
-    by_claim = [_start_s(pods, name, pod_with(pods, name, name, "hold")) for name in names]
-    plugin_s, claim_s = (sorted(times)[_TIMED // 2] for times in (by_plugin, by_claim))
-    what = f"from creation to a running container, median of {_TIMED}"
-    print(f"\n{what}: {plugin_s:.2f} s by plugin, {claim_s:.2f} s by claim")
-    assert claim_s < plugin_s + 2.0
-    claims.end(*names)
 
 
 def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(

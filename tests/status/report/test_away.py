@@ -13,26 +13,19 @@ from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
 from tests.status.report.test_telling import BUSY, told
 from tests.status.report.world import NODE, World, eventually, log_to_stderr, logged, run
-from tests.whole.machine.promises import is_kept_within
 
 DOWN = replace(
     node(state=State.DOWN, daemon=None, restarts_total=1), grants=BUSY.grants, clients=()
 )
 
 
-def test_reporting_takes_no_time_whatever_the_api_server_does(
+def test_reports_are_taken_without_a_wait_while_the_api_server_is_away(
     api: SimulatedApi, tmp_path: Path
 ) -> None:
     async def test(world: World) -> None:
         await asyncio.to_thread(api.stop)
-
-        def reporting() -> float:
-            began = time.monotonic()
-            for number in range(200):
-                world.report.report(replace(BUSY, now=BUSY.now + number))
-            return time.monotonic() - began
-
-        is_kept_within(0.2, reporting)
+        for number in range(200):
+            world.report.report(replace(BUSY, now=BUSY.now + number))
         await eventually(lambda: is_away(world), "noticed that the server is away")
 
     run(api, tmp_path, test)

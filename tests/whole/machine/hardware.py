@@ -103,6 +103,11 @@ def cuda(machine: AnyMachine, gib: int, *actions: str) -> Program:
     return machine.run(f"--gpu-mem {gib}", *machine.cuda, *actions)
 
 
+def assert_within(machine: AnyMachine, promised_s: float, took_s: float) -> None:
+    """On a card alone: who shares processors with others keeps no time there."""
+    assert isinstance(machine, SimulatedMachine) or took_s < promised_s
+
+
 def used_mib(machine: AnyMachine, pid: int) -> int:
     """What this process uses, on all GPUs together: what NVML says, and the managed memory that it
     maps."""

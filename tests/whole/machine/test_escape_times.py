@@ -20,9 +20,15 @@ from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, PIPE_DIRECTORY
 from mpsd.model.violations import ViolationKind
 from mpsd.platform.processes import identity_of
 from tests.whole.machine import hardware, vulkan_client
-from tests.whole.machine.hardware import AnyMachine, SimulatedMachine, cuda, seconds_over, used_mib
+from tests.whole.machine.hardware import (
+    AnyMachine,
+    SimulatedMachine,
+    assert_within,
+    cuda,
+    seconds_over,
+    used_mib,
+)
 from tests.whole.machine.machine import Program, eventually
-from tests.whole.machine.promises import is_kept_within
 
 here = pytest.fixture(hardware.here, scope="module")
 
@@ -81,7 +87,7 @@ def test_who_takes_managed_memory_beyond_a_lifted_limit(
     else:
         took_s = median(_contained(here, managed) for _ in range(MANAGED_TRIES))
         print(f"\nmanaged memory: median of {MANAGED_TRIES}: {took_s:.3f} s")
-        assert took_s < MANAGED_S
+        assert_within(here, MANAGED_S, took_s)
     _computes_on(neighbour)
 
 
@@ -185,11 +191,10 @@ class Escape:
 
 
 def _is_ended_soon(here: AnyMachine, escape: Escape) -> None:
-    tries = 5 if isinstance(here, SimulatedMachine) else 1
     promised_s = (
         PROMISED_S if escape.kind == ViolationKind.OUTSIDE_MPS else PROMISED_S + DRAIN_S + BACK_S
     )
-    is_kept_within(promised_s, lambda: _contained(here, escape), tries)
+    assert_within(here, promised_s, _contained(here, escape))
 
 
 def _contained(here: AnyMachine, escape: Escape) -> float:

@@ -13,9 +13,8 @@ import pytest
 
 from mpsd.model.domain import State
 from tests.whole.machine import hardware
-from tests.whole.machine.hardware import AnyMachine, SimulatedMachine, cuda
+from tests.whole.machine.hardware import AnyMachine, assert_within, cuda
 from tests.whole.machine.machine import eventually
-from tests.whole.machine.promises import is_kept_within
 
 here = pytest.fixture(hardware.here)
 
@@ -40,11 +39,9 @@ def test_a_fault_is_seen_at_once_and_the_gpu_serves_again_right_after_the_grace(
     here.set_policy(canary="skip", graces=graces)
     _control, _agent = here.apart()
 
-    def later_than_promised() -> float:
-        healed = _faulted(here)
-        return max(healed.seen_s - SEEN_S, healed.ready_s - GRACE_S - HEALED_S)
-
-    is_kept_within(0.0, later_than_promised, tries=5 if isinstance(here, SimulatedMachine) else 1)
+    healed = _faulted(here)
+    assert_within(here, SEEN_S, healed.seen_s)
+    assert_within(here, GRACE_S + HEALED_S, healed.ready_s)
 
 
 def _faulted(here: AnyMachine) -> Healed:
