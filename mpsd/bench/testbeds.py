@@ -26,6 +26,7 @@ from mpsd.model.client_limits import ClientLimit
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
+from mpsd.mps import cuda_client
 from mpsd.mps.control_daemon import ControlPipe, start
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import control_protocol
@@ -88,11 +89,7 @@ class Testbed(ABC):
 
         By its path, without site-packages, so that it starts in a few milliseconds.
         """
-        return (
-            ("sim-cuda",)
-            if self.settings.simulate
-            else (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_client.py")))
-        )
+        return ("sim-cuda",) if self.settings.simulate else (sys.executable, "-I", "-S", cuda_client.__file__)
 
     def start(self, actions: Sequence[str], share: BenchShare | None = None) -> JsonProgram:
         """mpsd's CUDA client with these actions. share: None for as much as there is."""

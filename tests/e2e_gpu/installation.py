@@ -27,7 +27,7 @@ from tests.e2e.waiting import eventually
 SIMULATE = os.environ.get("MPSD_E2E_SIMULATE", "")  # to test these tests: cards to simulate, such as H200
 # CUDA's own context with all SMs of the largest card, and the last piece that was refused.
 CONTEXT_MIB = 600
-REAL = ("python", "-P", "-m", "mpsd.bench.cuda_client")
+REAL = ("python", "-P", "-m", "mpsd.mps.cuda_client")
 _LIMITS = Path(mpsd.__file__).parents[1] / "limits"
 _ALONE: Object = {"replicas": 1, "strategy": {"type": "Recreate", "rollingUpdate": None}}
 
