@@ -967,5 +967,10 @@ class LibcudaClient(CudaClient):
         say(launches=launches, at=round(time.time(), 3))
 
 
+def main() -> int:
+    """The exit code."""
+    return run("cuda_client", sys.argv[1:], LibcudaClient)
+
+
 if __name__ == "__main__":
-    sys.exit(run("cuda_client", sys.argv[1:], LibcudaClient))
+    sys.exit(main())
